@@ -1,0 +1,63 @@
+# Everything runs in .venv, which the first target you make builds. PYTHON chooses the interpreter (3.11 to 3.13).
+PYTHON ?= python3
+VENV   ?= .venv
+MPICH  ?= .venv-mpich
+RANKS  ?= 4
+BIN    := $(VENV)/bin
+MPIEXEC ?= $(BIN)/mpiexec
+
+# Open MPI 5 and 4: more ranks than cores; as root, as in containers. Without yield_when_idle, ranks that wait take
+# the cores from ranks that compute.
+export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
+export OMPI_MCA_rmaps_base_oversubscribe ?= 1
+export OMPI_MCA_mpi_yield_when_idle ?= 1
+export OMPI_ALLOW_RUN_AS_ROOT ?= 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
+export OMP_NUM_THREADS ?= 1
+
+DEMO := ring_allreduce dpsgd grsgd
+
+.PHONY: demo test setup lint bench test-gpu clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/ready  ## three algorithms train MNIST-5k on four ranks; a table and a plot
+	@mkdir -p results
+	@set -e; for name in $(DEMO); do \
+	    echo "$$name on $(RANKS) ranks"; \
+	    $(MPIEXEC) -n $(RANKS) $(BIN)/python -m grsgd train experiments/demo/$$name.toml --out results/demo-$$name.h5; \
+	done
+	@$(BIN)/python -m grsgd report $(DEMO:%=results/demo-%.h5)
+	@echo; echo "plot:"; $(BIN)/python -m grsgd plot $(DEMO:%=results/demo-%.h5) -o results/demo.png
+
+test: $(VENV)/ready $(MPICH)/ready lint  ## all tests, the MPI ones under Open MPI and MPICH
+	$(BIN)/python -m pytest tests
+
+lint: $(VENV)/ready
+	$(BIN)/python -m ruff check .
+
+bench: $(VENV)/ready  ## ratios measured side by side in one run
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]
+	$(BIN)/python -m experiments.bench
+
+test-gpu: $(VENV)/ready  ## tests that need a GPU; skipped with the reason where there is none
+	$(BIN)/python -m pytest tests -m gpu
+
+setup: $(VENV)/ready  ## build .venv
+
+$(VENV)/ready: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[mpi,data,test]
+	touch $@
+
+# A second environment with another MPI library, on top of the packages of the first.
+$(MPICH)/ready: $(VENV)/ready
+	$(PYTHON) -m venv --without-pip $(MPICH)
+	$(BIN)/python -m pip --python $(MPICH)/bin/python install --quiet --constraint constraints.txt mpich mpi4py
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib")); print("$(CURDIR)")' \
+	    > $$($(MPICH)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(MPICH) results *.egg-info

@@ -1,0 +1,5 @@
+import sys
+
+from grsgd.cli import main
+
+sys.exit(main())

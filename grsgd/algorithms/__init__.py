@@ -1,0 +1,11 @@
+"""One file per algorithm. A new file in this folder is found by itself."""
+
+import importlib
+import pkgutil
+
+from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options
+
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)
+
+__all__ = ["ALGORITHMS", "Algorithm", "Options"]

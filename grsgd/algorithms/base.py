@@ -1,0 +1,110 @@
+"""What every algorithm is: a replica, an optimizer, a communicator, and a few hooks that the training loop calls."""
+
+from collections import Counter
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import Driver
+from grsgd.replica import Flat, Replica
+
+ALGORITHMS: dict[str, type["Algorithm"]] = {}
+"""Every algorithm by name. A class registers itself by ``class X(Algorithm, name="x")``."""
+
+
+class Options(BaseModel):
+    """Options of every algorithm; each algorithm adds its own."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    rho: int = Field(1, ge=1, description="data redundancy: shard k lies on ranks k .. k + rho - 1")
+
+
+class Algorithm:
+    """How the ranks mix their models.
+
+    A hook that waits is a generator (a schedule); one that never waits is a plain method. Hooks do no logging,
+    evaluation or input and output.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    """Authors, year and title of the source."""
+    synchronous: ClassVar[bool]
+    """Whether no rank can run ahead of another without bound; then all take the same number of steps."""
+    sends_gradients: ClassVar[bool] = False
+    """Whether gradients must lie in one flat array."""
+    Options: ClassVar[type[Options]] = Options
+
+    def __init_subclass__(cls, name: str, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if name in ALGORITHMS:
+            raise TypeError(f"two algorithms are called {name!r}: {ALGORITHMS[name]} and {cls}")
+        cls.name = name
+        ALGORITHMS[name] = cls
+
+    def __init__(
+        self,
+        options: Options,
+        replica: Replica,
+        optimizer: torch.optim.Optimizer,
+        comm: Communicator,
+        aside: Communicator,
+        driver: Driver,
+        seed: int = 0,
+    ):
+        """``comm`` carries the training; ``aside`` what is no part of it: the first broadcast and the last average."""
+        self.options = options
+        self.replica = replica
+        self.optimizer = optimizer
+        self.comm = comm
+        self.aside = aside
+        self.driver = driver
+        self.seed = seed
+        self.x = replica.params
+        self.staleness: Counter[int] = Counter()
+        """How many models or gradients were merged that were this many steps old."""
+        self.update_seconds = 0.0
+
+    @classmethod
+    def check(cls, options: Options, ranks: int):
+        """Raise ValueError, naming the option, if these options cannot work with this many ranks."""
+        if options.rho > ranks:
+            raise ValueError(f"rho = {options.rho} with {ranks} ranks; allowed are 1 to {ranks}")
+
+    def start(self):
+        """Begin activities in the background, once, before the first step."""
+
+    def before_backward(self):
+        """Called before each gradient is computed; may change the model."""
+
+    def step(self):
+        """Called when the gradient of this step is there: update the model."""
+        self.update()
+
+    def drain(self):
+        """Schedule, after the last step: take in every message under way and end all activities."""
+
+    def average(self):
+        """Schedule, after `drain`: make all replicas equal to the final model."""
+        yield from self.mean(self.x)
+        yield from self.mean(self.replica.buffers)
+
+    def update(self):
+        """The local optimizer's step."""
+        begin = self.driver.clock()
+        self.optimizer.step()
+        self.update_seconds += self.driver.clock() - begin
+
+    def mean(self, flat: Flat):
+        """Schedule: the mean over all ranks, in place, outside the counted traffic."""
+        if self.comm.size > 1:
+            yield from ring_allreduce(self.aside, flat.array, scale=1 / self.comm.size)
+
+    def random(self) -> np.random.Generator:
+        """A random stream of this rank's own, keyed by (seed, rank), never by the order of arrivals."""
+        return np.random.default_rng((self.seed, self.comm.rank))

@@ -1,0 +1,36 @@
+"""Synchronous SGD with an all-reduce of the gradients."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from grsgd.algorithms.base import Algorithm, Options
+from grsgd.comm.allreduce import ALLREDUCE
+
+
+class RingAllreduceOptions(Options):
+    variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
+
+
+class RingAllreduce(Algorithm, name="ring_allreduce"):
+    """Every step applies the mean gradient of all ranks, so all replicas stay bit-identical::
+
+        g = grad(x)
+        g = allreduce(g) / n
+        x = x - eta g
+
+    Sends 2(n-1)/n M a rank and step (ring). Waits for the slowest rank.
+    """
+
+    paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
+    synchronous = True
+    sends_gradients = True
+    Options = RingAllreduceOptions
+
+    def step(self):
+        g = self.replica.grads
+        yield from ALLREDUCE[self.options.variant](self.comm, g.array, scale=1 / self.comm.size)
+        self.update()
+
+    def average(self):
+        yield from self.mean(self.replica.buffers)  # the parameters are equal already

@@ -1,0 +1,188 @@
+"""All-reduce over point-to-point messages: every variant sets x to ``scale`` times its sum over all ranks, in place.
+
+| name              | sent by each rank              | dependent messages | best for                     |
+|-------------------|--------------------------------|--------------------|------------------------------|
+| ring              | 2(n-1)/n of x                  | 2(n-1)             | large arrays                 |
+| halving-doubling  | 2(n-1)/n of x, n a power of 2  | 2 log2 n           | small arrays on many ranks   |
+| tree              | up to log2 n times x           | 2 log2 n           | comparison: the textbook way |
+| mpi               | not ours to see                | the library's      | comparison                   |
+
+Each element is summed at one rank, in one order, and copied to the others from there, so the results are bit-identical
+on all ranks and in all runs. Large arrays travel in cache-sized pieces: a piece is added while it is still in the
+cache, and the next one is on its way meanwhile.
+"""
+
+from collections import deque
+
+PIECE_BYTES = 512 * 1024
+"""Size of a piece. 0.25 to 0.5 MiB was best from 1 to 100 MiB; smaller costs messages, larger leaves the cache."""
+
+
+def ring_allreduce(comm, x, tag: int = 0, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
+    """Reduce-scatter, then all-gather, round a ring of n ranks; x lies in n chunks, chunk c is summed up at rank c-1.
+
+    In step s rank i sends chunk i-s to the right and receives chunk i-s-1 from the left: in the first n-1 steps a
+    partial sum to add to, in the last n-1 a finished chunk. A piece is sent on as soon as it is there.
+    """
+    n = comm.size
+    if n == 1 or x.size == 0:
+        return
+    right, left = (comm.rank + 1) % n, (comm.rank - 1) % n
+    pieces = [cut(chunk, max(1, piece_bytes // x.itemsize)) for chunk in chunks(x, n)]
+    longest = max(piece.size for chunk in pieces for piece in chunk)
+    sending = {}
+
+    def send(chunk, k):
+        sending[chunk, k] = comm.Isend(pieces[chunk][k], right, tag)
+
+    for k in range(len(pieces[comm.rank])):
+        send(comm.rank, k)
+    arrivals = deque(
+        (step, (comm.rank - step - 1) % n, k)
+        for step in range(2 * (n - 1))
+        for k in range(len(pieces[(comm.rank - step - 1) % n]))
+    )
+    with comm.borrow(x, longest) as even, comm.borrow(x, longest) as odd:
+        scratch = deque((even, odd))
+        receiving = deque()
+
+        def receive():
+            """Post the next receive: into scratch memory for a partial sum, into its place for a finished chunk."""
+            step, chunk, k = arrivals.popleft()
+            place = pieces[chunk][k]
+            if step < n - 1:
+                scratch.rotate(1)
+                incoming = scratch[0][: place.size]
+            else:
+                incoming = place
+                yield sending.pop((chunk, k))  # the partial sum that was sent from this place has left it
+            receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
+
+        while arrivals or receiving:
+            # Two under way, so that one is added while the other arrives; but never twice the same piece.
+            while arrivals and len(receiving) < 2 and not (receiving and receiving[0][1:3] == arrivals[0][1:3]):
+                yield from receive()
+            step, chunk, k, incoming, message = receiving.popleft()
+            yield message
+            if step < n - 1:
+                pieces[chunk][k] += incoming
+            if step == n - 2 and scale != 1:
+                pieces[chunk][k] *= scale
+            if step < 2 * n - 3:
+                send(chunk, k)
+    yield sending.values()
+
+
+def halving_doubling_allreduce(comm, x, tag: int = 0, scale: float = 1.0):
+    """Reduce-scatter by recursive halving, all-gather by recursive doubling (Rabenseifner 2004), for any n.
+
+    Of the n - p ranks beyond the largest power of two p, each hands its array to a partner before and takes the sum
+    after, which costs these pairs one more array each way.
+    """
+    n = comm.size
+    p = 1 << (n.bit_length() - 1)
+    extra = n - p
+    if n == 1 or x.size == 0:
+        return
+    if comm.rank < 2 * extra and comm.rank % 2:
+        yield comm.Isend(x, comm.rank - 1, tag)
+        yield comm.Irecv(x, comm.rank - 1, tag)
+        return
+    with comm.borrow(x, x.size) as scratch:
+        if comm.rank < 2 * extra:
+            yield comm.Irecv(scratch, comm.rank + 1, tag)
+            add(x, scratch)
+        me = comm.rank // 2 if comm.rank < 2 * extra else comm.rank - extra
+        begin, end = 0, x.size
+        halves = []  # (partner, kept part, given part), outermost first
+        distance = p // 2
+        while distance:
+            partner = me ^ distance
+            peer = 2 * partner if partner < extra else partner + extra
+            middle = (begin + end) // 2
+            kept, given = ((begin, middle), (middle, end)) if me < partner else ((middle, end), (begin, middle))
+            halves.append((peer, kept, given))
+            incoming = scratch[kept[0] : kept[1]]
+            yield comm.Irecv(incoming, peer, tag), comm.Isend(x[given[0] : given[1]], peer, tag)
+            add(x[kept[0] : kept[1]], incoming)
+            begin, end = kept
+            distance //= 2
+        if scale != 1:
+            x[begin:end] *= scale
+        for peer, kept, given in reversed(halves):
+            yield comm.Irecv(x[given[0] : given[1]], peer, tag), comm.Isend(x[kept[0] : kept[1]], peer, tag)
+        if comm.rank < 2 * extra:
+            yield comm.Isend(x, comm.rank + 1, tag)
+
+
+def tree_allreduce(comm, x, tag: int = 0, scale: float = 1.0):
+    """Reduce to rank 0 along a binomial tree, then broadcast along the same tree."""
+    if comm.size == 1 or x.size == 0:
+        return
+    parent, children = binomial_tree(comm.rank, comm.size)
+    with comm.borrow(x, x.size) as scratch:
+        for child in reversed(children):  # the smallest subtree is ready first
+            yield comm.Irecv(scratch, child, tag)
+            add(x, scratch)
+    if parent is None and scale != 1:
+        x *= scale
+    if parent is not None:
+        yield comm.Isend(x, parent, tag)
+    yield from broadcast(comm, x, tag)
+
+
+def broadcast(comm, x, tag: int = 0):
+    """Copy rank 0's x to all ranks along a binomial tree."""
+    parent, children = binomial_tree(comm.rank, comm.size)
+    if parent is not None:
+        yield comm.Irecv(x, parent, tag)
+    yield [comm.Isend(x, child, tag) for child in children]
+
+
+def mpi_allreduce(comm, x, tag: int = 0, scale: float = 1.0):
+    """The MPI library's own, whichever algorithm it picks."""
+    if comm.size > 1:
+        yield comm.Iallreduce(x)
+        if scale != 1:
+            x *= scale
+
+
+ALLREDUCE = {
+    "ring": ring_allreduce,
+    "halving-doubling": halving_doubling_allreduce,
+    "tree": tree_allreduce,
+    "mpi": mpi_allreduce,
+}
+"""The variants by name: ``schedule(comm, x, tag=0, scale=1.0)``, x a contiguous one-dimensional array.
+
+One rank's sum is x itself, whatever the scale is meant for: with n = 1 nothing is done.
+"""
+
+
+def chunks(x, n: int) -> list:
+    """x in n parts whose sizes differ by at most one."""
+    return [x[x.size * c // n : x.size * (c + 1) // n] for c in range(n)]
+
+
+def cut(x, size: int) -> list:
+    """x in parts of ``size`` elements, the last one shorter."""
+    return [x[begin : begin + size] for begin in range(0, x.size, size)]
+
+
+def add(x, y):
+    """x += y in cache-sized pieces."""
+    size = max(1, PIECE_BYTES // x.itemsize)
+    for part, other in zip(cut(x, size), cut(y, size), strict=True):
+        part += other
+
+
+def binomial_tree(rank: int, n: int) -> tuple[int | None, list[int]]:
+    """Parent (None at the root, rank 0) and children of a rank, the child with the largest subtree first."""
+    lowest_bit = rank & -rank if rank else 1 << (n - 1).bit_length()
+    children = []
+    bit = lowest_bit >> 1
+    while bit:
+        if rank + bit < n:
+            children.append(rank + bit)
+        bit >>= 1
+    return (rank - lowest_bit if rank else None), children

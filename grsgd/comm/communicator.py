@@ -1,0 +1,91 @@
+"""One rank's end of a group of ranks: non-blocking buffer messages, counted as they leave."""
+
+from contextlib import contextmanager
+
+from grsgd.comm.traffic import Traffic
+
+ANY_RANK = -1
+"""As a source: a message from whichever rank."""
+
+
+class Message:
+    """A message under way: a pollable that knows what it is, so that a time-out can name it."""
+
+    __slots__ = ("request", "verb", "nbytes", "peer", "tag")
+
+    def __init__(self, request, verb, nbytes, peer, tag):
+        self.request, self.verb, self.nbytes, self.peer, self.tag = request, verb, nbytes, peer, tag
+
+    def Test(self) -> bool:
+        return self.request.Test()
+
+    def __str__(self):
+        peer = "any rank" if self.peer == ANY_RANK else f"rank {self.peer}"
+        return f"{self.verb} {peer} ({self.nbytes} bytes, tag {self.tag})"
+
+
+class Communicator:
+    """Messages between the ranks of ``mpi``, an mpi4py intracommunicator, which this object does not free.
+
+    Arrays are NumPy or CuPy and contiguous. A buffer belongs to its message until the message's ``Test()`` is true.
+    Messages from one rank to another with one tag arrive in the order in which they were sent.
+    """
+
+    def __init__(self, mpi):
+        from mpi4py import MPI
+
+        self.mpi = mpi
+        self.rank: int = mpi.Get_rank()
+        self.size: int = mpi.Get_size()
+        self.traffic = Traffic(self.size)
+        self._any_source = MPI.ANY_SOURCE
+        self._in_place = MPI.IN_PLACE
+        self._spare: dict[tuple, list] = {}
+
+    def Isend(self, array, dest: int, tag: int = 0, header: int = 0) -> Message:
+        """Send; complete when ``array`` may be reused. ``header`` bytes of it are bookkeeping, not payload."""
+        self.traffic.count((dest,), array.nbytes, header)
+        return Message(self.mpi.Isend(array, dest, tag), "send to", array.nbytes, dest, tag)
+
+    def Issend(self, array, dest: int, tag: int = 0, header: int = 0) -> Message:
+        """Like `Isend`, but complete only when the receiver has begun to receive."""
+        self.traffic.count((dest,), array.nbytes, header)
+        return Message(self.mpi.Issend(array, dest, tag), "send to", array.nbytes, dest, tag)
+
+    def Irecv(self, array, source: int, tag: int = 0) -> Message:
+        """Receive into ``array``, which may be longer than the message, from ``source`` or `ANY_RANK`."""
+        mpi_source = self._any_source if source == ANY_RANK else source
+        return Message(self.mpi.Irecv(array, mpi_source, tag), "receive from", array.nbytes, source, tag)
+
+    def Iallreduce(self, array) -> Message:
+        """The MPI library's own all-reduce (sum) of ``array``, in place.
+
+        What the library sends cannot be seen from here. It is counted as what a bandwidth-optimal all-reduce sends,
+        2(n-1)/n of the array, to the next rank.
+        """
+        own = array.size * (self.rank + 1) // self.size - array.size * self.rank // self.size
+        if self.size > 1:
+            self.traffic.count(((self.rank + 1) % self.size,), 2 * (array.size - own) * array.itemsize)
+        request = self.mpi.Iallreduce(self._in_place, array)
+        return Message(request, "all-reduce with", array.nbytes, ANY_RANK, 0)
+
+    def Iprobe(self, source: int, tag: int) -> bool:
+        """Whether a message from ``source`` (or `ANY_RANK`) with ``tag`` waits to be received."""
+        return self.mpi.Iprobe(self._any_source if source == ANY_RANK else source, tag)
+
+    def duplicate(self) -> "Communicator":
+        """The same ranks with messages and counters of their own; collective."""
+        return Communicator(self.mpi.Dup())
+
+    @contextmanager
+    def borrow(self, like, size: int):
+        """A scratch array of ``size`` elements of ``like``'s kind, kept for the next borrower.
+
+        Fresh memory costs a page fault every 4 KiB, many times the price of using it.
+        """
+        spare = self._spare.setdefault((type(like), like.dtype, size), [])
+        array = spare.pop() if spare else type(like)(size, dtype=like.dtype)
+        try:
+            yield array
+        finally:
+            spare.append(array)

@@ -1,0 +1,55 @@
+"""What a schedule may yield: *pollables*, objects with ``Test() -> bool`` that turn true once and stay true.
+
+MPI messages (`communicator.Message`) and background activities (`driver.Handle`) are pollables too. Schedules never
+sleep and never block: they yield what they wait for, and whoever drives them decides how to wait. That is why the
+same schedule runs in the foreground, behind a backward pass, and in simulated time.
+"""
+
+from time import perf_counter
+
+
+class Delay:
+    """True ``seconds`` after it was made: an injected straggler, or a time-out between two attempts."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._deadline = perf_counter() + seconds
+
+    def Test(self) -> bool:
+        return perf_counter() >= self._deadline
+
+    def __str__(self):
+        return f"a delay of {self.seconds:g} s"
+
+
+class Compute:
+    """Computation that took ``seconds``. Real time has passed already; simulated time has still to pass."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+    def Test(self) -> bool:
+        return True
+
+    def __str__(self):
+        return f"a computation of {self.seconds:g} s"
+
+
+class Signal:
+    """A flag that one activity of a rank sets and another waits for."""
+
+    def __init__(self, meaning: str):
+        self.meaning = meaning
+        self._is_set = False
+
+    def set(self):
+        self._is_set = True
+
+    def clear(self):
+        self._is_set = False
+
+    def Test(self) -> bool:
+        return self._is_set
+
+    def __str__(self):
+        return self.meaning

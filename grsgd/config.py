@@ -1,0 +1,266 @@
+"""The configuration of a run: one TOML file, typed, checked before anything starts."""
+
+import difflib
+import inspect
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+import torch
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from grsgd.algorithms import ALGORITHMS, Options
+
+ENDS = ("epochs", "steps", "samples", "seconds")
+"""The keys of ``[train]`` that say when a run ends; it has exactly one of them."""
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; one line with the key, what it is and what is allowed."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Named(Section):
+    """A section with a name that decides which further keys there are; those are checked by who owns the name."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+def integer_keys(table):
+    """TOML's keys are strings; a rank is a number."""
+    return {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in table.items()} if table else table
+
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rank = Annotated[int, Field(ge=0)]
+
+
+class Data(Named):
+    dir: str = Field("data", description="folder with the data sets")
+    batch_size: int = Field(16, ge=1, description="samples per rank and step")
+    alpha: PositiveFloat | None = Field(None, description="shards by label, Dirichlet(alpha); iid if not given")
+    augment: bool = Field(False, description="random crops and flips of the training images")
+    workers: int = Field(0, ge=0, description="processes per rank that decode images; 0: in the rank itself")
+
+
+class Optimizer(Named):
+    name: str = Field("sgd", description="a class of torch.optim, in any case; further keys are its arguments")
+    lr: PositiveFloat = Field(0.1, description="learning rate")
+    decay_norms: bool = Field(True, description="whether weight_decay applies to biases and normalisation weights")
+
+    def build(self, parameters) -> torch.optim.Optimizer:
+        """The torch optimizer; raises ConfigError for a name or an argument that torch does not take."""
+        classes = {
+            name.lower(): value
+            for name, value in vars(torch.optim).items()
+            if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
+        }
+        if self.name.lower() not in classes:
+            raise ConfigError(f"optimizer.name = {self.name!r}: unknown; allowed: {', '.join(sorted(classes))}")
+        cls = classes[self.name.lower()]
+        allowed = [key for key in inspect.signature(cls).parameters if key != "params"]
+        for key in self.options:
+            if key not in allowed:
+                raise ConfigError(unknown_key(f"optimizer.{key}", key, [*allowed, "decay_norms"]))
+        parameters = list(parameters)
+        if not self.decay_norms:
+            vectors = [p for p in parameters if p.ndim <= 1]
+            matrices = [p for p in parameters if p.ndim > 1]
+            parameters = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+        try:
+            return cls(parameters, lr=self.lr, **self.options)
+        except (TypeError, ValueError) as error:
+            given = ", ".join(f"{key} = {value!r}" for key, value in {"lr": self.lr, **self.options}.items())
+            raise ConfigError(f"optimizer {self.name} with {given}: {error}") from None
+
+
+class Schedule(Section):
+    name: Literal["constant", "step", "cosine"] = "constant"
+    warmup: float = Field(0.0, ge=0, description="epochs of linear increase from 0")
+    milestones: list[PositiveFloat] = Field([], description="epochs after which `step` multiplies the rate by factor")
+    factor: PositiveFloat = Field(0.1, description="what `step` multiplies by")
+
+
+class Train(Section):
+    epochs: PositiveFloat | None = Field(None, description="end after so many passes over the data, summed over ranks")
+    steps: int | None = Field(None, ge=1, description="end after so many steps a rank (on average, if asynchronous)")
+    samples: int | None = Field(None, ge=1, description="end after so many samples, summed over ranks")
+    seconds: PositiveFloat | None = Field(None, description="end after so much time")
+    target_accuracy: float | None = Field(None, gt=0, le=1, description="reports give the time to it")
+    snapshots: int = Field(20, ge=1, description="points of the curve, evenly spread over the run")
+
+    @model_validator(mode="after")
+    def one_end(self):
+        ends = [key for key in ENDS if getattr(self, key) is not None]
+        if len(ends) != 1:
+            found = " and ".join(ends) or "none"
+            raise ValueError(f"give exactly one of epochs, steps, samples and seconds; found {found}")
+        return self
+
+
+class Tail(Section):
+    """With ``probability`` a step takes longer by an exponentially distributed time of mean ``seconds``."""
+
+    probability: float = Field(gt=0, le=1)
+    seconds: PositiveFloat
+
+
+class Pause(Section):
+    """Every ``every`` steps a pause of ``seconds``."""
+
+    every: int = Field(ge=1)
+    seconds: PositiveFloat
+
+
+class Stragglers(Section):
+    slowdown: Annotated[dict[Rank, Annotated[float, Field(ge=1)]], BeforeValidator(integer_keys)] = Field(
+        {}, description="rank = factor by which its computation takes longer"
+    )
+    tail: Annotated[dict[Rank, Tail], BeforeValidator(integer_keys)] = Field(
+        {}, description="rank = { probability, seconds }: random exponential delays"
+    )
+    pause: Annotated[dict[Rank, Pause], BeforeValidator(integer_keys)] = Field(
+        {}, description="rank = { every, seconds }: periodic pauses"
+    )
+
+
+class Comm(Section):
+    progress: Literal["auto", "thread", "inline"] = Field("auto", description="who moves messages in the background")
+    timeout: PositiveFloat = Field(600.0, description="seconds after which a wait for other ranks is an error")
+
+
+class Config(Section):
+    """Everything that decides a run. ``algorithm_options`` are ``[algorithm]``'s further keys, checked."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    algorithm: Named
+    model: Named
+    data: Data
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    train: Train
+    stragglers: Stragglers = Stragglers()
+    comm: Comm = Comm()
+
+    @property
+    def algorithm_options(self) -> Options:
+        return ALGORITHMS[self.algorithm.name].Options(**self.algorithm.options)
+
+    def toml(self) -> str:
+        """This configuration with all defaults filled in, as TOML that `load` accepts."""
+        content = self.model_dump(exclude_none=True)
+        content["algorithm"] |= self.algorithm_options.model_dump(exclude_none=True)
+        for kind in ("slowdown", "tail", "pause"):
+            content["stragglers"][kind] = {str(rank): value for rank, value in content["stragglers"][kind].items()}
+        return tomli_w.dumps(content)
+
+    def check_ranks(self, ranks: int):
+        """Raise ConfigError for what cannot work with this many ranks."""
+        for kind in ("slowdown", "tail", "pause"):
+            for rank in getattr(self.stragglers, kind):
+                if rank >= ranks:
+                    raise ConfigError(f"stragglers.{kind}: rank {rank} in a job of {ranks}; allowed: 0 to {ranks - 1}")
+        try:
+            ALGORITHMS[self.algorithm.name].check(self.algorithm_options, ranks)
+        except ValueError as error:
+            raise ConfigError(f"algorithm {self.algorithm.name}: {error}") from None
+
+
+def load(path: str | Path, overrides: list[str] = ()) -> Config:
+    """Read a TOML file and apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``; raises ConfigError."""
+    try:
+        content = tomllib.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    for override in overrides:
+        apply(override, content)
+    return parse(content, str(path))
+
+
+def parse(content: dict, where: str = "config") -> Config:
+    """Check a configuration given as nested dictionaries; raises ConfigError."""
+    try:
+        config = Config.model_validate(content)
+        name = config.algorithm.name
+        if name not in ALGORITHMS:
+            raise ConfigError(f"{where}: algorithm.name = {name!r}: unknown; allowed: {', '.join(sorted(ALGORITHMS))}")
+        try:
+            config.algorithm_options  # noqa: B018  checks them
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {describe(error, ALGORITHMS[name].Options, 'algorithm.')}") from None
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {describe(error, Config)}") from None
+    if config.schedule.name == "cosine" and config.train.seconds is not None:
+        raise ConfigError(f"{where}: schedule.name = 'cosine' needs train.epochs, steps or samples, not seconds")
+    return config
+
+
+def apply(override: str, content: dict):
+    """Set ``key=value`` in nested dictionaries; the value is TOML, or else a plain string."""
+    key, equals, value = override.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise ConfigError(f"--set {override}: expected key=value, such as optimizer.lr=0.05")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    table = content
+    for part in path[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {override}: {part} is not a section")
+    if path[0] == "train" and path[-1] in ENDS:
+        for other in ENDS:
+            table.pop(other, None)  # to set one end is to mean that one
+    table[path[-1]] = parsed
+
+
+def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
+    """All complaints of a validation in one line."""
+    return "; ".join(describe_one(complaint, model, prefix) for complaint in error.errors())
+
+
+def describe_one(complaint: dict, model: type[BaseModel], prefix: str) -> str:
+    path = [str(part) for part in complaint["loc"] if part != "[key]"]
+    key = prefix + ".".join(path)
+    if complaint["type"] == "extra_forbidden":
+        return unknown_key(key, path[-1], allowed_keys(model, path[:-1]))
+    if complaint["type"] == "missing":
+        return f"{key}: missing"
+    message = complaint["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if complaint["type"] == "value_error" or isinstance(complaint["input"], dict):
+        return f"{key}: {message}"
+    return f"{key} = {complaint['input']!r}: {message}"
+
+
+def unknown_key(key: str, last: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(last, allowed, 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"{key}: unknown key{hint}; allowed: {', '.join(allowed)}"
+
+
+def allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
+    for part in path:
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            for candidate in (Tail, Pause):  # the values of the tables keyed by rank
+                if path[1:2] == [candidate.__name__.lower()]:
+                    return list(candidate.model_fields)
+            return []
+        model = annotation
+    return list(model.model_fields)

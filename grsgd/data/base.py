@@ -1,0 +1,123 @@
+"""What a data set is, what can be wrong with one, and the register of those that exist."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+
+class DataError(ValueError):
+    """One line that names the set, the file or option at fault, and what is expected."""
+
+
+class MissingData(DataError):
+    """The files of a set are not there."""
+
+
+class DamagedData(DataError):
+    """A file of a set is there and is not what it should be."""
+
+
+class Split(Protocol):
+    """One part, training or test, of a data set."""
+
+    labels: np.ndarray
+    """int64 [n], each in 0..classes-1."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    def batches(
+        self,
+        indices: Iterable[np.ndarray],
+        *,
+        augment: bool = False,
+        seed: int | Sequence[int] = 0,
+        workers: int = 0,
+        start: int = 0,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (images, labels) for each array of sample numbers in `indices`, which may never end.
+
+        Images are float32 [b, C, H, W], normalised; labels are int64 [b]. `indices` is read lazily: at most a few
+        batches ahead, and only with workers. With `augment`, the images are distorted as is usual for the set, by
+        random numbers that depend only on `seed` and on the batch's position in the stream, which counts from
+        `start`; give each rank a seed of its own, such as (seed, rank). Raises DataError if the set has no
+        augmentation, or an image cannot be read.
+        """
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A training and a test split of images of one shape."""
+
+    name: str
+    train: Split
+    test: Split
+    shape: tuple[int, int, int]
+    """(channels, height, width) of what `batches` yields."""
+    classes: int
+    source: str
+    """Where the samples came from."""
+    synthetic: bool = False
+    """True if no real data is behind it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A loader and what is known of its set before loading."""
+
+    load: Callable[..., Dataset]
+    """Called as load(directory, seed, **options); raises DataError without the set's name."""
+    samples: tuple[int, int] | None
+    """Training and test samples of the usual files; None if any number will do."""
+    shape: tuple[int, int, int] | None
+    classes: int | None
+    hint: str
+    """How to get it."""
+
+    @property
+    def options(self) -> list[str]:
+        """The names `load` takes beside directory and seed."""
+        return list(inspect.signature(self.load).parameters)[2:]
+
+
+REGISTER: dict[str, Entry] = {}
+
+
+def dataset(name: str, *, samples=None, shape=None, classes=None, hint: str | None = None):
+    """Register the decorated loader as `name`; ValueError if the name is taken."""
+
+    def add(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        if name in REGISTER:
+            raise ValueError(f"data set {name} is registered twice")
+        REGISTER[name] = Entry(load, samples, shape, classes, hint or f"`grsgd data fetch {name}` gets it")
+        return load
+
+    return add
+
+
+def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[str] = ("",)) -> list[Path]:
+    """Return the paths of `names` in the first of `places` that holds them all, each with the first fitting ending.
+
+    Raises MissingData that says which are missing where.
+    """
+    incomplete = []
+    for place in places:
+        found = [next((p for end in endings if (p := place / f"{name}{end}").is_file()), None) for name in names]
+        missing = [name for name, path in zip(names, found, strict=True) if path is None]
+        if not missing:
+            return found
+        if len(missing) < len(names):
+            incomplete.append(f"{place} lacks {', '.join(missing)}")
+    looked = f"no {', '.join(names)} in {' or '.join(map(str, places))}"
+    raise MissingData("; ".join(incomplete) or looked)
+
+
+def check_labels(path: Path, labels: np.ndarray, classes: int) -> None:
+    """Raise DamagedData unless all `labels` lie in 0..classes-1."""
+    if labels.min() < 0 or labels.max() >= classes:
+        raise DamagedData(f"{path}: labels in {labels.min()}..{labels.max()}, expected 0..{classes - 1}")

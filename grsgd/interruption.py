@@ -1,0 +1,43 @@
+"""Ctrl-C and SIGTERM: the moment in which measurements are still to be saved."""
+
+import os
+import signal
+import threading
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """While entered, calls ``on_signal()`` once, in a thread of its own, at the first SIGINT or SIGTERM.
+
+    Some launchers kill their ranks a fifth of a second after Ctrl-C. A Python signal handler would run only after the
+    gradient under way is done; this thread runs at once.
+    """
+
+    def __init__(self, on_signal):
+        self.on_signal = on_signal
+        self.happened = False
+
+    def __enter__(self):
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, name="grsgd-interruption", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        signal.set_wakeup_fd(self._wakeup)
+        if not self.happened:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+        os.close(self._write)
+        self._thread.join()
+        os.close(self._read)
+
+    def _listen(self):
+        while number := os.read(self._read, 1):  # empty: closed by __exit__
+            if number[0] in SIGNALS and not self.happened:
+                self.happened = True
+                self.on_signal()

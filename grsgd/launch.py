@@ -1,0 +1,116 @@
+"""Starting and ending a job: MPI, its launcher, and one message when something is wrong."""
+
+import os
+import sys
+import threading
+import time
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+
+LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
+
+
+class UsageError(ValueError):
+    """Something the user can mend; one line."""
+
+
+def world():
+    """MPI_COMM_WORLD. MPI starts here, not on import.
+
+    Raises UsageError under ``srun`` without MPI support, where every task would silently train alone.
+    """
+    from mpi4py import MPI
+
+    tasks = int(os.environ.get("SLURM_NTASKS") or 1)
+    if tasks > 1 and MPI.COMM_WORLD.size == 1:
+        raise UsageError(
+            f"Slurm started {tasks} tasks (SLURM_NTASKS), but MPI sees only 1 rank: start with `srun --mpi=pmix` "
+            "(`srun --mpi=list` shows what your Slurm offers) or with `mpiexec`; unset SLURM_NTASKS to train alone"
+        )
+    return MPI.COMM_WORLD
+
+
+def ranks_on_host(mpi) -> int:
+    """How many ranks of the job run on this host; collective."""
+    from mpi4py import MPI
+
+    host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
+    count = host.size
+    host.Free()
+    return count
+
+
+def abort_on_error(mpi):
+    """From now on an uncaught exception on any rank ends the whole job, with its traceback printed once.
+
+    Without this the other ranks would wait for ever: MPI does not notice that a Python program has failed.
+    """
+
+    def end(kind, value, trace, thread=None):
+        if issubclass(kind, SystemExit):
+            return
+        # When all ranks fail alike, the first one to report ends the others before they repeat it.
+        time.sleep(0.05 * min(mpi.rank, 40))
+        where = f"rank {mpi.rank} of {mpi.size}" + (f", thread {thread}" if thread else "")
+        print(f"\ngrsgd: {where} failed:", file=sys.stderr)
+        traceback.print_exception(kind, value, trace)
+        sys.stderr.flush()
+        mpi.Abort(1)
+
+    sys.excepthook = end
+    threading.excepthook = lambda args: end(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name)
+
+
+@contextmanager
+def together(mpi, errors: tuple[type[Exception], ...]):
+    """Set-up that must succeed on all ranks: if ``errors`` are raised on some, all leave with UsageError.
+
+    The message is the lowest rank's; it names the rank unless all failed.
+    """
+    message = None
+    try:
+        yield
+    except errors as error:
+        message = str(error)
+    messages = mpi.allgather(message)
+    failed = [rank for rank, text in enumerate(messages) if text is not None]
+    if failed:
+        first = messages[failed[0]]
+        everywhere = len(failed) == mpi.size
+        raise UsageError(first if everywhere else f"rank {failed[0]}: {first}")
+
+
+def at_terminal() -> bool:
+    """Whether what this rank prints to stderr is seen on a terminal.
+
+    A launcher puts pipes (Open MPI: a pseudo terminal) between its own output and that of its ranks, so it is the
+    launcher's stderr that counts.
+    """
+    terminal = sys.stderr.isatty()
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            name = Path(f"/proc/{pid}/comm").read_text()
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if name.startswith(LAUNCHERS):
+                terminal = os.readlink(f"/proc/{pid}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
+        except (OSError, ValueError):
+            break
+        pid = parent
+    return terminal
+
+
+def hosts(mpi) -> list[str]:
+    """The host name of every rank; collective."""
+    from mpi4py import MPI
+
+    return mpi.allgather(MPI.Get_processor_name())
+
+
+def leave(mpi, code: int):
+    """End this process after an early end, on all ranks: messages may still be under way, so MPI is not finalised."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    mpi.Barrier()
+    os._exit(code)

@@ -1,0 +1,89 @@
+"""From what every rank measured to the one run file of the job."""
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from grsgd.evaluate import Quality
+from grsgd.results import Run
+from grsgd.snapshots import Moment
+from grsgd.train import Measured, Trainer
+
+
+@dataclass
+class Record:
+    """What one rank measured, small enough to be sent around."""
+
+    moments: list[Moment]
+    measured: dict[str, float]
+    sent: np.ndarray
+    headers: np.ndarray
+    messages: np.ndarray
+    sent_once: int
+    staleness: dict[int, int]
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> "Record":
+        traffic = trainer.comm.traffic
+        return cls(
+            list(trainer.snapshots.moments),
+            asdict(trainer.measured),
+            traffic.sent.copy(),
+            traffic.headers.copy(),
+            traffic.messages.copy(),
+            traffic.sent_once,
+            dict(trainer.algorithm.staleness),
+        )
+
+    @classmethod
+    def of_nothing(cls, ranks: int) -> "Record":
+        """Of a rank that did not answer: no traffic, no steps, and times that are not known."""
+        nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(Measured())}
+        zeros = np.zeros(ranks, np.int64)
+        return cls([], nothing, zeros, zeros, zeros, 0, {})
+
+
+def assemble(
+    records: list[Record], attributes: dict, qualities: list[Quality] = (), final: Quality | None = None
+) -> Run:
+    """The run of all ranks' records, ascending by rank. The curve has the snapshots that every rank has
+    (of those that have any).
+
+    ``qualities``: of the snapshots, as far as evaluated; ``final``: of the final model.
+    """
+    answered = [record.moments for record in records if record.moments] or [[]]
+    rows = list(zip(*answered, strict=False))
+    unknown = Quality(math.nan, math.nan, math.nan, math.nan)
+    qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]
+    ages = sorted(set().union(*(record.staleness for record in records)))
+    return Run(
+        attributes=attributes | {"final_test_accuracy": final.mean if final else math.nan},
+        curve={
+            "time": np.array([max(moment.time for moment in row) for row in rows]),
+            "step": np.array([round(np.mean([moment.step for moment in row])) for row in rows], np.int64),
+            "samples": np.array([max(moment.samples for moment in row) for row in rows], np.int64),
+            "train_loss": np.array([mean(moment.train_loss for moment in row) for row in rows]),
+            "test_accuracy": np.array([quality.mean for quality in qualities]),
+            "test_accuracy_min": np.array([quality.lowest for quality in qualities]),
+            "test_accuracy_max": np.array([quality.highest for quality in qualities]),
+            "consensus_distance": np.array([quality.consensus_distance for quality in qualities]),
+        },
+        ranks={key: np.array([record.measured[key] for record in records]) for key in records[0].measured},
+        traffic={
+            "sent": np.array([record.sent for record in records]),
+            "headers": np.array([record.headers for record in records]),
+            "messages": np.array([record.messages for record in records]),
+            "sent_once": np.array([record.sent_once for record in records], np.int64),
+        },
+        staleness={
+            "value": np.array(ages, np.int64),
+            "count": np.array([[record.staleness.get(age, 0) for age in ages] for record in records], np.int64),
+        },
+    )
+
+
+def mean(values) -> float:
+    """The mean of those that are numbers; NaN if none is."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan

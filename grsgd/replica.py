@@ -1,0 +1,113 @@
+"""A torch model whose parameters, gradients and float buffers each lie in one flat array.
+
+The arrays are NumPy on the CPU and CuPy on a GPU; torch sees the same memory through DLPack. So communication takes
+one contiguous array, arithmetic is written once with torch, and any torch optimizer works in place.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Flat:
+    """One memory, two views: ``array`` (NumPy or CuPy, for communication) and ``tensor`` (torch, for arithmetic)."""
+
+    array: object
+    tensor: torch.Tensor
+
+    @classmethod
+    def zeros(cls, size: int, dtype: torch.dtype, device: torch.device) -> "Flat":
+        if device.type == "cuda":
+            import cupy as xp
+        else:
+            xp = np
+        array = xp.zeros(size, str(dtype).removeprefix("torch."))
+        return cls(array, torch.from_dlpack(array))
+
+    def like(self) -> "Flat":
+        """A new one of the same length, dtype and device, filled with zeros."""
+        return Flat.zeros(self.tensor.numel(), self.tensor.dtype, self.tensor.device)
+
+
+class Replica:
+    """One rank's model in flat memory.
+
+    ``params``: all parameters that are trained, in the order of ``model.parameters()``; ``grads``: their gradients;
+    ``buffers``: all floating-point buffers (batch-norm statistics). The model keeps its own parameter objects, so an
+    optimizer may be made before or after. ``dtype`` converts the model, None keeps it.
+
+    ``flat_gradients = False`` leaves the gradients where autograd puts them, for algorithms that send none: autograd
+    can then hand over its result instead of adding it to zeros, which saves 10 to 20 % of a small model's step.
+
+    Raises ValueError if the trained parameters do not share one floating-point dtype and device.
+    """
+
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None, flat_gradients: bool = True):
+        self.model = model.to(dtype) if dtype is not None else model
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        if not self._trained:
+            raise ValueError("the model has no parameter that requires a gradient")
+        kinds = {(p.dtype, p.device) for p in self._trained}
+        if len(kinds) > 1 or not self._trained[0].is_floating_point():
+            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise ValueError(f"all trained parameters must share one floating-point dtype and device; found {found}")
+        self.dtype, self.device = next(iter(kinds))
+        buffers = [b for b in model.buffers() if b.dtype == self.dtype]
+        self.params = self._flatten(self._trained)
+        self.buffers = self._flatten(buffers)
+        self.grads = self.params.like() if flat_gradients else None
+        if flat_gradients:
+            self._grad_views = views(self.grads.tensor, self._trained)
+            self.collect_gradients()
+
+    @property
+    def nbytes(self) -> int:
+        """M: bytes of all trained parameters, which is also the size of one gradient."""
+        return self.params.array.nbytes
+
+    def zero_gradients(self):
+        if self.grads is not None:
+            self.grads.tensor.zero_()
+        else:
+            for p in self._trained:
+                p.grad = None
+
+    def collect_gradients(self):
+        """Make sure that every gradient lies in ``grads``, wherever autograd or ``zero_grad`` has put it.
+
+        A parameter without a gradient gets a zero one: another rank may well have one for it.
+        """
+        if self.grads is None:
+            return
+        for p, view in zip(self._trained, self._grad_views, strict=True):
+            if p.grad is not view:
+                if p.grad is None:
+                    view.zero_()
+                else:
+                    view.copy_(p.grad)
+                p.grad = view
+
+    def on_each_gradient(self, call):
+        """Call ``call()`` whenever backward has finished the gradient of one parameter."""
+        for p in self._trained:
+            p.register_post_accumulate_grad_hook(lambda _: call())
+
+    def outside(self) -> list[torch.Tensor]:
+        """What of the model lies outside the flat arrays: frozen parameters, integer buffers."""
+        frozen = [p.data for p in self.model.parameters() if not p.requires_grad]
+        return frozen + [b for b in self.model.buffers() if b.dtype != self.dtype]
+
+    def _flatten(self, tensors: list[torch.Tensor]) -> Flat:
+        flat = Flat.zeros(sum(t.numel() for t in tensors), self.dtype, self.device)
+        for tensor, view in zip(tensors, views(flat.tensor, tensors), strict=True):
+            view.copy_(tensor.data)
+            tensor.data = view
+        return flat
+
+
+def views(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The flat vector as consecutive views with the shapes of ``tensors``."""
+    parts = flat.split([t.numel() for t in tensors]) if tensors else []
+    return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]

@@ -1,0 +1,157 @@
+"""A run on real MPI, from the configuration to the run file."""
+
+import os
+import platform
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from grsgd import __version__, launch
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.control import Control
+from grsgd.comm.driver import Driver
+from grsgd.config import Config, ConfigError
+from grsgd.data import DataError
+from grsgd.interruption import Interruption
+from grsgd.record import Record, assemble
+from grsgd.results import RunFileError, check_writable, save_run
+from grsgd.train import Trainer
+
+INTERRUPTED = "interrupted"
+RESCUE_SECONDS = 0.1
+"""How long rank 0 collects the other ranks' measurements when the job is about to be killed."""
+
+
+def run(mpi, config: Config, out: Path) -> str:
+    """Train on all ranks of ``mpi`` and write the run file on rank 0. Returns why the run ended.
+
+    Raises launch.UsageError, on all ranks, for what is wrong with configuration, data or output path.
+    """
+    with launch.together(mpi, (ConfigError, RunFileError)):
+        config.check_ranks(mpi.size)
+        if mpi.rank == 0:
+            check_writable(out)
+    threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
+    torch.set_num_threads(threads)
+    driver = Driver(mpi.rank, config.comm.timeout, config.comm.progress, launch.ranks_on_host(mpi))
+    control = Control(Communicator(mpi.Dup()))
+    with launch.together(mpi, (ConfigError, DataError)):
+        trainer = Trainer(config, Communicator(mpi.Dup()), Communicator(mpi.Dup()), control, driver)
+    driver.run(trainer.same_start())
+    attributes = describe(mpi, trainer)
+    rescue = mpi.Dup()
+    driver.watch = control.watch
+    mpi.Barrier()
+    began = time.perf_counter()
+
+    def save_at_once():
+        """The launcher may kill this job any moment: save what needs no computing, then let the trainer stop."""
+        records = collect(rescue, Record.of(trainer), RESCUE_SECONDS)
+        if mpi.rank == 0:
+            ending = {"stopped": INTERRUPTED, "wall_seconds": time.perf_counter() - began}
+            save_run(out, assemble(records, attributes | ending))
+        control.reason = control.reason or INTERRUPTED
+
+    with Interruption(save_at_once), ProgressLine(trainer) as line:
+        trainer.on_step = line.update
+        stopped = driver.run(trainer.train())
+    driver.watch = None
+    wall_seconds = time.perf_counter() - began
+    evaluated = min(mpi.allgather(len(trainer.snapshots)))
+    qualities, final = driver.run(trainer.evaluate(evaluated))
+    records = mpi.gather(Record.of(trainer))
+    if mpi.rank == 0:
+        ending = {"stopped": stopped, "wall_seconds": wall_seconds}
+        save_run(out, assemble(records, attributes | ending, qualities, final))
+    driver.close()
+    return stopped
+
+
+def describe(mpi, trainer: Trainer) -> dict:
+    """The root attributes of the run file, but for how the run ends; collective."""
+    from mpi4py import MPI
+
+    config = trainer.config
+    return {
+        "algorithm": config.algorithm.name,
+        "ranks": mpi.size,
+        "seed": config.seed,
+        "config": config.toml(),
+        "version": __version__,
+        "commit": commit(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hosts": launch.hosts(mpi),
+        "clock": "wall",
+        "mpi": MPI.Get_library_version().split(",")[0].split("\n")[0].strip(" \0"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": trainer.device.type,
+        "progress": trainer.driver.progress,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "batch_size": config.data.batch_size,
+        "train_samples": len(trainer.data.train),
+        "parameters": trainer.replica.params.array.size,
+        "model_bytes": trainer.replica.nbytes,
+        "target_accuracy": config.train.target_accuracy,
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source code, if it lies in a git repository; marked if it was changed since."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def collect(mpi, record: Record, seconds: float) -> list[Record]:
+    """On rank 0 the records of the ranks that answer within ``seconds``, by rank; elsewhere nothing."""
+    if mpi.rank:
+        mpi.isend(record, 0)
+        return []
+    records = {0: record}
+    deadline = time.perf_counter() + seconds
+    while len(records) < mpi.size and time.perf_counter() < deadline:
+        for rank in set(range(mpi.size)) - set(records):
+            if mpi.iprobe(rank):
+                records[rank] = mpi.recv(source=rank)
+        time.sleep(1e-3)
+    silent = Record.of_nothing(mpi.size)
+    return [records.get(rank, silent) for rank in range(mpi.size)]
+
+
+class ProgressLine:
+    """One line on rank 0's terminal with samples, rate, loss and time left; nothing anywhere else."""
+
+    def __init__(self, trainer: Trainer):
+        self.progress = trainer.progress
+        seconds = trainer.config.train.seconds
+        self.bar = tqdm(
+            desc=trainer.config.algorithm.name,
+            total=trainer.end if trainer.end is not None else seconds,
+            unit=" samples" if trainer.end is not None else " s",
+            disable=trainer.comm.rank != 0 or not launch.at_terminal(),
+            ncols=79,
+            mininterval=0.2,
+            miniters=1,
+            leave=True,
+        )
+        self.in_samples = trainer.end is not None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.bar.close()
+
+    def update(self, loss: float):
+        if not self.bar.disable:
+            now = self.progress.samples if self.in_samples else self.progress.elapsed()
+            self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+            self.bar.update(min(now, self.bar.total) - self.bar.n)

@@ -1,0 +1,194 @@
+"""The training loop of one rank. It knows no algorithm by name, and nothing of MPI: it is a schedule itself."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from grsgd import data, learning_rate, models
+from grsgd.algorithms import ALGORITHMS
+from grsgd.comm.allreduce import broadcast
+from grsgd.comm.control import Control, Stopped
+from grsgd.comm.pollables import Compute, Delay
+from grsgd.config import ENDS, Config, ConfigError
+from grsgd.data.shards import held_by, index_stream, shards
+from grsgd.evaluate import Quality, quality
+from grsgd.progress import FreeRunning, Lockstep
+from grsgd.replica import Replica
+from grsgd.snapshots import Moment, Snapshots
+from grsgd.stragglers import DelayModel
+
+
+@dataclass
+class Measured:
+    """What one rank measured; all times in seconds."""
+
+    steps: int = 0
+    samples: int = 0
+    compute_seconds: float = 0.0
+    communicate_seconds: float = 0.0
+    wait_seconds: float = 0.0
+
+
+class Trainer:
+    """One rank's part of a run: ``train()``, then ``evaluate()``, both schedules.
+
+    ``comm`` carries the algorithm's messages; ``aside`` everything else. Building it reads the data and raises
+    ConfigError or DataError.
+    """
+
+    def __init__(self, config: Config, comm, aside, control: Control, driver):
+        self.config, self.comm, self.aside, self.control, self.driver = config, comm, aside, control, driver
+        rank, n = comm.rank, comm.size
+        options = config.algorithm_options
+        algorithm = ALGORITHMS[config.algorithm.name]
+        self.device = pick_device(config.device)
+        try:
+            self.data = data.load(config.data.name, config.data.dir, seed=config.seed, **config.data.options)
+            parts = shards(self.data.train.labels, n, alpha=config.data.alpha, seed=config.seed)
+        except TypeError as error:
+            raise ConfigError(f"data {config.data.name}: {error}") from None
+        held = np.concatenate([parts[k] for k in held_by(rank, n, options.rho)])
+        stream = index_stream(held, config.data.batch_size, seed=config.seed, rank=rank)
+        self.batches = self.data.train.batches(
+            stream, augment=config.data.augment, seed=(config.seed, rank), workers=config.data.workers
+        )
+        torch.manual_seed(config.seed)
+        try:
+            model = models.build(config.model.name, self.data.shape, self.data.classes, **config.model.options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
+        torch.manual_seed(config.seed + rank)  # dropout, if any, differs between ranks
+        self.replica = Replica(
+            model.to(self.device), getattr(torch, config.dtype), flat_gradients=algorithm.sends_gradients and n > 1
+        )
+        optimizer = config.optimizer.build(model.parameters())
+        self.algorithm = algorithm(options, self.replica, optimizer, comm, aside, driver, config.seed)
+        self.rates = [group["lr"] for group in optimizer.param_groups]
+        self.delays = DelayModel(config.stragglers, rank, config.seed)
+        self.end = self.samples_at_end()
+        kind = Lockstep if algorithm.synchronous else FreeRunning
+        self.progress = kind(aside, driver, self.end, config.train.seconds, config.train.snapshots)
+        self.measured = Measured()
+        self.snapshots = Snapshots(self.replica)
+        self.losses: list[float] = []
+        self.on_step = lambda loss: None
+        """Called with the loss after each step: progress lines."""
+
+    def samples_at_end(self) -> int | None:
+        """Samples of all ranks together after which the run ends; None if seconds decide."""
+        train = self.config.train
+        if train.epochs is not None:
+            return math.ceil(train.epochs * len(self.data.train))
+        if train.steps is not None:
+            return train.steps * self.comm.size * self.config.data.batch_size
+        return train.samples
+
+    def same_start(self):
+        """Schedule: give all ranks the model of rank 0."""
+        for array in (self.replica.params.array, self.replica.buffers.array):
+            yield from broadcast(self.aside, array)
+
+    def train(self):
+        """Schedule: train, drain, average. Returns why it ended; after an early end the replicas stay as they are."""
+        config, measured = self.config, self.measured
+        try:
+            self.algorithm.start()
+            self.progress.start()
+            if self.driver.progress == "inline":
+                self.replica.on_each_gradient(self.driver.poll)
+            for step in itertools.count():
+                ended, snapshot = yield from self.progress.decide()
+                if snapshot and not ended:
+                    self.take_snapshot()
+                if ended:
+                    break
+                yield from self.step(step)
+                measured.steps += 1
+                measured.samples += config.data.batch_size
+                self.progress.advance(config.data.batch_size)
+                self.control.watch()
+            yield from self.progress.finish()
+            yield from self.algorithm.drain() or ()
+            self.take_snapshot()
+            yield from self.algorithm.average()
+        except Stopped as stopped:
+            self.take_snapshot()
+            return str(stopped)
+        return next(key for key in ENDS if getattr(config.train, key) is not None)
+
+    def step(self, step: int):
+        """Schedule: one step, with its time split into computing, communicating and waiting."""
+        clock, measured, algorithm = self.driver.clock, self.measured, self.algorithm
+        self.set_learning_rate()
+        yield from self.communicate(algorithm.before_backward)
+        begin = clock()
+        loss = self.gradient()
+        seconds = clock() - begin
+        yield Compute(seconds)
+        delay = self.delays.delay(step, seconds)
+        if delay > 0:
+            yield Delay(delay)
+        measured.compute_seconds += clock() - begin
+        if not math.isfinite(loss):
+            self.control.stop(f"non-finite loss ({loss}) on rank {self.comm.rank} at step {step}")
+        self.losses.append(loss)
+        updating = algorithm.update_seconds
+        yield from self.communicate(algorithm.step)
+        updating = algorithm.update_seconds - updating
+        measured.compute_seconds += updating
+        measured.communicate_seconds -= updating
+        self.on_step(loss)
+
+    def communicate(self, hook):
+        """Schedule: one of the algorithm's hooks, timed; waiting is what the driver says it waited."""
+        clock, measured = self.driver.clock, self.measured
+        begin, waited = clock(), self.driver.wait_seconds
+        yield from hook() or ()
+        waited = self.driver.wait_seconds - waited
+        measured.wait_seconds += waited
+        measured.communicate_seconds += clock() - begin - waited
+
+    def gradient(self) -> float:
+        """The loss of the next batch, its gradient left in the replica."""
+        x, y = next(self.batches)
+        self.replica.zero_gradients()
+        loss = cross_entropy(self.replica.model(x.to(self.device, self.replica.dtype)), y.to(self.device))
+        loss.backward()
+        self.replica.collect_gradients()
+        return loss.item()
+
+    def set_learning_rate(self):
+        if self.config.schedule.name == "constant" and not self.config.schedule.warmup:
+            return
+        factor = learning_rate.factor(self.config.schedule, self.progress.samples, len(self.data.train), self.end)
+        for group, rate in zip(self.algorithm.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+
+    def take_snapshot(self):
+        loss = float(np.mean(self.losses)) if self.losses else math.nan
+        self.losses.clear()
+        moment = Moment(self.progress.elapsed(), self.measured.steps, self.progress.samples, loss)
+        self.snapshots.take(moment)
+
+    def evaluate(self, count: int):
+        """Schedule, on all ranks at once: the `Quality` of the first ``count`` snapshots, then of the final model."""
+        final = self.replica.params.tensor.clone(), self.replica.buffers.tensor.clone()
+        qualities: list[Quality] = []
+        for index in range(count):
+            self.snapshots.restore(index)
+            qualities.append((yield from quality(self.aside, self.replica, self.data.test)))
+        self.replica.params.tensor.copy_(final[0])
+        self.replica.buffers.tensor.copy_(final[1])
+        return qualities, (yield from quality(self.aside, self.replica, self.data.test))
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` is the GPU where there is one; raises ConfigError if a GPU is asked for and missing."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ConfigError("device = 'cuda': torch finds no GPU here; allowed: auto, cpu")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")

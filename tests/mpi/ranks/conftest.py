@@ -1,0 +1,60 @@
+"""Every test here runs on all ranks of an MPI job at once; `tests/mpi/test_on_ranks.py` starts the job."""
+
+import os
+
+import pytest
+
+COUNT = int(os.environ.get("GRSGD_TEST_RANKS", 0))
+collect_ignore_glob = [] if COUNT else ["test_*.py"]
+
+if COUNT:
+    from mpi4py import MPI
+
+    from grsgd.comm.communicator import Communicator
+    from grsgd.comm.driver import Driver
+
+    WORLD = MPI.COMM_WORLD
+    assert WORLD.size == COUNT, f"{WORLD.size} ranks instead of {COUNT}"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(config):
+        if WORLD.rank:
+            config.pluginmanager.unregister(name="terminalreporter")
+
+    def pytest_collection_modifyitems(items):
+        for item in items:
+            mark = item.get_closest_marker("ranks")
+            if mark and COUNT not in mark.args:
+                item.add_marker(pytest.mark.skip(reason=f"not for {COUNT} ranks"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(pyfuncitem):
+        """A test that fails on one rank fails on all, with that rank's error, instead of leaving the others waiting."""
+        error = result = None
+        try:
+            result = yield
+        except Exception as caught:
+            error = caught
+        errors = WORLD.allgather(None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise error
+        for rank, message in enumerate(errors):
+            if message is not None:
+                pytest.fail(f"rank {rank}: {message}", pytrace=False)
+        return result
+
+    @pytest.fixture
+    def world():
+        return WORLD
+
+    @pytest.fixture
+    def comm():
+        """A communicator of the test's own; what another test left under way cannot reach it."""
+        mpi = WORLD.Dup()
+        yield Communicator(mpi)
+
+    @pytest.fixture(params=["inline", "thread"])
+    def driver(request):
+        driver = Driver(WORLD.rank, timeout=20, progress=request.param)
+        yield driver
+        driver.close()
