@@ -76,7 +76,7 @@ class Driver:
     ``timeout``: seconds after which a foreground wait is an error. ``progress``: who moves background schedules:
 
     - ``"thread"``: a thread of its own; messages move whatever the trainer does.
-    - ``"inline"``: the trainer, whenever it calls `poll` (after each gradient of a backward pass) or waits. Costs no
+    - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward pass). Costs no
       thread switch, so it is faster for small models and where every core has a rank of its own to run.
     - ``"auto"``: ``"thread"`` when this process has two or more cores to itself, else ``"inline"``.
     """
@@ -107,6 +107,7 @@ class Driver:
 
         Raises WaitTimeout, and whatever the schedule, a background schedule it waits for, or ``watch`` raises.
         """
+        self.poll()
         if schedule is None:
             return None
         try:

@@ -52,8 +52,9 @@ def start(world, driver, name, rate=RATE, **options):
     return algorithm
 
 
-def take_step(algorithm, step):
+def take_step(algorithm, step, in_between=lambda: None):
     algorithm.driver.run(algorithm.before_backward())
+    in_between()
     algorithm.replica.zero_gradients()
     algorithm.replica.model(step).backward()
     algorithm.replica.collect_gradients()
@@ -135,7 +136,7 @@ def test_grsgd_in_lockstep(world, driver):
         assert np.isclose(np.sort(np.abs(np.linalg.eigvals(mixing)))[-2], np.cos(np.pi / n))
     X, velocity = initial(n), 0
     for step in range(STEPS):
-        take_step(algorithm, step)
+        take_step(algorithm, step, world.Barrier)  # nobody's letter of this step comes before the merge of the last
         velocity = MOMENTUM * velocity + gradients(X, step)
         X = X - RATE * velocity
         assert np.abs(models(world, algorithm) - X).max() < 1e-12
