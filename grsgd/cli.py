@@ -1,6 +1,7 @@
 """The command line: ``grsgd train | report | plot | data | algorithms``."""
 
 import argparse
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +10,11 @@ from pathlib import Path
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 for a run that failed, 2 for wrong input, 130 after Ctrl-C."""
     options = parser().parse_args(arguments)
-    return options.command(options)
+    try:
+        return options.command(options)
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -116,7 +121,8 @@ def data(options) -> int:
     from grsgd.data.fetch import fetch
 
     if options.action == "list":
-        print(tabulate(status(options.data_dir), headers=status(options.data_dir)[0]._fields, tablefmt="pipe"))
+        rows = status(options.data_dir)
+        print(tabulate(rows, headers=rows[0]._fields, tablefmt="pipe"))
         return 0
     if options.name not in NAMES:
         return fail(f"data fetch: {options.name or 'no data set named'}: allowed: {', '.join(NAMES)}")

@@ -37,7 +37,9 @@ class Named(Section):
 
 def integer_keys(table):
     """TOML's keys are strings; a rank is a number."""
-    return {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in table.items()} if table else table
+    if not isinstance(table, dict):
+        return table
+    return {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in table.items()}
 
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -78,7 +80,7 @@ class Optimizer(Named):
             parameters = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         try:
             return cls(parameters, lr=self.lr, **self.options)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             given = ", ".join(f"{key} = {value!r}" for key, value in {"lr": self.lr, **self.options}.items())
             raise ConfigError(f"optimizer {self.name} with {given}: {error}") from None
 

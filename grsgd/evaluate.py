@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.allreduce import broadcast, ring_allreduce
 from grsgd.data import Split
 from grsgd.replica import Replica
 
@@ -40,10 +40,14 @@ def quality(comm, replica: Replica, split: Split):
     """Schedule, on all ranks at once: the `Quality` of the present replicas. Leaves their average in the replica."""
     everything = np.arange(len(split))
     own = correct(replica.model, split, everything, replica.device) / len(split)
-    local = replica.params.tensor.clone()
+    # The mean is taken of the differences to rank 0's model: then replicas that are equal have no distance at all.
+    local, reference = replica.params.tensor.clone(), replica.params.like()
+    reference.tensor.copy_(local)
+    yield from broadcast(comm, reference.array)
+    replica.params.tensor.sub_(reference.tensor)
     for flat in (replica.params, replica.buffers):
         yield from ring_allreduce(comm, flat.array, scale=1 / comm.size)
-    mean = replica.params.tensor
+    mean = replica.params.tensor.add_(reference.tensor)
     accuracies = np.zeros(comm.size)
     accuracies[comm.rank] = own
     sums = np.array([float((local - mean).double().square().sum()), 0.0])

@@ -29,6 +29,8 @@ class Marks:
         if value < self.next:
             return False
         self.next = (value // self.spacing + 1) * self.spacing
+        if self.next <= value:  # rounding: 1 // 0.2 is 4
+            self.next += self.spacing
         return True
 
 

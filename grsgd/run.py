@@ -49,12 +49,12 @@ def run(mpi, config: Config, out: Path) -> str:
     began = time.perf_counter()
 
     def save_at_once():
-        """The launcher may kill this job any moment: save what needs no computing, then let the trainer stop."""
+        """The launcher may kill this job any moment: save what needs no computing."""
+        control.reason = control.reason or INTERRUPTED  # the trainer stops and leaves the core to this thread
         records = collect(rescue, Record.of(trainer), RESCUE_SECONDS)
         if mpi.rank == 0:
             ending = {"stopped": INTERRUPTED, "wall_seconds": time.perf_counter() - began}
             save_run(out, assemble(records, attributes | ending))
-        control.reason = control.reason or INTERRUPTED
 
     with Interruption(save_at_once), ProgressLine(trainer) as line:
         trainer.on_step = line.update
@@ -112,11 +112,13 @@ def commit() -> str | None:
 
 def collect(mpi, record: Record, seconds: float) -> list[Record]:
     """On rank 0 the records of the ranks that answer within ``seconds``, by rank; elsewhere nothing."""
+    deadline = time.perf_counter() + seconds
     if mpi.rank:
-        mpi.isend(record, 0)
+        sending = mpi.isend(record, 0)
+        while not sending.Test() and time.perf_counter() < deadline:
+            time.sleep(1e-3)
         return []
     records = {0: record}
-    deadline = time.perf_counter() + seconds
     while len(records) < mpi.size and time.perf_counter() < deadline:
         for rank in set(range(mpi.size)) - set(records):
             if mpi.iprobe(rank):

@@ -76,8 +76,8 @@ class Driver:
     ``timeout``: seconds after which a foreground wait is an error. ``progress``: who moves background schedules:
 
     - ``"thread"``: a thread of its own; messages move whatever the trainer does.
-    - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward pass). Costs no
-      thread switch, so it is faster for small models and where every core has a rank of its own to run.
+    - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward
+      pass). Costs no thread switch, so it is faster for small models and where each core has a rank of its own.
     - ``"auto"``: ``"thread"`` when this process has two or more cores to itself, else ``"inline"``.
     """
 
@@ -111,10 +111,16 @@ class Driver:
         if schedule is None:
             return None
         try:
+            pending = next(schedule)
             while True:
-                for pollable in as_list(next(schedule)):
-                    if not pollable.Test():
-                        self._wait(pollable)
+                try:
+                    for pollable in as_list(pending):
+                        if not pollable.Test():
+                            self._wait(pollable)
+                except Exception as error:
+                    pending = schedule.throw(error)  # fails where the schedule waits, so that it can clean up
+                else:
+                    pending = next(schedule)
         except StopIteration as end:
             return end.value
 

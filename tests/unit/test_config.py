@@ -1,0 +1,523 @@
+"""The configuration: defaults, every section, overrides, and refusals in one line that names the key."""
+
+import numpy as np
+import pytest
+import torch
+
+from grsgd.algorithms import ALGORITHMS
+from grsgd.config import ConfigError, apply, load, parse
+
+MINIMAL = """\
+[algorithm]
+name = "grsgd"
+
+[model]
+name = "mlp"
+
+[data]
+name = "digits"
+
+[train]
+epochs = 1
+"""
+
+FULL = """\
+seed = 7
+device = "cpu"
+dtype = "float64"
+
+[algorithm]
+name = "grsgd"
+rho = 2
+policy = "alt"
+H = 3
+merge = "half"
+inbox_capacity = 4
+
+[model]
+name = "mlp"
+hidden = [32, 16]
+
+[data]
+name = "imagefolder"
+dir = "/data"
+batch_size = 8
+alpha = 0.5
+augment = true
+workers = 2
+size = 64
+
+[optimizer]
+name = "AdamW"
+lr = 0.01
+decay_norms = false
+weight_decay = 0.1
+betas = [0.8, 0.9]
+
+[schedule]
+name = "step"
+warmup = 0.5
+milestones = [1.0, 2.0]
+factor = 0.5
+
+[train]
+samples = 1000
+target_accuracy = 0.9
+snapshots = 5
+
+[stragglers.slowdown]
+1 = 2.0
+
+[stragglers.tail]
+0 = { probability = 0.1, seconds = 0.5 }
+
+[stragglers.pause]
+2 = { every = 10, seconds = 1.0 }
+
+[comm]
+progress = "inline"
+timeout = 30.0
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(content, name="run.toml"):
+        path = tmp_path / name
+        path.write_text(content)
+        return path
+
+    return write
+
+
+def one_line(error) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def refusal(file, *overrides, content=MINIMAL) -> str:
+    path = file(content)
+    with pytest.raises(ConfigError) as caught:
+        load(path, overrides)
+    return one_line(caught)
+
+
+def test_defaults(file):
+    config = load(file(MINIMAL))
+    assert (config.seed, config.device, config.dtype) == (0, "auto", "float32")
+    assert (config.algorithm.name, config.model.name, config.data.name) == ("grsgd", "mlp", "digits")
+    data, optimizer, schedule, train = config.data, config.optimizer, config.schedule, config.train
+    assert (data.dir, data.batch_size, data.alpha, data.augment, data.workers) == ("data", 16, None, False, 0)
+    assert data.options == config.model.options == optimizer.options == {}
+    assert (optimizer.name, optimizer.lr, optimizer.decay_norms) == ("sgd", 0.1, True)
+    assert (schedule.name, schedule.warmup, schedule.milestones, schedule.factor) == ("constant", 0, [], 0.1)
+    assert (train.epochs, train.steps, train.samples, train.seconds) == (1, None, None, None)
+    assert (train.target_accuracy, train.snapshots) == (None, 20)
+    assert (config.stragglers.slowdown, config.stragglers.tail, config.stragglers.pause) == ({}, {}, {})
+    assert (config.comm.progress, config.comm.timeout) == ("auto", 600.0)
+    options = config.algorithm_options
+    assert (options.rho, options.policy, options.H, options.merge, options.inbox_capacity) == (
+        1,
+        "rand2",
+        None,
+        "sumweight",
+        2,
+    )
+
+
+def test_every_section(file):
+    config = load(file(FULL))
+    assert (config.seed, config.device, config.dtype) == (7, "cpu", "float64")
+    options = config.algorithm_options
+    assert (options.rho, options.policy, options.H, options.merge, options.inbox_capacity) == (2, "alt", 3, "half", 4)
+    assert config.model.options == {"hidden": [32, 16]}
+    assert config.data.options == {"size": 64}
+    assert (config.data.dir, config.data.batch_size, config.data.alpha) == ("/data", 8, 0.5)
+    assert (config.data.augment, config.data.workers) == (True, 2)
+    assert config.optimizer.options == {"weight_decay": 0.1, "betas": [0.8, 0.9]}
+    assert (config.schedule.name, config.schedule.milestones) == ("step", [1.0, 2.0])
+    assert (config.train.samples, config.train.target_accuracy, config.train.snapshots) == (1000, 0.9, 5)
+    assert config.stragglers.slowdown == {1: 2.0}
+    assert (config.stragglers.tail[0].probability, config.stragglers.tail[0].seconds) == (0.1, 0.5)
+    assert (config.stragglers.pause[2].every, config.stragglers.pause[2].seconds) == (10, 1.0)
+    assert (config.comm.progress, config.comm.timeout) == ("inline", 30.0)
+
+
+def test_a_configuration_does_not_change(file):
+    config = load(file(MINIMAL))
+    with pytest.raises(ValueError):
+        config.seed = 1
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_works_with_its_defaults(file, name):
+    config = load(file(MINIMAL), [f"algorithm.name={name}"])
+    assert config.algorithm_options == ALGORITHMS[name].Options()
+    config.check_ranks(4)
+
+
+@pytest.mark.parametrize("content", [MINIMAL, FULL])
+def test_toml_holds_everything(file, content):
+    config = load(file(content))
+    again = load(file(config.toml(), "again.toml"))
+    assert again.model_dump(exclude={"algorithm"}) == config.model_dump(exclude={"algorithm"})
+    assert again.algorithm_options == config.algorithm_options
+    assert load(file(again.toml(), "third.toml")) == again
+    assert again.toml() == config.toml()
+
+
+def test_toml_of_a_full_configuration_gives_the_same_one(file):
+    config = load(file(FULL))
+    assert load(file(config.toml(), "again.toml")) == config
+
+
+def test_toml_spells_out_the_defaults_of_the_algorithm(file):
+    assert 'policy = "rand2"' in load(file(MINIMAL)).toml()
+
+
+# ---- overrides
+
+
+@pytest.mark.parametrize(
+    "override, value",
+    [
+        ("optimizer.lr=0.05", lambda c: c.optimizer.lr == 0.05),
+        ("optimizer.lr = 1e-3", lambda c: c.optimizer.lr == 1e-3),
+        ("optimizer.lr=1", lambda c: c.optimizer.lr == 1.0),
+        ("optimizer.momentum=0.9", lambda c: c.optimizer.options == {"momentum": 0.9}),
+        ("seed=3", lambda c: c.seed == 3),
+        ("data.dir=/tmp/with space", lambda c: c.data.dir == "/tmp/with space"),
+        ("data.dir='/tmp/a=b'", lambda c: c.data.dir == "/tmp/a=b"),
+        ('data.dir="quoted"', lambda c: c.data.dir == "quoted"),
+        ("data.augment=true", lambda c: c.data.augment is True),
+        ("device=cpu", lambda c: c.device == "cpu"),
+        ("algorithm.policy=succ", lambda c: c.algorithm_options.policy == "succ"),
+        ("schedule.milestones=[1, 2.5]", lambda c: c.schedule.milestones == [1.0, 2.5]),
+        ("model.hidden=[8]", lambda c: c.model.options == {"hidden": [8]}),
+        ("stragglers.slowdown={1=2.5}", lambda c: c.stragglers.slowdown == {1: 2.5}),
+        ("stragglers.slowdown.1=4", lambda c: c.stragglers.slowdown == {1: 4.0}),
+        ("stragglers.tail.3={probability=0.5, seconds=1}", lambda c: c.stragglers.tail[3].probability == 0.5),
+        ("stragglers.pause={0={every=2, seconds=0.1}}", lambda c: c.stragglers.pause[0].every == 2),
+        ("comm={timeout=5.0}", lambda c: c.comm.timeout == 5.0),
+    ],
+)
+def test_override(file, override, value):
+    assert value(load(file(MINIMAL), [override]))
+
+
+def test_overrides_apply_in_order(file):
+    assert load(file(MINIMAL), ["seed=1", "seed=2"]).seed == 2
+
+
+@pytest.mark.parametrize("key, value", [("steps", 5), ("samples", 100), ("seconds", 2.5), ("epochs", 3)])
+def test_to_set_an_end_is_to_mean_that_one(file, key, value):
+    train = load(file(MINIMAL), [f"train.{key}={value}"]).train
+    assert getattr(train, key) == value
+    assert sum(getattr(train, end) is not None for end in ("epochs", "steps", "samples", "seconds")) == 1
+
+
+@pytest.mark.parametrize("override", ["seed", "=3", "optimizer..lr=3", ".lr=3", "optimizer.=3", ""])
+def test_override_without_key_or_value(file, override):
+    assert f"--set {override}: expected key=value" in refusal(file, override)
+
+
+def test_override_below_a_value(file):
+    assert "--set model.name.x=3: name is not a section" in refusal(file, "model.name.x=3")
+
+
+def test_apply_makes_missing_sections():
+    content = {}
+    apply("a.b.c=1", content)
+    assert content == {"a": {"b": {"c": 1}}}
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    "override, expected",
+    [
+        ("sed=3", "sed: unknown key (did you mean seed?); allowed: seed, device"),
+        ("zzz=3", "zzz: unknown key; allowed: seed, device"),
+        ("train.epoch=3", "train.epoch: unknown key (did you mean epochs?); allowed: epochs, steps"),
+        ("schedule.warmpu=3", "schedule.warmpu: unknown key (did you mean warmup?)"),
+        ("comm.time_out=3", "comm.time_out: unknown key (did you mean timeout?)"),
+        ("stragglers.slow={}", "stragglers.slow: unknown key"),
+        ("algorithm.polcy=3", "algorithm.polcy: unknown key (did you mean policy?); allowed: rho, policy, H"),
+        ("stragglers.tail={0={probability=0.1, second=1}}", "stragglers.tail.0.second: unknown key (did you mean sec"),
+        ("stragglers.pause={0={ever=1, seconds=1}}", "stragglers.pause.0.ever: unknown key (did you mean every?)"),
+    ],
+)
+def test_unknown_key(file, override, expected):
+    message = refusal(file, override)
+    assert message.startswith(f"{file(MINIMAL)}: ")
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    "override, key",
+    [
+        ("seed=true", "seed"),
+        ("seed=1.0", "seed"),
+        ("seed=-1", "seed = -1"),
+        ("seed=9223372036854775808", "seed"),
+        ("device=tpu", "device = 'tpu'"),
+        ("dtype=float16", "dtype = 'float16'"),
+        ("model=3", "model = 3"),
+        ("model.name=3", "model.name = 3"),
+        ("data.batch_size=0", "data.batch_size = 0"),
+        ("data.batch_size=2.5", "data.batch_size = 2.5"),
+        ("data.alpha=0.0", "data.alpha = 0.0"),
+        ("data.alpha=inf", "data.alpha = inf"),
+        ("data.augment=1", "data.augment = 1"),
+        ("data.workers=-1", "data.workers = -1"),
+        ("data.dir=3", "data.dir = 3"),
+        ("optimizer.lr=0", "optimizer.lr = 0"),
+        ("optimizer.lr=-0.1", "optimizer.lr = -0.1"),
+        ("optimizer.lr=nan", "optimizer.lr = nan"),
+        ("optimizer.lr=fast", "optimizer.lr = 'fast'"),
+        ("optimizer.decay_norms=no", "optimizer.decay_norms = 'no'"),
+        ("schedule.name=linear", "schedule.name = 'linear'"),
+        ("schedule.warmup=-1", "schedule.warmup = -1"),
+        ("schedule.milestones=[1, 0]", "schedule.milestones.1 = 0"),
+        ("schedule.milestones=3", "schedule.milestones = 3"),
+        ("schedule.factor=0", "schedule.factor = 0"),
+        ("train.epochs=0", "train.epochs = 0"),
+        ("train.steps=0", "train.steps = 0"),
+        ("train.steps=1.5", "train.steps = 1.5"),
+        ("train.samples=0", "train.samples = 0"),
+        ("train.seconds=-1", "train.seconds = -1"),
+        ("train.target_accuracy=93", "train.target_accuracy = 93"),
+        ("train.target_accuracy=0", "train.target_accuracy = 0"),
+        ("train.snapshots=0", "train.snapshots = 0"),
+        ("comm.progress=fast", "comm.progress = 'fast'"),
+        ("comm.timeout=0", "comm.timeout = 0"),
+        ("stragglers=3", "stragglers = 3"),
+        ("stragglers.slowdown=3", "stragglers.slowdown = 3"),
+        ("stragglers.slowdown=fast", "stragglers.slowdown = 'fast'"),
+        ("stragglers.slowdown=[1]", "stragglers.slowdown = [1]"),
+        ("stragglers.slowdown.0=0.5", "stragglers.slowdown.0 = 0.5"),
+        ("stragglers.slowdown.x=2", "stragglers.slowdown.x = 'x'"),
+        ("stragglers.slowdown={-1=2.0}", "stragglers.slowdown.-1 = '-1'"),
+        ("stragglers.tail=3", "stragglers.tail = 3"),
+        ("stragglers.tail={0={probability=1.5, seconds=1}}", "stragglers.tail.0.probability = 1.5"),
+        ("stragglers.tail={0={seconds=1}}", "stragglers.tail.0.probability: missing"),
+        ("stragglers.tail={0=1}", "stragglers.tail.0 = 1"),
+        ("stragglers.pause={0={every=0, seconds=1}}", "stragglers.pause.0.every = 0"),
+        ("algorithm.rho=0", "algorithm.rho = 0"),
+        ("algorithm.H=0", "algorithm.H = 0"),
+        ("algorithm.H=1.5", "algorithm.H = 1.5"),
+        ("algorithm.policy=left", "algorithm.policy = 'left'"),
+        ("algorithm.merge=sum", "algorithm.merge = 'sum'"),
+        ("algorithm.inbox_capacity=0", "algorithm.inbox_capacity = 0"),
+    ],
+)
+def test_wrong_type_or_out_of_range(file, override, key):
+    assert key in refusal(file, override)
+
+
+def test_several_mistakes_still_make_one_line(file):
+    message = refusal(file, "seed=-1", "devcie=cpu", "optimizer.lr=x")
+    assert all(key in message for key in ("seed = -1", "devcie", "optimizer.lr"))
+
+
+def test_unknown_algorithm(file):
+    message = refusal(file, "algorithm.name=sgd")
+    assert "algorithm.name = 'sgd': unknown; allowed: dpsgd, grsgd," in message
+
+
+@pytest.mark.parametrize("section", ["algorithm", "model", "data", "train"])
+def test_missing_section(section):
+    content = {"algorithm": {"name": "grsgd"}, "model": {"name": "m"}, "data": {"name": "d"}, "train": {"steps": 1}}
+    del content[section]
+    with pytest.raises(ConfigError) as caught:
+        parse(content)
+    assert one_line(caught) == f"config: {section}: missing"
+
+
+@pytest.mark.parametrize("section", ["algorithm", "model", "data"])
+def test_missing_name(section):
+    content = {"algorithm": {"name": "grsgd"}, "model": {"name": "m"}, "data": {"name": "d"}, "train": {"steps": 1}}
+    content[section] = {}
+    with pytest.raises(ConfigError) as caught:
+        parse(content)
+    assert one_line(caught) == f"config: {section}.name: missing"
+
+
+def test_two_ends(file):
+    message = refusal(file, content=MINIMAL + "steps = 3\n")
+    assert "train: give exactly one of epochs, steps, samples and seconds; found epochs and steps" in message
+
+
+def test_no_end(file):
+    message = refusal(file, content=MINIMAL.replace("epochs = 1", ""))
+    assert "train: give exactly one of epochs, steps, samples and seconds; found none" in message
+
+
+def test_cosine_needs_a_known_length(file):
+    assert "schedule.name = 'cosine' needs" in refusal(file, "schedule.name=cosine", "train.seconds=3")
+    assert load(file(MINIMAL), ["schedule.name=cosine"]).schedule.name == "cosine"
+
+
+@pytest.mark.parametrize("content", ["seed = ", "[train\n", "seed = 1\nseed = 2\n", 'x = "\n"'])
+def test_bad_toml(file, content):
+    message = refusal(file, content=content)
+    assert message.startswith(f"{file(content)}: not valid TOML: ")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "absent.toml")
+    assert one_line(caught) == f"{tmp_path / 'absent.toml'}: No such file or directory"
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path)
+    assert one_line(caught) == f"{tmp_path}: Is a directory"
+
+
+def test_not_text(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert one_line(caught).startswith(f"{path}: ")
+
+
+# ---- what depends on the number of ranks
+
+
+def rank_refusal(config, ranks) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config.check_ranks(ranks)
+    return one_line(caught)
+
+
+@pytest.mark.parametrize(
+    "override, kind",
+    [
+        ("stragglers.slowdown.3=2.0", "slowdown"),
+        ("stragglers.tail.3={probability=0.5, seconds=1.0}", "tail"),
+        ("stragglers.pause.3={every=2, seconds=1.0}", "pause"),
+    ],
+)
+def test_straggler_beyond_the_job(file, override, kind):
+    config = load(file(MINIMAL), [override])
+    config.check_ranks(4)
+    assert rank_refusal(config, 3) == f"stragglers.{kind}: rank 3 in a job of 3; allowed: 0 to 2"
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_more_redundancy_than_ranks(file, algorithm):
+    config = load(file(MINIMAL), [f"algorithm.name={algorithm}", "algorithm.rho=3"])
+    config.check_ranks(3)
+    assert rank_refusal(config, 2) == f"algorithm {algorithm}: rho = 3 with 2 ranks; allowed are 1 to 2"
+
+
+def test_topology_matrix_of_the_wrong_size(file, tmp_path):
+    path = tmp_path / "matrix.txt"
+    np.savetxt(path, np.full((3, 3), 1 / 3))
+    config = load(file(MINIMAL), ["algorithm.name=dpsgd", f"algorithm.topology={path}"])
+    config.check_ranks(3)
+    assert rank_refusal(config, 4) == f"algorithm dpsgd: {path} is a mixing matrix for 3 ranks; this job has 4"
+
+
+def test_unknown_topology(file):
+    config = load(file(MINIMAL), ["algorithm.name=dpsgd", "algorithm.topology=torus"])
+    assert "'torus' is neither a matrix file nor one of ring, exponential, full" in rank_refusal(config, 4)
+
+
+# ---- the optimizer
+
+
+def network():
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+
+
+def build(file, *overrides):
+    return load(file(MINIMAL), overrides).optimizer.build(network().parameters())
+
+
+def optimizer_refusal(file, *overrides) -> str:
+    with pytest.raises(ConfigError) as caught:
+        build(file, *overrides)
+    return one_line(caught)
+
+
+@pytest.mark.parametrize("name, cls", [("sgd", "SGD"), ("SGD", "SGD"), ("adam", "Adam"), ("AdamW", "AdamW")])
+def test_optimizer_in_any_case(file, name, cls):
+    optimizer = build(file, f"optimizer.name={name}", "optimizer.lr=0.25")
+    assert type(optimizer) is getattr(torch.optim, cls)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25]
+    assert len(optimizer.param_groups[0]["params"]) == 6
+
+
+@pytest.mark.parametrize(
+    "name, key, value",
+    [
+        ("sgd", "momentum", 0.9),
+        ("sgd", "dampening", 0.5),
+        ("sgd", "weight_decay", 1e-4),
+        ("sgd", "foreach", True),
+        ("adam", "betas", [0.8, 0.99]),
+        ("adam", "eps", 1e-6),
+        ("adam", "amsgrad", True),
+        ("adamw", "weight_decay", 0.5),
+        ("rmsprop", "alpha", 0.9),
+    ],
+)
+def test_optimizer_argument(file, name, key, value):
+    (group,) = build(file, f"optimizer.name={name}", f"optimizer.{key}={str(value).lower()}").param_groups
+    assert group[key] == (tuple(value) if isinstance(value, list) and isinstance(group[key], tuple) else value)
+
+
+def test_nesterov(file):
+    (group,) = build(file, "optimizer.nesterov=true", "optimizer.momentum=0.9").param_groups
+    assert group["nesterov"] is True
+
+
+def test_without_decay_of_norms_and_biases(file):
+    matrices, vectors = build(file, "optimizer.decay_norms=false", "optimizer.weight_decay=0.1").param_groups
+    assert [p.ndim for p in matrices["params"]] == [2, 2]
+    assert [p.ndim for p in vectors["params"]] == [1, 1, 1, 1]
+    assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.1, 0.0)
+    assert matrices["lr"] == vectors["lr"] == 0.1
+
+
+def test_unknown_optimizer(file):
+    message = optimizer_refusal(file, "optimizer.name=sdg")
+    assert message.startswith("optimizer.name = 'sdg': unknown; allowed: ")
+    assert "sgd" in message and "adamw" in message
+
+
+def test_the_base_class_is_no_optimizer(file):
+    assert "optimizer.name = 'optimizer': unknown" in optimizer_refusal(file, "optimizer.name=optimizer")
+
+
+@pytest.mark.parametrize(
+    "key, hint", [("momentun", "(did you mean momentum?)"), ("betas", ""), ("params", ""), ("decay_norm", "decay_norms")]
+)
+def test_unknown_optimizer_argument(file, key, hint):
+    message = optimizer_refusal(file, f"optimizer.{key}=1")
+    assert message.startswith(f"optimizer.{key}: unknown key")
+    assert hint in message
+    assert "momentum" in message  # what is allowed
+
+
+@pytest.mark.parametrize(
+    "overrides, key",
+    [
+        (["optimizer.momentum=-1"], "momentum = -1"),
+        (["optimizer.momentum=fast"], "momentum = 'fast'"),
+        (["optimizer.nesterov=true"], "nesterov = True"),
+        (["optimizer.name=adam", "optimizer.betas=[2.0, 0.9]"], "betas = [2.0, 0.9]"),
+        (["optimizer.name=adam", "optimizer.betas=0.9"], "betas = 0.9"),
+        (["optimizer.fused=true", "optimizer.foreach=true"], "fused = True"),
+    ],
+)
+def test_invalid_optimizer_value(file, overrides, key):
+    message = optimizer_refusal(file, *overrides)
+    assert message.startswith("optimizer ")
+    assert key in message

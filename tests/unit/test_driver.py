@@ -1,0 +1,486 @@
+"""The driver: schedules in the foreground and in the background, moved by a thread or by the trainer."""
+
+import threading
+import time
+
+import pytest
+
+from grsgd.comm import driver as module
+from grsgd.comm.driver import Driver, WaitTimeout, available_cores
+from grsgd.comm.pollables import Compute, Delay, Signal
+
+MODES = ("thread", "inline")
+
+
+class Countdown:
+    """True from the given number of tests on."""
+
+    def __init__(self, tests=3):
+        self.left = tests
+
+    def Test(self):
+        self.left -= 1
+        return self.left <= 0
+
+    def __str__(self):
+        return "a countdown"
+
+
+class Broken:
+    def Test(self):
+        raise OSError("the network is down")
+
+
+@pytest.fixture(params=MODES)
+def driver(request):
+    driver = Driver(rank=3, timeout=20.0, progress=request.param)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def inline():
+    return Driver(progress="inline", timeout=20.0)
+
+
+def waits_for(*pollables, value=None):
+    for pollable in pollables:
+        yield pollable
+    return value
+
+
+def wait_until(condition, seconds=10.0):
+    deadline = time.perf_counter() + seconds
+    while not condition():
+        assert time.perf_counter() < deadline, "it never came"
+        time.sleep(1e-3)
+
+
+# ---- foreground
+
+
+def test_run_returns_the_value(driver):
+    assert driver.run(waits_for(Countdown(), Countdown(1), value=42)) == 42
+
+
+def test_run_without_a_schedule(driver):
+    assert driver.run(None) is None
+
+
+def test_a_schedule_may_yield_nothing_one_or_several(driver):
+    pollables = [Countdown(2), Countdown(5), Countdown(1)]
+    assert driver.run(waits_for(None, [], (), tuple(pollables), iter([Countdown()]), value="done")) == "done"
+    assert all(pollable.left <= 0 for pollable in pollables)
+
+
+def test_a_schedule_without_any_wait(driver):
+    assert driver.run(waits_for(value=1)) == 1
+
+
+def test_schedules_compose(driver):
+    seen = []
+
+    def inner(name):
+        yield Countdown()
+        seen.append(name)
+        return name
+
+    def outer():
+        first = yield from inner("a")
+        second = yield from inner("b")
+        return first + second
+
+    assert driver.run(outer()) == "ab"
+    assert seen == ["a", "b"]
+
+
+def test_no_test_after_true(inline):
+    """A finished MPI request must not be tested for what it was any more."""
+
+    class Once:
+        done = False
+
+        def Test(self):
+            assert not self.done
+            self.done = True
+            return True
+
+    once = Once()
+    inline.run(waits_for((once, Countdown(3))))
+    assert once.done
+
+
+def test_run_raises_what_the_schedule_raises(driver):
+    def fails():
+        yield Countdown()
+        raise KeyError("x")
+
+    with pytest.raises(KeyError, match="x"):
+        driver.run(fails())
+
+
+def test_run_raises_what_a_pollable_raises(driver):
+    with pytest.raises(OSError, match="the network is down"):
+        driver.run(waits_for(Broken()))
+
+
+def test_a_schedule_learns_where_its_wait_was_broken_off(driver):
+    """What goes wrong in a wait is raised at the yield: the schedule can clean up, or even go on."""
+    cleaned = []
+
+    def cautious():
+        try:
+            yield Broken()
+        except OSError as error:
+            cleaned.append(str(error))
+        yield Countdown()
+        return "recovered"
+
+    def untidy():
+        try:
+            yield Broken()
+        finally:
+            cleaned.append("finally")
+
+    assert driver.run(cautious()) == "recovered"
+    with pytest.raises(OSError):
+        driver.run(untidy())
+    assert cleaned == ["the network is down", "finally"]
+
+
+# ---- background
+
+
+def test_background_value(driver):
+    signal = Signal("go")
+    handle = driver.start(waits_for(signal, value=7))
+    assert not handle.Test()
+    signal.set()
+    wait_until(handle.Test)
+    assert handle.value == 7
+    assert handle.Test()  # and stays true
+
+
+def test_wait_for_a_background_schedule(driver):
+    handle = driver.start(waits_for(Delay(0.01), value=5))
+
+    def outer():
+        yield handle
+        return handle.value
+
+    assert driver.run(outer()) == 5
+
+
+def test_background_schedule_without_a_wait(driver):
+    handle = driver.start(waits_for(value="at once"))
+    wait_until(handle.Test)
+    assert handle.value == "at once"
+
+
+def test_many_background_schedules(driver):
+    handles = [driver.start(waits_for(Countdown(k), Delay(1e-3), Countdown(2), value=k)) for k in range(1, 30)]
+    driver.run(waits_for(handles))
+    assert [handle.value for handle in handles] == list(range(1, 30))
+
+
+def test_background_schedules_that_wait_for_each_other(driver):
+    signal = Signal("go")
+    first = driver.start(waits_for(signal, value=1))
+    second = driver.start(waits_for(first, value=2))
+    signal.set()
+    driver.run(waits_for(second))
+    assert (first.value, second.value) == (1, 2)
+
+
+def test_a_background_schedule_may_start_another(driver):
+    started = []
+
+    def parent():
+        yield Countdown()
+        started.append(driver.start(waits_for(Countdown(), value="child")))
+        yield started[0]
+        return "parent"
+
+    handle = driver.start(parent())
+    driver.run(waits_for(handle))
+    assert (handle.value, started[0].value) == ("parent", "child")
+
+
+def test_background_exception_surfaces_in_test(driver):
+    def fails():
+        yield Countdown()
+        raise ZeroDivisionError("in the background")
+
+    handle = driver.start(fails())
+
+    def raised():
+        try:
+            return handle.Test()
+        except ZeroDivisionError:
+            return True
+
+    wait_until(raised)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError, match="in the background"):
+            handle.Test()
+
+
+def test_background_exception_surfaces_in_run(driver):
+    handle = driver.start(waits_for(Countdown(), Broken()))
+    with pytest.raises(OSError, match="the network is down"):
+        driver.run(waits_for(handle))
+
+
+def test_background_exception_at_once(driver):
+    handle = driver.start(waits_for(Broken()))
+    with pytest.raises(OSError, match="the network is down"):
+        driver.run(waits_for(handle))
+
+
+def test_a_failure_stops_no_other_schedule(driver):
+    broken = driver.start(waits_for(Countdown(), Broken()))
+    sound = driver.start(waits_for(Delay(0.01), value="sound"))
+    driver.run(waits_for(sound))
+    assert sound.value == "sound"
+    with pytest.raises(OSError):
+        driver.run(waits_for(broken))
+
+
+def test_handle_says_what_it_waits_for(driver):
+    def sends_letters():
+        yield Signal("the postman")
+
+    handle = driver.start(sends_letters())
+    wait_until(lambda: "postman" in str(handle))
+    assert str(handle) == "background schedule sends_letters, which waits for the postman"
+
+
+# ---- who moves what
+
+
+def test_a_thread_moves_messages_whatever_the_trainer_does():
+    driver = Driver(progress="thread")
+    try:
+        names = []
+
+        def notes_its_thread():
+            yield Countdown()
+            names.append(threading.current_thread().name)
+
+        driver.start(notes_its_thread())
+        wait_until(lambda: names)
+        assert names == ["grsgd-progress"]
+    finally:
+        driver.close()
+
+
+def test_inline_moves_only_when_asked(inline):
+    signal = Signal("go")
+    handle = inline.start(waits_for(signal, value=1))
+    signal.set()
+    assert handle.value is None
+    inline.poll()
+    assert handle.value == 1
+
+
+def test_inline_run_lets_the_background_go_on(inline):
+    handle = inline.start(waits_for(Countdown(2), value=1))
+    inline.run(None)
+    assert handle.value == 1
+
+
+def test_inline_wait_lets_the_background_go_on(inline):
+    signal = Signal("set by the background")
+
+    def sets():
+        yield Countdown(5)
+        signal.set()
+
+    inline.start(sets())
+    inline.run(waits_for(signal))
+
+
+def test_poll_is_not_reentrant(inline):
+    """Neither a schedule that tests a handle nor one that polls may drive itself, or another half-way."""
+    depth, deepest = 0, 0
+
+    class Nosy:
+        tests = 0
+
+        def Test(self):
+            nonlocal depth, deepest
+            depth += 1
+            deepest = max(deepest, depth)
+            inline.poll()
+            for handle in handles:
+                handle.Test()
+            depth -= 1
+            self.tests += 1
+            return self.tests > 3
+
+    handles = []
+    handles.append(inline.start(waits_for(Signal("never"))))
+    handles.append(inline.start(waits_for(Countdown(2), Nosy(), value=1)))
+    handles.append(inline.start(waits_for(Countdown(2), Nosy(), value=2)))
+    for _ in range(10):
+        inline.poll()
+    assert [handle.value for handle in handles] == [None, 1, 2]
+    assert deepest == 1
+
+
+def test_poll_does_nothing_where_a_thread_does_it():
+    driver = Driver(progress="thread")
+    driver.poll()
+    assert not any(thread.name == "grsgd-progress" for thread in threading.enumerate())
+
+
+def test_auto_takes_a_thread_where_there_are_two_cores_a_rank(monkeypatch):
+    monkeypatch.setattr(module, "available_cores", lambda: 4)
+    assert Driver(ranks_on_host=1).progress == "thread"
+    assert Driver(ranks_on_host=2).progress == "thread"
+    assert Driver(ranks_on_host=3).progress == "inline"
+
+
+def test_available_cores():
+    assert available_cores() >= 1
+
+
+# ---- the end
+
+
+def test_close_ends_the_thread():
+    driver = Driver(progress="thread")
+    driver.start(waits_for(Signal("never")))
+    thread = driver._thread
+    assert thread.is_alive() and thread.daemon
+    driver.close()
+    assert not thread.is_alive()
+
+
+def test_close_without_a_thread(driver):
+    driver.close()
+    driver.close()
+
+
+def test_a_closed_driver_abandons_schedules(inline):
+    went_on = []
+
+    def schedule():
+        yield Countdown(2)
+        went_on.append(1)
+
+    inline.start(schedule())
+    inline.close()
+    inline.poll()
+    assert went_on == []
+
+
+# ---- time-outs, watch, waiting time
+
+
+def test_timeout_names_the_rank_and_what_it_waited_for(driver):
+    driver.timeout = 0.05
+    with pytest.raises(WaitTimeout) as caught:
+        driver.run(waits_for(Signal("a word from rank 1")))
+    assert str(caught.value) == "rank 3 waited 0.05 s for a word from rank 1"
+
+
+def test_timeout_of_a_background_schedule_names_what_that_waited_for(driver):
+    driver.timeout = 0.05
+
+    def gossip():
+        yield Signal("a word from rank 1")
+
+    handle = driver.start(gossip())
+    with pytest.raises(WaitTimeout) as caught:
+        driver.run(waits_for(handle))
+    assert str(caught.value) == (
+        "rank 3 waited 0.05 s for background schedule gossip, which waits for a word from rank 1"
+    )
+
+
+def test_watch_is_called_while_waiting(driver):
+    calls = []
+    driver.watch = lambda: calls.append(1)
+    driver.run(waits_for(Delay(0.05)))
+    assert len(calls) >= 3
+
+
+def test_watch_is_not_called_where_nothing_waits(driver):
+    driver.watch = lambda: pytest.fail("nobody waits")
+    driver.run(waits_for(Countdown(1), value=1))
+
+
+def test_a_schedule_may_end_itself_when_watch_breaks_its_wait(driver):
+    def watch():
+        raise InterruptedError("rank 2 has stopped")
+
+    def trains():
+        try:
+            yield Signal("never")
+        except InterruptedError as reason:
+            return str(reason)
+
+    driver.watch = watch
+    assert driver.run(trains()) == "rank 2 has stopped"
+
+
+def test_watch_breaks_a_wait(driver):
+    class Stop(Exception):
+        pass
+
+    def watch():
+        raise Stop("rank 2 has stopped")
+
+    driver.watch = watch
+    with pytest.raises(Stop, match="rank 2 has stopped"):
+        driver.run(waits_for(Signal("never")))
+
+
+def test_wait_seconds(driver):
+    driver.run(waits_for(Countdown(1)))
+    assert driver.wait_seconds == 0
+    driver.run(waits_for(Delay(0.05), (Delay(0.02), Countdown())))
+    assert 0.03 < driver.wait_seconds < 2
+    before = driver.wait_seconds
+    driver.run(waits_for(Delay(0.05)))
+    assert driver.wait_seconds > before + 0.03
+
+
+def test_background_waits_are_nobodys(inline):
+    inline.start(waits_for(Delay(0.01)))
+    time.sleep(0.02)
+    inline.poll()
+    assert inline.wait_seconds == 0
+
+
+def test_clock_goes_on(driver):
+    assert driver.clock() <= driver.clock()
+
+
+# ---- pollables
+
+
+def test_delay():
+    delay = Delay(0.02)
+    assert not delay.Test()
+    time.sleep(0.03)
+    assert delay.Test() and delay.Test()
+    assert str(delay) == "a delay of 0.02 s"
+    assert Delay(0).Test()
+
+
+def test_signal():
+    signal = Signal("news")
+    assert not signal.Test()
+    signal.set()
+    assert signal.Test() and signal.Test()
+    signal.clear()
+    assert not signal.Test()
+    assert str(signal) == "news"
+
+
+def test_compute_has_passed_already():
+    compute = Compute(3600)
+    assert compute.Test()
+    assert str(compute) == "a computation of 3600 s"

@@ -1,0 +1,495 @@
+"""Letters between neighbours, and GRSGD on top of them, on ranks in one process with random deliveries."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_comm import MemoryMessage, Network, drivers, finish
+
+from grsgd.algorithms.grsgd import GRSGD
+from grsgd.comm.mailbox import HEADER, Letter, Mailbox
+from grsgd.replica import Replica
+
+SIZE = 5
+settings.register_profile("seeded", deadline=None, derandomize=True, max_examples=40)
+settings.load_profile("seeded")
+
+
+# ---- letters and the mailbox alone
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_letter(dtype):
+    letter = Letter(np.zeros(3, dtype))
+    letter.step, letter.weight = 7, 0.375
+    letter.x[:] = [1, 2, 3]
+    assert (letter.step, letter.weight) == (7, 0.375)
+    assert letter.x.dtype == dtype
+    assert letter.buffer.nbytes == HEADER + 8 + letter.x.nbytes
+    assert np.shares_memory(letter.x, letter.buffer)
+    assert letter.buffer[:8].view(np.int64)[0] == 7
+
+
+def add_weights(older, newer):
+    newer.x += older.x
+    newer.weight += older.weight
+
+
+def pair(capacity=1, seed=0):
+    """A mailbox of rank 0 that writes to rank 1, rank 1's that reads, and how to deliver what is under way."""
+    network = Network(2, seed)
+    rank0, rank1 = drivers(2)
+    x = np.zeros(2)
+    sender = Mailbox(network.comms[0], x, [1], [], capacity, add_weights)
+    reader = Mailbox(network.comms[1], x, [], [0], capacity, add_weights)
+    activity = rank1.start(reader.collect(0))
+
+    def deliver():
+        delivered = network.deliver()
+        rank1.poll()
+        return delivered
+
+    return SimpleNamespace(
+        network=network, sender=sender, reader=reader, deliver=deliver, activity=activity, drivers=(rank0, rank1)
+    )
+
+
+def contents(mailbox):
+    return [(letter.step, letter.weight, letter.x.tolist()) for letter in mailbox.drain()]
+
+
+def test_a_letter_arrives_once():
+    job = pair()
+    assert job.sender.ready(1)
+    job.sender.post(1, np.array([1.0, 2.0]), 0.5, 3)
+    assert contents(job.reader) == []
+    assert job.deliver()
+    assert contents(job.reader) == [(3, 0.5, [1.0, 2.0])]
+    assert contents(job.reader) == []
+
+
+def test_a_letter_is_a_copy():
+    job = pair()
+    x = np.array([1.0, 2.0])
+    job.sender.post(1, x, 1.0, 0)
+    x[:] = 9
+    job.deliver()
+    assert contents(job.reader) == [(0, 1.0, [1.0, 2.0])]
+
+
+def test_ready_when_the_last_letter_is_taken_up():
+    job = pair()
+    job.sender.post(1, np.ones(2), 1.0, 0)
+    assert not job.sender.ready(1)
+    (message,) = (message for queue in job.network.sends.values() for message in queue)
+    assert message.synchronous  # or the library would store letters for a rank that sleeps
+    job.deliver()
+    assert job.sender.ready(1)
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3])
+def test_a_full_inbox_combines_the_two_oldest(capacity):
+    job = pair(capacity)
+    for k in range(capacity + 2):
+        job.sender.post(1, np.array([10.0**k, 0.0]), 1.0, k)
+        job.deliver()
+    letters = contents(job.reader)
+    assert len(letters) == capacity
+    assert letters[0] == (2, 3.0, [111.0, 0.0])  # letters 0, 1 and 2 in one, as old as the newest
+    assert [step for step, _, _ in letters] == list(range(2, capacity + 2))
+    assert sum(weight for _, weight, _ in letters) == capacity + 2
+
+
+def test_buffers_are_used_again():
+    job = pair(capacity=2)
+    buffers = set()
+    for k in range(20):
+        job.sender.post(1, np.full(2, k), 1.0, k)
+        job.deliver()
+        for letter in job.reader.drain():
+            buffers.add(id(letter.buffer))
+    assert len(buffers) <= 2
+
+
+def test_close_ends_the_collector():
+    job = pair()
+    job.sender.post(1, np.ones(2), 1.0, 4)
+    closing = job.drivers[0].start(job.sender.close())
+    assert not job.activity.Test()
+    while job.deliver():
+        job.drivers[0].poll()
+    assert closing.Test() and job.activity.Test()
+    assert contents(job.reader) == [(4, 1.0, [1.0, 1.0])]
+
+
+def test_letters_are_counted_without_their_headers():
+    job = pair()
+    job.sender.post(1, np.ones(2), 1.0, 0)
+    traffic = job.sender.comm.traffic
+    assert (traffic.sent[1], traffic.headers[1], traffic.messages[1]) == (16 + 8, HEADER, 1)
+
+
+# ---- GRSGD
+
+
+class Model(torch.nn.Module):
+    def __init__(self, values):
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+class Job:
+    """n ranks of GRSGD whose steps, deliveries and polls happen in random order."""
+
+    def __init__(self, n, seed=0, rate=0.0, momentum=0.0, **options):
+        self.random = np.random.default_rng((1, seed))
+        self.network = Network(n, seed)
+        self.drivers = drivers(n)
+        self.initial = self.random.standard_normal((n, SIZE))
+        self.speeds = self.random.uniform(0.2, 1.0, n)
+        self.ranks = []
+        for comm, driver, x in zip(self.network.comms, self.drivers, self.initial, strict=True):
+            replica = Replica(Model(x))
+            optimizer = torch.optim.SGD(replica.model.parameters(), lr=rate, momentum=momentum)
+            options_ = GRSGD.Options(**options)
+            self.ranks.append(GRSGD(options_, replica, optimizer, comm, comm.duplicate(), driver, seed))
+        for rank in self.ranks:
+            rank.start()
+
+    def event(self):
+        """A step of a random rank, the faster the likelier, or a delivery, or a poll."""
+        kind = self.random.random()
+        rank = self.random.choice(len(self.ranks), p=self.speeds / self.speeds.sum())
+        if kind < 0.4:
+            self.step(self.ranks[rank])
+        elif kind < 0.7:
+            self.network.deliver()
+        else:
+            self.drivers[rank].poll()
+
+    def step(self, rank, gradient=None):
+        rank.driver.run(rank.before_backward())
+        rank.replica.zero_gradients()
+        if gradient is not None:
+            rank.replica.grads.tensor.copy_(torch.from_numpy(gradient))
+        rank.driver.run(rank.step())
+
+    def letters(self):
+        """(weight, x) of all letters that wait in an inbox or are under way."""
+        for rank in self.ranks:
+            for waiting in rank.mailbox._waiting.values():
+                yield from ((letter.weight, letter.x) for letter in waiting)
+        for buffer in self.network.under_way():
+            if buffer.dtype == np.uint8 and buffer.nbytes > HEADER and buffer[:8].view(np.int64)[0] != Mailbox.LAST:
+                yield float(buffer[8:16].view(np.float64)[0]), buffer[16:].view(np.float64)
+
+    def weights(self):
+        return sum(rank.a for rank in self.ranks) + sum(weight for weight, _ in self.letters())
+
+    def weighted(self):
+        return sum(rank.a * rank.x.array for rank in self.ranks) + sum(weight * x for weight, x in self.letters())
+
+    def models(self):
+        return np.array([rank.x.array for rank in self.ranks])
+
+    def check(self):
+        n = len(self.ranks)
+        assert abs(self.weights() - n) < 1e-12
+        for source in range(n):
+            for dest in range(n):
+                assert self.network.unreceived(source, dest) <= 1
+
+    def drain(self, after=lambda: None):
+        finish(self.network, self.drivers, [rank.drain() for rank in self.ranks], after=after)
+
+    def average(self):
+        finish(self.network, self.drivers, [rank.average() for rank in self.ranks])
+
+
+jobs = dict(
+    n=st.integers(2, 6),
+    seed=st.integers(0, 2**32),
+    policy=st.sampled_from(["succ", "alt", "rand2"]),
+    H=st.integers(1, 3),
+    inbox_capacity=st.integers(1, 3),
+)
+
+
+@given(**jobs)
+def test_no_weight_is_ever_lost(n, seed, **options):
+    job = Job(n, seed, rate=0.1, **options)
+    for _ in range(400):
+        job.event()
+        job.check()
+    job.drain(after=job.check)
+    assert list(job.letters()) == []
+    assert abs(sum(rank.a for rank in job.ranks) - n) < 1e-12
+    assert all(rank.a > 0 for rank in job.ranks)
+
+
+@given(**jobs)
+def test_the_weighted_sum_of_models_stays(n, seed, **options):
+    """With learning rate 0, whatever is late, one-sided or combined."""
+    job = Job(n, seed, **options)
+    total = job.initial.sum(0)
+    for _ in range(300):
+        job.event()
+        np.testing.assert_allclose(job.weighted(), total, rtol=0, atol=1e-12)
+    job.drain(after=lambda: np.testing.assert_allclose(job.weighted(), total, rtol=0, atol=1e-12))
+    np.testing.assert_allclose(sum(rank.a * rank.x.array for rank in job.ranks), total, rtol=0, atol=1e-12)
+    job.average()
+    np.testing.assert_allclose(job.models(), np.tile(total / n, (n, 1)), rtol=0, atol=1e-12)
+
+
+@given(**jobs)
+def test_only_gradients_change_the_weighted_sum(n, seed, **options):
+    """Each plain SGD step of rank i moves the sum by -rate * a_i * g_i."""
+    rate = 0.1
+    job = Job(n, seed, rate=rate, **options)
+    total = job.initial.sum(0)
+    random = np.random.default_rng(seed)
+    for _ in range(100):
+        rank = job.ranks[random.integers(n)]
+        gradient = random.standard_normal(SIZE)
+        rank.driver.run(rank.before_backward())
+        weight = rank.a
+        rank.replica.grads.tensor.copy_(torch.from_numpy(gradient))
+        rank.driver.run(rank.step())
+        total -= rate * weight * gradient
+        np.testing.assert_allclose(job.weighted(), total, rtol=0, atol=1e-12)
+        job.network.deliver()
+        job.drivers[random.integers(n)].poll()
+
+
+@settings(max_examples=12)
+@given(**jobs)
+def test_all_models_agree_in_the_end(n, seed, **options):
+    job = Job(n, seed, **options)
+    spread = np.ptp(job.models(), axis=0).max()
+    for _ in range(40):
+        for _ in range(500):
+            job.event()
+        if np.ptp(job.models(), axis=0).max() < 1e-6 * spread:
+            break
+    np.testing.assert_allclose(job.models(), np.tile(job.initial.mean(0), (n, 1)), rtol=0, atol=1e-5 * spread)
+
+
+@given(**jobs)
+def test_the_final_model_is_the_weighted_mean(n, seed, **options):
+    """Also where gradients have moved the models apart."""
+    job = Job(n, seed, rate=0.1, momentum=0.9, **options)
+    random = np.random.default_rng(seed)
+    for _ in range(100):
+        job.step(job.ranks[random.integers(n)], random.standard_normal(SIZE))
+        job.event()
+    job.drain()
+    expected = sum(rank.a * rank.x.array for rank in job.ranks) / n
+    job.average()
+    assert all(rank.a == 1 for rank in job.ranks)
+    models = job.models()
+    np.testing.assert_allclose(models[0], expected, rtol=0, atol=1e-12)
+    assert (models == models[0]).all()
+
+
+@given(**jobs)
+def test_every_letter_is_merged_or_combined(n, seed, **options):
+    job = Job(n, seed, **options)
+    counts = Counter()
+
+    def counting(function, what):
+        def counted(*args):
+            counts[what] += 1
+            return function(*args)
+
+        return counted
+
+    for rank in job.ranks:
+        rank.mailbox.post = counting(rank.mailbox.post, "posted")
+        rank.mailbox.combine = counting(rank.mailbox.combine, "combined")
+    for _ in range(300):
+        job.event()
+    job.drain()
+    merged = sum(sum(rank.staleness.values()) for rank in job.ranks)
+    assert counts["posted"] == merged + counts["combined"]
+
+
+@given(**jobs)
+def test_bytes_are_letters_times_model_and_weight(n, seed, **options):
+    job = Job(n, seed, **options)
+    for _ in range(300):
+        job.event()
+    for rank in job.ranks:
+        traffic = rank.comm.traffic
+        np.testing.assert_array_equal(traffic.sent, traffic.messages * (rank.replica.nbytes + 8))
+        np.testing.assert_array_equal(traffic.headers, traffic.messages * HEADER)
+
+
+def test_a_rank_that_sleeps_holds_up_nobody():
+    job = Job(4, policy="alt")
+    asleep = job.ranks[2]
+    for _ in range(200):
+        for rank in job.ranks:
+            if rank is not asleep:
+                job.step(rank)
+        for _ in range(4):
+            job.network.deliver()
+        for rank in job.ranks:
+            if rank is not asleep:
+                rank.driver.poll()
+        job.check()
+    assert [rank.k for rank in job.ranks] == [200, 200, 0, 200]
+    assert job.network.unreceived(1, 2) <= 1
+    job.drain(after=job.check)
+    assert abs(sum(rank.a for rank in job.ranks) - 4) < 1e-12
+
+
+def test_half_moves_the_mean():
+    """merge = "half" keeps no weights: with one-sided deliveries the mean of the models drifts."""
+    job = Job(6, merge="half")
+    mean, spread = job.initial.mean(0), job.initial.std(0)
+    for _ in range(4000):
+        job.event()
+    job.drain()
+    job.average()
+    assert all(rank.a == 1 for rank in job.ranks)
+    assert np.abs((job.models()[0] - mean) / spread).max() > 0.02
+
+
+def test_half_merges_with_equal_shares():
+    job = Job(2, merge="half", policy="succ")
+    a, b = job.ranks
+    x, y = a.x.array.copy(), b.x.array.copy()
+    job.step(a)
+    assert job.network.deliver()
+    b.driver.poll()
+    job.step(b)
+    np.testing.assert_allclose(b.x.array, (x + y) / 2, rtol=1e-15)
+    assert (a.a, b.a) == (1.0, 1.0)
+
+
+def test_sumweight_merges_by_weight():
+    job = Job(2, policy="succ")
+    a, b = job.ranks
+    x, y = a.x.array.copy(), b.x.array.copy()
+    job.step(a)
+    assert a.a == 0.5
+    assert job.network.deliver()
+    b.driver.poll()
+    b.driver.run(b.before_backward())
+    assert b.a == 1.5
+    np.testing.assert_allclose(b.x.array, (y + 0.5 * x) / 1.5, rtol=1e-14)
+
+
+def test_staleness_is_counted_in_steps():
+    job = Job(2, policy="succ")
+    a, b = job.ranks
+    job.step(a)  # its letter is of step 1
+    for _ in range(4):
+        job.step(b)
+    while job.network.deliver():
+        pass
+    b.driver.poll()
+    b.driver.run(b.before_backward())
+    assert b.staleness == {3: 1}
+
+
+# ---- where pushes go, and when
+
+
+def pushes(n=4, steps=6, deliver=True, **options):
+    """Where rank 1 pushes to, step by step (None: nowhere), its neighbours taking every letter up at once."""
+    job = Job(n, **options)
+    rank = job.ranks[1]
+    targets = []
+    for _ in range(steps):
+        before = rank.comm.traffic.messages.copy()
+        job.step(rank)
+        where = np.flatnonzero(rank.comm.traffic.messages - before)
+        targets.append(int(where[0]) if len(where) else None)
+        while deliver and job.network.deliver():
+            for driver in job.drivers:
+                driver.poll()
+    return targets
+
+
+def test_policies():
+    assert pushes(policy="succ") == [2] * 6
+    assert pushes(policy="alt") == [2, 0, 2, 0, 2, 0]
+    random = pushes(policy="rand2", steps=60)
+    assert set(random) == {0, 2}
+    assert 15 < random.count(0) < 45
+    assert pushes(policy="rand2", steps=60) == random  # the same seed, the same partners
+
+
+def test_H_local_steps_between_pushes():
+    assert pushes(policy="alt", H=2) == [None, 2, None, 0, None, 2]
+    assert pushes(policy="succ", H=3) == [None, None, 2, None, None, 2]
+
+
+def test_H_is_rho_by_default():
+    assert pushes(policy="succ", rho=2) == [None, 2] * 3
+    assert pushes(policy="succ", rho=2, H=1) == [2] * 6
+
+
+def test_a_push_is_skipped_while_the_last_letter_is_under_way():
+    assert pushes(policy="succ", deliver=False) == [2] + [None] * 5
+    assert pushes(policy="alt", deliver=False) == [2, 0] + [None] * 4
+
+
+@pytest.mark.parametrize("policy", ["succ", "alt", "rand2"])
+def test_two_ranks_are_both_neighbours_of_each_other(policy):
+    assert pushes(n=2, policy=policy) == [0] * 6
+
+
+# ---- one rank
+
+
+@pytest.mark.parametrize("policy", ["succ", "alt", "rand2"])
+@pytest.mark.parametrize("merge", ["sumweight", "half"])
+def test_one_rank_is_plain_sgd(policy, merge):
+    job = Job(1, rate=0.1, momentum=0.9, policy=policy, merge=merge)
+    (rank,) = job.ranks
+    plain = Model(job.initial[0])
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(10):
+        gradient = job.random.standard_normal(SIZE)
+        job.step(rank, gradient)
+        plain.x.grad = torch.from_numpy(gradient)
+        optimizer.step()
+    job.drain()
+    job.average()
+    np.testing.assert_array_equal(rank.x.array, plain.x.detach().numpy())
+    assert rank.comm.traffic.messages.sum() == rank.aside.traffic.messages.sum() == 0
+    assert (rank.a, len(rank.staleness)) == (1.0, 0)
+
+
+def test_a_lost_letter_is_noticed():
+    job = Job(2, policy="succ")
+    job.step(job.ranks[0])
+    for queue in job.network.sends.values():
+        while queue:
+            queue.pop()
+    with pytest.raises(RuntimeError, match=r"the weights sum to 1\.5 instead of 2: a message was lost"):
+        job.average()
+
+
+def test_messages_keep_their_order():
+    """The fake itself: per pair and tag in order, between pairs in any."""
+    orders = set()
+    for seed in range(20):
+        network = Network(3, seed)
+        arrays = [np.array([value]) for value in (1, 2, 3)]
+        network.comms[0].Isend(arrays[0], 2)
+        network.comms[0].Isend(arrays[1], 2)
+        network.comms[1].Isend(arrays[2], 2)
+        received = [np.zeros(1, int) for _ in range(3)]
+        messages = [network.comms[2].Irecv(array, -1) for array in received]
+        assert not any(isinstance(m, MemoryMessage) and m.Test() for m in messages)
+        while network.deliver():
+            pass
+        orders.add(tuple(int(array[0]) for array in received))
+    assert orders == {(1, 2, 3), (1, 3, 2), (3, 1, 2)}

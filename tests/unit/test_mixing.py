@@ -1,0 +1,67 @@
+"""Weighted sums of models against plain numpy."""
+
+import numpy as np
+import pytest
+import torch
+
+from grsgd import mixing
+from grsgd.mixing import BLOCK, mix
+
+ROUNDING = 1e-15
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
+@pytest.mark.parametrize("others", [0, 1, 2, 5])
+def test_against_numpy(size, others):
+    random = np.random.default_rng(size + others)
+    x, ys = random.random(size) + 1, random.random((others, size)) + 1
+    weights = random.dirichlet(np.ones(others + 1))
+    expected = weights[0] * x + sum(w * y for w, y in zip(weights[1:], ys, strict=True))
+    copies = ys.copy()
+    mixed = torch.from_numpy(x)
+    mix(mixed, float(weights[0]), [(float(w), torch.from_numpy(y)) for w, y in zip(weights[1:], ys, strict=True)])
+    np.testing.assert_allclose(x, expected, rtol=ROUNDING)
+    np.testing.assert_array_equal(ys, copies)  # the others stay as they are
+
+
+@pytest.mark.parametrize("block", [1, 3, 10, 64])
+def test_the_result_does_not_depend_on_the_block(monkeypatch, block):
+    random = np.random.default_rng(0)
+    x, y, z = (torch.from_numpy(random.standard_normal(31)) for _ in range(3))
+    whole, blocks = x.clone(), x.clone()
+    mix(whole, 0.2, [(0.3, y), (0.5, z)])
+    monkeypatch.setattr(mixing, "BLOCK", block)
+    mix(blocks, 0.2, [(0.3, y), (0.5, z)])
+    assert torch.equal(whole, blocks)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25, 0.5, 1.0])
+def test_two_models_whose_weights_sum_to_one(weight):
+    random = np.random.default_rng(1)
+    x, y = random.random(100) + 1, random.random(100) + 1
+    expected = weight * x + (1 - weight) * y
+    mix(torch.from_numpy(x), weight, [(1 - weight, torch.from_numpy(y))])
+    np.testing.assert_allclose(x, expected, rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("weight, other", [(1.0, 1.0), (0.5, 0.25), (0.0, 2.0), (1.0, -1.0)])
+def test_weights_need_not_sum_to_one(weight, other):
+    random = np.random.default_rng(2)
+    x, y = random.random(100) + 1, random.random(100) + 1
+    expected = weight * x + other * y
+    mix(torch.from_numpy(x), weight, [(other, torch.from_numpy(y))])
+    np.testing.assert_allclose(x, expected, rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_equal_models_stay_exactly_equal():
+    x = torch.from_numpy(np.random.default_rng(3).standard_normal(1000))
+    y = x.clone()
+    mix(y, 0.5, [(0.5, x)])
+    assert torch.equal(x, y)
+
+
+def test_float32():
+    x, y, z = torch.full((5,), 3.0), torch.full((5,), 6.0), torch.full((5,), 9.0)
+    mix(x, 1 / 3, [(1 / 3, y), (1 / 3, z)])
+    torch.testing.assert_close(x, torch.full((5,), 6.0))
+    assert x.dtype is torch.float32

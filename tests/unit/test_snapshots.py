@@ -1,0 +1,92 @@
+"""Snapshots: what is restored is what was taken, from memory and from disk."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from grsgd import snapshots as module
+from grsgd.replica import Replica
+from grsgd.snapshots import Moment, Snapshots
+
+
+def make(dtype=torch.float32, buffers=True):
+    layers = [nn.Linear(3, 4), nn.BatchNorm1d(4)] if buffers else [nn.Linear(3, 4)]
+    return Replica(nn.Sequential(*layers), dtype)
+
+
+def fill(replica, value):
+    for flat in (replica.params, replica.buffers):
+        flat.array[:] = value + np.arange(flat.array.size) / 7
+
+
+def check(replica, value):
+    for flat in (replica.params, replica.buffers):
+        expected = (value + np.arange(flat.array.size) / 7).astype(flat.array.dtype)
+        np.testing.assert_array_equal(flat.array, expected)
+
+
+def moment(k):
+    return Moment(time=float(k), step=k, samples=16 * k, train_loss=1.0 / (k + 1))
+
+
+@pytest.mark.parametrize("memory", [None, 0, 100, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("buffers", [True, False])
+def test_restore(monkeypatch, memory, dtype, buffers):
+    if memory is not None:
+        monkeypatch.setattr(module, "MEMORY", memory)
+    replica = make(dtype, buffers)
+    snapshots = Snapshots(replica)
+    assert len(snapshots) == 0
+    for k in range(6):
+        fill(replica, k)
+        snapshots.take(moment(k))
+    assert len(snapshots) == 6
+    assert snapshots.moments == [moment(k) for k in range(6)]
+    for k in (5, 0, 3, 3, 1):
+        snapshots.restore(k)
+        check(replica, k)
+
+
+@pytest.mark.parametrize("memory, on_disk", [(10**9, False), (200, True)])
+def test_many_go_to_disk(monkeypatch, memory, on_disk):
+    monkeypatch.setattr(module, "MEMORY", memory)
+    replica = make()
+    snapshots = Snapshots(replica)
+    for k in range(5):
+        snapshots.take(moment(k))
+    assert snapshots._file._rolled is on_disk
+
+
+def test_taking_goes_on_after_a_restore():
+    replica = make()
+    snapshots = Snapshots(replica)
+    for k in (0, 1):
+        fill(replica, k)
+        snapshots.take(moment(k))
+    snapshots.restore(0)
+    fill(replica, 2)
+    snapshots.take(moment(2))
+    for k in (1, 2, 0):
+        snapshots.restore(k)
+        check(replica, k)
+
+
+def test_a_snapshot_does_not_follow_the_model():
+    replica = make()
+    snapshots = Snapshots(replica)
+    fill(replica, 1)
+    snapshots.take(moment(0))
+    fill(replica, 2)
+    snapshots.restore(0)
+    check(replica, 1)
+
+
+def test_restore_keeps_the_memory_of_the_model():
+    replica = make()
+    address = replica.params.array.ctypes.data
+    snapshots = Snapshots(replica)
+    snapshots.take(moment(0))
+    snapshots.restore(0)
+    assert replica.params.array.ctypes.data == next(replica.model.parameters()).data_ptr() == address

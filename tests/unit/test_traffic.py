@@ -1,0 +1,40 @@
+"""Counters of bytes and messages."""
+
+import numpy as np
+
+from grsgd.comm.traffic import Traffic
+
+
+def test_nothing_at_first():
+    traffic = Traffic(3)
+    for counter in (traffic.sent, traffic.headers, traffic.messages):
+        assert counter.dtype == np.int64
+        np.testing.assert_array_equal(counter, [0, 0, 0])
+    assert traffic.sent_once == 0
+
+
+def test_messages_to_one_rank():
+    traffic = Traffic(3)
+    traffic.count((1,), 100)
+    traffic.count((1,), 50, header=8)
+    traffic.count((2,), 8, header=8)
+    np.testing.assert_array_equal(traffic.sent, [0, 142, 0])
+    np.testing.assert_array_equal(traffic.headers, [0, 8, 8])
+    np.testing.assert_array_equal(traffic.messages, [0, 2, 1])
+    assert traffic.sent_once == traffic.sent.sum() == 142
+
+
+def test_a_multicast_counts_once_and_per_receiver():
+    traffic = Traffic(4)
+    traffic.count((rank for rank in (1, 2, 3)), 100, header=4)
+    np.testing.assert_array_equal(traffic.sent, [0, 96, 96, 96])
+    np.testing.assert_array_equal(traffic.headers, [0, 4, 4, 4])
+    np.testing.assert_array_equal(traffic.messages, [0, 1, 1, 1])
+    assert traffic.sent_once == 96
+
+
+def test_more_than_32_bits():
+    traffic = Traffic(2)
+    for _ in range(3):
+        traffic.count((1,), 2**31 - 1)
+    assert traffic.sent[1] == traffic.sent_once == 3 * (2**31 - 1)
