@@ -28,8 +28,9 @@ class RingAllreduce(Algorithm, name="ring_allreduce"):
     Options = RingAllreduceOptions
 
     def step(self):
-        g = self.replica.grads
-        yield from ALLREDUCE[self.options.variant](self.comm, g.array, scale=1 / self.comm.size)
+        if self.comm.size > 1:
+            g = self.replica.grads.array
+            yield from ALLREDUCE[self.options.variant](self.comm, g, scale=1 / self.comm.size)
         self.update()
 
     def average(self):

@@ -179,7 +179,9 @@ class Driver:
         for handle in tuple(self._handles):
             moved |= handle.advance()
             if handle._ended:
-                self._handles.remove(handle)
+                with self._news:
+                    if handle in self._handles:  # not if `close` has come first
+                        self._handles.remove(handle)
         return moved
 
     def _drive_background(self):

@@ -87,7 +87,8 @@ def test_same_seed_same_run(config, tmp_path):
 def test_one_rank_equals_plain_sgd(algorithm, config, tmp_path):
     losses = []
     for name in ("ring_allreduce", algorithm):
-        assert train("openmpi", 1, config, f"algorithm.name={name}", out=tmp_path / "run.h5")[0] == 0
+        code, output = train("openmpi", 1, config, f"algorithm.name={name}", out=tmp_path / "run.h5")
+        assert code == 0, output
         losses.append(load_run(tmp_path / "run.h5").curve["train_loss"])
     assert np.array_equal(*losses)
 

@@ -497,7 +497,8 @@ def test_the_base_class_is_no_optimizer(file):
 
 
 @pytest.mark.parametrize(
-    "key, hint", [("momentun", "(did you mean momentum?)"), ("betas", ""), ("params", ""), ("decay_norm", "decay_norms")]
+    "key, hint",
+    [("momentun", "(did you mean momentum?)"), ("betas", ""), ("params", ""), ("decay_norm", "decay_norms")],
 )
 def test_unknown_optimizer_argument(file, key, hint):
     message = optimizer_refusal(file, f"optimizer.{key}=1")

@@ -44,8 +44,7 @@ def inline():
 
 
 def waits_for(*pollables, value=None):
-    for pollable in pollables:
-        yield pollable
+    yield from pollables
     return value
 
 
@@ -355,6 +354,28 @@ def test_close_ends_the_thread():
     assert thread.is_alive() and thread.daemon
     driver.close()
     assert not thread.is_alive()
+
+
+def test_close_while_a_schedule_ends(monkeypatch):
+    failures = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    driver = Driver(progress="thread")
+    tested, closed = threading.Event(), threading.Event()
+
+    class EndsWithTheDriver:
+        def Test(self):
+            tested.set()
+            return closed.wait(10)
+
+    driver.start(waits_for(EndsWithTheDriver()))
+    assert tested.wait(10)
+    closing = threading.Thread(target=driver.close)
+    closing.start()
+    wait_until(lambda: not driver._handles)
+    closed.set()
+    closing.join(10)
+    assert not driver._thread.is_alive()
+    assert failures == []
 
 
 def test_close_without_a_thread(driver):

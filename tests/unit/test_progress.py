@@ -131,9 +131,7 @@ def test_lockstep_ranks_end_at_the_same_step():
     """In seconds rank 0 decides; the clocks of the others do not matter."""
     network = Network(3, seed=1)
     clocks = [Clock(rank, progress="inline") for rank in range(3)]
-    everyone = [
-        Lockstep(comm, clock, None, 1.0, 2) for comm, clock in zip(network.comms, clocks, strict=True)
-    ]
+    everyone = [Lockstep(comm, clock, None, 1.0, 2) for comm, clock in zip(network.comms, clocks, strict=True)]
     for speed, (clock, progress) in enumerate(zip(clocks, everyone, strict=True)):
         clock.now = 1000.0 * speed
         progress.start()
@@ -161,8 +159,7 @@ def test_lockstep_ranks_end_at_the_same_step():
 def test_free_running_ranks_agree_on_the_total(n, seed):
     network = Network(n, seed)
     everyone = [
-        FreeRunning(comm, driver, 3000, None, 4)
-        for comm, driver in zip(network.comms, drivers(n), strict=True)
+        FreeRunning(comm, driver, 3000, None, 4) for comm, driver in zip(network.comms, drivers(n), strict=True)
     ]
     random = np.random.default_rng(seed)
     speeds = random.uniform(0.1, 1, n)
