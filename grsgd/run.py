@@ -137,12 +137,11 @@ class ProgressLine:
         self.bar = tqdm(
             desc=trainer.config.algorithm.name,
             total=trainer.end if trainer.end is not None else seconds,
-            unit=" samples" if trainer.end is not None else " s",
+            bar_format="{desc} {percentage:3.0f}% |{bar:24}| {elapsed}{postfix}, {remaining} left",
             disable=trainer.comm.rank != 0 or not launch.at_terminal(),
             ncols=79,
             mininterval=0.2,
             miniters=1,
-            leave=True,
         )
         self.in_samples = trainer.end is not None
 
@@ -150,10 +149,12 @@ class ProgressLine:
         return self
 
     def __exit__(self, *exception):
+        self.bar.refresh()
         self.bar.close()
 
     def update(self, loss: float):
         if not self.bar.disable:
             now = self.progress.samples if self.in_samples else self.progress.elapsed()
-            self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+            rate = self.progress.samples / max(self.progress.elapsed(), 1e-9)
+            self.bar.postfix = f"{rate:,.0f} samples/s, loss {loss:.3f}"
             self.bar.update(min(now, self.bar.total) - self.bar.n)

@@ -64,13 +64,13 @@ def start_gloo(mpi) -> bool:
 def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
     """Seconds of each contender in each round: one call each in turn, a barrier before, the slowest rank counts.
 
-    Each round begins with another contender, so that nobody always follows the same one.
+    Each round has a random order, the same on all ranks, so that nobody always follows the same one.
     """
     calls = list(contenders.values())
     seconds = np.zeros((len(calls), rounds))
+    order = np.random.default_rng(0)
     for turn in range(rounds):
-        for row in range(turn - len(calls), turn):
-            row %= len(calls)
+        for row in order.permutation(len(calls)):
             mpi.Barrier()
             begin = perf_counter()
             calls[row]()

@@ -9,10 +9,14 @@ from collections import deque
 from contextlib import contextmanager
 
 import numpy as np
+from hypothesis import settings
 
 from grsgd.comm.communicator import ANY_RANK
 from grsgd.comm.driver import Driver
 from grsgd.comm.traffic import Traffic
+
+seeded = settings(deadline=None, derandomize=True, max_examples=40)
+"""For properties that are to be the same in every run of the tests, however busy the machine."""
 
 
 class MemoryMessage:

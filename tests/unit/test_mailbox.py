@@ -8,15 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_comm import MemoryMessage, Network, drivers, finish
+from memory_comm import MemoryMessage, Network, drivers, finish, seeded
 
 from grsgd.algorithms.grsgd import GRSGD
 from grsgd.comm.mailbox import HEADER, Letter, Mailbox
 from grsgd.replica import Replica
 
 SIZE = 5
-settings.register_profile("seeded", deadline=None, derandomize=True, max_examples=40)
-settings.load_profile("seeded")
 
 
 # ---- letters and the mailbox alone
@@ -219,6 +217,7 @@ jobs = dict(
 )
 
 
+@seeded
 @given(**jobs)
 def test_no_weight_is_ever_lost(n, seed, **options):
     job = Job(n, seed, rate=0.1, **options)
@@ -231,6 +230,7 @@ def test_no_weight_is_ever_lost(n, seed, **options):
     assert all(rank.a > 0 for rank in job.ranks)
 
 
+@seeded
 @given(**jobs)
 def test_the_weighted_sum_of_models_stays(n, seed, **options):
     """With learning rate 0, whatever is late, one-sided or combined."""
@@ -245,6 +245,7 @@ def test_the_weighted_sum_of_models_stays(n, seed, **options):
     np.testing.assert_allclose(job.models(), np.tile(total / n, (n, 1)), rtol=0, atol=1e-12)
 
 
+@seeded
 @given(**jobs)
 def test_only_gradients_change_the_weighted_sum(n, seed, **options):
     """Each plain SGD step of rank i moves the sum by -rate * a_i * g_i."""
@@ -265,7 +266,7 @@ def test_only_gradients_change_the_weighted_sum(n, seed, **options):
         job.drivers[random.integers(n)].poll()
 
 
-@settings(max_examples=12)
+@settings(seeded, max_examples=12)
 @given(**jobs)
 def test_all_models_agree_in_the_end(n, seed, **options):
     job = Job(n, seed, **options)
@@ -278,6 +279,7 @@ def test_all_models_agree_in_the_end(n, seed, **options):
     np.testing.assert_allclose(job.models(), np.tile(job.initial.mean(0), (n, 1)), rtol=0, atol=1e-5 * spread)
 
 
+@seeded
 @given(**jobs)
 def test_the_final_model_is_the_weighted_mean(n, seed, **options):
     """Also where gradients have moved the models apart."""
@@ -295,6 +297,7 @@ def test_the_final_model_is_the_weighted_mean(n, seed, **options):
     assert (models == models[0]).all()
 
 
+@seeded
 @given(**jobs)
 def test_every_letter_is_merged_or_combined(n, seed, **options):
     job = Job(n, seed, **options)
@@ -317,6 +320,7 @@ def test_every_letter_is_merged_or_combined(n, seed, **options):
     assert counts["posted"] == merged + counts["combined"]
 
 
+@seeded
 @given(**jobs)
 def test_bytes_are_letters_times_model_and_weight(n, seed, **options):
     job = Job(n, seed, **options)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_comm import Network, drivers, finish
+from memory_comm import Network, drivers, finish, seeded
 
 from grsgd.comm.driver import Driver
 from grsgd.progress import FreeRunning, Lockstep, Marks
@@ -42,6 +42,7 @@ def test_one_mark_is_the_end():
     assert not any(marks.passed(value) for value in range(100))
 
 
+@seeded
 @given(end=st.integers(1, 10**7), count=st.integers(1, 100), data=st.data())
 def test_a_mark_is_passed_once(end, count, data):
     """At the same value as often as one looks, whatever rounding does to the marks."""
@@ -62,6 +63,7 @@ def test_a_mark_between_two_floats_is_passed_once():
             assert not marks.passed(value), (end, count, value)
 
 
+@seeded
 @given(end=st.integers(100, 10**6), count=st.integers(1, 50))
 def test_there_are_as_many_snapshots_as_marks(end, count):
     marks = Marks(end, count)
