@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -118,6 +119,8 @@ class Trainer:
         except Stopped as stopped:
             self.take_snapshot()
             return str(stopped)
+        finally:
+            self.batches.close()  # ends the processes that decode images, if any
         return next(key for key in ENDS if getattr(config.train, key) is not None)
 
     def step(self, step: int):
@@ -187,8 +190,12 @@ class Trainer:
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto`` is the GPU where there is one; raises ConfigError if a GPU is asked for and missing."""
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise ConfigError("device = 'cuda': torch finds no GPU here; allowed: auto, cpu")
-    return torch.device("cuda" if available and name != "cpu" else "cpu")
+    """``auto`` is the GPU where torch and CuPy find one; raises ConfigError if a GPU is asked for and missing."""
+    missing = None
+    if not torch.cuda.is_available():
+        missing = "torch finds no GPU here"
+    elif find_spec("cupy") is None:
+        missing = "CuPy is not installed (extras cuda12, cuda13)"
+    if name == "cuda" and missing:
+        raise ConfigError(f"device = 'cuda': {missing}; allowed: auto, cpu")
+    return torch.device("cpu" if name == "cpu" or missing else "cuda")

@@ -113,6 +113,20 @@ def test_buffers_are_used_again():
     assert len(buffers) <= 2
 
 
+def test_a_letter_is_valid_until_the_next_one():
+    """Whatever comes in while it is being merged."""
+    job = pair(capacity=3)
+    job.sender.post(1, np.zeros(2), 1.0, 0)
+    job.deliver()
+    letters = job.reader.drain()
+    letter = next(letters)
+    for k in (1, 2, 3):
+        job.sender.post(1, np.full(2, k), 1.0, k)
+        job.deliver()
+        assert (letter.step, letter.x.tolist()) == (0, [0.0, 0.0])
+    assert [(letter.step, letter.x[0]) for letter in letters] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+
+
 def test_close_ends_the_collector():
     job = pair()
     job.sender.post(1, np.ones(2), 1.0, 4)
