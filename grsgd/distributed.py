@@ -120,7 +120,7 @@ def distribute(
         driver.run(broadcast(aside, array))
     for mine, root in zip(replica.outside(), mpi.bcast([t.cpu() for t in replica.outside()]), strict=True):
         mine.copy_(root)
-    if driver.progress == "inline":
+    if cls.in_background and mpi.size > 1 and driver.progress == "inline":
         replica.on_each_gradient(driver.poll)
     chosen = cls(chosen, replica, optimizer, Communicator(mpi.Dup()), aside, driver, seed)
     distributed = DistributedOptimizer(optimizer, replica, chosen, driver)

@@ -99,7 +99,7 @@ class Trainer:
         try:
             self.algorithm.start()
             self.progress.start()
-            if self.driver.progress == "inline":
+            if self.algorithm.in_background and self.comm.size > 1 and self.driver.progress == "inline":
                 self.replica.on_each_gradient(self.driver.poll)
             for step in itertools.count():
                 ended, snapshot = yield from self.progress.decide()

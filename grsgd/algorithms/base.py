@@ -38,6 +38,8 @@ class Algorithm:
     """Whether no rank can run ahead of another without bound; then all take the same number of steps."""
     sends_gradients: ClassVar[bool] = False
     """Whether gradients must lie in one flat array."""
+    in_background: ClassVar[bool] = False
+    """Whether schedules run in the background while a gradient is computed."""
     Options: ClassVar[type[Options]] = Options
 
     def __init_subclass__(cls, name: str, **kwargs):

@@ -27,6 +27,7 @@ class DPSGD(Algorithm, name="dpsgd"):
         "Lian, Zhang, Zhang, Hsieh, Zhang, Liu 2017, Can decentralized algorithms outperform centralized algorithms?"
     )
     synchronous = True
+    in_background = True
     Options = DPSGDOptions
 
     def __init__(self, *args, **kwargs):

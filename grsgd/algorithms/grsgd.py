@@ -42,6 +42,7 @@ class GRSGD(Algorithm, name="grsgd"):
 
     paper = "Zhou, Tu, Ren 2023, GRSGD: gossip ring SGD (English: Tu, Zhou, Ren 2022, Computer Communications 195)"
     synchronous = False
+    in_background = True
     Options = GRSGDOptions
 
     def __init__(self, *args, **kwargs):

@@ -126,13 +126,14 @@ class Driver:
 
     def start(self, schedule: Schedule) -> Handle:
         """Drive ``schedule`` in the background."""
-        if self.progress == "inline":
-            handle = Handle(schedule, self.poll)
-            handle.advance()
-            if not handle._ended:
-                self._handles.append(handle)
+        inline = self.progress == "inline"
+        handle = Handle(schedule, self.poll if inline else lambda: None)
+        handle.advance()  # post the first messages at once
+        if handle._ended:
             return handle
-        handle = Handle(schedule, lambda: None)
+        if inline:
+            self._handles.append(handle)
+            return handle
         with self._news:
             self._handles.append(handle)
             if self._thread is None:
@@ -205,7 +206,7 @@ def back_off(waited: float):
     A rank that waits must not take the core from one that computes, and a wait must not be prolonged by more than
     a few per cent.
     """
-    if waited < 2e-4:
+    if waited < 1e-3:
         os.sched_yield()
     else:
         time.sleep(min(waited / 16, 1e-3))
