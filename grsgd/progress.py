@@ -18,20 +18,25 @@ RESOLUTION = 1000
 
 
 class Marks:
-    """Evenly spread marks on the way to ``end``, the last of them ``end`` itself excluded."""
+    """``count`` marks, evenly spread over a run; the last one is its ``end``."""
 
     def __init__(self, end: float, count: int):
-        self.spacing = end / count
-        self.next = self.spacing
+        self.end = end
+        self.count = count
+        self.passed = 0
+        """How many marks have been passed."""
 
-    def passed(self, value: float) -> bool:
-        """Whether ``value`` has passed a mark that was not passed before."""
-        if value < self.next:
-            return False
-        self.next = (value // self.spacing + 1) * self.spacing
-        if self.next <= value:  # rounding: 1 // 0.2 is 4
-            self.next += self.spacing
-        return True
+    def due(self, value: float) -> int:
+        """How many marks lie between the last call's value and this one; the end does not count."""
+        before = self.passed
+        reached = min(int(value * self.count / self.end), self.count - 1)
+        self.passed = max(before, reached)
+        return self.passed - before
+
+    @property
+    def next(self) -> float:
+        """The next mark that has not been passed."""
+        return self.end * (self.passed + 1) / self.count
 
 
 class Progress:
@@ -58,11 +63,11 @@ class Progress:
         return self.driver.clock() - self.began
 
     def decide(self):
-        """Schedule, before each step: returns (whether the run has ended, whether a snapshot is due)."""
+        """Schedule, before each step: returns (whether the run has ended, how many marks it has passed since)."""
         if self.end is not None:
-            return self.samples >= self.end, self.marks.passed(self.samples)
+            return self.samples >= self.end, self.marks.due(self.samples)
         elapsed = self.elapsed()
-        return elapsed >= self.seconds, self.marks.passed(elapsed)
+        return elapsed >= self.seconds, self.marks.due(elapsed)
         yield  # never reached: makes this a schedule, as it must be where ranks have to agree
 
     def finish(self):
@@ -87,16 +92,16 @@ class Lockstep(Progress):
         if self.end is not None:
             return (yield from super().decide())
         if self.step < self.meeting:
-            return False, False
+            return False, 0
         # Clocks differ: rank 0 decides, for all at the same step, and when to meet again: half-way to the end or to
         # the next mark, so that meetings are rare at first and the end is met within a step or two.
-        ended, snapshot = yield from super().decide()
+        ended, due = yield from super().decide()
         left = min(self.seconds, self.marks.next) - self.elapsed()
         steps_left = left * self.step / max(self.elapsed(), 1e-9)
-        word = np.array([ended, snapshot, self.step + max(1, int(steps_left / 2))], np.int64)
+        word = np.array([ended, due, self.step + max(1, int(steps_left / 2))], np.int64)
         yield from broadcast(self.comm, word, TOTAL)
         self.meeting = int(word[2])
-        return bool(word[0]), bool(word[1])
+        return bool(word[0]), int(word[1])
 
 
 class FreeRunning(Progress):

@@ -7,7 +7,7 @@ import numpy as np
 
 from grsgd.evaluate import Quality
 from grsgd.results import Run
-from grsgd.snapshots import Moment
+from grsgd.snapshots import Moment, common_marks
 from grsgd.train import Measured, Trainer
 
 
@@ -16,6 +16,7 @@ class Record:
     """What one rank measured, small enough to be sent around."""
 
     moments: list[Moment]
+    numbers: list[int]
     measured: dict[str, float]
     sent: np.ndarray
     headers: np.ndarray
@@ -28,6 +29,7 @@ class Record:
         traffic = trainer.comm.traffic
         return cls(
             list(trainer.snapshots.moments),
+            list(trainer.snapshots.numbers),
             asdict(trainer.measured),
             traffic.sent.copy(),
             traffic.headers.copy(),
@@ -41,19 +43,20 @@ class Record:
         """Of a rank that did not answer: no traffic, no steps, and times that are not known."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(Measured())}
         zeros = np.zeros(ranks, np.int64)
-        return cls([], nothing, zeros, zeros, zeros, 0, {})
+        return cls([], [], nothing, zeros, zeros, zeros, 0, {})
 
 
 def assemble(
     records: list[Record], attributes: dict, qualities: list[Quality] = (), final: Quality | None = None
 ) -> Run:
-    """The run of all ranks' records, ascending by rank. The curve has the snapshots that every rank has
-    (of those that have any).
+    """The run of all ranks' records, ascending by rank.
 
-    ``qualities``: of the snapshots, as far as evaluated; ``final``: of the final model.
+    The curve has the marks at which every rank has a snapshot (every rank that has any).
+    ``qualities``: at these marks, as far as evaluated; ``final``: of the final model.
     """
-    answered = [record.moments for record in records if record.moments] or [[]]
-    rows = list(zip(*answered, strict=False))
+    answered = [record for record in records if record.moments]
+    marks = common_marks([record.numbers for record in answered])
+    rows = [[record.moments[mark] for record in answered] for mark in marks]
     unknown = Quality(math.nan, math.nan, math.nan, math.nan)
     qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]
     ages = sorted(set().union(*(record.staleness for record in records)))

@@ -90,7 +90,7 @@ class Replica:
                 p.grad = view
 
     def on_each_gradient(self, call):
-        """Call ``call()`` whenever backward has finished the gradient of one parameter; each call costs microseconds."""
+        """Call ``call()`` whenever backward has finished the gradient of a parameter; each costs microseconds."""
         for p in self._trained:
             p.register_post_accumulate_grad_hook(lambda _: call())
 

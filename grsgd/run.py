@@ -19,6 +19,7 @@ from grsgd.data import DataError
 from grsgd.interruption import Interruption
 from grsgd.record import Record, assemble
 from grsgd.results import RunFileError, check_writable, save_run
+from grsgd.snapshots import common_marks
 from grsgd.train import Trainer
 
 INTERRUPTED = "interrupted"
@@ -61,8 +62,8 @@ def run(mpi, config: Config, out: Path) -> str:
         stopped = driver.run(trainer.train())
     driver.watch = None
     wall_seconds = time.perf_counter() - began
-    evaluated = min(mpi.allgather(len(trainer.snapshots)))
-    qualities, final = driver.run(trainer.evaluate(evaluated))
+    marks = common_marks(mpi.allgather(trainer.snapshots.numbers))
+    qualities, final = driver.run(trainer.evaluate(marks))
     records = mpi.gather(Record.of(trainer))
     if mpi.rank == 0:
         ending = {"stopped": stopped, "wall_seconds": wall_seconds}

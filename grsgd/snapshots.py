@@ -27,26 +27,43 @@ class Moment:
 
 
 class Snapshots:
-    """The snapshots of one rank, in the order in which they were taken."""
+    """The snapshots of one rank, one a mark.
+
+    A rank that passes several marks in one step has one snapshot for all of them, so that number k is everybody's
+    model at mark k.
+    """
 
     def __init__(self, replica: Replica):
         self.replica = replica
         self.moments: list[Moment] = []
+        self.numbers: list[int] = []
+        """Which stored copy belongs to which mark."""
         self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY, prefix="grsgd-")
 
     def __len__(self) -> int:
         return len(self.moments)
 
-    def take(self, moment: Moment):
+    def take(self, moment: Moment, marks: int = 1):
+        """Copy the replica, as what it is at the next ``marks`` marks."""
+        self.numbers += [self.numbers[-1] + 1 if self.numbers else 0] * marks
+        self.moments += [moment] * marks
         self._file.seek(0, 2)
         for flat in (self.replica.params, self.replica.buffers):
             self._file.write(flat.tensor.cpu().numpy().data)
-        self.moments.append(moment)
 
     def restore(self, index: int):
         """Put snapshot ``index`` back into the replica."""
         flats = (self.replica.params, self.replica.buffers)
-        self._file.seek(index * sum(flat.array.nbytes for flat in flats))
+        self._file.seek(self.numbers[index] * sum(flat.array.nbytes for flat in flats))
         for flat in flats:
             host = np.frombuffer(self._file.read(flat.array.nbytes), str(flat.array.dtype)).copy()
             flat.tensor.copy_(torch.from_numpy(host))
+
+
+def common_marks(numbers: list[list[int]]) -> list[int]:
+    """The marks at which every rank has a snapshot, and some rank another one than at the mark before.
+
+    ``numbers``: `Snapshots.numbers` of each rank.
+    """
+    rows = list(zip(*numbers, strict=False))
+    return [mark for mark, row in enumerate(rows) if mark == 0 or row != rows[mark - 1]]

@@ -102,9 +102,9 @@ class Trainer:
             if self.algorithm.in_background and self.comm.size > 1 and self.driver.progress == "inline":
                 self.replica.on_each_gradient(self.driver.poll)
             for step in itertools.count():
-                ended, snapshot = yield from self.progress.decide()
-                if snapshot and not ended:
-                    self.take_snapshot()
+                ended, marks = yield from self.progress.decide()
+                if marks:
+                    self.take_snapshot(marks)
                 if ended:
                     break
                 yield from self.step(step)
@@ -114,7 +114,7 @@ class Trainer:
                 self.control.watch()
             yield from self.progress.finish()
             yield from self.algorithm.drain() or ()
-            self.take_snapshot()
+            self.take_snapshot(config.train.snapshots - len(self.snapshots))
             yield from self.algorithm.average()
         except Stopped as stopped:
             self.take_snapshot()
@@ -171,18 +171,19 @@ class Trainer:
         for group, rate in zip(self.algorithm.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
 
-    def take_snapshot(self):
+    def take_snapshot(self, marks: int = 1):
+        """A snapshot that stands for as many marks as have been passed since the last one."""
         loss = float(np.mean(self.losses)) if self.losses else math.nan
         self.losses.clear()
         moment = Moment(self.progress.elapsed(), self.measured.steps, self.progress.samples, loss)
-        self.snapshots.take(moment)
+        self.snapshots.take(moment, marks)
 
-    def evaluate(self, count: int):
-        """Schedule, on all ranks at once: the `Quality` of the first ``count`` snapshots, then of the final model."""
+    def evaluate(self, marks: list[int]):
+        """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model."""
         final = self.replica.params.tensor.clone(), self.replica.buffers.tensor.clone()
         qualities: list[Quality] = []
-        for index in range(count):
-            self.snapshots.restore(index)
+        for mark in marks:
+            self.snapshots.restore(mark)
             qualities.append((yield from quality(self.aside, self.replica, self.data.test)))
         self.replica.params.tensor.copy_(final[0])
         self.replica.buffers.tensor.copy_(final[1])

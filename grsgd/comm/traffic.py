@@ -8,8 +8,8 @@ import numpy as np
 class Traffic:
     """Counters of one rank in a group of ``size`` ranks, all int64.
 
-    ``sent[j]`` payload bytes to rank j, ``headers[j]`` bytes of bookkeeping that ride with them, ``messages[j]`` their
-    number. ``sent_once`` counts the payload of a multicast once instead of once per receiver; without multicast it
+    ``sent[j]`` payload bytes to rank j, ``headers[j]`` bytes of bookkeeping that ride with them, ``messages[j]`` the
+    number of messages with a payload. ``sent_once`` counts the payload of a multicast once instead of once per receiver; without multicast it
     equals ``sent.sum()``.
     """
 
@@ -24,5 +24,5 @@ class Traffic:
         for receiver in receivers:
             self.sent[receiver] += nbytes - header
             self.headers[receiver] += header
-            self.messages[receiver] += 1
+            self.messages[receiver] += nbytes > header
         self.sent_once += nbytes - header

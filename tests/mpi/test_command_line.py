@@ -59,7 +59,7 @@ def test_run_file(library, algorithm, config, tmp_path):
     assert run.attributes["stopped"] == "epochs" and len(run.attributes["hosts"]) == 3
     assert run.attributes["final_test_accuracy"] > 0.8
     curve = run.curve
-    assert (np.diff(curve["time"]) > 0).all() and (np.diff(curve["samples"]) > 0).all()
+    assert (np.diff(curve["time"]) >= 0).all() and (np.diff(curve["samples"]) >= 0).all()
     assert (curve["test_accuracy_min"] <= curve["test_accuracy_max"]).all()
     assert curve["samples"][-1] == run.ranks["samples"].sum() >= 6 * 1437
     M, sent = run.attributes["model_bytes"], run.traffic["sent"].sum(1)
@@ -69,8 +69,7 @@ def test_run_file(library, algorithm, config, tmp_path):
     elif algorithm == "dpsgd":
         assert (sent == steps * 2 * M).all()
     else:
-        models = run.traffic["messages"].sum(1) - 2  # the last message to each neighbour carries no model
-        assert (sent == models * (M + 8)).all()
+        assert (sent == run.traffic["messages"].sum(1) * (M + 8)).all()
     assert (run.ranks["compute_seconds"] > 0).all()
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from grsgd import snapshots as module
 from grsgd.replica import Replica
-from grsgd.snapshots import Moment, Snapshots
+from grsgd.snapshots import Moment, Snapshots, common_marks
 
 
 def make(dtype=torch.float32, buffers=True):
@@ -90,3 +90,21 @@ def test_restore_keeps_the_memory_of_the_model():
     snapshots.take(moment(0))
     snapshots.restore(0)
     assert replica.params.array.ctypes.data == next(replica.model.parameters()).data_ptr() == address
+
+
+def test_one_snapshot_for_several_marks():
+    replica = Replica(torch.nn.Linear(2, 1))
+    snapshots = Snapshots(replica)
+    for value, marks in ((1.0, 1), (2.0, 3), (3.0, 1)):
+        replica.params.tensor.fill_(value)
+        snapshots.take(Moment(value, 1, 1, 0.0), marks)
+    assert [moment.time for moment in snapshots.moments] == [1, 2, 2, 2, 3]
+    for mark, value in enumerate((1, 2, 2, 2, 3)):
+        snapshots.restore(mark)
+        assert (replica.params.tensor == value).all()
+
+
+def test_common_marks():
+    assert common_marks([[0, 1, 1, 2, 3], [0, 1, 2, 2]]) == [0, 1, 2, 3]
+    assert common_marks([[0, 0, 0, 1], [0, 0, 0, 1]]) == [0, 3]
+    assert common_marks([]) == []
