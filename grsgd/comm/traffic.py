@@ -8,9 +8,9 @@ import numpy as np
 class Traffic:
     """Counters of one rank in a group of ``size`` ranks, all int64.
 
-    ``sent[j]`` payload bytes to rank j, ``headers[j]`` bytes of bookkeeping that ride with them, ``messages[j]`` the
-    number of messages with a payload. ``sent_once`` counts the payload of a multicast once instead of once per receiver; without multicast it
-    equals ``sent.sum()``.
+    ``sent[j]`` payload bytes to rank j; ``headers[j]`` bytes of bookkeeping that ride with them; ``messages[j]`` the
+    number of messages with a payload. ``sent_once`` counts the payload of a multicast once instead of once per
+    receiver; without multicast it equals ``sent.sum()``.
     """
 
     def __init__(self, size: int):
