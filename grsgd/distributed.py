@@ -75,6 +75,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self._step_under_way:
             self._start()
             self._step_under_way = True
+            self.driver.poll()
             self.driver.run(self.algorithm.before_backward())
 
     def _start(self):

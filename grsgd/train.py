@@ -127,6 +127,7 @@ class Trainer:
         """Schedule: one step, with its time split into computing, communicating and waiting."""
         clock, measured, algorithm = self.driver.clock, self.measured, self.algorithm
         self.set_learning_rate()
+        self.driver.poll()
         yield from self.communicate(algorithm.before_backward)
         begin = clock()
         loss = self.gradient()
