@@ -1,7 +1,7 @@
 """For people with a training loop of their own: any algorithm as a torch optimizer."""
 
 import atexit
-from contextlib import suppress
+import sys
 
 import torch
 
@@ -132,9 +132,8 @@ def distribute(
 def _check_finished(distributed, mpi):
     """A rank that leaves without `finish` would let the others wait for ever."""
     if not distributed.finished and mpi.size > 1:
-        with suppress(OSError):
-            print(f"grsgd: rank {mpi.rank} of {mpi.size} ended without optimizer.finish()", flush=True)
-        mpi.Abort(1)
+        print(f"grsgd: rank {mpi.rank} of {mpi.size} ended without optimizer.finish()", file=sys.stderr)
+        launch.abort(mpi)
 
 
 def shard(dataset: torch.utils.data.Dataset, comm=None, seed: int = 0) -> torch.utils.data.Subset:

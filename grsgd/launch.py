@@ -55,11 +55,18 @@ def abort_on_error(mpi):
         where = f"rank {mpi.rank} of {mpi.size}" + (f", thread {thread}" if thread else "")
         print(f"\ngrsgd: {where} failed:", file=sys.stderr)
         traceback.print_exception(kind, value, trace)
-        sys.stderr.flush()
-        mpi.Abort(1)
+        abort(mpi)
 
     sys.excepthook = end
     threading.excepthook = lambda args: end(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name)
+
+
+def abort(mpi):
+    """End the whole job with exit code 1, after the launcher has had time to pass on what was printed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(0.3)
+    mpi.Abort(1)
 
 
 @contextmanager
