@@ -75,7 +75,7 @@ class GRSGD(Algorithm, name="grsgd"):
     def step(self):
         self.update()
         self.k += 1
-        if self.k % self.H == 0:
+        if self.k % self.H == 0 and self.comm.size > 1:
             self.push(self.next_neighbour())
 
     def merge(self, letter):
@@ -88,7 +88,7 @@ class GRSGD(Algorithm, name="grsgd"):
         self.staleness[self.k - letter.step] += 1
 
     def push(self, j: int):
-        if j != self.comm.rank and self.mailbox.ready(j):
+        if self.mailbox.ready(j):
             if self.options.merge == "sumweight":
                 self.a /= 2
             self.mailbox.post(j, self.x.array, self.a, self.k)

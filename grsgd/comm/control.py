@@ -31,7 +31,7 @@ class Control:
 
     def watch(self):
         """Raise Stopped if any rank has called `stop`."""
-        if self.reason is None and self.comm.Iprobe(ANY_RANK, TAG):
+        if self.reason is None and self.comm.size > 1 and self.comm.Iprobe(ANY_RANK, TAG):
             word = np.zeros(LENGTH, np.uint8)
             message = self.comm.Irecv(word, ANY_RANK, TAG)
             while not message.Test():  # it is here already: a probe found it
