@@ -60,4 +60,4 @@ $(MPICH)/ready: $(VENV)/ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(MPICH) results *.egg-info
+	rm -rf $(VENV) $(MPICH) *.egg-info

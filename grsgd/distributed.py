@@ -116,7 +116,7 @@ def distribute(
     if len(set(sizes)) > 1:
         raise ValueError(f"the ranks' models have different numbers of parameters: {sizes}")
     aside = Communicator(mpi.Dup())
-    driver = Driver(mpi.rank, timeout, progress, launch.ranks_on_host(mpi))
+    driver = Driver(mpi.rank, timeout, progress, launch.ranks_on_cores(mpi))
     for array in (replica.params.array, replica.buffers.array):
         driver.run(broadcast(aside, array))
     for mine, root in zip(replica.outside(), mpi.bcast([t.cpu() for t in replica.outside()]), strict=True):

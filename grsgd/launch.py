@@ -31,12 +31,13 @@ def world():
     return MPI.COMM_WORLD
 
 
-def ranks_on_host(mpi) -> int:
-    """How many ranks of the job run on this host; collective."""
+def ranks_on_cores(mpi) -> int:
+    """How many ranks of the job, this one included, share cores with this one; collective."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
-    count = host.size
+    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
+    count = sum(bool(mine & theirs) for theirs in host.allgather(mine))
     host.Free()
     return count
 

@@ -27,9 +27,10 @@ class Record:
     @classmethod
     def of(cls, trainer: Trainer) -> "Record":
         traffic = trainer.comm.traffic
+        numbers = list(trainer.snapshots.numbers)  # before the moments: the trainer may be taking a snapshot
         return cls(
             list(trainer.snapshots.moments),
-            list(trainer.snapshots.numbers),
+            numbers,
             asdict(trainer.measured),
             traffic.sent.copy(),
             traffic.headers.copy(),

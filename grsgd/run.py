@@ -14,7 +14,7 @@ from grsgd import __version__, launch
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.control import Control
 from grsgd.comm.driver import Driver
-from grsgd.config import Config, ConfigError
+from grsgd.config import ENDS, Config, ConfigError
 from grsgd.data import DataError
 from grsgd.interruption import Interruption
 from grsgd.record import Record, assemble
@@ -38,20 +38,20 @@ def run(mpi, config: Config, out: Path) -> str:
             check_writable(out)
     threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
     torch.set_num_threads(threads)
-    driver = Driver(mpi.rank, config.comm.timeout, config.comm.progress, launch.ranks_on_host(mpi))
+    driver = Driver(mpi.rank, config.comm.timeout, config.comm.progress, launch.ranks_on_cores(mpi))
     control = Control(Communicator(mpi.Dup()))
     with launch.together(mpi, (ConfigError, DataError)):
         trainer = Trainer(config, Communicator(mpi.Dup()), Communicator(mpi.Dup()), control, driver)
     driver.run(trainer.same_start())
     attributes = describe(mpi, trainer)
-    rescue = mpi.Dup()
+    rescue, evaluation = mpi.Dup(), Communicator(mpi.Dup())
     driver.watch = control.watch
     mpi.Barrier()
     began = time.perf_counter()
 
     def save_at_once():
         """The launcher may kill this job any moment: save what needs no computing."""
-        control.reason = control.reason or INTERRUPTED  # the trainer stops and leaves the core to this thread
+        control.request = INTERRUPTED  # the trainer stops and leaves the core to this thread
         records = collect(rescue, Record.of(trainer), RESCUE_SECONDS)
         if mpi.rank == 0:
             ending = {"stopped": INTERRUPTED, "wall_seconds": time.perf_counter() - began}
@@ -62,12 +62,16 @@ def run(mpi, config: Config, out: Path) -> str:
         stopped = driver.run(trainer.train())
     driver.watch = None
     wall_seconds = time.perf_counter() - began
-    marks = common_marks(mpi.allgather(trainer.snapshots.numbers))
-    qualities, final = driver.run(trainer.evaluate(marks))
-    records = mpi.gather(Record.of(trainer))
+    records = mpi.allgather(Record.of(trainer))
+    reasons = mpi.allgather(stopped)
+    stopped = next((reason for reason in reasons if reason not in ENDS), stopped)  # some may have ended just before
+    attributes |= {"stopped": stopped, "wall_seconds": wall_seconds}
+    if mpi.rank == 0:  # evaluation may take long
+        save_run(out, assemble(records, attributes))
+    marks = common_marks([record.numbers for record in records])
+    qualities, final = driver.run(trainer.evaluate(evaluation, marks))
     if mpi.rank == 0:
-        ending = {"stopped": stopped, "wall_seconds": wall_seconds}
-        save_run(out, assemble(records, attributes | ending, qualities, final))
+        save_run(out, assemble(records, attributes, qualities, final))
     driver.close()
     return stopped
 
@@ -102,6 +106,9 @@ def describe(mpi, trainer: Trainer) -> dict:
     }
 
 
+_unfinished: list = []
+
+
 def commit() -> str | None:
     """The commit of the source code, if it lies in a git repository; marked if it was changed since."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
@@ -116,6 +123,7 @@ def collect(mpi, record: Record, seconds: float) -> list[Record]:
     deadline = time.perf_counter() + seconds
     if mpi.rank:
         sending = mpi.isend(record, 0)
+        _unfinished.append(sending)  # its buffer must outlive this call
         while not sending.Test() and time.perf_counter() < deadline:
             time.sleep(1e-3)
         return []

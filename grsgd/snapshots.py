@@ -45,11 +45,12 @@ class Snapshots:
 
     def take(self, moment: Moment, marks: int = 1):
         """Copy the replica, as what it is at the next ``marks`` marks."""
-        self.numbers += [self.numbers[-1] + 1 if self.numbers else 0] * marks
-        self.moments += [moment] * marks
         self._file.seek(0, 2)
         for flat in (self.replica.params, self.replica.buffers):
             self._file.write(flat.tensor.cpu().numpy().data)
+        # In this order, so that a thread that copies numbers and then moments finds a moment for each number.
+        self.moments += [moment] * marks
+        self.numbers += [self.numbers[-1] + 1 if self.numbers else 0] * marks
 
     def restore(self, index: int):
         """Put snapshot ``index`` back into the replica."""

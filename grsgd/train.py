@@ -117,7 +117,8 @@ class Trainer:
             self.take_snapshot(config.train.snapshots - len(self.snapshots))
             yield from self.algorithm.average()
         except Stopped as stopped:
-            self.take_snapshot()
+            if len(self.snapshots) < config.train.snapshots:  # else the run was over but for the average
+                self.take_snapshot()
             return str(stopped)
         finally:
             self.batches.close()  # ends the processes that decode images, if any
@@ -179,16 +180,19 @@ class Trainer:
         moment = Moment(self.progress.elapsed(), self.measured.steps, self.progress.samples, loss)
         self.snapshots.take(moment, marks)
 
-    def evaluate(self, marks: list[int]):
-        """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model."""
+    def evaluate(self, comm, marks: list[int]):
+        """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model.
+
+        ``comm`` is used for nothing else: after an early end, messages may be left on the others.
+        """
         final = self.replica.params.tensor.clone(), self.replica.buffers.tensor.clone()
         qualities: list[Quality] = []
         for mark in marks:
             self.snapshots.restore(mark)
-            qualities.append((yield from quality(self.aside, self.replica, self.data.test)))
+            qualities.append((yield from quality(comm, self.replica, self.data.test)))
         self.replica.params.tensor.copy_(final[0])
         self.replica.buffers.tensor.copy_(final[1])
-        return qualities, (yield from quality(self.aside, self.replica, self.data.test))
+        return qualities, (yield from quality(comm, self.replica, self.data.test))
 
 
 def pick_device(name: str) -> torch.device:

@@ -10,6 +10,10 @@ from grsgd.algorithms.base import Algorithm, Options
 from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.mailbox import Mailbox
 
+SMALLEST_WEIGHT = 1e-200
+"""A rank that gives its weight away faster than it gets any (``inbox_full = "merge"``, a neighbour that pauses) stops
+before halving it to nothing."""
+
 
 class GRSGDOptions(Options):
     """The paper's text could not be had beyond its abstract: all of these are inferred (docs/algorithms.md)."""
@@ -22,7 +26,10 @@ class GRSGDOptions(Options):
         "sumweight", description="weighted merge, which keeps the mean, or x = (x + y)/2, which does not"
     )
     inbox_capacity: int = Field(
-        2, ge=1, description="models of one neighbour that wait; then the two oldest are merged"
+        2, ge=1, description="models of one neighbour that may wait for the next step"
+    )
+    inbox_full: Literal["hold", "merge"] = Field(
+        "hold", description="a full inbox: its neighbour waits with the next push, or the two oldest are merged"
     )
 
 
@@ -63,6 +70,7 @@ class GRSGD(Algorithm, name="grsgd"):
             sources=sorted(set(sources) - {i}),
             capacity=self.options.inbox_capacity,
             combine=self.combine,
+            hold=self.options.inbox_full == "hold",
         )
 
     def start(self):
@@ -88,7 +96,7 @@ class GRSGD(Algorithm, name="grsgd"):
         self.staleness[self.k - letter.step] += 1
 
     def push(self, j: int):
-        if self.mailbox.ready(j):
+        if self.mailbox.ready(j) and self.a > SMALLEST_WEIGHT:
             if self.options.merge == "sumweight":
                 self.a /= 2
             self.mailbox.post(j, self.x.array, self.a, self.k)

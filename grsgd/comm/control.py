@@ -18,6 +18,8 @@ class Control:
     def __init__(self, comm):
         self.comm = comm
         self.reason: str | None = None
+        self.request: str | None = None
+        """Set by another thread of this rank: a reason to stop at the next `watch`."""
         self._sending = []
 
     def stop(self, reason: str):
@@ -30,7 +32,9 @@ class Control:
         raise Stopped(self.reason)
 
     def watch(self):
-        """Raise Stopped if any rank has called `stop`."""
+        """Raise Stopped if any rank has called `stop` or made a `request`."""
+        if self.request is not None:
+            self.stop(self.request)
         if self.reason is None and self.comm.size > 1 and self.comm.Iprobe(ANY_RANK, TAG):
             word = np.zeros(LENGTH, np.uint8)
             message = self.comm.Irecv(word, ANY_RANK, TAG)

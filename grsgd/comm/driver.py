@@ -33,9 +33,10 @@ class Handle:
     def Test(self) -> bool:
         if not self._ended:
             self._poll()
+        ended = self._ended  # before the error, which a progress thread sets first
         if self.error is not None:
             raise self.error
-        return self._ended
+        return ended
 
     def advance(self) -> bool:
         """Go on as far as possible without waiting; returns whether anything moved. Never raises."""
@@ -81,14 +82,14 @@ class Driver:
     - ``"auto"``: ``"thread"`` when this process has two or more cores to itself, else ``"inline"``.
     """
 
-    def __init__(self, rank: int = 0, timeout: float = 600.0, progress: str = "auto", ranks_on_host: int = 1):
+    def __init__(self, rank: int = 0, timeout: float = 600.0, progress: str = "auto", ranks_on_cores: int = 1):
         self.rank = rank
         self.timeout = timeout
         self.watch = None
         """Called now and then while waiting; raises to break the wait off (a rank elsewhere has stopped)."""
         self.wait_seconds = 0.0
         if progress == "auto":
-            progress = "thread" if available_cores() >= 2 * ranks_on_host else "inline"
+            progress = "thread" if available_cores() >= 2 * ranks_on_cores else "inline"
         self.progress = progress
         self._handles: list[Handle] = []
         self._polling = False

@@ -30,20 +30,23 @@ class Mailbox:
     """Letters of one rank to ``receivers`` and from ``sources``; all arrays are like ``x``.
 
     At most one letter is under way to each receiver. At most ``capacity`` letters of one source wait to be drained:
-    when another one comes, ``combine(older, newer)`` puts the older into the newer, so that nothing is lost.
+    then, with ``hold``, the source cannot send the next one before some are drained; without, it can, and
+    ``combine(older, newer)`` puts the oldest into the one after it. Nothing is lost either way.
     `collect` must run in the background, one activity per source, until the source has sent its last letter.
     """
 
     LAST = -1
     """The step in a letter without a model that ends the stream of letters to a receiver."""
 
-    def __init__(self, comm, x, receivers, sources, capacity: int, combine, tag: int = 0):
+    def __init__(self, comm, x, receivers, sources, capacity: int, combine, tag: int = 0, hold: bool = False):
         self.comm = comm
         self.tag = tag
         self.receivers = list(receivers)
         self.sources = list(sources)
         self.capacity = capacity
         self.combine = combine
+        self.hold = hold
+        self._ended: set[int] = set()
         self._x = x
         self._outgoing = {receiver: Letter(x) for receiver in self.receivers}
         self._sending = {}
@@ -52,7 +55,12 @@ class Mailbox:
         self._lock = threading.Lock()
 
     def ready(self, receiver: int) -> bool:
-        """Whether the last letter to ``receiver`` has been taken up, so that the next may go."""
+        """Whether the last letter to ``receiver`` has been taken up, so that the next may go.
+
+        Never again once the receiver has sent its own last letter: it trains no more.
+        """
+        if receiver in self._ended:
+            return False
         sending = self._sending.get(receiver)
         return sending is None or sending.Test()
 
@@ -69,8 +77,11 @@ class Mailbox:
         while True:
             with self._lock:
                 letter = self._spare.pop() if self._spare else Letter(self._x)
+            if self.hold:
+                yield Room(self, source)
             yield self.comm.Irecv(letter.buffer, source, self.tag)
             if letter.step == self.LAST:
+                self._ended.add(source)
                 return
             with self._lock:
                 waiting = self._waiting[source]
@@ -92,8 +103,22 @@ class Mailbox:
 
     def close(self):
         """Schedule: wait until all letters are taken up, then tell every receiver that there will be no more."""
+        self.hold = False  # two ranks that close must not wait for each other's inboxes
         yield list(self._sending.values())
         last = Letter(self._x)
         last.step = self.LAST
         header = last.buffer[:HEADER]
         yield [self.comm.Isend(header, receiver, self.tag, header=HEADER) for receiver in self.receivers]
+
+
+class Room:
+    """A pollable: there is room for a letter from ``source``."""
+
+    def __init__(self, mailbox: Mailbox, source: int):
+        self.mailbox, self.source = mailbox, source
+
+    def Test(self) -> bool:
+        return not self.mailbox.hold or len(self.mailbox._waiting[self.source]) < self.mailbox.capacity
+
+    def __str__(self):
+        return f"room in the inbox for a model of rank {self.source}"

@@ -335,9 +335,9 @@ def test_poll_does_nothing_where_a_thread_does_it():
 
 def test_auto_takes_a_thread_where_there_are_two_cores_a_rank(monkeypatch):
     monkeypatch.setattr(module, "available_cores", lambda: 4)
-    assert Driver(ranks_on_host=1).progress == "thread"
-    assert Driver(ranks_on_host=2).progress == "thread"
-    assert Driver(ranks_on_host=3).progress == "inline"
+    assert Driver(ranks_on_cores=1).progress == "thread"
+    assert Driver(ranks_on_cores=2).progress == "thread"
+    assert Driver(ranks_on_cores=3).progress == "inline"
 
 
 def test_available_cores():

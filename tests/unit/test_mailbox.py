@@ -365,6 +365,27 @@ def test_a_rank_that_sleeps_holds_up_nobody():
     assert abs(sum(rank.a for rank in job.ranks) - 4) < 1e-12
 
 
+def gifts_to_a_rank_that_pauses(steps=2000, **options):
+    """The weight that is left to the others when one rank receives but takes no step."""
+    job = Job(3, policy="rand2", **options)
+    for _ in range(steps):
+        for rank in job.ranks[:2]:
+            job.step(rank)
+        while job.network.deliver():
+            for driver in job.drivers:
+                driver.poll()
+    job.check()
+    left = min(rank.a for rank in job.ranks[:2])
+    job.drain(after=job.check)
+    assert abs(sum(rank.a for rank in job.ranks) - 3) < 1e-12
+    return left
+
+
+def test_a_rank_that_pauses_does_not_drain_the_others():
+    assert gifts_to_a_rank_that_pauses() > 0.01
+    assert gifts_to_a_rank_that_pauses(inbox_full="merge") < 1e-10  # what `hold` is for; and no division by zero
+
+
 def test_half_moves_the_mean():
     """merge = "half" keeps no weights: with one-sided deliveries the mean of the models drifts."""
     job = Job(6, merge="half")
@@ -420,7 +441,7 @@ def test_staleness_is_counted_in_steps():
 
 def pushes(n=4, steps=6, deliver=True, **options):
     """Where rank 1 pushes to, step by step (None: nowhere), its neighbours taking every letter up at once."""
-    job = Job(n, **options)
+    job = Job(n, inbox_full="merge", **options)
     rank = job.ranks[1]
     targets = []
     for _ in range(steps):
