@@ -33,6 +33,7 @@ policy = "alt"
 H = 3
 merge = "half"
 inbox_capacity = 4
+inbox_full = "merge"
 
 [model]
 name = "mlp"
