@@ -1,4 +1,4 @@
-"""The command line: ``grsgd train | report | plot | data | algorithms``."""
+"""The command line: ``grsgd train | simulate | calibrate | report | plot | data | algorithms``."""
 
 import argparse
 import os
@@ -27,11 +27,35 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=function)
         return sub
 
-    sub = command(train)
-    sub.add_argument("config", metavar="CONFIG.toml")
-    sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as optimizer.lr=0.05")
-    sub.add_argument("--data-dir", metavar="DIR", help="folder with the data sets; same as --set data.dir=DIR")
+    def configured(function):
+        sub = command(function)
+        sub.add_argument("config", metavar="CONFIG.toml")
+        sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as optimizer.lr=0.05")
+        sub.add_argument("--data-dir", metavar="DIR", help="folder with the data sets; same as --set data.dir=DIR")
+        return sub
+
+    sub = configured(train)
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-TIME.h5)")
+    sub = configured(simulate)
+    sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-TIME.h5)")
+    sub.add_argument("--ranks", type=int, default=4, metavar="N", help="(default: %(default)s)")
+    sub.add_argument("--network", metavar="RATE,LATENCY", help="such as 25gbit,20us (default: 1gbit,50us)")
+    sub.add_argument(
+        "--topology",
+        default="switch",
+        metavar="switch|shared|FILE.toml",
+        help="a switch with a port a rank, one shared medium, or a file (default: %(default)s)",
+    )
+    sub.add_argument(
+        "--compute",
+        metavar="TIME",
+        help="of a step: constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, or measured (default: the "
+        "topology file's, or flops:1e10)",
+    )
+    sub.add_argument("--timing-only", action="store_true", help="compute no gradients: times and traffic alone")
+    sub = configured(calibrate)
+    sub.add_argument("--out", default="network.toml", metavar="FILE.toml", help="(default: %(default)s)")
+    sub.add_argument("--steps", type=int, default=30, metavar="N", help="of training (default: %(default)s)")
     sub = command(report)
     sub.add_argument("files", nargs="+", metavar="FILE.h5")
     sub.add_argument(
@@ -65,22 +89,100 @@ def train(options) -> int:
     launch.abort_on_error(mpi)
     try:
         with launch.together(mpi, (configuration.ConfigError,)):
-            overrides = [*options.set]
-            if options.data_dir:
-                overrides.append(f"data.dir={options.data_dir!r}")
-            config = configuration.load(options.config, overrides)
+            config = load_config(options)
         out = options.out or mpi.bcast(default_out(config.algorithm.name) if mpi.rank == 0 else None)
         stopped = run(mpi, config, Path(out))
     except launch.UsageError as error:
         return fail(error, quiet=mpi.rank != 0)
-    early = stopped not in configuration.ENDS
     if mpi.rank == 0:
-        print(
-            f"{out}: stopped early: {stopped}" if early else out, file=sys.stderr if early else sys.stdout, flush=True
-        )
-    if early:
+        announce(out, stopped)
+    if stopped not in configuration.ENDS:
         launch.leave(mpi, 130 if stopped == INTERRUPTED else 1)
     return 0
+
+
+def simulate(options) -> int:
+    """train in simulated time: any number of ranks, any network, exactly repeatable"""
+    from grsgd import config as configuration
+    from grsgd.data import DataError
+    from grsgd.results import RunFileError
+    from grsgd.run import INTERRUPTED
+    from grsgd.simulate.driver import Deadlock
+    from grsgd.simulate.network import network
+    from grsgd.simulate.run import simulate as run
+
+    try:
+        if options.ranks < 1:
+            raise configuration.ConfigError(f"--ranks {options.ranks}: must be 1 or more")
+        config = load_config(options)
+        out = options.out or default_out(config.algorithm.name)
+        spec = network(options.network, options.topology)
+        stopped = run(config, options.ranks, spec, Path(out), options.compute, options.timing_only)
+    except (configuration.ConfigError, DataError, RunFileError) as error:
+        return fail(error)
+    except Deadlock as error:
+        fail(error)
+        return 1
+    announce(out, stopped)
+    if stopped not in configuration.ENDS:
+        return 130 if stopped == INTERRUPTED else 1
+    return 0
+
+
+def calibrate(options) -> int:
+    """measure computing, latency and bandwidth here, for simulate --topology; alone or under mpiexec"""
+    import shlex
+
+    from grsgd import calibrate as calibration
+    from grsgd import launch
+    from grsgd.config import ConfigError
+    from grsgd.results import RunFileError, check_writable
+
+    try:
+        mpi = launch.world()
+    except launch.UsageError as error:
+        return fail(error)
+    launch.abort_on_error(mpi)
+    try:
+        with launch.together(mpi, (ConfigError, RunFileError)):
+            if options.steps < 2:
+                raise ConfigError(f"--steps {options.steps}: must be 2 or more")
+            config = load_config(options)
+            if mpi.rank == 0:
+                check_writable(options.out)
+        measured = calibration.calibrate(mpi, config, options.steps)
+    except launch.UsageError as error:
+        return fail(error, quiet=mpi.rank != 0)
+    except KeyboardInterrupt:
+        os._exit(130)
+    if mpi.rank == 0:
+        command = ["grsgd", "calibrate", options.config]
+        for setting in options.set:
+            command += ["--set", setting]
+        command += ["--data-dir", options.data_dir] if options.data_dir else []
+        command += ["--steps", str(options.steps), "--out", options.out]
+        calibration.write(Path(options.out), calibration.network_file(measured, config, shlex.join(command)))
+        print(calibration.table(measured), options.out, sep="\n", flush=True)
+    return 0
+
+
+def load_config(options):
+    from grsgd import config
+
+    overrides = [*options.set]
+    if options.data_dir:
+        overrides.append(f"data.dir={options.data_dir!r}")
+    return config.load(options.config, overrides)
+
+
+def announce(out, stopped: str):
+    """Say where the run file is, and whether the run ended early."""
+    from grsgd.config import ENDS
+
+    if stopped in ENDS:
+        print(out, flush=True)
+    else:
+        print(f"{out}: stopped early: {stopped}", file=sys.stderr, flush=True)
 
 
 def default_out(algorithm: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from grsgd.comm.allreduce import broadcast, ring_allreduce
+from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.data import Split
 from grsgd.replica import Replica
 
@@ -46,15 +46,15 @@ def quality(comm, replica: Replica, split: Split):
     yield from broadcast(comm, reference.array)
     replica.params.tensor.sub_(reference.tensor)
     for flat in (replica.params, replica.buffers):
-        yield from ring_allreduce(comm, flat.array, scale=1 / comm.size)
+        yield from halving_doubling_allreduce(comm, flat.array, scale=1 / comm.size)
     mean = replica.params.tensor.add_(reference.tensor)
     accuracies = np.zeros(comm.size)
     accuracies[comm.rank] = own
     sums = np.array([float((local - mean).double().square().sum()), 0.0])
     share = everything[comm.rank :: comm.size]
     sums[1] = correct(replica.model, split, share, replica.device)
-    yield from ring_allreduce(comm, accuracies)
-    yield from ring_allreduce(comm, sums)
+    yield from halving_doubling_allreduce(comm, accuracies)
+    yield from halving_doubling_allreduce(comm, sums)
     norm = float(mean.double().norm())
     distance = float(np.sqrt(sums[0] / comm.size)) / norm if norm else 0.0
     return Quality(sums[1] / len(split), accuracies.min(), accuracies.max(), distance)

@@ -116,6 +116,13 @@ def hosts(mpi) -> list[str]:
     return mpi.allgather(MPI.Get_processor_name())
 
 
+def library() -> str:
+    """Name and version of the MPI library."""
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().split(",")[0].split("\n")[0].strip(" \0")
+
+
 def leave(mpi, code: int):
     """End this process after an early end, on all ranks: messages may still be under way, so MPI is not finalised."""
     sys.stdout.flush()

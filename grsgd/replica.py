@@ -1,6 +1,7 @@
 """A torch model whose parameters, gradients and float buffers each lie in one flat array.
 
-The arrays are NumPy on the CPU and CuPy on a GPU; torch sees the same memory through DLPack. So communication takes
+The arrays are NumPy on the CPU, CuPy on a GPU, and without content on torch's device ``meta``; torch sees the same
+memory through DLPack. So communication takes
 one contiguous array, arithmetic is written once with torch, and any torch optimizer works in place.
 """
 
@@ -8,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+from grsgd.phantom import Phantom
 
 
 @dataclass(frozen=True)
@@ -19,11 +22,14 @@ class Flat:
 
     @classmethod
     def zeros(cls, size: int, dtype: torch.dtype, device: torch.device) -> "Flat":
+        name = str(dtype).removeprefix("torch.")
+        if device.type == "meta":
+            return cls(Phantom(size, name), torch.zeros(size, dtype=dtype, device=device))
         if device.type == "cuda":
             import cupy as xp
         else:
             xp = np
-        array = xp.zeros(size, str(dtype).removeprefix("torch."))
+        array = xp.zeros(size, name)
         return cls(array, torch.from_dlpack(array))
 
     def like(self) -> "Flat":

@@ -117,7 +117,10 @@ def save_run(path: str | os.PathLike, run: Run) -> None:
     Raises RunFileError if a required name of `run` is missing or does not fit, or the file cannot be written.
     """
     with _naming(path):
+        given = {group: set(getattr(run, group)) for group in LAYOUT}
         run = _checked(run)
+        for group, names in given.items():  # what was not measured is absent from the file
+            setattr(run, group, {name: value for name, value in getattr(run, group).items() if name in names})
         target = _target(path)
         with _temporary_beside(target) as temporary:
             # Files of HDF5 1.8 and later may have attributes of more than 64 KiB: the hosts of many ranks.

@@ -20,7 +20,7 @@ from grsgd.interruption import Interruption
 from grsgd.record import Record, assemble
 from grsgd.results import RunFileError, check_writable, save_run
 from grsgd.snapshots import common_marks
-from grsgd.train import Trainer
+from grsgd.train import Trainer, build_model, load_data, pick_device
 
 INTERRUPTED = "interrupted"
 RESCUE_SECONDS = 0.1
@@ -41,9 +41,11 @@ def run(mpi, config: Config, out: Path) -> str:
     driver = Driver(mpi.rank, config.comm.timeout, config.comm.progress, launch.ranks_on_cores(mpi))
     control = Control(Communicator(mpi.Dup()))
     with launch.together(mpi, (ConfigError, DataError)):
-        trainer = Trainer(config, Communicator(mpi.Dup()), Communicator(mpi.Dup()), control, driver)
+        dataset = load_data(config)
+        model = build_model(config, dataset, pick_device(config.device))
+        trainer = Trainer(config, dataset, model, Communicator(mpi.Dup()), Communicator(mpi.Dup()), control, driver)
     driver.run(trainer.same_start())
-    attributes = describe(mpi, trainer)
+    attributes = describe(trainer) | {"clock": "wall", "hosts": launch.hosts(mpi), "mpi": launch.library()}
     rescue, evaluation = mpi.Dup(), Communicator(mpi.Dup())
     driver.watch = control.watch
     mpi.Barrier()
@@ -63,8 +65,7 @@ def run(mpi, config: Config, out: Path) -> str:
     driver.watch = None
     wall_seconds = time.perf_counter() - began
     records = mpi.allgather(Record.of(trainer))
-    reasons = mpi.allgather(stopped)
-    stopped = next((reason for reason in reasons if reason not in ENDS), stopped)  # some may have ended just before
+    stopped = ending(mpi.allgather(stopped))
     attributes |= {"stopped": stopped, "wall_seconds": wall_seconds}
     if mpi.rank == 0:  # evaluation may take long
         save_run(out, assemble(records, attributes))
@@ -76,25 +77,20 @@ def run(mpi, config: Config, out: Path) -> str:
     return stopped
 
 
-def describe(mpi, trainer: Trainer) -> dict:
-    """The root attributes of the run file, but for how the run ends; collective."""
-    from mpi4py import MPI
-
+def describe(trainer: Trainer) -> dict:
+    """The root attributes of the run file, but for where the run takes place and how it ends."""
     config = trainer.config
     return {
         "algorithm": config.algorithm.name,
-        "ranks": mpi.size,
+        "ranks": trainer.comm.size,
         "seed": config.seed,
         "config": config.toml(),
         "version": __version__,
         "commit": commit(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hosts": launch.hosts(mpi),
-        "clock": "wall",
-        "mpi": MPI.Get_library_version().split(",")[0].split("\n")[0].strip(" \0"),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "device": trainer.device.type,
+        "device": trainer.replica.device.type,
         "progress": trainer.driver.progress,
         "dataset": config.data.name,
         "model": config.model.name,
@@ -104,6 +100,11 @@ def describe(mpi, trainer: Trainer) -> dict:
         "model_bytes": trainer.replica.nbytes,
         "target_accuracy": config.train.target_accuracy,
     }
+
+
+def ending(reasons: list[str]) -> str:
+    """Why a run ended, by what its ranks say: some may have ended regularly just before it was stopped."""
+    return next((reason for reason in reasons if reason not in ENDS), reasons[0])
 
 
 _unfinished: list = []
@@ -165,5 +166,5 @@ class ProgressLine:
         if not self.bar.disable:
             now = self.progress.samples if self.in_samples else self.progress.elapsed()
             rate = self.progress.samples / max(self.progress.elapsed(), 1e-9)
-            self.bar.postfix = f"{rate:,.0f} samples/s, loss {loss:.3f}"
+            self.bar.postfix = f"{rate:,.0f} samples/s" + (f", loss {loss:.3f}" if loss is not None else "")
             self.bar.update(min(now, self.bar.total) - self.bar.n)

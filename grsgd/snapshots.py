@@ -12,7 +12,7 @@ import torch
 from grsgd.replica import Replica
 
 MEMORY = 256 * 2**20
-"""Bytes of snapshots that a rank keeps in memory; with more, all go to a temporary file."""
+"""Bytes of snapshots that a process keeps in memory; with more, they go to a temporary file."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Snapshots:
     model at mark k.
     """
 
-    def __init__(self, replica: Replica):
+    def __init__(self, replica: Replica, memory: int | None = None):
         self.replica = replica
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
         """Which stored copy belongs to which mark."""
-        self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY, prefix="grsgd-")
+        self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY if memory is None else memory, prefix="grsgd-")
 
     def __len__(self) -> int:
         return len(self.moments)
@@ -47,7 +47,8 @@ class Snapshots:
         """Copy the replica, as what it is at the next ``marks`` marks."""
         self._file.seek(0, 2)
         for flat in (self.replica.params, self.replica.buffers):
-            self._file.write(flat.tensor.cpu().numpy().data)
+            if flat.tensor.device.type != "meta":  # which has no content
+                self._file.write(flat.tensor.cpu().numpy().data)
         # In this order, so that a thread that copies numbers and then moments finds a moment for each number.
         self.moments += [moment] * marks
         self.numbers += [self.numbers[-1] + 1 if self.numbers else 0] * marks

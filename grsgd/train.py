@@ -15,6 +15,7 @@ from grsgd.comm.allreduce import broadcast
 from grsgd.comm.control import Control, Stopped
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import ENDS, Config, ConfigError
+from grsgd.data import Dataset
 from grsgd.data.shards import held_by, index_stream, shards
 from grsgd.evaluate import Quality, quality
 from grsgd.progress import FreeRunning, Lockstep
@@ -37,47 +38,38 @@ class Measured:
 class Trainer:
     """One rank's part of a run: ``train()``, then ``evaluate()``, both schedules.
 
-    ``comm`` carries the algorithm's messages; ``aside`` everything else. Building it reads the data and raises
-    ConfigError or DataError.
+    ``comm`` carries the algorithm's messages; ``aside`` everything else. ``model`` lies on the device it is to be
+    trained on. Raises ConfigError or DataError.
     """
 
-    def __init__(self, config: Config, comm, aside, control: Control, driver):
+    def __init__(self, config: Config, dataset: Dataset, model: torch.nn.Module, comm, aside, control: Control, driver):
         self.config, self.comm, self.aside, self.control, self.driver = config, comm, aside, control, driver
+        self.data = dataset
         rank, n = comm.rank, comm.size
         options = config.algorithm_options
         algorithm = ALGORITHMS[config.algorithm.name]
-        self.device = pick_device(config.device)
-        try:
-            self.data = data.load(config.data.name, config.data.dir, seed=config.seed, **config.data.options)
-            parts = shards(self.data.train.labels, n, alpha=config.data.alpha, seed=config.seed)
-        except TypeError as error:
-            raise ConfigError(f"data {config.data.name}: {error}") from None
+        parts = shards(self.data.train.labels, n, alpha=config.data.alpha, seed=config.seed)
         held = np.concatenate([parts[k] for k in held_by(rank, n, options.rho)])
         stream = index_stream(held, config.data.batch_size, seed=config.seed, rank=rank)
         self.batches = self.data.train.batches(
             stream, augment=config.data.augment, seed=(config.seed, rank), workers=config.data.workers
         )
-        torch.manual_seed(config.seed)
-        try:
-            model = models.build(config.model.name, self.data.shape, self.data.classes, **config.model.options)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
         torch.manual_seed(config.seed + rank)  # dropout, if any, differs between ranks
         self.replica = Replica(
-            model.to(self.device), getattr(torch, config.dtype), flat_gradients=algorithm.sends_gradients and n > 1
+            model, getattr(torch, config.dtype), flat_gradients=algorithm.sends_gradients and n > 1
         )
         optimizer = config.optimizer.build(model.parameters())
         self.algorithm = algorithm(options, self.replica, optimizer, comm, aside, driver, config.seed)
         self.rates = [group["lr"] for group in optimizer.param_groups]
         self.delays = DelayModel(config.stragglers, rank, config.seed)
         self.end = self.samples_at_end()
-        kind = Lockstep if algorithm.synchronous else FreeRunning
+        kind = Lockstep if self.algorithm.synchronous else FreeRunning
         self.progress = kind(aside, driver, self.end, config.train.seconds, config.train.snapshots)
         self.measured = Measured()
         self.snapshots = Snapshots(self.replica)
         self.losses: list[float] = []
         self.on_step = lambda loss: None
-        """Called with the loss after each step: progress lines."""
+        """Called with the loss (None if there is none) after each step: progress lines."""
 
     def samples_at_end(self) -> int | None:
         """Samples of all ranks together after which the run ends; None if seconds decide."""
@@ -131,16 +123,17 @@ class Trainer:
         self.driver.poll()
         yield from self.communicate(algorithm.before_backward)
         begin = clock()
-        loss = self.gradient()
-        seconds = clock() - begin
-        yield Compute(seconds)
-        delay = self.delays.delay(step, seconds)
+        gradient = Compute(self.gradient)
+        yield gradient
+        loss = gradient.value
+        delay = self.delays.delay(step, gradient.seconds)
         if delay > 0:
             yield Delay(delay)
         measured.compute_seconds += clock() - begin
-        if not math.isfinite(loss):
-            self.control.stop(f"non-finite loss ({loss}) on rank {self.comm.rank} at step {step}")
-        self.losses.append(loss)
+        if loss is not None:  # None where time alone is simulated
+            if not math.isfinite(loss):
+                self.control.stop(f"non-finite loss ({loss}) on rank {self.comm.rank} at step {step}")
+            self.losses.append(loss)
         updating = algorithm.update_seconds
         yield from self.communicate(algorithm.step)
         updating = algorithm.update_seconds - updating
@@ -159,11 +152,12 @@ class Trainer:
 
     def gradient(self) -> float:
         """The loss of the next batch, its gradient left in the replica."""
+        replica = self.replica
         x, y = next(self.batches)
-        self.replica.zero_gradients()
-        loss = cross_entropy(self.replica.model(x.to(self.device, self.replica.dtype)), y.to(self.device))
+        replica.zero_gradients()
+        loss = cross_entropy(replica.model(x.to(replica.device, replica.dtype)), y.to(replica.device))
         loss.backward()
-        self.replica.collect_gradients()
+        replica.collect_gradients()
         return loss.item()
 
     def set_learning_rate(self):
@@ -193,6 +187,24 @@ class Trainer:
         self.replica.params.tensor.copy_(final[0])
         self.replica.buffers.tensor.copy_(final[1])
         return qualities, (yield from quality(comm, self.replica, self.data.test))
+
+
+def load_data(config: Config) -> Dataset:
+    """The data of ``config``; raises ConfigError or DataError."""
+    try:
+        return data.load(config.data.name, config.data.dir, seed=config.seed, **config.data.options)
+    except TypeError as error:
+        raise ConfigError(f"data {config.data.name}: {error}") from None
+
+
+def build_model(config: Config, dataset: Dataset, device: torch.device) -> torch.nn.Module:
+    """The model of ``config`` as every rank starts with it; raises ConfigError."""
+    torch.manual_seed(config.seed)
+    try:
+        model = models.build(config.model.name, dataset.shape, dataset.classes, **config.model.options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
+    return model.to(device)
 
 
 def pick_device(name: str) -> torch.device:

@@ -96,6 +96,20 @@ class Algorithm:
         yield from self.mean(self.x)
         yield from self.mean(self.replica.buffers)
 
+    def weighted_average(self, a: float):
+        """Schedule, after `drain`: make all replicas equal to ``sum a x / n``.
+
+        Raises RuntimeError if the weights of all ranks do not sum to n.
+        """
+        n = self.comm.size
+        if n > 1:
+            total = np.array([a])
+            yield from ring_allreduce(self.aside, total)
+            if abs(total[0] - n) > 1e-6 * n:
+                raise RuntimeError(f"the weights sum to {total[0]} instead of {n}: a message was lost")
+            self.x.tensor.mul_(a)
+        yield from Algorithm.average(self)
+
     def update(self):
         """The local optimizer's step."""
         begin = self.driver.clock()

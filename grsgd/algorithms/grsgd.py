@@ -2,12 +2,9 @@
 
 from typing import Literal
 
-import numpy as np
-import torch
 from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options
-from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.mailbox import Mailbox
 
 SMALLEST_WEIGHT = 1e-200
@@ -65,7 +62,7 @@ class GRSGD(Algorithm, name="grsgd"):
         sources = [predecessor] if one_way else [successor, predecessor]
         self.mailbox = Mailbox(
             self.comm,
-            self.x.array,
+            self.x,
             receivers=sorted(set(self.neighbours) - {i}),
             sources=sorted(set(sources) - {i}),
             capacity=self.options.inbox_capacity,
@@ -87,7 +84,7 @@ class GRSGD(Algorithm, name="grsgd"):
             self.push(self.next_neighbour())
 
     def merge(self, letter):
-        y, b = torch.from_dlpack(letter.x), letter.weight
+        y, b = letter.x.tensor, letter.weight
         if self.options.merge == "sumweight":
             self.x.tensor.lerp_(y, b / (self.a + b))
             self.a += b
@@ -99,7 +96,7 @@ class GRSGD(Algorithm, name="grsgd"):
         if self.mailbox.ready(j) and self.a > SMALLEST_WEIGHT:
             if self.options.merge == "sumweight":
                 self.a /= 2
-            self.mailbox.post(j, self.x.array, self.a, self.k)
+            self.mailbox.post(j, self.x, self.a, self.k)
 
     def next_neighbour(self) -> int:
         if self.options.policy == "rand2":
@@ -108,12 +105,12 @@ class GRSGD(Algorithm, name="grsgd"):
 
     def combine(self, older, newer):
         """A full inbox: put the older of two messages into the newer, as if they had been one."""
-        y, b = torch.from_dlpack(older.x), older.weight
+        y, b = older.x.tensor, older.weight
         if self.options.merge == "sumweight":
-            torch.from_dlpack(newer.x).lerp_(y, b / (b + newer.weight))
+            newer.x.tensor.lerp_(y, b / (b + newer.weight))
             newer.weight = b + newer.weight
         else:
-            torch.from_dlpack(newer.x).lerp_(y, 0.5)
+            newer.x.tensor.lerp_(y, 0.5)
 
     def drain(self):
         yield from self.mailbox.close()
@@ -122,11 +119,5 @@ class GRSGD(Algorithm, name="grsgd"):
             self.merge(letter)
 
     def average(self):
-        if self.options.merge == "sumweight" and self.comm.size > 1:
-            total = np.array([self.a])
-            yield from ring_allreduce(self.aside, total)
-            if abs(total[0] - self.comm.size) > 1e-6 * self.comm.size:
-                raise RuntimeError(f"the weights sum to {total[0]} instead of {self.comm.size}: a message was lost")
-            self.x.tensor.mul_(self.a)
-            self.a = 1.0
-        yield from super().average()
+        yield from self.weighted_average(self.a)
+        self.a = 1.0

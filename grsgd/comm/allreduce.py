@@ -136,7 +136,8 @@ def broadcast(comm, x, tag: int = 0):
     parent, children = binomial_tree(comm.rank, comm.size)
     if parent is not None:
         yield comm.Irecv(x, parent, tag)
-    yield [comm.Isend(x, child, tag) for child in children]
+    for child in children:  # one after the other: a link shared by all would bring the largest subtree's copy late
+        yield comm.Isend(x, child, tag)
 
 
 def mpi_allreduce(comm, x, tag: int = 0, scale: float = 1.0):

@@ -34,12 +34,15 @@ class Communicator:
     def __init__(self, mpi):
         from mpi4py import MPI
 
+        self._open(mpi, MPI.ANY_SOURCE, MPI.IN_PLACE)
+
+    def _open(self, mpi, any_source, in_place):
         self.mpi = mpi
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
         self.traffic = Traffic(self.size)
-        self._any_source = MPI.ANY_SOURCE
-        self._in_place = MPI.IN_PLACE
+        self._any_source = any_source
+        self._in_place = in_place
         self._spare: dict[tuple, list] = {}
 
     def Isend(self, array, dest: int, tag: int = 0, header: int = 0) -> Message:
@@ -69,13 +72,21 @@ class Communicator:
         request = self.mpi.Iallreduce(self._in_place, array)
         return Message(request, "all-reduce with", array.nbytes, ANY_RANK, 0)
 
+    def Ibcast(self, array, root: int = 0) -> Message:
+        """Copy ``root``'s array to all ranks of the group; all must call this, in the same order. A multicast, which
+        counts once in ``traffic.sent_once``."""
+        if self.rank == root:
+            self.traffic.count([rank for rank in range(self.size) if rank != root], array.nbytes)
+            return Message(self.mpi.Ibcast(array, root), "broadcast to", array.nbytes, ANY_RANK, 0)
+        return Message(self.mpi.Ibcast(array, root), "broadcast from", array.nbytes, root, 0)
+
     def Iprobe(self, source: int, tag: int) -> bool:
         """Whether a message from ``source`` (or `ANY_RANK`) with ``tag`` waits to be received."""
         return self.mpi.Iprobe(self._any_source if source == ANY_RANK else source, tag)
 
     def duplicate(self) -> "Communicator":
         """The same ranks with messages and counters of their own; collective."""
-        return Communicator(self.mpi.Dup())
+        return type(self)(self.mpi.Dup())
 
     @contextmanager
     def borrow(self, like, size: int):

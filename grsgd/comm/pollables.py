@@ -5,6 +5,7 @@ sleep and never block: they yield what they wait for, and whoever drives them de
 same schedule runs in the foreground, behind a backward pass, and in simulated time.
 """
 
+from collections.abc import Callable
 from time import perf_counter
 
 
@@ -23,16 +24,34 @@ class Delay:
 
 
 class Compute:
-    """Computation that took ``seconds``. Real time has passed already; simulated time has still to pass."""
+    """A computation: whoever drives the schedule calls ``work()``, sets ``value`` to what it returns, and ``seconds``
+    to how long it took, in real or in simulated time."""
 
-    def __init__(self, seconds: float):
-        self.seconds = seconds
+    def __init__(self, work: Callable[[], object]):
+        self.work = work
+        self.value = None
+        self.seconds: float | None = None
 
     def Test(self) -> bool:
+        if self.seconds is None:
+            begin = perf_counter()
+            self.value = self.work()
+            self.seconds = perf_counter() - begin
         return True
 
     def __str__(self):
-        return f"a computation of {self.seconds:g} s"
+        return "a computation"
+
+
+class Until:
+    """True when ``condition()`` is: a state of this rank that another of its activities changes."""
+
+    def __init__(self, condition: Callable[[], bool], meaning: str):
+        self.Test = condition
+        self.meaning = meaning
+
+    def __str__(self):
+        return self.meaning
 
 
 class Signal:

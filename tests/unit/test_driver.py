@@ -364,6 +364,8 @@ def test_close_while_a_schedule_ends(monkeypatch):
 
     class EndsWithTheDriver:
         def Test(self):
+            if threading.current_thread() is threading.main_thread():
+                return False  # `start` looks first
             tested.set()
             return closed.wait(10)
 
@@ -501,7 +503,23 @@ def test_signal():
     assert str(signal) == "news"
 
 
-def test_compute_has_passed_already():
-    compute = Compute(3600)
-    assert compute.Test()
-    assert str(compute) == "a computation of 3600 s"
+def test_compute_is_done_when_it_is_waited_for(driver):
+    calls = []
+
+    def work():
+        calls.append(1)
+        time.sleep(0.02)
+        return 42
+
+    compute = Compute(work)
+    assert str(compute) == "a computation"
+    assert calls == [] and compute.seconds is None
+    driver.run(waits_for(compute))
+    assert compute.Test() and calls == [1]  # once
+    assert compute.value == 42
+    assert 0.02 <= compute.seconds < 5
+
+
+def test_compute_raises_what_its_work_raises(driver):
+    with pytest.raises(ZeroDivisionError):
+        driver.run(waits_for(Compute(lambda: 1 / 0)))

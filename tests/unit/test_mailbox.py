@@ -1,4 +1,4 @@
-"""Letters between neighbours, and GRSGD on top of them, on ranks in one process with random deliveries."""
+"""Letters between neighbours, and GRSGD on top of them, in simulated time with random latencies."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_comm import MemoryMessage, Network, drivers, finish, seeded
+from simulated import Ranks, letters, letters_under_way, seeded
 
 from grsgd.algorithms.grsgd import GRSGD
+from grsgd.comm.communicator import ANY_RANK
 from grsgd.comm.mailbox import HEADER, Letter, Mailbox
-from grsgd.replica import Replica
+from grsgd.replica import Flat, Replica
 
 SIZE = 5
 
@@ -20,70 +21,70 @@ SIZE = 5
 # ---- letters and the mailbox alone
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def flat(values, dtype=torch.float64) -> Flat:
+    flat = Flat.zeros(len(values), dtype, torch.device("cpu"))
+    flat.array[:] = values
+    return flat
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_letter(dtype):
-    letter = Letter(np.zeros(3, dtype))
+    letter = Letter(flat([0, 0, 0], dtype))
     letter.step, letter.weight = 7, 0.375
-    letter.x[:] = [1, 2, 3]
+    letter.x.array[:] = [1, 2, 3]
     assert (letter.step, letter.weight) == (7, 0.375)
-    assert letter.x.dtype == dtype
-    assert letter.buffer.nbytes == HEADER + 8 + letter.x.nbytes
-    assert np.shares_memory(letter.x, letter.buffer)
-    assert letter.buffer[:8].view(np.int64)[0] == 7
+    assert letter.x.tensor.tolist() == [1, 2, 3]
+    assert letter.x.tensor.dtype == dtype and letter.x.array.dtype == str(dtype).removeprefix("torch.")
+    assert letter.buffer.nbytes == HEADER + 8 + letter.x.array.nbytes
+    assert np.shares_memory(letter.x.array, letter.buffer)
+    copy = Letter(flat([0, 0, 0], dtype))
+    copy.buffer[:] = letter.buffer  # what a message does: all of a letter is in its buffer
+    assert (copy.step, copy.weight, copy.x.array.tolist()) == (7, 0.375, [1, 2, 3])
 
 
 def add_weights(older, newer):
-    newer.x += older.x
+    newer.x.array[:] += older.x.array
     newer.weight += older.weight
 
 
-def pair(capacity=1, seed=0):
-    """A mailbox of rank 0 that writes to rank 1, rank 1's that reads, and how to deliver what is under way."""
-    network = Network(2, seed)
-    rank0, rank1 = drivers(2)
-    x = np.zeros(2)
-    sender = Mailbox(network.comms[0], x, [1], [], capacity, add_weights)
-    reader = Mailbox(network.comms[1], x, [], [0], capacity, add_weights)
-    activity = rank1.start(reader.collect(0))
-
-    def deliver():
-        delivered = network.deliver()
-        rank1.poll()
-        return delivered
-
-    return SimpleNamespace(
-        network=network, sender=sender, reader=reader, deliver=deliver, activity=activity, drivers=(rank0, rank1)
-    )
+def pair(capacity=1, hold=False):
+    """A mailbox of rank 0 that writes to rank 1, rank 1's that reads, and the two ranks."""
+    ranks = Ranks(2)
+    x = flat([0, 0])
+    sender = Mailbox(ranks.comms[0], x, [1], [], capacity, add_weights, hold=hold)
+    reader = Mailbox(ranks.comms[1], x, [], [0], capacity, add_weights, hold=hold)
+    activity = ranks.drivers[1].start(reader.collect(0))
+    return SimpleNamespace(ranks=ranks, sender=sender, reader=reader, deliver=ranks.settle, activity=activity)
 
 
 def contents(mailbox):
-    return [(letter.step, letter.weight, letter.x.tolist()) for letter in mailbox.drain()]
+    return [(letter.step, letter.weight, letter.x.array.tolist()) for letter in mailbox.drain()]
 
 
 def test_a_letter_arrives_once():
     job = pair()
     assert job.sender.ready(1)
-    job.sender.post(1, np.array([1.0, 2.0]), 0.5, 3)
+    job.sender.post(1, flat([1.0, 2.0]), 0.5, 3)
     assert contents(job.reader) == []
-    assert job.deliver()
+    job.deliver()
     assert contents(job.reader) == [(3, 0.5, [1.0, 2.0])]
     assert contents(job.reader) == []
 
 
 def test_a_letter_is_a_copy():
     job = pair()
-    x = np.array([1.0, 2.0])
+    x = flat([1.0, 2.0])
     job.sender.post(1, x, 1.0, 0)
-    x[:] = 9
+    x.array[:] = 9
     job.deliver()
     assert contents(job.reader) == [(0, 1.0, [1.0, 2.0])]
 
 
 def test_ready_when_the_last_letter_is_taken_up():
     job = pair()
-    job.sender.post(1, np.ones(2), 1.0, 0)
+    job.sender.post(1, flat([1, 1]), 1.0, 0)
     assert not job.sender.ready(1)
-    (message,) = (message for queue in job.network.sends.values() for message in queue)
+    (message,) = job.ranks.world.under_way
     assert message.synchronous  # or the library would store letters for a rank that sleeps
     job.deliver()
     assert job.sender.ready(1)
@@ -93,7 +94,7 @@ def test_ready_when_the_last_letter_is_taken_up():
 def test_a_full_inbox_combines_the_two_oldest(capacity):
     job = pair(capacity)
     for k in range(capacity + 2):
-        job.sender.post(1, np.array([10.0**k, 0.0]), 1.0, k)
+        job.sender.post(1, flat([10.0**k, 0.0]), 1.0, k)
         job.deliver()
     letters = contents(job.reader)
     assert len(letters) == capacity
@@ -106,7 +107,7 @@ def test_buffers_are_used_again():
     job = pair(capacity=2)
     buffers = set()
     for k in range(20):
-        job.sender.post(1, np.full(2, k), 1.0, k)
+        job.sender.post(1, flat([k, k]), 1.0, k)
         job.deliver()
         for letter in job.reader.drain():
             buffers.add(id(letter.buffer))
@@ -116,31 +117,64 @@ def test_buffers_are_used_again():
 def test_a_letter_is_valid_until_the_next_one():
     """Whatever comes in while it is being merged."""
     job = pair(capacity=3)
-    job.sender.post(1, np.zeros(2), 1.0, 0)
+    job.sender.post(1, flat([0, 0]), 1.0, 0)
     job.deliver()
     letters = job.reader.drain()
     letter = next(letters)
     for k in (1, 2, 3):
-        job.sender.post(1, np.full(2, k), 1.0, k)
+        job.sender.post(1, flat([k, k]), 1.0, k)
         job.deliver()
-        assert (letter.step, letter.x.tolist()) == (0, [0.0, 0.0])
-    assert [(letter.step, letter.x[0]) for letter in letters] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+        assert (letter.step, letter.x.array.tolist()) == (0, [0.0, 0.0])
+    assert [(letter.step, letter.x.array[0]) for letter in letters] == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_close_ends_the_collector():
     job = pair()
-    job.sender.post(1, np.ones(2), 1.0, 4)
-    closing = job.drivers[0].start(job.sender.close())
+    job.sender.post(1, flat([1, 1]), 1.0, 4)
+    closing = job.ranks.drivers[0].start(job.sender.close())
     assert not job.activity.Test()
-    while job.deliver():
-        job.drivers[0].poll()
+    job.deliver()
     assert closing.Test() and job.activity.Test()
     assert contents(job.reader) == [(4, 1.0, [1.0, 1.0])]
 
 
+@pytest.mark.parametrize("capacity", [1, 2, 3])
+def test_a_full_inbox_holds_the_next_letter_up(capacity):
+    job = pair(capacity, hold=True)
+    for k in range(capacity + 1):
+        assert job.sender.ready(1)
+        job.sender.post(1, flat([k, k]), 1.0, k)
+        job.deliver()
+    assert not job.sender.ready(1)
+    letters = []
+    job.ranks.at_once(1, lambda: letters.extend(contents(job.reader)))
+    assert [step for step, _, _ in letters] == list(range(capacity))
+    job.deliver()
+    assert job.sender.ready(1)
+    assert [step for step, _, _ in contents(job.reader)] == [capacity]
+
+
+@pytest.mark.parametrize("source", [0, ANY_RANK])
+def test_one_collector_a_source_or_one_for_all(source):
+    ranks = Ranks(3, random=np.random.default_rng(0))
+    x = flat([0, 0])
+    senders = [Mailbox(comm, x, [2], [], 2, None) for comm in ranks.comms[:2]]
+    reader = Mailbox(ranks.comms[2], x, [], [0, 1], 4, None)
+    activities = [ranks.drivers[2].start(reader.collect(each)) for each in ([0, 1] if source == 0 else [source])]
+    for rank, sender in enumerate(senders):
+        sender.post(2, flat([rank, rank]), 0.5, 3)
+    ranks.settle()
+    assert sorted(letter.x.array[0] for letter in reader.drain()) == [0, 1]
+    for rank, sender in enumerate(senders):
+        assert not all(activity.Test() for activity in activities)
+        ranks.drivers[rank].start(sender.close())
+        ranks.settle()
+    assert all(activity.Test() for activity in activities)
+
+
 def test_letters_are_counted_without_their_headers():
     job = pair()
-    job.sender.post(1, np.ones(2), 1.0, 0)
+    job.sender.post(1, flat([1, 1]), 1.0, 0)
     traffic = job.sender.comm.traffic
     assert (traffic.sent[1], traffic.headers[1], traffic.messages[1]) == (16 + 8, HEADER, 1)
 
@@ -155,16 +189,16 @@ class Model(torch.nn.Module):
 
 
 class Job:
-    """n ranks of GRSGD whose steps, deliveries and polls happen in random order."""
+    """n ranks of GRSGD whose steps happen in random order, and whose messages take random times."""
 
     def __init__(self, n, seed=0, rate=0.0, momentum=0.0, **options):
         self.random = np.random.default_rng((1, seed))
-        self.network = Network(n, seed)
-        self.drivers = drivers(n)
+        self.simulated = Ranks(n, random=np.random.default_rng(seed))
+        self.env, self.settle = self.simulated.env, self.simulated.settle
         self.initial = self.random.standard_normal((n, SIZE))
         self.speeds = self.random.uniform(0.2, 1.0, n)
         self.ranks = []
-        for comm, driver, x in zip(self.network.comms, self.drivers, self.initial, strict=True):
+        for comm, driver, x in zip(self.simulated.comms, self.simulated.drivers, self.initial, strict=True):
             replica = Replica(Model(x))
             optimizer = torch.optim.SGD(replica.model.parameters(), lr=rate, momentum=momentum)
             options_ = GRSGD.Options(**options)
@@ -173,31 +207,25 @@ class Job:
             rank.start()
 
     def event(self):
-        """A step of a random rank, the faster the likelier, or a delivery, or a poll."""
-        kind = self.random.random()
-        rank = self.random.choice(len(self.ranks), p=self.speeds / self.speeds.sum())
-        if kind < 0.4:
-            self.step(self.ranks[rank])
-        elif kind < 0.7:
-            self.network.deliver()
-        else:
-            self.drivers[rank].poll()
+        """A step of a random rank, the faster the likelier, or something in the network."""
+        if self.random.random() < 0.2 or not self.simulated.event():
+            self.step(self.ranks[self.random.choice(len(self.ranks), p=self.speeds / self.speeds.sum())])
 
     def step(self, rank, gradient=None):
-        rank.driver.run(rank.before_backward())
-        rank.replica.zero_gradients()
-        if gradient is not None:
-            rank.replica.grads.tensor.copy_(torch.from_numpy(gradient))
-        rank.driver.run(rank.step())
+        """One step; returns the weight that the rank had when it took its gradient."""
+        weights = []
+
+        def compute():
+            weights.append(rank.a)
+            rank.replica.zero_gradients()
+            if gradient is not None:
+                rank.replica.grads.tensor.copy_(torch.from_numpy(gradient))
+
+        self.simulated.at_once(rank.comm.rank, rank.before_backward, compute, rank.step)
+        return weights[0]
 
     def letters(self):
-        """(weight, x) of all letters that wait in an inbox or are under way."""
-        for rank in self.ranks:
-            for waiting in rank.mailbox._waiting.values():
-                yield from ((letter.weight, letter.x) for letter in waiting)
-        for buffer in self.network.under_way():
-            if buffer.dtype == np.uint8 and buffer.nbytes > HEADER and buffer[:8].view(np.int64)[0] != Mailbox.LAST:
-                yield float(buffer[8:16].view(np.float64)[0]), buffer[16:].view(np.float64)
+        return letters(self.simulated.world, self.ranks)
 
     def weights(self):
         return sum(rank.a for rank in self.ranks) + sum(weight for weight, _ in self.letters())
@@ -209,17 +237,15 @@ class Job:
         return np.array([rank.x.array for rank in self.ranks])
 
     def check(self):
-        n = len(self.ranks)
-        assert abs(self.weights() - n) < 1e-12
-        for source in range(n):
-            for dest in range(n):
-                assert self.network.unreceived(source, dest) <= 1
+        assert abs(self.weights() - len(self.ranks)) < 1e-12
+        pairs = Counter((sending.source, sending.dest) for sending in letters_under_way(self.simulated.world))
+        assert max(pairs.values(), default=0) <= 1
 
     def drain(self, after=lambda: None):
-        finish(self.network, self.drivers, [rank.drain() for rank in self.ranks], after=after)
+        self.simulated.finish([rank.drain() for rank in self.ranks], after=after)
 
     def average(self):
-        finish(self.network, self.drivers, [rank.average() for rank in self.ranks])
+        self.simulated.finish([rank.average() for rank in self.ranks])
 
 
 jobs = dict(
@@ -270,14 +296,11 @@ def test_only_gradients_change_the_weighted_sum(n, seed, **options):
     for _ in range(100):
         rank = job.ranks[random.integers(n)]
         gradient = random.standard_normal(SIZE)
-        rank.driver.run(rank.before_backward())
-        weight = rank.a
-        rank.replica.grads.tensor.copy_(torch.from_numpy(gradient))
-        rank.driver.run(rank.step())
+        weight = job.step(rank, gradient)
         total -= rate * weight * gradient
         np.testing.assert_allclose(job.weighted(), total, rtol=0, atol=1e-12)
-        job.network.deliver()
-        job.drivers[random.integers(n)].poll()
+        for _ in range(random.integers(6)):
+            job.simulated.event()
 
 
 @settings(seeded, max_examples=12)
@@ -353,14 +376,10 @@ def test_a_rank_that_sleeps_holds_up_nobody():
         for rank in job.ranks:
             if rank is not asleep:
                 job.step(rank)
-        for _ in range(4):
-            job.network.deliver()
-        for rank in job.ranks:
-            if rank is not asleep:
-                rank.driver.poll()
+        for _ in range(12):
+            job.simulated.event()
         job.check()
     assert [rank.k for rank in job.ranks] == [200, 200, 0, 200]
-    assert job.network.unreceived(1, 2) <= 1
     job.drain(after=job.check)
     assert abs(sum(rank.a for rank in job.ranks) - 4) < 1e-12
 
@@ -371,9 +390,7 @@ def gifts_to_a_rank_that_pauses(steps=2000, **options):
     for _ in range(steps):
         for rank in job.ranks[:2]:
             job.step(rank)
-        while job.network.deliver():
-            for driver in job.drivers:
-                driver.poll()
+        job.settle()
     job.check()
     left = min(rank.a for rank in job.ranks[:2])
     job.drain(after=job.check)
@@ -403,8 +420,7 @@ def test_half_merges_with_equal_shares():
     a, b = job.ranks
     x, y = a.x.array.copy(), b.x.array.copy()
     job.step(a)
-    assert job.network.deliver()
-    b.driver.poll()
+    job.settle()
     job.step(b)
     np.testing.assert_allclose(b.x.array, (x + y) / 2, rtol=1e-15)
     assert (a.a, b.a) == (1.0, 1.0)
@@ -416,9 +432,8 @@ def test_sumweight_merges_by_weight():
     x, y = a.x.array.copy(), b.x.array.copy()
     job.step(a)
     assert a.a == 0.5
-    assert job.network.deliver()
-    b.driver.poll()
-    b.driver.run(b.before_backward())
+    job.settle()
+    b.before_backward()
     assert b.a == 1.5
     np.testing.assert_allclose(b.x.array, (y + 0.5 * x) / 1.5, rtol=1e-14)
 
@@ -429,10 +444,8 @@ def test_staleness_is_counted_in_steps():
     job.step(a)  # its letter is of step 1
     for _ in range(4):
         job.step(b)
-    while job.network.deliver():
-        pass
-    b.driver.poll()
-    b.driver.run(b.before_backward())
+    job.settle()
+    b.before_backward()
     assert b.staleness == {3: 1}
 
 
@@ -449,9 +462,8 @@ def pushes(n=4, steps=6, deliver=True, **options):
         job.step(rank)
         where = np.flatnonzero(rank.comm.traffic.messages - before)
         targets.append(int(where[0]) if len(where) else None)
-        while deliver and job.network.deliver():
-            for driver in job.drivers:
-                driver.poll()
+        if deliver:
+            job.settle()
     return targets
 
 
@@ -509,26 +521,7 @@ def test_one_rank_is_plain_sgd(policy, merge):
 def test_a_lost_letter_is_noticed():
     job = Job(2, policy="succ")
     job.step(job.ranks[0])
-    for queue in job.network.sends.values():
-        while queue:
-            queue.pop()
+    job.settle()
+    job.ranks[1].mailbox._waiting.clear()
     with pytest.raises(RuntimeError, match=r"the weights sum to 1\.5 instead of 2: a message was lost"):
         job.average()
-
-
-def test_messages_keep_their_order():
-    """The fake itself: per pair and tag in order, between pairs in any."""
-    orders = set()
-    for seed in range(20):
-        network = Network(3, seed)
-        arrays = [np.array([value]) for value in (1, 2, 3)]
-        network.comms[0].Isend(arrays[0], 2)
-        network.comms[0].Isend(arrays[1], 2)
-        network.comms[1].Isend(arrays[2], 2)
-        received = [np.zeros(1, int) for _ in range(3)]
-        messages = [network.comms[2].Irecv(array, -1) for array in received]
-        assert not any(isinstance(m, MemoryMessage) and m.Test() for m in messages)
-        while network.deliver():
-            pass
-        orders.add(tuple(int(array[0]) for array in received))
-    assert orders == {(1, 2, 3), (1, 3, 2), (3, 1, 2)}

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_comm import Network, drivers, finish, seeded
+from simulated import Ranks, network_of, seeded
 
 from grsgd.comm.driver import Driver
+from grsgd.comm.pollables import Delay
 from grsgd.progress import FreeRunning, Lockstep, Marks
+from grsgd.simulate.driver import Driver as SimulatedDriver
 
 
 class Clock(Driver):
@@ -52,9 +54,8 @@ def test_every_mark_is_passed_once(end, count, data):
 
 
 def single(**ends):
-    network = Network(1)
     driver = Clock(progress="inline")
-    progress = Lockstep(network.comms[0], driver, ends.get("end"), ends.get("seconds"), ends.get("snapshots", 4))
+    progress = Lockstep(Ranks(1).comms[0], driver, ends.get("end"), ends.get("seconds"), ends.get("snapshots", 4))
     progress.start()
     return driver, progress
 
@@ -81,8 +82,7 @@ def test_lockstep_goes_past_an_end_between_two_steps():
 
 
 def test_lockstep_counts_all_ranks():
-    network = Network(4)
-    progress = Lockstep(network.comms[2], Clock(progress="inline"), 1000, None, 4)
+    progress = Lockstep(Ranks(4).comms[2], Clock(progress="inline"), 1000, None, 4)
     progress.start()
     progress.advance(16)
     progress.advance(16)
@@ -107,83 +107,99 @@ def test_lockstep_in_seconds():
         assert due <= seen < due + 0.05
 
 
-def test_lockstep_ranks_end_at_the_same_step():
+class OwnClock(SimulatedDriver):
+    """A simulated rank whose clock goes wrong, but for that of rank 0."""
+
+    def clock(self):
+        return 1000.0 * self.rank + (1, 50, 0.1)[self.rank] * self.env.now
+
+
+@pytest.mark.parametrize("seconds", [(0.01, 0.01, 0.01), (0.01, 0.002, 0.009)])
+def test_lockstep_ranks_end_at_the_same_step(seconds):
     """In seconds rank 0 decides; the clocks of the others do not matter."""
-    network = Network(3, seed=1)
-    clocks = [Clock(rank, progress="inline") for rank in range(3)]
-    everyone = [Lockstep(comm, clock, None, 1.0, 2) for comm, clock in zip(network.comms, clocks, strict=True)]
-    for speed, (clock, progress) in enumerate(zip(clocks, everyone, strict=True)):
-        clock.now = 1000.0 * speed
-        progress.start()
+    ranks = Ranks(3, random=np.random.default_rng(1), driver=OwnClock)
+    everyone = [Lockstep(comm, driver, None, 1.0, 2) for comm, driver in zip(ranks.comms, ranks.drivers, strict=True)]
 
     def train(rank):
-        snapshots = []
+        progress, snapshots = everyone[rank], []
+        progress.start()
         while True:
-            ended, snapshot = yield from everyone[rank].decide()
-            snapshots.append((everyone[rank].step, snapshot))
+            ended, snapshot = yield from progress.decide()
+            snapshots.append((progress.step, snapshot))
             if ended:
-                return everyone[rank].step, [step for step, due in snapshots if due]
-            clocks[rank].now += (0.01, 0.5, 0.001)[rank]
-            everyone[rank].advance(1)
+                return progress.step, [step for step, due in snapshots if due]
+            yield Delay(seconds[rank])
+            progress.advance(1)
 
-    results = finish(network, clocks, [train(rank) for rank in range(3)])
+    results = ranks.finish([train(rank) for rank in range(3)])
     assert results[0] == results[1] == results[2]
     assert results[0][0] == pytest.approx(100, abs=3)
+    assert results[0][1] == [pytest.approx(50, abs=3)]
 
 
 # ---- free-running
 
 
+def free_running(ranks):
+    return [FreeRunning(comm, driver, 3000, None, 4) for comm, driver in zip(ranks.comms, ranks.drivers, strict=True)]
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", range(4))
 def test_free_running_ranks_agree_on_the_total(n, seed):
-    network = Network(n, seed)
-    everyone = [
-        FreeRunning(comm, driver, 3000, None, 4) for comm, driver in zip(network.comms, drivers(n), strict=True)
-    ]
     random = np.random.default_rng(seed)
+    ranks = Ranks(n, random=random)
+    everyone = free_running(ranks)
     speeds = random.uniform(0.1, 1, n)
     if seed % 2:
         speeds[0] = 0.01  # the rank that adds up is the last to end
-    for progress in everyone:
-        progress.start()
-    training, computing = set(range(n)), set()
-    finishing = {}
     seen = [0] * n
-    for _ in range(200_000):
-        if len(finishing) == n and all(handle.Test() for handle in finishing.values()):
-            break
-        network.deliver()
-        rank = int(random.choice(n, p=speeds / speeds.sum()))
-        progress = everyone[rank]
-        everyone[random.integers(n)].driver.poll()  # also in the middle of a step
-        assert progress.samples >= seen[rank]  # it never goes back
-        assert progress.samples <= sum(each.own for each in everyone)  # nor ahead of the truth
-        seen[rank] = progress.samples
-        if rank in computing:
+
+    def train(progress, speed):
+        progress.start()
+        while not (yield from progress.decide())[0]:
+            yield Delay(random.exponential(1e-3 / speed))
             progress.advance(8)
-            computing.remove(rank)
-        elif rank in training:
-            ended, _ = progress.driver.run(progress.decide())
-            if ended:
-                training.remove(rank)
-                finishing[rank] = progress.driver.start(progress.finish())
-            else:
-                computing.add(rank)
+        yield from progress.finish()
+
+    def check():
+        for rank, progress in enumerate(everyone):
+            assert progress.samples >= seen[rank]  # it never goes back
+            assert progress.samples <= sum(each.own for each in everyone)  # nor ahead of the truth
+            seen[rank] = progress.samples
+
+    ranks.finish([train(progress, speed) for progress, speed in zip(everyone, speeds, strict=True)], after=check)
     total = sum(progress.own for progress in everyone)
     assert total >= 3000
     assert [progress.samples for progress in everyone] == [total] * n
 
 
+def test_nobody_waits_for_the_total():
+    """Reports and answers go on behind the training: a rank's steps take their own time and nothing more."""
+    ranks = Ranks(3, spec=network_of(latency="70 ms"))
+    everyone = free_running(ranks)
+
+    def train(progress):
+        progress.start()
+        steps = 0
+        while not (yield from progress.decide())[0]:
+            yield Delay(0.01)
+            progress.advance(8)
+            steps += 1
+        return steps, progress.driver.clock()
+
+    for steps, time in ranks.finish([train(progress) for progress in everyone]):
+        assert time == pytest.approx(0.01 * steps, rel=1e-9)
+
+
 def test_reports_are_rare():
-    network = Network(2)
-    progress = FreeRunning(network.comms[1], Driver(progress="inline"), 1_000_000, None, 4)
+    ranks = Ranks(2)
+    comm = ranks.comms[1]
+    progress = FreeRunning(comm, ranks.drivers[1], 1_000_000, None, 4)
     progress.start()
     for _ in range(60):
-        progress.advance(8)
-        progress.driver.poll()
-    assert network.comms[1].traffic.messages.sum() == 0  # 480 samples, and 500 make a report
+        ranks.at_once(1, lambda: progress.advance(8))
+    assert comm.traffic.messages.sum() == 0  # 480 samples, and 500 make a report
     for _ in range(4):
-        progress.advance(8)
-        progress.driver.poll()
-    assert network.comms[1].traffic.messages.tolist() == [1, 0]
+        ranks.at_once(1, lambda: progress.advance(8))
+    assert comm.traffic.messages.tolist() == [1, 0]

@@ -97,6 +97,10 @@ def test_what_was_not_measured_may_be_left_out(tmp_path):
     assert math.isnan(back.attributes["final_test_accuracy"])
     assert_same(back.curve["consensus_distance"], np.full(5, np.nan))
     assert back.staleness["value"].shape == (0,) and back.staleness["count"].shape == (4, 0)
+    with h5py.File(tmp_path / "run.h5") as file:
+        assert "consensus_distance" not in file["curve"] and len(file["staleness"]) == 0
+        assert "test_accuracy" in file["curve"]
+    assert "consensus_distance" not in run.curve  # what was saved stays as it was
 
 
 def test_lists_are_taken_for_arrays_and_numpy_scalars_for_numbers(tmp_path):

@@ -1,0 +1,224 @@
+"""Drives the schedules of one rank in simulated time."""
+
+from collections import deque
+
+import simpy
+import torch
+
+from grsgd.comm.communicator import Message
+from grsgd.comm.driver import Schedule, as_list
+from grsgd.comm.pollables import Compute, Delay
+from grsgd.simulate.communicator import Waitable
+
+
+class Deadlock(RuntimeError):
+    """Every rank waits, and nothing is under way; says who waits for what."""
+
+
+class Activity(Waitable):
+    """A schedule that runs in simulated time; itself a pollable, true when the schedule has ended."""
+
+    __slots__ = ("driver", "schedule", "pending", "value", "blocked_at")
+
+    def __init__(self, driver: "Driver", schedule: Schedule):
+        super().__init__()
+        self.driver, self.schedule = driver, schedule
+        self.pending: list = []
+        self.value = None
+        self.blocked_at: float | None = None
+
+    def resume(self, error: BaseException | None = None):
+        """Go on until the schedule waits or ends; with ``error``, raise it where the schedule waits."""
+        driver = self.driver
+        if self.blocked_at is not None:
+            if self is driver.foreground and type(self.pending[-1]) is not Timer:
+                driver.wait_seconds += driver.clock() - self.blocked_at
+            self.blocked_at = None
+        try:
+            while True:
+                while self.pending and error is None:
+                    pollable = self.pending[-1]
+                    if not pollable.Test():
+                        error = driver.missed(self)
+                        if error is None:
+                            self._wait(pollable)
+                            return
+                    else:
+                        self.pending.pop()
+                pending = next(self.schedule) if error is None else self.schedule.throw(error)
+                error = None
+                if type(pending) is Message:  # the usual case
+                    self.pending = [pending]
+                else:
+                    self.pending = [driver.begin(pollable) for pollable in as_list(pending)]
+        except StopIteration as end:
+            self.value = end.value
+            self.finish(driver)
+        except BaseException as error:
+            if not getattr(error, "__notes__", None):
+                error.add_note(f"on simulated rank {driver.rank} at {driver.clock():.9g} s")
+            raise
+
+    def _wait(self, pollable):
+        self.blocked_at = self.driver.clock()
+        waitable = pollable.request if type(pollable) is Message else pollable
+        if isinstance(waitable, Waitable) and waitable.waiter is None:
+            waitable.waiter = self
+        else:  # a flag of this rank, which cannot change unless something happens here
+            self.driver.parked.append(self)
+
+    def __str__(self):
+        waiting = f", which waits for {self.pending[-1]}" if self.pending else ""
+        return f"background schedule {self.schedule.__name__}{waiting}"
+
+
+class Timer(Waitable):
+    """A delay or a computation that ends at a known time."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def __str__(self):
+        return str(self.what)
+
+
+class Driver:
+    """One rank's schedules in the time of ``env``, with the verbs of `grsgd.comm.driver.Driver`.
+
+    ``compute_seconds(rank, step)``: how long the rank's next computation takes; the work itself is done at its
+    beginning, with the parameters of that moment, or not at all with ``timing_only``.
+    """
+
+    progress = "virtual"
+
+    def __init__(self, env, rank: int = 0, compute_seconds=lambda rank, step: 0.0, timing_only: bool = False):
+        self.env, self.rank = env, rank
+        self.compute_seconds, self.timing_only = compute_seconds, timing_only
+        self.wait_seconds = 0.0
+        self.watch = None
+        """Called when a message has come that nobody expects; raises to break off what the trainer waits for."""
+        self.unseen = False
+        """Whether such a message has come while the trainer computed."""
+        self.foreground: Activity | None = None
+        self.parked: list[Activity] = []
+        self.random_state: torch.Tensor | None = None
+        """Of torch: each rank has a random stream of its own, as if it had a process of its own."""
+        self._computed = 0
+        self._ready: deque[Activity] = deque()
+        self._running = False
+
+    def clock(self) -> float:
+        return self.env.now
+
+    def poll(self):
+        """Background schedules go on by themselves."""
+
+    def start(self, schedule: Schedule) -> Activity:
+        """Drive ``schedule`` in the background."""
+        activity = Activity(self, schedule)
+        if self._running:
+            activity.resume()  # post the first messages at once
+        else:
+            self.happened(activity)
+        return activity
+
+    def start_foreground(self, schedule: Schedule) -> Activity:
+        """Drive the schedule that stands for this rank's main program, whose waiting time counts."""
+        self.foreground = Activity(self, schedule)
+        self.happened(self.foreground)
+        return self.foreground
+
+    def begin(self, pollable):
+        """What a schedule has yielded, its time running if it is a matter of time."""
+        if isinstance(pollable, Delay):
+            return self._timer(pollable, pollable.seconds)
+        if isinstance(pollable, Compute):
+            pollable.seconds = self.compute_seconds(self.rank, self._computed)
+            self._computed += 1
+            if not self.timing_only:
+                pollable.value = self._work(pollable)
+            return self._timer(pollable, pollable.seconds)
+        return pollable
+
+    def happened(self, waiter: Activity | None, error: BaseException | None = None):
+        """Something has changed for this rank: resume who waited for it, and who waits for a flag.
+
+        One activity runs at a time, until it waits again, so that nothing changes between two yields.
+        """
+        if waiter is not None:
+            self._ready.append(waiter)
+        if self._running:
+            return
+        self._running = True
+        while True:
+            if self._ready:
+                self._ready.popleft().resume(error)
+                error = None
+            for activity in tuple(self.parked):
+                if activity.pending[-1].Test():
+                    self.parked.remove(activity)
+                    self._ready.append(activity)
+            if not self._ready:
+                break
+        self._running = False
+
+    def look(self):
+        """A message has come that nobody expects: perhaps word that the run is over."""
+        activity = self.foreground
+        if activity is None or activity.complete:
+            return
+        self.unseen = True
+        error = self.missed(activity)
+        if error is not None:
+            self._forget(activity)
+            self.happened(activity, error)
+
+    def missed(self, activity: Activity) -> Exception | None:
+        """What ``activity``, which waits or is about to, must be told if it is the trainer and waits for others."""
+        if self.unseen and activity is self.foreground and type(activity.pending[-1]) is not Timer:
+            self.unseen = False
+            try:
+                if self.watch is not None:
+                    self.watch()
+            except Exception as error:  # noqa: BLE001  raised where the trainer waits
+                return error
+        return None
+
+    def _forget(self, activity: Activity):
+        """Let ``activity`` wait for nothing."""
+        pollable = activity.pending[-1]
+        waitable = pollable.request if type(pollable) is Message else pollable
+        if isinstance(waitable, Waitable) and waitable.waiter is activity:
+            waitable.waiter = None
+        else:
+            self.parked.remove(activity)
+
+    def _work(self, compute: Compute):
+        if self.random_state is None:
+            return compute.work()
+        torch.set_rng_state(self.random_state)
+        value = compute.work()
+        self.random_state = torch.get_rng_state()
+        return value
+
+    def _timer(self, what, seconds: float) -> Timer:
+        timer = Timer(what)
+        event = self.env.timeout(seconds)
+        event.callbacks.append(lambda _: timer.finish(self))
+        return timer
+
+
+def run_until_done(env: simpy.Environment, activities: list[Activity]):
+    """Let time pass until all ``activities`` have ended. Raises Deadlock."""
+    try:
+        while not all(activity.complete for activity in activities):
+            waiting = [activity for activity in activities if not activity.complete]
+            while not waiting[0].complete:
+                env.step()
+    except simpy.core.EmptySchedule:
+        lines = [f"rank {a.driver.rank} waits for {a.pending[-1]}" for a in activities if not a.complete]
+        more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
+        raise Deadlock(f"nobody can go on at {env.now:.9g} s: {'; '.join(lines[:5])}{more}") from None

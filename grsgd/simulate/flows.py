@@ -1,0 +1,200 @@
+"""Messages as flows of bytes through a network: concurrent flows share every port they meet at, max-min fairly.
+
+A connection (one source, one destination) carries its messages in order, one at a time, as TCP does; connections run
+side by side. A flow's rate changes only when another flow begins or ends, so simulated time jumps from one such
+event to the next. This is how flow-level simulators such as SimGrid model a network (Casanova et al. 2014).
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import simpy
+
+from grsgd.simulate.network import NetworkSpec
+
+SETTLE = 2
+"""SimPy priority of sharing the ports anew: after all flows that begin or end at the same instant."""
+
+
+class Port:
+    """Where flows share ``bandwidth`` (bytes/s): one direction of a rank's link to the switch, or a shared medium."""
+
+    __slots__ = ("bandwidth", "flows")
+
+    def __init__(self, bandwidth: float):
+        self.bandwidth = bandwidth
+        self.flows: dict[Flow, None] = {}  # a set that keeps its order, for the sake of repeatability
+
+
+class Connection:
+    """From one rank to another, or to several at once: messages leave in the order in which they were handed over.
+
+    ``limit``: bytes/s of the link itself; ``rate``: those of a flow that shares its ports with no other.
+    """
+
+    __slots__ = ("ports", "limit", "rate", "latencies", "queue")
+
+    def __init__(self, ports: tuple[Port, ...], limit: float, latencies: list[tuple[int, float]]):
+        self.ports, self.limit, self.latencies = ports, limit, latencies
+        self.rate = min([limit, *(port.bandwidth for port in ports)])
+        self.queue: deque[Flow] = deque()
+
+
+class Flow:
+    """A message on its way; ``left`` bytes have not left yet at the time ``since``."""
+
+    __slots__ = ("network", "connection", "message", "left", "rate", "since", "end")
+
+    def __init__(self, network: "Network", connection: Connection, nbytes: int, message):
+        self.network, self.connection, self.message, self.left = network, connection, message, nbytes
+        self.rate = 0.0
+        self.since = 0.0
+        self.end: simpy.Event | None = None
+
+    def set_rate(self, rate: float):
+        now = self.network.env.now
+        if self.rate:
+            self.left -= self.rate * (now - self.since)
+            self.end.callbacks.clear()  # SimPy cannot take an event back
+        self.rate, self.since = rate, now
+        self.end = self.network.after(max(self.left, 0.0) / rate, self._ended)
+
+    def _ended(self, _):
+        self.network.end(self)
+
+
+class Network:
+    """The flows of ``ranks`` ranks over the network that ``spec`` describes, in the time of ``env``."""
+
+    def __init__(self, env: simpy.Environment, spec: NetworkSpec, ranks: int):
+        self.env, self.spec = env, spec
+        self._medium = Port(spec.bandwidth) if spec.medium == "shared" else None
+        self._out = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
+        self._in = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
+        self._connections: dict[tuple, Connection] = {}
+        self._dirty: dict[Port, None] = {}
+
+    @property
+    def has_multicast(self) -> bool:
+        """Whether one copy on the way out reaches several receivers."""
+        return self.spec.multicast or self.spec.medium == "shared"
+
+    def latency(self, source: int, dest: int) -> float:
+        """Seconds from the last byte's departure to its arrival. Raises MissingLink."""
+        return self.connection(source, (dest,)).latencies[0][1]
+
+    def transfer(self, source: int, dests: tuple[int, ...], nbytes: int, message):
+        """Carry ``nbytes`` from ``source`` to ``dests``: one copy on the way out, one into each destination.
+
+        ``message.left()`` is called when the last byte has left, ``message.arrived(dest)`` when it is there.
+
+        Raises MissingLink if the network does not join them.
+        """
+        connection = self.connection(source, dests)
+        connection.queue.append(Flow(self, connection, nbytes, message))
+        if len(connection.queue) == 1:
+            self._begin(connection.queue[0])
+
+    def connection(self, source: int, dests: tuple[int, ...]) -> Connection:
+        connection = self._connections.get((source, dests))
+        if connection is None:
+            if dests == (source,):
+                ports = ()
+            elif self._medium is not None:
+                ports = (self._medium,)
+            else:
+                ports = (self._out[source], *(self._in[dest] for dest in dests))
+            limit = min(self.spec.link_bandwidth(source, dest) for dest in dests)
+            latencies = [(dest, self.spec.link_latency(source, dest)) for dest in dests]
+            connection = self._connections[source, dests] = Connection(ports, limit, latencies)
+        return connection
+
+    def after(self, seconds: float, call: Callable, priority: int = simpy.events.NORMAL) -> simpy.Event:
+        """Have ``call(event)`` called ``seconds`` from now."""
+        event = simpy.Event(self.env)
+        event.callbacks.append(call)
+        event._ok, event._value = True, None  # what a Timeout does, with a priority
+        self.env.schedule(event, priority, seconds)
+        return event
+
+    def end(self, flow: Flow):
+        """The last byte of ``flow`` has left."""
+        connection = flow.connection
+        for port in connection.ports:
+            del port.flows[flow]
+            if port.flows:
+                self._share_anew(port)
+        connection.queue.popleft()
+        if connection.queue:
+            self._begin(connection.queue[0])
+        for dest, latency in connection.latencies:
+            self.after(latency, partial(flow.message.arrived, dest))
+        flow.message.left()
+
+    def _begin(self, flow: Flow):
+        alone = True
+        for port in flow.connection.ports:
+            if port.flows:
+                alone = False
+                self._share_anew(port)
+            port.flows[flow] = None
+        if alone:  # the usual case on a ring, and cheap
+            flow.set_rate(flow.connection.rate)
+
+    def _share_anew(self, port: Port):
+        if not self._dirty:
+            self.after(0.0, self._settle, SETTLE)
+        self._dirty[port] = None
+
+    def _settle(self, _):
+        """Give all flows that compete with one that began or ended, directly or through others, their fair rates."""
+        dirty, self._dirty = self._dirty, {}
+        seen: dict[Port, None] = {}
+        for start in dirty:
+            if start in seen:
+                continue
+            flows: dict[Flow, None] = {}
+            seen[start] = None
+            frontier, component = [start], [start]
+            while frontier:
+                for flow in frontier.pop().flows:
+                    if flow not in flows:
+                        flows[flow] = None
+                        for port in flow.connection.ports:
+                            if port not in seen:
+                                seen[port] = None
+                                frontier.append(port)
+                                component.append(port)
+            for flow, rate in max_min_fair(flows, component).items():
+                if rate != flow.rate:
+                    flow.set_rate(rate)
+
+
+def max_min_fair(flows, ports) -> dict[Flow, float]:
+    """The rates by progressive filling (Bertsekas, Gallager 1992, section 6.5.2): all grow alike until a port is full
+    or a flow has reached its limit; those that are held stay, the others grow on."""
+    rates: dict[Flow, float] = {}
+    left = {port: port.bandwidth for port in ports}
+    growing = {port: len(port.flows) for port in ports}
+    unsettled = dict.fromkeys(flows)
+    while unsettled:
+        level = min(
+            min((left[port] / growing[port] for port in ports if growing[port]), default=math.inf),
+            min(flow.connection.limit for flow in unsettled),
+        )
+        slack = level * (1 + 1e-12)  # equal shares differ in the last digits
+        full = {port for port in ports if growing[port] and left[port] / growing[port] <= slack}
+        held = [
+            flow
+            for flow in unsettled
+            if flow.connection.limit <= slack or any(port in full for port in flow.connection.ports)
+        ]
+        for flow in held:
+            rates[flow] = level
+            del unsettled[flow]
+            for port in flow.connection.ports:
+                left[port] -= level
+                growing[port] -= 1
+    return rates

@@ -1,0 +1,185 @@
+"""A run in simulated time, from the configuration to the run file."""
+
+import gc
+import math
+import os
+import platform
+import time
+from pathlib import Path
+
+import simpy
+import torch
+
+from grsgd.comm.control import Control
+from grsgd.config import Config, ConfigError
+from grsgd.record import Record, assemble
+from grsgd.results import check_writable, save_run
+from grsgd.run import INTERRUPTED, ProgressLine, describe, ending
+from grsgd.simulate import compute as compute_times
+from grsgd.simulate.communicator import World
+from grsgd.simulate.compute import ComputeTime
+from grsgd.simulate.driver import Driver, run_until_done
+from grsgd.simulate.flows import Network
+from grsgd.simulate.network import NetworkSpec
+from grsgd.snapshots import MEMORY, Snapshots, common_marks
+from grsgd.train import Trainer, build_model, load_data, pick_device
+
+COPIES = 10
+"""About how many arrays of the model's size a rank holds: parameters, gradients, momenta, messages."""
+RANK_BYTES = 300_000
+"""Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
+LOSS_COLUMNS = ("train_loss", "test_accuracy", "test_accuracy_min", "test_accuracy_max", "consensus_distance")
+
+
+class Simulation:
+    """``ranks`` trainers in one process and simulated time. Raises ConfigError and DataError.
+
+    ``compute``: one of `compute.FORMS`; None takes the network's, or a default.
+    """
+
+    def __init__(
+        self, config: Config, ranks: int, network: NetworkSpec, compute: str | None = None, timing_only: bool = False
+    ):
+        check_memory(ranks, 0)  # before anything is made that grows with the number of ranks
+        config.check_ranks(ranks)
+        network.check_ranks(ranks)
+        self.config, self.ranks, self.spec, self.timing_only = config, ranks, network, timing_only
+        form, numbers = compute_times.parse(compute) if compute is not None else (None, [])
+        dataset = load_data(config)
+        with torch.device("meta"):
+            blueprint = build_model(config, dataset, torch.device("meta"))
+        check_memory(ranks, 0 if timing_only else content_bytes(blueprint, config))
+        device = pick_device(config.device)
+        self.compute = self._compute_time(form, numbers, blueprint, dataset, device)
+        self.env = simpy.Environment()
+        self.drivers = [Driver(self.env, rank, self.compute, timing_only) for rank in range(ranks)]
+        self.network = Network(self.env, network, ranks)
+        self.world = World(self.network, self.drivers)
+        # Bookkeeping travels out of band: it takes the network's latency and none of its bandwidth.
+        out_of_band = NetworkSpec(bandwidth="inf bit", latency=f"{network.latency!r} s")
+        self.aside = World(Network(self.env, out_of_band, ranks), self.drivers)
+        controls = [Control(comm) for comm in self.aside.communicators()]
+        ends = zip(self.world.communicators(), self.aside.communicators(), controls, self.drivers, strict=True)
+        self.trainers = []
+        for comm, aside, control, driver in ends:
+            model = without_content(blueprint) if timing_only else build_model(config, dataset, device)
+            trainer = Trainer(config, dataset, model, comm, aside, control, driver)
+            trainer.snapshots = Snapshots(trainer.replica, MEMORY // ranks)
+            driver.random_state = torch.get_rng_state()
+            self.trainers.append(trainer)
+
+    def train(self) -> str:
+        """Train on all ranks; returns why the run ended. Raises Deadlock, and what any rank raises."""
+        self.run(trainer.same_start() for trainer in self.trainers)
+        for trainer, driver in zip(self.trainers, self.drivers, strict=True):
+            driver.watch = trainer.control.watch
+        return ending(self.run(trainer.train() for trainer in self.trainers))
+
+    def evaluate(self) -> tuple[list, object]:
+        """The qualities at the snapshots that all ranks have, and the final one."""
+        marks = common_marks([trainer.snapshots.numbers for trainer in self.trainers])
+        ends = zip(self.trainers, self.aside.communicators(), strict=True)
+        return self.run(trainer.evaluate(comm, marks) for trainer, comm in ends)[0]
+
+    def run(self, schedules) -> list:
+        """Drive one schedule a rank to its end; returns their values."""
+        pairs = zip(self.drivers, schedules, strict=True)
+        gc.freeze()  # otherwise Python looks for garbage among thousands of objects that stay
+        try:
+            activities = [driver.start_foreground(schedule) for driver, schedule in pairs]
+            run_until_done(self.env, activities)
+        finally:
+            gc.unfreeze()  # or they would stay for ever
+        for driver in self.drivers:
+            driver.watch = driver.foreground = None
+        return [activity.value for activity in activities]
+
+    def _compute_time(self, form, numbers, blueprint, dataset, device) -> ComputeTime:
+        seed = self.config.seed
+        if form is None and self.spec.compute is None:
+            form, numbers = compute_times.parse(compute_times.DEFAULT)
+        if form == "flops":
+            operations = compute_times.flops(blueprint, dataset.shape, self.config.data.batch_size)
+            return ComputeTime(operations / numbers[0])
+        if form in ("constant", "lognormal"):
+            return ComputeTime(*numbers, seed=seed) if form == "lognormal" else ComputeTime(*numbers)
+        if self.spec.compute is not None:
+            measured = self.spec.compute
+            return ComputeTime(measured.median, measured.sigma, seed, measured.slowdown)
+        driver = Driver(simpy.Environment())
+        single = World(Network(driver.env, self.spec, 1), [driver])
+        comm, aside, control = (single.communicators()[0] for _ in range(3))
+        model = build_model(self.config, dataset, device)
+        trainer = Trainer(compute_times.alone(self.config), dataset, model, comm, aside, Control(control), driver)
+        return ComputeTime(*compute_times.measure(trainer), seed)
+
+
+def simulate(
+    config: Config, ranks: int, network: NetworkSpec, out: Path, compute: str | None = None, timing_only: bool = False
+) -> str:
+    """Simulate a run and write its run file. Returns why the run ended."""
+    check_writable(out)
+    began = time.perf_counter()
+    threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
+    torch.set_num_threads(threads)
+    simulation = Simulation(config, ranks, network, compute, timing_only)
+    attributes = describe(simulation.trainers[0]) | {
+        "clock": "virtual",
+        "hosts": [platform.node()] * ranks,
+        "network": network.summary(),
+        "compute": str(simulation.compute),
+        "timing_only": timing_only,
+    }
+    with ProgressLine(simulation.trainers[0]) as line:
+        simulation.trainers[0].on_step = line.update
+        try:
+            stopped = simulation.train()
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
+    attributes |= {"stopped": stopped, "virtual_seconds": simulation.env.now}
+    records = [Record.of(trainer) for trainer in simulation.trainers]
+    evaluated = () if timing_only or stopped == INTERRUPTED else simulation.evaluate()
+    result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
+    if timing_only:
+        for column in LOSS_COLUMNS:
+            del result.curve[column]
+    save_run(out, result)
+    return stopped
+
+
+def without_content(model: torch.nn.Module) -> torch.nn.Module:
+    """A model of one parameter and one buffer, as large as ``model``'s together, on the device ``meta``."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    buffers = [b for b in model.buffers() if b.is_floating_point()]
+    flat = torch.nn.Module()
+    flat.x = torch.nn.Parameter(torch.empty(sum(p.numel() for p in parameters), device="meta"))
+    flat.register_buffer("statistics", torch.empty(sum(b.numel() for b in buffers), device="meta"))
+    return flat
+
+
+def content_bytes(model: torch.nn.Module, config: Config) -> int:
+    itemsize = getattr(torch, config.dtype).itemsize
+    return COPIES * itemsize * sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
+
+
+def check_memory(ranks: int, model_bytes: int):
+    """Raise ConfigError if so many ranks do not fit into this machine."""
+    needed = ranks * (model_bytes + RANK_BYTES) + 5 * 24 * ranks**2
+    there = memory()
+    if needed > there:
+        advice = "fewer ranks" if not model_bytes else "fewer ranks, a smaller model, or --timing-only"
+        raise ConfigError(
+            f"--ranks {ranks}: about {needed / 2**30:,.1f} GiB of memory are needed, and this machine has "
+            f"{there / 2**30:,.1f} GiB: {advice}"
+        )
+
+
+def memory() -> float:
+    """Bytes of memory that this process may use."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limits.append(int(Path(path).read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return min(limits, default=math.inf)

@@ -1,0 +1,66 @@
+"""Training in simulated time against training on real MPI: the same numbers."""
+
+import pytest
+import torch
+
+from grsgd.algorithms import ALGORITHMS
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.control import Control
+from grsgd.config import ConfigError, parse
+from grsgd.simulate.network import NetworkSpec
+from grsgd.simulate.run import Simulation
+from grsgd.train import Trainer, build_model, load_data
+
+SYNCHRONOUS = sorted(name for name, algorithm in ALGORITHMS.items() if algorithm.synchronous)
+
+
+def config(name):
+    return parse(
+        {
+            "algorithm": {"name": name},
+            "model": {"name": "mlp", "hidden": [8]},
+            "data": {"name": "synthetic", "samples": 200, "shape": [1, 6, 6], "classes": 4, "batch_size": 8},
+            "optimizer": {"lr": 0.05, "momentum": 0.9},
+            "train": {"steps": 25, "snapshots": 5},
+            "device": "cpu",
+            "seed": 3,
+        }
+    )
+
+
+def trained(world, driver, config) -> Trainer:
+    """This rank's trainer after a run on real MPI."""
+    dataset = load_data(config)
+    model = build_model(config, dataset, torch.device("cpu"))
+    comm, aside, control = (Communicator(world.Dup()) for _ in range(3))
+    trainer = Trainer(config, dataset, model, comm, aside, Control(control), driver)
+    driver.run(trainer.same_start())
+    world.Barrier()
+    assert driver.run(trainer.train()) == "steps"
+    return trainer
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("eager_bytes", [0, 65536])
+def test_the_simulated_model_is_the_real_one(world, driver, name, eager_bytes):
+    """Bit for bit, and so are losses and traffic."""
+    chosen = config(name)
+    try:
+        chosen.check_ranks(world.size)
+    except ConfigError:
+        pytest.skip(f"{name} refuses {world.size} ranks")
+    real = trained(world, driver, chosen)
+    network = NetworkSpec(bandwidth="inf bit", latency="0 s", eager_bytes=eager_bytes)
+    simulation = Simulation(chosen, world.size, network, "constant:0.01")
+    assert simulation.train() == "steps"
+    simulated = simulation.trainers[world.rank]
+    assert simulated.comm.rank == world.rank
+    assert torch.equal(simulated.replica.params.tensor, real.replica.params.tensor)
+    assert torch.equal(simulated.replica.buffers.tensor, real.replica.buffers.tensor)
+    assert [moment.train_loss for moment in simulated.snapshots.moments] == [
+        moment.train_loss for moment in real.snapshots.moments
+    ]
+    for what in ("sent", "messages", "headers"):
+        assert (getattr(simulated.comm.traffic, what) == getattr(real.comm.traffic, what)).all()
+    assert simulated.comm.traffic.sent_once == real.comm.traffic.sent_once
+    assert simulated.measured.steps == real.measured.steps == 25

@@ -1,0 +1,148 @@
+"""``grsgd calibrate`` as users start it: alone, on several ranks, without a launcher, with wrong input."""
+
+import os
+import subprocess
+
+import pytest
+from launcher import ENVIRONMENT, ROOT, bin_of, mpiexec
+
+from grsgd import launch, load_run
+from grsgd.calibrate import Calibration, Pair, find_mpiexec, network_file
+from grsgd.cli import main
+from grsgd.config import ConfigError, load
+from grsgd.simulate.network import network
+
+LIBRARIES = pytest.mark.parametrize("library", ["openmpi", "mpich"])
+CONFIG = """
+[algorithm]
+name = "ring_allreduce"
+[model]
+name = "mlp"
+hidden = [32]
+[data]
+name = "synthetic"
+[train]
+steps = 5
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def alone(library, *arguments):
+    return subprocess.run(
+        [bin_of(library) / "python", "-m", "grsgd", "calibrate", *arguments],
+        env=os.environ | ENVIRONMENT,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@LIBRARIES
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_measured_network_can_be_simulated(library, ranks, config, tmp_path, capsys):
+    file, out = tmp_path / "network.toml", tmp_path / "run.h5"
+    arguments = ["-m", "grsgd", "calibrate", config, "--steps", 6, "--out", file]
+    code, output = mpiexec(library, ranks, arguments, timeout=120)
+    assert code == 0 and output.splitlines()[-1] == str(file), output
+    plausible(network(None, str(file)))
+    assert main(["simulate", str(config), "--topology", str(file), "--ranks", "4", "--out", str(out)]) == 0
+    assert load_run(out).ranks["compute_seconds"].min() > 0
+    assert capsys.readouterr().err == ""
+
+
+@LIBRARIES
+def test_alone_it_starts_two_ranks(library, config, tmp_path):
+    file = tmp_path / "network.toml"
+    done = alone(library, config, "--steps", "6", "--out", file)
+    assert done.returncode == 0 and not done.stderr and "1 pair" in done.stdout, done
+    plausible(network(None, str(file)))
+    text = file.read_text()
+    assert f"grsgd calibrate {config} --steps 6 --out {file}\n" in text and "UTC" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["network.toml", "run.toml"]
+
+
+def plausible(spec):
+    assert 1e-8 < spec.latency < 1 and 1e5 < spec.bandwidth < 1e12
+    assert 0 < spec.compute.median < 10 and spec.compute.what == "mlp on synthetic, batch size 16, float32"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--steps", "1"], "--steps 1: must be 2 or more"),
+        (["--set", "model.name=vgg"], "vgg"),
+        (["--set", "data.name=cifar-10"], "data_batch_1"),
+        (["--out", "missing/network.toml"], "missing"),
+    ],
+)
+def test_wrong_input_is_one_line(arguments, named, config, tmp_path):
+    done = alone("openmpi", config, "--data-dir", tmp_path, "--out", tmp_path / "network.toml", *arguments)
+    assert done.returncode == 2 and done.stdout == "", done
+    assert done.stderr.startswith("grsgd: error: ") and done.stderr.count("\n") == 1 and named in done.stderr
+    assert list(tmp_path.iterdir()) == [config]
+
+
+def test_wrong_input_on_several_ranks_is_one_line(config, tmp_path):
+    code, output = mpiexec("openmpi", 2, ["-m", "grsgd", "calibrate", config, "--set", "model.name=vgg"])
+    assert code == 2 and output.count("grsgd: error:") == 1 and "Traceback" not in output, output
+
+
+def test_no_mpiexec(config, tmp_path, monkeypatch):
+    """A Python without an ``mpiexec`` beside it, and none on PATH."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    monkeypatch.setattr("sys.executable", str(python))
+    monkeypatch.setenv("PATH", str(python.parent))
+    with pytest.raises(ConfigError, match="no mpiexec in .* or on PATH") as refused:
+        find_mpiexec()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo ----; echo no slots; exit 3", "exit code 3; it said: no slots"),
+        ("exit 0", "two ranks that do not see each other; it said: nothing"),
+        ("sleep 60", "no end within 0.5 s"),
+    ],
+)
+def test_mpiexec_that_fails(script, reason, tmp_path, monkeypatch):
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text(f"#!/bin/sh\n{script}\n")
+    launcher.chmod(0o755)
+    monkeypatch.setattr("grsgd.calibrate.find_mpiexec", lambda: str(launcher))
+    monkeypatch.setattr("grsgd.calibrate.STARTS_AGAIN_SECONDS", 0.5 if "sleep" in script else 30.0)
+    from grsgd.calibrate import pairs_of_two_ranks
+
+    with pytest.raises(launch.UsageError, match=reason) as refused:
+        pairs_of_two_ranks()
+    assert "\n" not in str(refused.value)
+
+
+def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "library", lambda: "MPI")
+    pairs = [Pair((0, 1), 10e-6, 1e9), Pair((1, 2), 11e-6, 0.5e9), Pair((2, 3), 30e-6, 1.1e9), Pair((3, 0), 10e-6, 3e9)]
+    measured = Calibration(pairs, [(0.01, 0.1), (0.011, 0.1), (0.019, 0.1), (0.01, 0.1)], ["a", "a", "b", "b"], False)
+    (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
+    spec = network(None, str(tmp_path / "network.toml"))
+    assert spec.bandwidth == pytest.approx(1.05e9) and spec.latency == pytest.approx(10.5e-6)
+    assert [(link.source, link.dest, link.both_ways) for link in spec.link] == [
+        (1, 2, True),
+        (2, 3, True),
+        (3, 0, True),
+    ]
+    for pair in pairs:
+        ends = (*pair.ranks, *pair.ranks[::-1])
+        for source, dest in (ends[:2], ends[2:]):
+            ports = min(spec.port_bandwidth(source), spec.port_bandwidth(dest))
+            assert min(ports, spec.link_bandwidth(source, dest)) == pytest.approx(pair.bandwidth, rel=0.2)
+            assert spec.link_latency(source, dest) == pytest.approx(pair.latency, rel=0.2)
+    assert spec.compute.slowdown == {2: pytest.approx(0.019 / 0.0105, rel=1e-2)}
+    assert spec.compute.median == pytest.approx(0.0105)

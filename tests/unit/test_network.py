@@ -1,0 +1,146 @@
+"""What a network is read from: rates, times, and TOML files; and what is refused, in one line."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grsgd.config import ConfigError
+from grsgd.simulate.compute import ComputeTime, parse
+from grsgd.simulate.network import MissingLink, as_duration, as_rate, duration, network, rate
+
+BASE = 'bandwidth = "8gbit"\nlatency = "5us"\n'
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a topology file; returns its path."""
+
+    def write(text):
+        path = tmp_path / "network.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8bit", 1.0),
+        ("1gbit", 125e6),
+        ("2.5Gbit", 312.5e6),
+        (" 100 mbit ", 12.5e6),
+        ("1e3kbit", 125e3),
+        ("1tbit", 125e9),
+    ],
+)
+def test_rate(text, value):
+    assert rate(text) == pytest.approx(value, rel=1e-15)
+
+
+@pytest.mark.parametrize(("text", "value"), [("50us", 50e-6), ("0s", 0.0), ("1.5ms", 1.5e-3), ("20 ns", 20e-9)])
+def test_duration(text, value):
+    assert duration(text) == pytest.approx(value, rel=1e-15)
+
+
+def test_no_limit():
+    assert rate("inf bit") == math.inf
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "reason"),
+    [
+        (rate, "1foo", "unknown unit 'foo'; allowed: bit, kbit, mbit, gbit, tbit"),
+        (rate, "1", "no unit; allowed: bit"),
+        (rate, "fast", "not a number with a unit"),
+        (rate, "", "not a number with a unit"),
+        (rate, "1..2gbit", "'1..2' is not a number"),
+        (rate, "0gbit", "must be positive"),
+        (rate, "-1gbit", "must be positive"),
+        (rate, "nan gbit", "not a number"),
+        (duration, "-5us", "must be 0 or more"),
+        (duration, "inf s", "finite"),
+        (duration, "5m", "unknown unit 'm'; allowed: ns, us, ms, s"),
+    ],
+)
+def test_wrong_quantity(function, text, reason):
+    with pytest.raises(ValueError, match=f"(rate|time) '{text}'.*") as refused:
+        function(text)
+    assert reason in str(refused.value)
+
+
+@given(st.floats(1e-3, 1e13), st.floats(1e-12, 1e4))
+def test_written_quantities_are_read_again(bytes_per_second, seconds):
+    assert rate(as_rate(bytes_per_second)) == pytest.approx(bytes_per_second, rel=1e-3)
+    assert duration(as_duration(seconds)) == pytest.approx(seconds, rel=1e-3)
+
+
+def test_written_quantities():
+    assert as_rate(401e6) == "3.208gbit" and as_duration(41.23e-6) == "41.23us" and as_duration(0.0) == "0ns"
+    assert as_duration(12345.6) == "12346s"
+
+
+@pytest.mark.parametrize("medium", ["switch", "shared"])
+def test_defaults_of_the_command_line(medium):
+    spec = network(None, medium)
+    assert spec.medium == medium and not spec.multicast
+    assert (spec.bandwidth, spec.latency) == pytest.approx((125e6, 50e-6))
+    assert network("2gbit,1ms", medium).bandwidth == 250e6
+
+
+def test_file(file):
+    spec = network(
+        None,
+        file(
+            BASE
+            + 'multicast = true\n[[link]]\nfrom = 0\nto = 1\nlatency = "1ms"\nboth_ways = true\n'
+            + '[[link]]\nfrom = 1\nto = 2\nbandwidth = "1gbit"\n[[port]]\nrank = 2\nbandwidth = "4gbit"\n'
+            + "[compute]\nmedian = 0.01\nslowdown = { 1 = 2.0 }\n"
+        ),
+    )
+    assert spec.multicast and spec.port_bandwidth(0) == 1e9 and spec.port_bandwidth(2) == 5e8
+    assert spec.link_latency(0, 1) == spec.link_latency(1, 0) == pytest.approx(1e-3)
+    assert spec.link_latency(1, 2) == pytest.approx(5e-6)
+    assert spec.link_bandwidth(1, 2) == 125e6 and spec.link_bandwidth(2, 1) == math.inf
+    assert spec.compute.slowdown == {1: 2.0}
+    spec.check_ranks(3)
+    for ranks, named in ((2, "link from 1 to 2"), (1, "link from 0 to 1")):
+        with pytest.raises(ConfigError, match=f"{named}: there are {ranks} ranks; allowed: 0 to {ranks - 1}"):
+            spec.check_ranks(ranks)
+
+
+def test_command_line_replaces_what_the_file_says(file):
+    spec = network("1gbit,1us", file(BASE + "multicast = true\n"))
+    assert (spec.bandwidth, spec.latency) == pytest.approx((125e6, 1e-6)) and spec.multicast
+
+
+def test_only_links(file):
+    spec = network(None, file('medium = "links"\n' + BASE + "[[link]]\nfrom = 0\nto = 1\n"))
+    assert spec.link_latency(0, 1) == spec.link_latency(3, 3) == pytest.approx(5e-6)
+    with pytest.raises(MissingLink, match="no link from rank 1 to rank 0; links from 1: none"):
+        spec.link_bandwidth(1, 0)
+    with pytest.raises(MissingLink, match="no link from rank 0 to rank 2; links from 0: 1"):
+        spec.link_latency(0, 2)
+
+
+def test_slower_ranks():
+    compute = ComputeTime(2.0, slowdown={1: 1.5})
+    assert [compute(rank, 0) for rank in range(3)] == [2.0, 3.0, 2.0]
+    assert str(compute) == "constant:2.0, slowdown { 1 = 1.5 }"
+    random = ComputeTime(2.0, 0.3, seed=4), ComputeTime(2.0, 0.3, seed=4, slowdown={1: 1.5})
+    assert random[1](1, 7) == pytest.approx(1.5 * random[0](1, 7)) and random[1](0, 7) == random[0](0, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("constant:0", ("constant", [0.0])),
+        ("lognormal:0.1,0.2", ("lognormal", [0.1, 0.2])),
+        ("flops:1e12", ("flops", [1e12])),
+        ("measured", ("measured", [])),
+    ],
+)
+def test_compute_forms(text, read):
+    assert parse(text) == read

@@ -1,0 +1,415 @@
+"""Whole runs in simulated time."""
+
+import ast
+import gc
+import weakref
+from collections import Counter
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated import letters, letters_under_way, network_of, seeded
+
+import grsgd
+from grsgd.algorithms import ALGORITHMS
+from grsgd.config import ConfigError, parse
+from grsgd.results import load_run
+from grsgd.simulate.run import LOSS_COLUMNS, Simulation, simulate
+
+STEP = 0.01
+CONSTANT = f"constant:{STEP}"
+MODEL_BYTES = 4 * (16 * 2 + 2)
+WALL = {"started", "wall_seconds"}
+"""Attributes of a run file that say when it was made and how long that took."""
+
+SLOW = dict(bandwidth="1 mbit", latency="1 ms", eager_bytes=64)
+"""A message of a model takes about as long as a tenth of a step, and is a long one."""
+
+
+def config(algorithm, steps=8, **sections):
+    """A linear classifier of 34 parameters on images of 4 x 4 pixels. ``algorithm``: a name, or a section."""
+    content = {
+        "algorithm": algorithm if isinstance(algorithm, dict) else {"name": algorithm},
+        "model": {"name": "mlp", "hidden": []},
+        "data": {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 4},
+        "optimizer": {"lr": 0.05, "momentum": 0.9},
+        "train": {"steps": steps, "snapshots": 4},
+        "device": "cpu",
+    }
+    return parse(content | sections)
+
+
+def simulation(algorithm, ranks, network=None, compute=CONSTANT, timing_only=False, **sections):
+    return Simulation(config(algorithm, **sections), ranks, network or network_of(**SLOW), compute, timing_only)
+
+
+def record_steps(job: Simulation) -> list[list[float]]:
+    """The times at which each rank ends a step, filled in while the simulation runs."""
+    times = [[] for _ in job.trainers]
+    for trainer, own in zip(job.trainers, times, strict=True):
+        trainer.on_step = lambda loss, own=own: own.append(job.env.now)
+    return times
+
+
+def content(path) -> dict:
+    """All of a run file: attributes and datasets, bytes and all, but for what depends on the wall clock."""
+    found = {}
+
+    def visit(name, item):
+        found.update({(name, key): str(value) for key, value in item.attrs.items() if key not in WALL})
+        if isinstance(item, h5py.Dataset):
+            found[name] = (item.dtype.str, item.shape, item[()].tobytes())
+
+    with h5py.File(path) as file:
+        visit("", file)
+        file.visititems(visit)
+    return found
+
+
+# ---- every algorithm
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_runs(name, n, tmp_path):
+    chosen = config(name, steps=30)
+    try:
+        chosen.check_ranks(n)
+    except ConfigError:
+        pytest.skip(f"{name} refuses {n} ranks")
+    assert simulate(chosen, n, network_of(**SLOW), tmp_path / "run.h5", CONSTANT) == "steps"
+    run = load_run(tmp_path / "run.h5")
+    assert [run.attributes[key] for key in ("clock", "algorithm", "stopped")] == ["virtual", name, "steps"]
+    assert 30 * n <= run.ranks["steps"].sum() <= 32 * n
+    assert len(run.curve["time"]) == 4
+    assert np.isfinite(run.curve["train_loss"]).all() and np.isfinite(run.curve["test_accuracy"]).all()
+    assert run.curve["time"][-1] >= 30 * STEP * (1 - 1e-9)
+    assert run.attributes["virtual_seconds"] >= run.curve["time"][-1]
+    assert (run.traffic["sent"].sum() > 0) == (n > 1)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_all_replicas_are_equal_in_the_end(name, n):
+    job = simulation(name, n)
+    assert job.train() == "steps"
+    models = [trainer.replica.params.array for trainer in job.trainers]
+    assert all((model == models[0]).all() for model in models)
+    assert np.isfinite(models[0]).all()
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_ends_by_the_clock(name):
+    job = simulation(name, 3, train={"seconds": 0.2, "snapshots": 4})
+    assert job.train() == "seconds"
+    for trainer in job.trainers:
+        assert 0.2 <= trainer.snapshots.moments[-1].time < 0.4
+
+
+def test_one_rank_is_a_plain_loop():
+    """The simulated training is the training: the same batches, the same model."""
+    job = simulation("grsgd", 1)
+    (trainer,) = job.trainers
+    other = simulation("ring_allreduce", 1).trainers[0]
+    job.train()
+    for _ in range(8):
+        other.gradient()
+        other.algorithm.optimizer.step()
+    assert torch.equal(trainer.replica.params.tensor, other.replica.params.tensor)
+    assert trainer.measured.compute_seconds == pytest.approx(8 * STEP)
+
+
+def test_algorithms_know_nothing_of_the_simulator():
+    """No import, and not a word in the code; docstrings and comments may speak of it."""
+    root = Path(grsgd.__file__).parent
+    files = sorted([*(root / "algorithms").glob("*.py"), *(root / "comm").glob("*.py")])
+    assert len(files) > 10
+    for file in files:
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list):
+                strings = [part for part in body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
+                node.body = [part for part in body if part not in strings] or [ast.Pass()]
+        assert "simulat" not in ast.unparse(tree).lower(), file
+
+
+# ---- repeatable
+
+
+STRAGGLERS = {
+    "slowdown": {0: 1.5},
+    "tail": {1: {"probability": 0.3, "seconds": 0.02}},
+    "pause": {2: {"every": 3, "seconds": 0.03}},
+}
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_equal_seeds_make_equal_run_files(name, tmp_path):
+    """With random computing times and all kinds of stragglers, and whatever state torch's generator is in."""
+    for number in range(2):
+        torch.manual_seed(number)
+        chosen = config(name, stragglers=STRAGGLERS)
+        simulate(chosen, 3, network_of(**SLOW), tmp_path / f"{number}.h5", "lognormal:0.01,0.5")
+    first, second = (content(tmp_path / f"{number}.h5") for number in range(2))
+    assert {key for key in first if first[key] != second.get(key)} == set()
+    assert first.keys() == second.keys()
+    simulate(config(name, stragglers=STRAGGLERS, seed=2), 3, network_of(**SLOW), tmp_path / "other.h5", "constant:0.01")
+    assert content(tmp_path / "other.h5")["curve/train_loss"] != first["curve/train_loss"]
+
+
+def test_dropout_differs_between_ranks_and_not_between_runs():
+    class Dropout(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model, self.seen = model, []
+
+        def forward(self, x):
+            mask = torch.nn.functional.dropout(torch.ones(20), 0.5)
+            self.seen.append(tuple(mask.tolist()))
+            return self.model(x)
+
+    masks = []
+    for _ in range(2):
+        job = simulation("grsgd", 3, compute="lognormal:0.01,0.5")
+        for trainer in job.trainers:
+            trainer.replica.model = Dropout(trainer.replica.model)
+        job.train()
+        masks.append([trainer.replica.model.seen for trainer in job.trainers])
+    assert masks[0] == masks[1]
+    assert len({own[0] for own in masks[0]}) == 3
+
+
+def test_computing_times_are_the_same_for_every_algorithm():
+    """Each rank's k-th step takes what (seed, rank, k) says."""
+    seconds = []
+    for name in ("grsgd", "ring_allreduce"):
+        job = simulation(name, 3, compute="lognormal:0.01,0.5")
+        times = record_steps(job)
+        job.train()
+        seconds.append([np.diff([0, *own]) for own in times])
+    for rank in range(3):
+        expected = [job.compute(rank, k) for k in range(8)]
+        assert len(set(expected)) == 8
+        np.testing.assert_allclose(seconds[0][rank][1:6], expected[1:6], rtol=1e-9)  # after the first broadcast
+        assert (seconds[1][rank] >= np.array(expected) - 1e-12).all()
+
+
+# ---- time alone
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_timing_only_has_the_same_times_and_traffic(name, n, tmp_path):
+    real, timing = tmp_path / "real.h5", tmp_path / "timing.h5"
+    chosen = config(name, stragglers=STRAGGLERS if n == 3 else {})
+    for path in (real, timing):
+        simulate(chosen, n, network_of(**SLOW), path, "lognormal:0.01,0.5", timing_only=path == timing)
+    with_content, without = content(real), content(timing)
+    missing = {f"curve/{column}" for column in LOSS_COLUMNS}
+    assert missing <= with_content.keys()
+    assert {name for name in with_content if isinstance(name, str)} - without.keys() == missing
+    for name in without:
+        if isinstance(name, str):
+            assert without[name] == with_content[name], name
+    attributes = [key for _, key in (key for key in without if isinstance(key, tuple) and key[0] == "")]
+    differing = {key for key in attributes if without["", key] != with_content["", key]}
+    assert differing == {"timing_only", "device", "final_test_accuracy"}
+
+
+def test_timing_only_takes_no_memory_for_models():
+    """A model of 4 GB on 50 ranks."""
+    job = simulation(
+        "ring_allreduce",
+        50,
+        network_of(bandwidth="1 gbit", latency="50 us"),
+        timing_only=True,
+        model={"name": "mlp", "hidden": [30_000, 30_000]},
+        steps=1,
+    )
+    M = job.trainers[0].replica.nbytes
+    assert M > 3.6e9
+    for trainer in job.trainers:  # pieces of a megabyte would be many messages
+        trainer.algorithm.step = trainer.algorithm.update
+    job.train()
+    assert job.trainers[0].measured.compute_seconds == pytest.approx(STEP)
+
+
+# ---- stragglers
+
+
+def alone(algorithm, steps=20, **sections):
+    job = simulation(algorithm, 4, steps=steps, **sections)
+    times = record_steps(job)
+    job.train()
+    return job, times
+
+
+@settings(seeded, max_examples=15)
+@given(
+    seconds=st.floats(1e-4, 100.0),
+    every=st.integers(1, 6),
+    rank=st.integers(0, 3),
+    policy=st.sampled_from(["succ", "alt", "rand2"]),
+    full=st.sampled_from(["hold", "merge"]),
+    eager_bytes=st.sampled_from([0, 65536]),
+)
+def test_grsgd_waits_for_nobody(seconds, every, rank, policy, full, eager_bytes):
+    """One rank is suspended again and again, for however long: the others' steps take exactly their own time."""
+    job = simulation(
+        {"name": "grsgd", "policy": policy, "inbox_full": full},
+        4,
+        network_of(**SLOW | {"eager_bytes": eager_bytes}),
+        steps=20,
+        stragglers={"pause": {rank: {"every": every, "seconds": seconds}}},
+    )
+    times = record_steps(job)
+    assert job.train() == "steps"
+    for number, (trainer, own) in enumerate(zip(job.trainers, times, strict=True)):
+        if number != rank:
+            expected = np.add.accumulate(np.full(len(own), STEP))
+            np.testing.assert_allclose(own, times[number][0] - STEP + expected, rtol=0, atol=1e-9)
+            assert len(own) >= 20
+        assert trainer.measured.wait_seconds == 0.0
+        assert trainer.measured.communicate_seconds == 0.0
+
+
+@settings(seeded, max_examples=10)
+@given(
+    seconds=st.floats(1e-4, 1.0),
+    policy=st.sampled_from(["succ", "alt", "rand2"]),
+    full=st.sampled_from(["hold", "merge"]),
+    eager_bytes=st.sampled_from([0, 65536]),
+    sigma=st.floats(0.0, 1.0),
+)
+def test_grsgd_loses_no_weight(seconds, policy, full, eager_bytes, sigma):
+    """After every single event the weights of all ranks and letters sum to n."""
+    job = simulation(
+        {"name": "grsgd", "policy": policy, "inbox_full": full},
+        4,
+        network_of(**SLOW | {"eager_bytes": eager_bytes}),
+        f"lognormal:{STEP},{sigma!r}",
+        steps=15,
+        stragglers={"pause": {2: {"every": 4, "seconds": seconds}}},
+    )
+    algorithms = [trainer.algorithm for trainer in job.trainers]
+    for algorithm in algorithms:
+        algorithm.average = lambda: ()  # which sets all weights to 1, one rank after the other
+    job.run(trainer.same_start() for trainer in job.trainers)
+    pairs = zip(job.drivers, job.trainers, strict=True)
+    activities = [driver.start_foreground(trainer.train()) for driver, trainer in pairs]
+    seen = Counter()
+    while not all(activity.complete for activity in activities):
+        job.env.step()
+        there = list(letters(job.world, algorithms))
+        assert abs(sum(algorithm.a for algorithm in algorithms) + sum(weight for weight, _ in there) - 4) < 1e-12
+        under_way = Counter((sending.source, sending.dest) for sending in letters_under_way(job.world))
+        assert max(under_way.values(), default=0) <= 1
+        seen[len(under_way)] += 1
+    assert seen[1] and list(letters(job.world, algorithms)) == []
+
+
+@pytest.mark.parametrize("name", ["ring_allreduce", "dpsgd", "local_sgd"])
+def test_synchronous_algorithms_slow_down_to_the_straggler(name):
+    slow = {"slowdown": {1: 5.0}}
+    _, even = alone(name)
+    job, uneven = alone(name, stragglers=slow)
+    for own in even:
+        assert own[-1] < 20 * STEP * 2
+    for own in uneven:
+        assert own[-1] > 0.7 * 20 * 5 * STEP
+    waits = [trainer.measured.wait_seconds for trainer in job.trainers]
+    assert waits[1] < 0.2 * min(waits[0], waits[2], waits[3])
+    assert waits[0] > 0.5 * 20 * 4 * STEP
+
+
+def test_an_asynchronous_algorithm_does_not():
+    _, times = alone("grsgd", stragglers={"slowdown": {1: 5.0}})
+    assert min(len(times[rank]) for rank in (0, 2, 3)) >= 3 * len(times[1])
+    assert times[0][-1] < 1.5 * 20 * STEP
+
+
+def test_slowdown_of_a_networks_computing_times():
+    """As `grsgd calibrate` writes it."""
+    spec = network_of(**SLOW, compute={"median": 0.02, "slowdown": {1: 3}})
+    job = Simulation(config("grsgd"), 2, spec)
+    times = record_steps(job)
+    job.train()
+    np.testing.assert_allclose(np.diff(times[0]), 0.02, rtol=1e-9)
+    np.testing.assert_allclose(np.diff(times[1]), 0.06, rtol=1e-9)
+
+
+# ---- the end
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_loss_that_is_no_number_stops_all_ranks(name, tmp_path):
+    job = simulation(name, 4, steps=50)
+    trainer = job.trainers[2]
+    gradient, calls = trainer.gradient, []
+
+    def poisoned():
+        calls.append(gradient())
+        return float("nan") if len(calls) == 4 else calls[-1]
+
+    trainer.gradient = poisoned
+    reason = "non-finite loss (nan) on rank 2 at step 3"
+    assert job.train() == reason
+    assert [trainer.control.reason for trainer in job.trainers] == [reason] * 4
+    assert job.env.now < 10 * STEP
+    assert max(trainer.measured.steps for trainer in job.trainers) < 10
+    qualities, final = job.evaluate()
+    assert 0 <= final.mean <= 1
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_divergence_ends_a_run(name, tmp_path):
+    chosen = config(name, optimizer={"lr": 1e38, "momentum": 0.9})
+    stopped = simulate(chosen, 3, network_of(**SLOW), tmp_path / "run.h5", CONSTANT)
+    assert stopped.startswith("non-finite loss (")
+    assert load_run(tmp_path / "run.h5").attributes["stopped"] == stopped
+
+
+def test_an_error_on_a_rank_says_which():
+    job = simulation("grsgd", 3)
+
+    def broken():
+        raise OSError("no such image")
+
+    job.trainers[1].gradient = broken
+    with pytest.raises(OSError, match="no such image") as caught:
+        job.train()
+    assert any("on simulated rank 1 at " in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    "ranks, options, reason",
+    [
+        (2, {"stragglers": {"slowdown": {2: 2.0}}}, "rank 2 in a job of 2"),
+        (2, {"algorithm": {"name": "grsgd", "rho": 3}}, "rho = 3 with 2 ranks"),
+        (10**6, {"model": {"name": "mlp"}}, "of memory are needed, and this machine has .* GiB: fewer ranks"),
+    ],
+)
+def test_refusals(ranks, options, reason):
+    with pytest.raises(ConfigError, match=reason):
+        Simulation(config(**{"algorithm": "grsgd"} | options), ranks, network_of(**SLOW), CONSTANT)
+
+
+def test_links_of_ranks_that_are_not_there():
+    spec = network_of(link=[{"from": 0, "to": 7}], name="net.toml")
+    with pytest.raises(ConfigError, match="net.toml: link from 0 to 7: there are 3 ranks; allowed: 0 to 2"):
+        Simulation(config("grsgd"), 3, spec, CONSTANT)
+
+
+def test_a_simulation_leaves_no_memory_behind():
+    """Many may follow one another in one process."""
+    job = simulation("grsgd", 3)
+    job.train()
+    gone = weakref.ref(job.trainers[0].replica)
+    del job
+    gc.collect()
+    assert gone() is None
