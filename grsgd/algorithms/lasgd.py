@@ -1,0 +1,174 @@
+"""LASGD: locally asynchronous SGD, all-reduce in the background of local training (Avidor, Tal-Israel 2022)."""
+
+import threading
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from grsgd.algorithms.base import Algorithm, Options
+from grsgd.comm.allreduce import ALLREDUCE, halving_doubling_allreduce
+from grsgd.comm.pollables import Until
+
+WORD = 4
+"""Tag of the word by which the ranks agree on the last round."""
+
+
+class LASGDOptions(Options):
+    """The paper's method section could not be had: all of these are inferred (docs/algorithms.md)."""
+
+    merge: Literal["delta", "overwrite", "cocod", "anchor"] = Field(
+        "delta", description="what a round's average does to the model that has trained on meanwhile"
+    )
+    Hmin: int = Field(1, ge=1, description="local steps between two snapshots, at least (cocod: exactly)")
+    Hmax: int | None = Field(None, ge=1, description="training waits rather than go further beyond a snapshot")
+    warmup: int = Field(0, ge=0, description="wait for the average after each of the first so many steps")
+    resync: int = Field(
+        1000, ge=0, description="every so many rounds training waits and all models become equal; 0: never"
+    )
+    alpha: float = Field(0.6, ge=0, le=1, description="anchor: pull towards the anchor")
+    beta: float = Field(0.7, ge=0, lt=1, description="anchor: slow momentum of the anchor")
+    variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
+
+    @model_validator(mode="after")
+    def fits(self):
+        if self.Hmax is not None and self.Hmax < self.Hmin:
+            raise ValueError(f"Hmax = {self.Hmax}: must not be less than Hmin = {self.Hmin}")
+        return self
+
+
+class LASGD(Algorithm, name="lasgd"):
+    """Two activities share the model x; h counts local steps::
+
+        trainer:       x = x - eta grad(x);  h = h + 1                          # never waits
+
+        communicator:  wait until h - h_last >= Hmin
+                       s = x;  h_last = h
+                       a = allreduce(s) / n                                     # while the trainer goes on
+                       x = x + (a - s)
+
+    So x becomes the average plus everything that this rank has learnt meanwhile: the mean of all models changes by
+    gradients only, and only the ranks' disagreement is reduced late. Other merges: ``overwrite``, x = a, forgets the
+    steps taken meanwhile; ``cocod`` (CoCoD-SGD) merges exactly Hmin steps after the snapshot and waits for the average
+    if it is not there; ``anchor`` (Overlap-Local-SGD) pulls x towards an anchor z at each snapshot, and moves z to
+    the average with slow momentum.
+
+    An all-reduce ends when the last rank has joined. A slow rank joins in its background, so the others' training
+    never waits for it, their rounds do. Sends 2(n-1)/(n Hmin) M a rank and step, less when rounds take longer than
+    Hmin steps.
+    """
+
+    paper = (
+        "Avidor, Tal-Israel 2022, Locally asynchronous SGD; cocod: Shen et al. 2019, Faster distributed deep net "
+        "training; anchor: Wang, Liang, Joshi 2020, Overlap Local-SGD"
+    )
+    synchronous = False
+    in_background = True
+    Options = LASGDOptions
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.h = self.h_last = 0
+        self.rounds = 0
+        self.ended = self.at_rest = self.in_flight = False
+        self.lock = threading.Lock()
+        self.flats = [self.x] + ([self.replica.buffers] if self.replica.buffers.array.size else [])
+        self.s = [flat.like() for flat in self.flats]
+        self.a = [flat.like() for flat in self.flats]
+        if self.options.merge == "anchor":
+            self.z = [flat.like().tensor for flat in self.flats]
+            self.v = [flat.like().tensor for flat in self.flats]
+
+    # ---- the trainer
+
+    def start(self):
+        if self.options.merge == "anchor":
+            for z, flat in zip(self.z, self.flats, strict=True):
+                z.copy_(flat.tensor)
+        if self.comm.size > 1:
+            self.communicator = self.driver.start(self.communicate())
+
+    def step(self):
+        with self.lock:
+            self.update()
+            self.h += 1
+        if self.comm.size > 1 and self.must_wait():
+            self.at_rest = True
+            yield Until(lambda: not self.must_wait(), "the average of all models")
+            self.at_rest = False
+
+    def must_wait(self) -> bool:
+        """Whether training may not go on before the communicator has."""
+        options = self.options
+        with self.lock:
+            ahead = self.h - self.h_last
+            if self.is_blocking():
+                return self.in_flight or ahead >= self.due()
+            limit = options.Hmin if options.merge == "cocod" else options.Hmax
+            return limit is not None and ahead >= limit
+
+    def is_blocking(self) -> bool:
+        """Whether training waits for the average of this round and takes it as it is; the same on all ranks."""
+        warmup, resync = self.options.warmup, self.options.resync
+        return self.rounds < warmup or (resync > 0 and (self.rounds + 1) % resync == 0)
+
+    def drain(self):
+        self.ended = self.at_rest = True
+        if self.comm.size > 1:
+            yield self.communicator
+
+    # ---- the communicator
+
+    def communicate(self):
+        """Background schedule: rounds until all ranks have ended. A rank that has ended still joins the others'."""
+        options, n = self.options, self.comm.size
+        while True:
+            yield Until(lambda: self.h - self.h_last >= self.due() or self.ended, "local steps to average")
+            if (yield from self.all_ended()):
+                return
+            if self.is_blocking():
+                yield Until(lambda: self.at_rest, "the end of this rank's step")
+            self.snapshot()
+            for a in self.a:
+                yield from ALLREDUCE[options.variant](self.comm, a.array, scale=1 / n)
+            if options.merge == "cocod" and not self.is_blocking():
+                yield Until(lambda: self.h - self.h_last >= self.due() or self.ended, "the step at which to merge")
+            self.merge()
+
+    def due(self) -> int:
+        return 1 if self.rounds < self.options.warmup else self.options.Hmin
+
+    def all_ended(self):
+        """Schedule: whether every rank has ended its training, the same answer on all ranks."""
+        word = np.array([float(self.ended)])
+        yield from halving_doubling_allreduce(self.aside, word, WORD)
+        return word[0] == self.comm.size
+
+    def snapshot(self):
+        with self.lock:
+            if self.options.merge == "anchor" and not self.is_blocking():
+                for flat, z in zip(self.flats, self.z, strict=True):
+                    flat.tensor.lerp_(z, self.options.alpha)
+            for flat, s in zip(self.flats, self.s, strict=True):
+                s.tensor.copy_(flat.tensor)
+            self.h_last = self.h
+            self.in_flight = True
+        for s, a in zip(self.s, self.a, strict=True):
+            a.tensor.copy_(s.tensor)
+
+    def merge(self):
+        with self.lock:
+            flight, merge = self.h - self.h_last, self.options.merge
+            if merge == "anchor":
+                for z, v, a in zip(self.z, self.v, self.a, strict=True):
+                    v.mul_(self.options.beta).add_(a.tensor - z)
+                    z.add_(v)
+            if self.is_blocking() or merge == "overwrite" or (flight == 0 and merge != "anchor"):
+                for flat, a in zip(self.flats, self.a, strict=True):
+                    flat.tensor.copy_(a.tensor)
+            elif merge != "anchor":
+                for flat, s, a in zip(self.flats, self.s, self.a, strict=True):
+                    flat.tensor.add_(a.tensor.sub_(s.tensor))
+            self.staleness[flight] += 1
+            self.rounds += 1
+            self.in_flight = False

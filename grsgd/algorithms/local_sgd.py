@@ -1,0 +1,66 @@
+"""Local SGD, with the outer step of SlowMo or BMUF, and post-local SGD."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from grsgd.algorithms.base import Algorithm, Options
+from grsgd.comm.allreduce import ALLREDUCE
+
+
+class LocalSGDOptions(Options):
+    H: int = Field(8, ge=1, description="local steps between two averages")
+    post_local: int = Field(0, ge=0, description="average after each of the first so many steps (post-local SGD)")
+    beta: float = Field(0.0, ge=0, lt=1, description="slow momentum of the outer step; SlowMo's is 0.7")
+    alpha: float = Field(1.0, gt=0, description="slow learning rate of the outer step")
+    variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
+
+
+class LocalSGD(Algorithm, name="local_sgd"):
+    """Each rank takes H steps of its own, then all average their models::
+
+        x = x - eta grad(x);  k = k + 1
+        if k % H == 0:
+            xbar = allreduce(x) / n
+            u = beta u + (x_prev - xbar) / eta          # SlowMo, BMUF: momentum of the averages
+            x = x_prev - alpha eta u;  x_prev = x
+
+    beta = 0 and alpha = 1, the default, make the outer step x = xbar. Momentum of the local optimizer stays local.
+    Sends 2(n-1)/(nH) M a rank and step (ring). Every H steps waits for the slowest rank.
+    """
+
+    paper = (
+        "Stich 2019, Local SGD converges fast and communicates little; post-local: Lin, Stich, Patel, Jaggi 2020; "
+        "SlowMo: Wang, Tantia, Ballas, Rabbat 2020; BMUF: Chen, Huo 2016"
+    )
+    synchronous = True
+    Options = LocalSGDOptions
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.k = 0
+        self.slow = self.options.beta != 0 or self.options.alpha != 1
+        if self.slow:
+            self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
+
+    def start(self):
+        if self.slow:
+            self.x_prev.copy_(self.x.tensor)
+
+    def step(self):
+        self.update()
+        self.k += 1
+        if self.comm.size > 1 and (self.k % self.options.H == 0 or self.k <= self.options.post_local):
+            for flat in (self.x, self.replica.buffers):
+                yield from ALLREDUCE[self.options.variant](self.comm, flat.array, scale=1 / self.comm.size)
+            if self.slow:
+                self.outer_step()
+
+    def outer_step(self):
+        xbar, x_prev, u = self.x.tensor, self.x_prev, self.u
+        eta = self.optimizer.param_groups[0]["lr"]
+        if eta == 0:  # the first step of a warm-up: nobody has moved
+            return
+        u.mul_(self.options.beta).add_(x_prev - xbar, alpha=1 / eta)
+        x_prev.sub_(u, alpha=self.options.alpha * eta)
+        self.x.tensor.copy_(x_prev)

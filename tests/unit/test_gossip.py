@@ -1,0 +1,388 @@
+"""Gossiping SGD in simulated time, against dense references: all models in one float64 matrix."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated import Ranks, seeded
+
+from grsgd.algorithms import ALGORITHMS
+from grsgd.comm.pollables import Compute
+from grsgd.replica import Replica
+from grsgd.simulate.compute import ComputeTime
+from grsgd.simulate.driver import Driver
+
+SIZE, STEPS = 12, 20
+RATE, MOMENTUM = 0.05, 0.9
+
+
+class Quadratic(torch.nn.Module):
+    """Loss |x - b_step|^2 / 2 of one rank; two layers."""
+
+    def __init__(self, rank):
+        super().__init__()
+        start = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
+        self.layers = torch.nn.ParameterList([torch.nn.Parameter(part.clone()) for part in start.split([SIZE - 3, 3])])
+        self.rank = rank
+
+    def forward(self, step):
+        return (torch.cat(list(self.layers)) - torch.from_numpy(target(self.rank, step))).square().sum() / 2
+
+
+def target(rank, step):
+    return 3 + np.random.default_rng((rank, step)).standard_normal(SIZE)
+
+
+class Job:
+    """``n`` ranks that train with one algorithm; ``latencies``: the seed of random ones, None for none."""
+
+    def __init__(self, name, n, compute=None, latencies=None, rate=RATE, momentum=MOMENTUM, schedule=None, **options):
+        compute = compute or ComputeTime(1e-3)
+        random = None if latencies is None else np.random.default_rng(latencies)
+        self.simulated = Ranks(n, random=random, driver=lambda env, rank: Driver(env, rank, compute))
+        self.schedule = schedule or (lambda step: 1.0)
+        self.rate = rate
+        cls = ALGORITHMS[name]
+        self.ranks = []
+        for comm, aside, driver in zip(
+            self.simulated.comms, self.simulated.world.communicators(), self.simulated.drivers, strict=True
+        ):
+            model = Quadratic(comm.rank)
+            replica = Replica(model, flat_gradients=False)
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+            self.ranks.append(cls(cls.Options(**options), replica, optimizer, comm, aside, driver, 7))
+        self.M = self.ranks[0].replica.nbytes
+        self.trajectories = [[] for _ in self.ranks]
+
+    def scatter(self):
+        """Give every rank a model of its own."""
+        for rank in self.ranks:
+            rank.x.array[:] = np.random.default_rng(rank.comm.rank).standard_normal(SIZE)
+
+    def train(self, steps=STEPS, after_step=lambda rank: None):
+        """``steps``: of all ranks, or a list with those of each."""
+        steps = steps if isinstance(steps, list) else [steps] * len(self.ranks)
+        schedules = [self.trains(rank, count, after_step) for rank, count in zip(self.ranks, steps, strict=True)]
+        self.simulated.finish(schedules)
+        return self
+
+    def trains(self, rank, steps, after_step):
+        rank.start()
+        for step in range(steps):
+            rank.optimizer.param_groups[0]["lr"] = self.rate * self.schedule(step)
+            yield from rank.before_backward() or ()
+            yield Compute(lambda step=step: self.gradient(rank, step))
+            yield from rank.step() or ()
+            self.trajectories[rank.comm.rank].append(rank.x.array.copy())
+            after_step(rank)
+        yield from rank.drain() or ()
+
+    def gradient(self, rank, step):
+        rank.replica.zero_gradients()
+        rank.replica.model(step).backward()
+
+    def average(self):
+        self.simulated.finish([rank.average() for rank in self.ranks])
+        return self
+
+    def models(self):
+        return np.array([rank.x.array.copy() for rank in self.ranks])
+
+    def spread(self):
+        X = self.models()
+        return np.linalg.norm(X - X.mean(0)) / np.sqrt(len(X))
+
+    def sent(self):
+        return sum(int(rank.comm.traffic.sent.sum()) for rank in self.ranks)
+
+    def begun(self):
+        return sum(rank.begun for rank in self.ranks)
+
+
+def initial(n):
+    return np.tile(np.linspace(-1, 1, SIZE), (n, 1))
+
+
+def in_order_of_time(slowdown):
+    """All (rank, step) in the order in which the steps end."""
+    steps = [(i, step) for i in slowdown for step in range(STEPS)]
+    return sorted(steps, key=lambda step: slowdown[step[0]] * (step[1] + 1))
+
+
+# ---- against dense references
+
+
+class Recorder:
+    """What happens in a job, in order, and the same again with one matrix."""
+
+    def __init__(self, job: Job):
+        self.job, self.events = job, []
+        record, gradient = self.events.append, job.gradient
+
+        def computed(rank, step):
+            record(("gradient", rank.comm.rank, step))
+            gradient(rank, step)
+
+        job.gradient = computed
+        for rank in job.ranks:
+            self.watch(rank, rank.comm.rank)
+
+    def watch(self, rank, i):
+        record, update, write, take = self.events.append, rank.update, rank.write, rank.take
+
+        def updated():
+            record(("update", i, None))
+            update()
+
+        def written(letter, mask):
+            begins = letter is getattr(rank, "mine", None) or rank.options.mode == "push"
+            record(("offer", i, self.receiver(rank, letter)) if begins else ("answer", i, None))
+            write(letter, mask)
+
+        def taken(*args):
+            record(("take", i, None))
+            take(*args)
+
+        rank.update, rank.write, rank.take = updated, written, taken
+
+    def receiver(self, rank, letter):
+        return rank.theirs.sender
+
+    def replay(self):
+        """The models after all events; momentum as torch does it."""
+        n = len(self.job.ranks)
+        X, G, V = initial(n), np.zeros((n, SIZE)), np.zeros((n, SIZE))
+        answered, offered = np.zeros((n, SIZE)), np.zeros((n, SIZE))
+        for what, i, detail in self.events:
+            if what == "gradient":
+                G[i] = X[i] - target(i, detail)
+            elif what == "update":
+                V[i] = MOMENTUM * V[i] + G[i]
+                X[i] -= RATE * V[i]
+            elif what == "answer":
+                answered[i] = X[i]
+            elif what == "offer":
+                offered[detail] = X[i]
+                X[i] = (X[i] + answered[detail]) / 2
+            elif what == "take":
+                X[i] += (offered[i] - answered[i]) / 2
+        return X
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("latencies", [None, 1])
+@pytest.mark.parametrize("sigma", [0.0, 0.5])
+@pytest.mark.parametrize("period", [1, 3])
+def test_pair_gossip_is_its_dense_replay(n, latencies, sigma, period):
+    job = Job("gossip", n, ComputeTime(1e-3, sigma), latencies, period=period)
+    recorder = Recorder(job)
+    job.train()
+    assert sum(what == "take" for what, *_ in recorder.events) == n * (STEPS // period) == job.begun()
+    assert np.abs(job.models() - recorder.replay()).max() < 1e-12
+
+
+@pytest.mark.parametrize("mode", ["pair", "pull", "push"])
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("period", [1, 4])
+def test_one_exchange_at_a_time_is_a_mixing_matrix(mode, n, period):
+    """Without latency an exchange is over at once: X = W X, whose W pair makes symmetric and doubly stochastic."""
+    slowdown = {i: 1 + i / 100 for i in range(n)}  # never two steps end at the same time
+    job = Job("gossip", n, ComputeTime(1.0, slowdown=slowdown), mode=mode, period=period).train()
+    X, V = initial(n), np.zeros((n, SIZE))
+    pending = [X[i].copy() for i in range(n)]
+    coins = [np.random.default_rng((7, i)) for i in range(n)]
+    for i, step in in_order_of_time(slowdown):
+        V[i] = MOMENTUM * V[i] + pending[i] - target(i, step)
+        X[i] -= RATE * V[i]
+        if (step + 1) % period == 0:
+            others = [j for j in range(n) if j != i]
+            j = others[coins[i].integers(n - 1)]
+            W = np.eye(n)
+            if mode in ("pair", "pull"):
+                W[i, [i, j]] = 0.5
+            if mode in ("pair", "push"):
+                W[j, [i, j]] = 0.5
+            if mode == "pair":
+                assert (W == W.T).all() and (W.sum(0) == 1).all() and (W.sum(1) == 1).all()
+            X = W @ X
+        pending[i] = X[i].copy()  # the next gradient begins now
+    assert np.abs(job.models() - X).max() < 1e-12
+    assert job.sent() == (2 if mode == "pair" else 1) * job.M * n * (STEPS // period)
+
+
+@pytest.mark.parametrize("mode", ["pair", "pull", "push"])
+@pytest.mark.parametrize("period", [1, 3])
+@pytest.mark.parametrize("metric", ["l2rel", "normdiff", "cosine"])
+def test_threshold_zero_is_a_fixed_period(mode, period, metric):
+    compute = ComputeTime(1e-3, 0.7)
+    fixed = Job("gossip", 4, compute, 3, mode=mode, period=period).train(40)
+    options = {"adaptive": True, "theta": 0.0, "kmin": period, "kmax": 10**6, "metric": metric}
+    adaptive = Job("gossip", 4, compute, 3, mode=mode, **options).train(40)
+    assert np.array_equal(fixed.trajectories, adaptive.trajectories)
+    assert fixed.sent() == adaptive.sent()
+
+
+# ---- invariants
+
+
+EXCHANGES = {
+    "n": st.integers(2, 6),
+    "seed": st.integers(0, 10**6),
+    "sigma": st.sampled_from([0.0, 0.3, 1.5]),
+    "latencies": st.sampled_from([None, 1, 2]),
+    "options": st.sampled_from(
+        [
+            {"period": 1},
+            {"period": 5},
+            {"adaptive": True, "theta": 0.05, "kmax": 12},
+            {"adaptive": True, "theta": 0.2, "kmax": 30, "kmin": 4, "metric": "normdiff"},
+            {"adaptive": True, "target": 0.2, "kmax": 15},
+            {"adaptive": True, "theta": 0.1, "kmax": 12, "metric": "layerwise"},
+        ]
+    ),
+}
+
+
+@seeded
+@given(mode=st.sampled_from(["pair", "push", "pull"]), **EXCHANGES)
+def test_unequal_ranks_never_hang(n, seed, sigma, latencies, options, mode):
+    steps = np.random.default_rng(seed).integers(0, 40, n).tolist()
+    job = Job("gossip", n, ComputeTime(1e-3, sigma, seed, {0: 5.0}), latencies, mode=mode, **options)
+    lags = []
+
+    def observe(rank):
+        if rank.options.adaptive and rank.options.mode != "push":  # which leaves out what a receiver has no room for
+            lags.append(rank.k - rank.trigger.k_last.min() - rank.options.kmax)
+
+    job.train(steps, observe)
+    assert max(lags, default=0) <= 0
+    assert [rank.k for rank in job.ranks] == steps
+    assert sum(rank.served for rank in job.ranks) == job.begun()
+    merges = sum(sum(rank.staleness.values()) for rank in job.ranks)
+    assert merges == (2 if mode == "pair" else 1) * job.begun()
+    if options.get("metric") != "layerwise":
+        assert job.sent() == (2 if mode == "pair" else 1) * job.M * job.begun()
+    else:
+        assert job.sent() <= (2 if mode == "pair" else 1) * job.M * job.begun()
+    assert not job.simulated.world.under_way
+    job.average()
+    assert (job.models() == job.models()[0]).all()
+
+
+@seeded
+@given(**EXCHANGES)
+def test_pair_exchanges_keep_the_sum(n, seed, sigma, latencies, options):
+    steps = np.random.default_rng(seed).integers(0, 40, n).tolist()
+    job = Job("gossip", n, ComputeTime(1e-3, sigma, seed, {0: 5.0}), latencies, rate=0.0, **options)
+    job.scatter()
+    mean = job.models().mean(0)
+    job.train(steps)
+    assert np.abs(job.models().mean(0) - mean).max() < 1e-12
+    assert np.abs(job.average().models() - mean).max() < 1e-12
+
+
+@pytest.mark.parametrize("latencies", [None, 5])
+def test_ranks_agree_without_gradients(latencies):
+    """Exchanges that overlap still bring the models together."""
+    job = Job("gossip", 6, ComputeTime(1e-3), latencies, rate=0.0)
+    job.scatter()
+    before = job.spread()
+    job.train(60)
+    assert job.spread() < 1e-3 * before
+
+
+def test_push_and_pull_move_the_mean():
+    for mode in ("push", "pull"):
+        job = Job("gossip", 4, rate=0.0, mode=mode)
+        job.scatter()
+        mean = job.models().mean(0)
+        job.train(10)
+        assert np.abs(job.models().mean(0) - mean).max() > 1e-3
+
+
+def test_layerwise_exchanges_only_layers_over_theta():
+    job = Job("gossip", 2, adaptive=True, metric="layerwise", theta=0.3, kmax=10**6)
+    job.train(30)
+    assert job.begun() > 0
+    layers = {3 * 8, (SIZE - 3) * 8}
+    whole = 2 * sum(layers) * job.begun()
+    assert 0 < job.sent() < whole and job.sent() % 48 == 0
+
+
+def test_push_never_waits():
+    compute = ComputeTime(1e-3, slowdown={1: 1000.0})
+    job = Job("gossip", 3, compute, 0, mode="push")
+    ends = {}
+    job.train([100, 2, 100], lambda rank: ends.__setitem__(rank.comm.rank, rank.driver.clock()))
+    assert ends[0] == pytest.approx(0.1) and ends[2] == pytest.approx(0.1)
+    assert all(rank.driver.wait_seconds < 2.1 for rank in job.ranks)
+
+
+def test_a_rank_that_computes_still_answers():
+    """A slow rank does not keep the others: its background answers while it computes."""
+    compute = ComputeTime(1e-3, slowdown={1: 1000.0})
+    job = Job("gossip", 3, compute)
+    ends = {}
+    job.train([100, 2, 100], lambda rank: ends.__setitem__(rank.comm.rank, rank.driver.clock()))
+    assert ends[0] == pytest.approx(0.1) and ends[2] == pytest.approx(0.1)
+    assert job.ranks[1].served > 50
+
+
+def test_staleness_is_in_steps_of_the_receiver():
+    job = Job("gossip", 2, ComputeTime(1.0, slowdown={1: 10.0}), mode="pull")
+    job.train([9, 1])
+    assert dict(job.ranks[0].staleness) == {k: 1 for k in range(1, 10)}
+    assert sum(job.ranks[1].staleness.values()) == 1
+
+
+@pytest.mark.parametrize("mode", ["pair", "push", "pull"])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_one_rank_is_plain_sgd(mode, adaptive):
+    job = Job("gossip", 1, mode=mode, adaptive=adaptive).train().average()
+    model = Quadratic(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(step).backward()
+        optimizer.step()
+    assert np.array_equal(job.models()[0], torch.cat(list(model.layers)).detach().numpy())
+    assert job.ranks[0].comm.traffic.headers.sum() == job.sent() == 0
+
+
+def test_traffic_is_paid_for_in_disagreement():
+    """Eight ranks, a learning rate that decays: a higher threshold leaves less traffic and models further apart."""
+    steps = 400
+    sent, spread, distance = [], [], []
+    for theta in (0.0, 0.05, 0.1, 0.2):
+        options = {"adaptive": True, "theta": theta, "rate": 0.1, "momentum": 0.0}
+        job = Job("gossip", 8, schedule=lambda step: 0.99**step, **options).train(steps)
+        sent.append(job.sent())
+        spread.append(job.spread())
+        distance.append(np.linalg.norm(job.models().mean(0) - 3))
+    assert sent[0] == 2 * job.M * 8 * steps
+    assert sent == sorted(sent, reverse=True) and sent[-1] < 0.6 * sent[0]
+    assert spread == sorted(spread) and spread[-1] > 2 * spread[0]
+    assert max(distance) < 0.05 * np.linalg.norm(initial(1) - 3)
+
+
+def test_automatic_threshold_keeps_the_target():
+    """After a fast start, which leaves too high a threshold, and while the learning rate decays."""
+    steps, n = 1200, 4
+    job = Job(
+        "gossip",
+        n,
+        ComputeTime(1e-3, 0.3),
+        1,
+        schedule=lambda step: 0.997**step,
+        rate=0.1,
+        momentum=0.0,
+        adaptive=True,
+        target=0.08,
+    )
+    begun_at = []
+    job.train(steps, lambda rank: begun_at.append((rank.k, rank.begun)))
+    half = sum(begun for k, begun in begun_at if k == steps // 2)
+    rates = half / (n * steps / 2), (job.begun() - half) / (n * steps / 2)
+    assert 0.02 < rates[0] < 0.09 and 0.07 < rates[1] < 0.09
+    assert job.sent() == 2 * job.M * job.begun()
