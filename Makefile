@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 
 DEMO := ring_allreduce dpsgd grsgd
 
-.PHONY: demo test setup lint bench test-gpu clean
+.PHONY: demo test setup lint bench figure-scaling test-gpu clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -38,6 +38,9 @@ lint: $(VENV)/ready
 bench: $(VENV)/ready  ## ratios measured side by side in one run
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]
 	$(BIN)/python -m experiments.bench
+
+figure-scaling: $(VENV)/ready  ## simulated time per step of every algorithm on 4 to 256 ranks; minutes
+	$(BIN)/python -m experiments.scaling
 
 test-gpu: $(VENV)/ready  ## tests that need a GPU; skipped with the reason where there is none
 	$(BIN)/python -m pytest tests -m gpu

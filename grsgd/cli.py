@@ -1,4 +1,4 @@
-"""The command line: ``grsgd train | simulate | calibrate | report | plot | data | algorithms``."""
+"""The command line: ``grsgd train | simulate | calibrate | report | plot | load | data | algorithms``."""
 
 import argparse
 import os
@@ -66,6 +66,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "-o", "--out", default="runs.png", metavar="FIG", help="a .png, .pdf or .svg file (default: %(default)s)"
     )
+    sub = command(load)
+    sub.add_argument("--ranks", type=int, required=True, metavar="N")
     sub = command(data)
     sub.add_argument("action", choices=("list", "fetch"))
     sub.add_argument("name", nargs="?", help="data set to fetch")
@@ -115,8 +117,8 @@ def simulate(options) -> int:
         if options.ranks < 1:
             raise configuration.ConfigError(f"--ranks {options.ranks}: must be 1 or more")
         config = load_config(options)
-        out = options.out or default_out(config.algorithm.name)
         spec = network(options.network, options.topology)
+        out = options.out or default_out(config.algorithm.name)
         stopped = run(config, options.ranks, spec, Path(out), options.compute, options.timing_only)
     except (configuration.ConfigError, DataError, RunFileError) as error:
         return fail(error)
@@ -212,6 +214,16 @@ def plot(options) -> int:
     except RunFileError as error:
         return fail(error)
     print(options.out)
+    return 0
+
+
+def load(options) -> int:
+    """print what CSSGD and other schemes send, for every redundancy, counted in two ways"""
+    from coding.load_table import load_table
+
+    if options.ranks < 1:
+        return fail(f"--ranks {options.ranks}: must be 1 or more")
+    print(load_table(options.ranks))
     return 0
 
 

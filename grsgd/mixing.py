@@ -10,7 +10,7 @@ def mix(x: torch.Tensor, weight: float, others: list[tuple[float, torch.Tensor]]
     """x = weight * x + sum of weight_j * x_j, in place, reading each vector from memory once."""
     if not others and weight == 1:
         return
-    if x.is_cuda:  # many small kernels cost more there than memory does
+    if not x.is_cpu:  # many small kernels cost more on a GPU than memory does
         _mix(x, weight, others)
         return
     blocks = zip(x.split(BLOCK), *(other.split(BLOCK) for _, other in others), strict=True)

@@ -39,7 +39,7 @@ def report(paths: Sequence[str | os.PathLike], group: bool = False) -> str:
     firsts = [members[0] for members in groups]
     labels = names([paths[i] for i in firsts], [runs[i] for i in firsts])
     rows = [[runs[i] for i in members] for members in groups]
-    parts = [_runs_table(labels, rows), _legend(rows)]
+    parts = [_runs_table(labels, rows), _legend(rows), *_savings(labels, rows)]
     if len(paths) == 1:
         parts.append(_ranks_table(labels[0], runs[0]))
     return "\n\n".join(parts)
@@ -281,6 +281,47 @@ def _legend(rows: list[list[Run]]) -> str:
     if any(is_virtual(run) for run in runs):
         lines.append("Virtual time: all times and rates but wall are in simulated seconds.")
     return "\n".join(lines)
+
+
+def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
+    """What adaptive communication saves against each row of the same algorithm with a fixed period, and its price."""
+    lines = []
+    for label, runs in zip(labels, rows, strict=True):
+        for other_label, others in zip(labels, rows, strict=True):
+            if not (_is_adaptive(runs[0]) and not _is_adaptive(others[0]) and _setting(runs[0]) == _setting(others[0])):
+                continue
+            saving = 1 - _median(runs, _sent_per_sample) / _median(others, _sent_per_sample)
+            lines.append(
+                f"{label}, adaptive, sent {saving:.1%} less a sample than {other_label}, and ended with a consensus "
+                f"distance of {_significant(_median(runs, _final_consensus))} instead of "
+                f"{_significant(_median(others, _final_consensus))}."
+            )
+    return ["\n".join(lines)] if lines else []
+
+
+def _is_adaptive(run: Run) -> bool:
+    return bool(_algorithm_options(run).get("adaptive"))
+
+
+def _algorithm_options(run: Run) -> dict:
+    try:
+        return tomllib.loads(run.attributes["config"])["algorithm"]
+    except (tomllib.TOMLDecodeError, KeyError):
+        return {}
+
+
+def _setting(run: Run) -> tuple:
+    """What runs must share for their bytes to be compared."""
+    names = ("algorithm", "ranks", "dataset", "model", "batch_size", "clock", "network", "compute")
+    return tuple(run.attributes.get(name) for name in names)
+
+
+def _sent_per_sample(run: Run) -> float:
+    return _sent(run) / max(int(run.ranks["samples"].sum()), 1)
+
+
+def _median(runs: list[Run], value: Callable[[Run], float]) -> float:
+    return float(np.median([value(run) for run in runs]))
 
 
 # ---- the table of ranks

@@ -148,7 +148,7 @@ class Trainer:
         yield from hook() or ()
         waited = self.driver.wait_seconds - waited
         measured.wait_seconds += waited
-        measured.communicate_seconds += clock() - begin - waited
+        measured.communicate_seconds += max(clock() - begin - waited, 0.0)  # rounding, in simulated time
 
     def gradient(self) -> float:
         """The loss of the next batch, its gradient left in the replica."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from experiments.bench.side_by_side import machine
 
 ROOT = Path(__file__).parents[2]
-SECTIONS = {"allreduce": (2, 4), "training": (2,), "overhead": (1,), "overlap": (2,)}
+SECTIONS = {"allreduce": (2, 4), "training": (2,), "overhead": (1,), "overlap": (2,), "codec": (1,)}
 """The sections, each a module of its own, and the numbers of ranks on which it runs."""
 TIMEOUT = 240
 ENVIRONMENT = {

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import Driver
 from grsgd.replica import Flat, Replica
@@ -78,6 +78,11 @@ class Algorithm:
         if options.rho > ranks:
             raise ValueError(f"rho = {options.rho} with {ranks} ranks; allowed are 1 to {ranks}")
 
+    @classmethod
+    def needs_content(cls, options: Options) -> bool:
+        """Whether the models' values decide when messages are sent, so that no run can do without them."""
+        return False
+
     def start(self):
         """Begin activities in the background, once, before the first step."""
 
@@ -104,7 +109,7 @@ class Algorithm:
         n = self.comm.size
         if n > 1:
             total = np.array([a])
-            yield from ring_allreduce(self.aside, total)
+            yield from halving_doubling_allreduce(self.aside, total)
             if abs(total[0] - n) > 1e-6 * n:
                 raise RuntimeError(f"the weights sum to {total[0]} instead of {n}: a message was lost")
             self.x.tensor.mul_(a)
@@ -119,7 +124,7 @@ class Algorithm:
     def mean(self, flat: Flat):
         """Schedule: the mean over all ranks, in place, outside the counted traffic."""
         if self.comm.size > 1:
-            yield from ring_allreduce(self.aside, flat.array, scale=1 / self.comm.size)
+            yield from halving_doubling_allreduce(self.aside, flat.array, scale=1 / self.comm.size)
 
     def random(self) -> np.random.Generator:
         """A random stream of this rank's own, keyed by (seed, rank), never by the order of arrivals."""

@@ -67,6 +67,10 @@ class EASGD(Algorithm, name="easgd"):
         """For whoever changes the server's c: its trainer, or its background."""
         self.handlers = []
 
+    @classmethod
+    def needs_content(cls, options):
+        return options.adaptive
+
     def start(self):
         n, i = self.comm.size, self.comm.rank
         if n == 1:

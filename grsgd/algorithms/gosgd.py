@@ -6,6 +6,10 @@ from grsgd.algorithms.base import Algorithm, Options
 from grsgd.comm.communicator import ANY_RANK
 from grsgd.comm.mailbox import Mailbox
 
+SMALLEST_WEIGHT = 1e-200
+"""A rank that gives its weight away faster than it gets any stops before halving it to nothing: while a rank that has
+ended waits for a pause of another's, it takes in whatever it is sent."""
+
 
 class GoSGDOptions(Options):
     p: float = Field(0.1, ge=0, le=1, description="probability of a push after a step")
@@ -37,7 +41,7 @@ class GoSGD(Algorithm, name="gosgd"):
         self.coin = self.random()
         self.others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
         capacity = self.options.inbox_capacity
-        self.mailbox = Mailbox(self.comm, self.x, self.others, self.others, capacity, combine=None, hold=True)
+        self.mailbox = Mailbox(self.comm, self.x, self.others, self.others, capacity, self.combine, hold=True)
 
     def start(self):
         self.collecting = self.driver.start(self.mailbox.collect(ANY_RANK))
@@ -59,9 +63,14 @@ class GoSGD(Algorithm, name="gosgd"):
         self.staleness[self.k - letter.step] += 1
 
     def push(self, j: int):
-        if self.mailbox.ready(j):
+        if self.mailbox.ready(j) and self.a > SMALLEST_WEIGHT:
             self.a /= 2
             self.mailbox.post(j, self.x, self.a, self.k)
+
+    def combine(self, older, newer):
+        """Put the older of two messages into the newer: so many come in the end that they would fill the memory."""
+        newer.x.tensor.lerp_(older.x.tensor, older.weight / (older.weight + newer.weight))
+        newer.weight = older.weight + newer.weight
 
     def drain(self):
         yield from self.mailbox.close()

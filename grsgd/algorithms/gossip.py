@@ -69,6 +69,10 @@ class Gossip(Algorithm, name="gossip"):
         self.pushing: dict[int, tuple[list, Letter]] = {}
         """push: the last messages to each rank, with the letter that they carry."""
 
+    @classmethod
+    def needs_content(cls, options):
+        return options.adaptive
+
     def start(self):
         if self.others:
             self.trigger = trigger(self.options, self.replica, self.eta_0)

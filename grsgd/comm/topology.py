@@ -31,8 +31,11 @@ class Topology:
             worst = int(np.abs(sums - 1).argmax())
             if abs(sums[worst] - 1) > 1e-9:
                 raise TopologyError(f"mixing matrix whose {what} {worst} sums to {sums[worst]:g}; it must sum to 1")
-        reachable = np.linalg.matrix_power((W > 0) | np.eye(self.size, dtype=bool), max(1, self.size - 1)) > 0
-        if not reachable.all():
+        hears = W > 0
+        reached = np.arange(self.size) == 0
+        while (more := reached | hears[:, reached].any(1)).sum() > reached.sum():
+            reached = more
+        if not reached.all():  # from rank 0; W is doubly stochastic, so what can be reached can also be returned from
             raise TopologyError("mixing matrix of a graph that is not connected: its parts would never agree")
 
     @property

@@ -149,35 +149,52 @@ class Network:
         self._dirty[port] = None
 
     def _settle(self, _):
-        """Give all flows that compete with one that began or ended, directly or through others, their fair rates."""
+        """Give fair rates to all flows that share a port with one that began or ended, and to all others whose rate is
+        not fair any more in consequence. Most changes do not get far."""
         dirty, self._dirty = self._dirty, {}
-        seen: dict[Port, None] = {}
-        for start in dirty:
-            if start in seen:
-                continue
-            flows: dict[Flow, None] = {}
-            seen[start] = None
-            frontier, component = [start], [start]
-            while frontier:
-                for flow in frontier.pop().flows:
-                    if flow not in flows:
-                        flows[flow] = None
-                        for port in flow.connection.ports:
-                            if port not in seen:
-                                seen[port] = None
-                                frontier.append(port)
-                                component.append(port)
-            for flow, rate in max_min_fair(flows, component).items():
-                if rate != flow.rate:
-                    flow.set_rate(rate)
+        flows = {flow: None for port in dirty for flow in port.flows}
+        while True:
+            ports = {port: None for flow in flows for port in flow.connection.ports}
+            rates = max_min_fair(flows, ports)
+            unfair = unfair_flows(rates, ports)
+            if not unfair:
+                break
+            for flow in unfair:
+                flows.update((other, None) for port in flow.connection.ports for other in port.flows)
+        for flow, rate in rates.items():
+            if rate != flow.rate:
+                flow.set_rate(rate)
+
+
+def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
+    """The flows through ``ports`` that have no bottleneck: neither are at their limit, nor pass a full port at which no
+    other flow gets more. ``rates``: where they differ from what the flows have."""
+    levels: dict[Port, float] = {}
+
+    def level(port: Port) -> float:
+        """The highest rate at a full port; infinite at others."""
+        if port not in levels:
+            there = [rates.get(flow, flow.rate) for flow in port.flows]
+            levels[port] = max(there) if sum(there) >= port.bandwidth * (1 - 1e-9) else math.inf
+        return levels[port]
+
+    def is_fair(flow: Flow) -> bool:
+        rate = rates.get(flow, flow.rate) * (1 + 1e-9)
+        return rate >= flow.connection.limit or any(level(port) <= rate for port in flow.connection.ports)
+
+    return [flow for flow in {flow: None for port in ports for flow in port.flows} if not is_fair(flow)]
 
 
 def max_min_fair(flows, ports) -> dict[Flow, float]:
     """The rates by progressive filling (Bertsekas, Gallager 1992, section 6.5.2): all grow alike until a port is full
-    or a flow has reached its limit; those that are held stay, the others grow on."""
+    or a flow has reached its limit; those that are held stay, the others grow on. Other flows through the ports keep
+    the rates they have."""
     rates: dict[Flow, float] = {}
-    left = {port: port.bandwidth for port in ports}
-    growing = {port: len(port.flows) for port in ports}
+    left, growing = {}, {}
+    for port in ports:
+        kept = [flow.rate for flow in port.flows if flow not in flows]
+        left[port] = max(port.bandwidth - math.fsum(kept), 0.0)
+        growing[port] = len(port.flows) - len(kept)
     unsettled = dict.fromkeys(flows)
     while unsettled:
         level = min(

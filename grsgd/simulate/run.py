@@ -10,6 +10,7 @@ from pathlib import Path
 import simpy
 import torch
 
+from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.control import Control
 from grsgd.config import Config, ConfigError
 from grsgd.record import Record, assemble
@@ -26,7 +27,7 @@ from grsgd.train import Trainer, build_model, load_data, pick_device
 
 COPIES = 10
 """About how many arrays of the model's size a rank holds: parameters, gradients, momenta, messages."""
-RANK_BYTES = 300_000
+RANK_BYTES = 1_500_000
 """Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
 LOSS_COLUMNS = ("train_loss", "test_accuracy", "test_accuracy_min", "test_accuracy_max", "consensus_distance")
 
@@ -44,6 +45,11 @@ class Simulation:
         config.check_ranks(ranks)
         network.check_ranks(ranks)
         self.config, self.ranks, self.spec, self.timing_only = config, ranks, network, timing_only
+        if timing_only and ALGORITHMS[config.algorithm.name].needs_content(config.algorithm_options):
+            raise ConfigError(
+                f"--timing-only: {config.algorithm.name} with these options sends by what the models contain: leave "
+                "--timing-only out"
+            )
         form, numbers = compute_times.parse(compute) if compute is not None else (None, [])
         dataset = load_data(config)
         with torch.device("meta"):

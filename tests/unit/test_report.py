@@ -194,3 +194,29 @@ def test_median_staleness(save, counts, median):
 def test_human_bytes(value, text):
     assert human_bytes(value) == text
     assert text.endswith(byte_unit(value)[0])
+
+
+# ---- what adaptive communication saves
+
+
+def adaptive(sent, consensus, **attributes):
+    run = fake_run(config='[algorithm]\nname = "gossip"\nadaptive = true\n', **attributes)
+    run.traffic["sent"] = run.traffic["sent"] * sent // 100
+    run.curve["consensus_distance"] = run.curve["consensus_distance"] * 0 + consensus
+    return run
+
+
+def test_saving_and_price_of_adaptive_communication(tmp_path):
+    runs = {"fixed": fake_run(), "adaptive": adaptive(8, 0.25), "other": fake_run(ranks=2)}
+    for name, run in runs.items():
+        save_run(tmp_path / f"{name}.h5", run)
+    text = report([tmp_path / f"{name}.h5" for name in runs])
+    (line,) = [line for line in text.splitlines() if "adaptive, sent" in line]
+    assert "sent 92.0% less a sample than" in line and "fixed.h5" in line
+    assert line.endswith("consensus distance of 0.25 instead of 0.1.")
+
+
+def test_no_saving_without_a_run_to_compare_with(tmp_path):
+    save_run(tmp_path / "a.h5", adaptive(8, 0.25))
+    save_run(tmp_path / "b.h5", fake_run("easgd"))
+    assert "adaptive, sent" not in report([tmp_path / "a.h5", tmp_path / "b.h5"])

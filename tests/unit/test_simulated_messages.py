@@ -613,6 +613,7 @@ def test_each_rank_has_its_random_stream():
         streams.append([[], []])
         job.finish([draws(stream, count) for stream, count in zip(streams[-1], counts, strict=True)])
     assert streams[0][0] == streams[1][0]
+    assert len(set(streams[0][0])) == 3
     assert streams[1][0][:2] != streams[1][1]
 
 

@@ -176,7 +176,7 @@ def test_ways_in_and_out_are_apart():
 
 
 def test_messages_of_one_pair_follow_each_other():
-    assert arrivals(switch(2), (0, 1, 1000), (0, 1, 3000)) == pytest.approx([1, 4])
+    assert arrivals(switch(2), (0, 1, 1000), (0, 1, 2000), (0, 1, 3000)) == pytest.approx([1, 3, 6])
 
 
 def test_what_a_slow_link_leaves_the_other_flow_takes():
@@ -226,6 +226,9 @@ def test_a_multicast_is_as_slow_as_its_slowest_receiver():
     ranks = switch(3, multicast=True, port=[{"rank": 2, "bandwidth": "4 kbit"}])
     ranks.finish([multicast(comm, array(1000)) for comm in ranks.comms])
     assert ranks.env.now == pytest.approx(2)
+    ranks = switch(3, multicast=True, link=[{"from": 0, "to": 2, "bandwidth": "2 kbit", "latency": "3 s"}])
+    ranks.finish([multicast(comm, array(1000)) for comm in ranks.comms])
+    assert ranks.env.now == pytest.approx(4 + 3)
 
 
 def test_many_flows_without_a_limit():

@@ -366,6 +366,7 @@ def test_a_loss_that_is_no_number_stops_all_ranks(name, tmp_path):
     assert 0 <= final.mean <= 1
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_divergence_ends_a_run(name, tmp_path):
     chosen = config(name, optimizer={"lr": 1e38, "momentum": 0.9})
