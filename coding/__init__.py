@@ -1,1 +1,1 @@
-"""Coded multicast of gradients: a library of its own, without training in it."""
+"""Coded multicast of gradients: a library of its own, without training and without messages in it."""

@@ -104,8 +104,8 @@ class Trainer:
                 measured.samples += config.data.batch_size
                 self.progress.advance(config.data.batch_size)
                 self.control.watch()
+            yield from self.algorithm.drain() or ()  # tells the others that this rank has ended: they may wait for it
             yield from self.progress.finish()
-            yield from self.algorithm.drain() or ()
             self.take_snapshot(config.train.snapshots - len(self.snapshots))
             yield from self.algorithm.average()
         except Stopped as stopped:

@@ -121,7 +121,7 @@ def lockstep(algorithm, world):
         while any(len(mailbox._waiting[source]) < 1 for source in mailbox.sources):
             algorithm.driver.poll()
             yield
-        yield list(mailbox._sending.values())
+        yield [message for message, _ in mailbox._sending.values()]
 
     algorithm.driver.run(arrived())
     world.Barrier()

@@ -1,0 +1,59 @@
+"""Encode and decode the packets of one rank: sums of slices modulo 2^32.
+
+The numbers modulo 2^32 are a group: what was added can be taken away again exactly, whatever was carried over. So
+decoding is exact for any int32 content. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (10)-(16).
+"""
+
+import numpy as np
+
+from coding.kernels import kernels
+from coding.placement import bounds
+from coding.plan import GroupPlan, Packet, PaperPlan
+
+
+class Codec:
+    """What one rank needs to encode and decode blocks of ``length`` int32 words each, by a plan for n ranks.
+
+    A block's r slices lie one behind the other, sizes as even as possible. A packet has the length of the longest,
+    ``packet_length`` words: shorter slices count as filled up with zeros.
+
+    ``own`` and ``missing`` are the numbers of the blocks that the rank holds and lacks, ascending. The functions take
+    the blocks it holds as rows, in this order, of a contiguous int32 array of shape [len(own), length].
+    """
+
+    def __init__(self, plan: GroupPlan | PaperPlan, rank: int, length: int):
+        self.rank, self.length = rank, length
+        self.own: list[int] = plan.placement.blocks(rank).tolist()
+        self.missing: list[int] = plan.placement.missing(rank).tolist()
+        self.bounds: list[int] = bounds(length, plan.placement.r).tolist()
+        self.packet_length = -(-length // plan.placement.r)
+        self._start = {block: row * length for row, block in enumerate(self.own)}
+
+    def encode(self, packet: Packet, own, out):
+        """Write a packet that this rank sends into ``out``, int32 of shape [packet_length]."""
+        kernels(out).add_slices(own.reshape(-1), *self._known_slices(packet), out)
+
+    def decode(self, packet: Packet, content, own, out):
+        """Take the slices that this rank knows out of a packet it has received, which leaves the slice it lacks.
+
+        ``content``: int32 of shape [packet_length]; ``out``: int32 with the length of the slice, which belongs at
+        `place` (packet). ``out`` may be the beginning of ``content``.
+        """
+        kernels(out).strip_slices(content[: out.size], own.reshape(-1), *self._known_slices(packet), out)
+
+    def place(self, packet: Packet) -> tuple[int, int, int]:
+        """What a received packet brings: number of the block, begin and end of the slice in it."""
+        for block, position in zip(packet.blocks, packet.positions, strict=True):
+            if block not in self._start:
+                return block, self.bounds[position], self.bounds[position + 1]
+        raise ValueError(f"rank {self.rank} knows all blocks of {packet}")
+
+    def _known_slices(self, packet: Packet) -> tuple[np.ndarray, np.ndarray]:
+        """Where in the rows of own blocks the slices of a packet begin, and their lengths; of blocks this rank has."""
+        known = [
+            (self._start[block] + self.bounds[position], self.bounds[position + 1] - self.bounds[position])
+            for block, position in zip(packet.blocks, packet.positions, strict=True)
+            if block in self._start
+        ]
+        starts, lengths = np.array(known, np.int64).reshape(-1, 2).T
+        return starts, lengths

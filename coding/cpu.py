@@ -1,0 +1,125 @@
+"""Kernels for NumPy arrays, compiled by numba: each passes over memory once and leaves other Python threads free."""
+
+import numpy as np
+from numba import njit
+
+PIECE = 1 << 15
+"""Words of a packet that stay in a cache while slices are added to them."""
+
+compiled = njit(nogil=True, cache=True)
+
+
+def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
+    """out = round(clip(x, -limit, limit) scale), NaN as 0; x float32 or float64, out int32, same length.
+
+    Returns how many values lie beyond the limit, how many are not finite, and the greatest magnitude of the former.
+    """
+    bits = x.view(np.int32 if x.itemsize == 4 else np.int64)
+    largest = _quantise(x, bits, np.iinfo(bits.dtype).max, limit, scale, out)
+    if np.array(largest, bits.dtype).view(x.dtype) <= limit:
+        return 0, 0, 0.0
+    return _beyond(x, limit)
+
+
+@compiled
+def _quantise(x, bits, magnitude, limit, scale, out):
+    """Returns the largest magnitude as its bits, whose order is that of the magnitudes, with NaN above infinity."""
+    largest = bits.dtype.type(0)
+    for i in range(x.size):
+        b = bits.dtype.type(bits[i] & magnitude)
+        largest = b if b > largest else largest
+        value = np.float64(x[i])
+        value = value if value == value else 0.0
+        value = limit if value > limit else value
+        value = -limit if value < -limit else value
+        out[i] = np.int32(np.rint(value * scale))
+    return largest
+
+
+@compiled
+def _beyond(x, limit):
+    count, not_finite, largest = 0, 0, 0.0
+    for value in x:
+        if not np.isfinite(value):
+            not_finite += 1
+        elif abs(value) > limit:
+            count += 1
+            largest = max(largest, abs(np.float64(value)))
+    return count, not_finite, largest
+
+
+@compiled
+def dequantise(q, step, out):
+    """out = q step; q int32 or int64, out float32 or float64."""
+    for i in range(q.size):
+        out[i] = q[i] * step
+
+
+@compiled
+def add(x, y):
+    """x = x + y modulo 2^32, both int32."""
+    for i in range(x.size):
+        x[i] += y[i]
+
+
+@compiled
+def accumulate(total, y):
+    """total = total + y, int64 and int32."""
+    for i in range(total.size):
+        total[i] += y[i]
+
+
+@compiled
+def wrap(total, out):
+    """out = total modulo 2^32, int64 and int32. Returns how many totals lie beyond int32, and the largest magnitude
+    of all."""
+    top = np.int64(2**31 - 1)
+    count, largest = np.int64(0), np.int64(0)
+    for i in range(total.size):
+        magnitude = abs(total[i])
+        count += magnitude > top
+        largest = magnitude if magnitude > largest else largest
+        out[i] = np.int32(total[i])
+    return count, largest
+
+
+def add_slices(own, starts, lengths, out):
+    """out[i] = sum over k of own[starts[k] + i], where i < lengths[k], modulo 2^32; all int32."""
+    _combine(own[starts[0] : starts[0] + lengths[0]], own, starts[1:], lengths[1:], 1, out)
+
+
+def strip_slices(content, own, starts, lengths, out):
+    """out[i] = content[i] - sum over k of own[starts[k] + i], where i < lengths[k], modulo 2^32; all int32."""
+    _combine(content, own, starts, lengths, -1, out)
+
+
+@compiled
+def _combine(first, own, starts, lengths, sign, out):
+    """out = first + sign (sum of slices). Two slices at a time: memory is faster when it reads several arrays."""
+    common = min(first.size, out.size)
+    for length in lengths:
+        common = min(common, length)
+    odd = starts.size % 2
+    for begin in range(0, common, PIECE):
+        end = min(begin + PIECE, common)
+        piece, source = out[begin:end], first[begin:end]
+        if starts.size == 0:
+            piece[:] = source
+        elif odd:
+            a = own[starts[0] + begin : starts[0] + end]
+            for i in range(piece.size):
+                piece[i] = source[i] + sign * a[i]
+        else:
+            a, b = own[starts[0] + begin : starts[0] + end], own[starts[1] + begin : starts[1] + end]
+            for i in range(piece.size):
+                piece[i] = source[i] + sign * (a[i] + b[i])
+        for k in range(2 - odd, starts.size, 2):
+            a, b = own[starts[k] + begin : starts[k] + end], own[starts[k + 1] + begin : starts[k + 1] + end]
+            for i in range(piece.size):
+                piece[i] += sign * (a[i] + b[i])
+    for i in range(common, out.size):  # a word at most: slices differ by no more
+        total = np.int64(first[i]) if i < first.size else 0
+        for k in range(starts.size):
+            if i < lengths[k]:
+                total += sign * own[starts[k] + i]
+        out[i] = np.int32(total)

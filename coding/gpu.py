@@ -1,0 +1,103 @@
+"""Kernels for CuPy arrays: each function is one fused kernel. What they do: `coding.cpu`."""
+
+import functools
+import struct
+
+import cupy
+
+
+def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
+    beyond = cupy.zeros(3, cupy.uint64)
+    _quantise(x, limit, scale, out, beyond)
+    count, not_finite, largest = beyond.get().tolist()
+    return count, not_finite, struct.unpack("d", struct.pack("Q", largest))[0]
+
+
+_quantise = cupy.ElementwiseKernel(
+    "T x, float64 limit, float64 scale",
+    "int32 out, raw uint64 beyond",
+    """
+    double value = x, magnitude = fabs(value);
+    if (!(magnitude <= limit)) {
+        unsigned long long* counters = (unsigned long long*)&beyond[0];
+        if (isfinite(value)) {
+            atomicAdd(counters, 1ull);
+            atomicMax(counters + 2, (unsigned long long)__double_as_longlong(magnitude));
+        } else {
+            atomicAdd(counters + 1, 1ull);
+        }
+        value = isnan(value) ? 0.0 : copysign(limit, value);
+    }
+    out = __double2int_rn(value * scale);
+    """,
+    "coding_quantise",
+)
+
+_dequantise = cupy.ElementwiseKernel("Q q, float64 step", "T out", "out = (T)(q * step)", "coding_dequantise")
+
+
+def dequantise(q, step: float, out):
+    _dequantise(q, step, out)
+
+
+_add = cupy.ElementwiseKernel("int32 y", "int32 x", "x = (int)((unsigned int)x + (unsigned int)y)", "coding_add")
+
+
+def add(x, y):
+    _add(y, x)
+
+
+_accumulate = cupy.ElementwiseKernel("int32 y", "int64 total", "total = total + y", "coding_accumulate")
+
+
+def accumulate(total, y):
+    _accumulate(y, total)
+
+
+_wrap = cupy.ElementwiseKernel(
+    "int64 total",
+    "int32 out, raw uint64 beyond",
+    """
+    unsigned long long magnitude = total < 0 ? -total : total;
+    if (magnitude > 2147483647ull) {
+        unsigned long long* counters = (unsigned long long*)&beyond[0];
+        atomicAdd(counters, 1ull);
+        atomicMax(counters + 1, magnitude);
+    }
+    out = (int)(unsigned int)total;
+    """,
+    "coding_wrap",
+)
+
+
+def wrap(total, out) -> tuple[int, int]:
+    beyond = cupy.zeros(2, cupy.uint64)
+    _wrap(total, out, beyond)
+    count, largest = beyond.get().tolist()
+    return count, largest
+
+
+@functools.cache
+def _slices(count: int, strip: bool):
+    """The kernel for so many slices, whose places are arguments: a table of them would have to be copied there."""
+    places = "".join(f", int64 start{k}, int64 length{k}" for k in range(count))
+    sign = "-" if strip else "+"
+    terms = "".join(f"if (i < length{k}) sum {sign}= (unsigned int)own[start{k} + i];\n" for k in range(count))
+    return cupy.ElementwiseKernel(
+        f"{'int32 content, ' if strip else ''}raw int32 own{places}",
+        "int32 out",
+        f"unsigned int sum = {'(unsigned int)content' if strip else '0u'};\n{terms}out = (int)sum;",
+        f"coding_{'strip' if strip else 'add'}_{count}_slices",
+    )
+
+
+def add_slices(own, starts, lengths, out):
+    _slices(len(starts), False)(own, *_places(starts, lengths), out)
+
+
+def strip_slices(content, own, starts, lengths, out):
+    _slices(len(starts), True)(content, own, *_places(starts, lengths), out)
+
+
+def _places(starts, lengths):
+    return [int(value) for pair in zip(starts, lengths, strict=True) for value in pair]

@@ -1,0 +1,135 @@
+"""Which rank computes which part of a batch, when each part is computed r times over.
+
+Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement. The grouped
+placement is ours: it sends the least that any placement can when all ranks want the sum and compute equally much.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain, combinations
+from math import comb
+
+import numpy as np
+
+LARGEST_TABLE = 1 << 26
+"""Entries of a table of subsets; a placement that would need more is refused."""
+
+
+class PlacementError(ValueError):
+    """A redundancy or number of groups that cannot be; one line saying what is allowed."""
+
+
+def bounds(length: int, parts: int) -> np.ndarray:
+    """Where ``parts`` consecutive parts of ``length`` elements begin and end: int64 of shape [parts + 1].
+
+    Part p is ``bounds[p]`` to ``bounds[p + 1]``, floor(linspace(0, length, parts + 1)): sizes differ by at most one.
+    """
+    return np.arange(parts + 1, dtype=np.int64) * length // parts
+
+
+def subsets(n: int, size: int) -> np.ndarray:
+    """All subsets of 0..n-1 with ``size`` elements in lexicographic order: uint16 of shape [C(n, size), size]."""
+    count = comb(n, size)
+    if count * size > LARGEST_TABLE:
+        raise PlacementError(f"{n} ranks have {count} subsets of {size}: too many; take the grouped placement")
+    members = chain.from_iterable(combinations(range(n), size))
+    return np.fromiter(members, np.uint16, count * size).reshape(count, size)
+
+
+def subset_numbers(members: np.ndarray, n: int) -> np.ndarray:
+    """Lexicographic numbers, int64 of shape [m], of m ascending subsets of 0..n-1, integers of shape [m, size]."""
+    size = members.shape[1]
+    last = comb(n, size) - 1
+    numbers = np.full(len(members), last, np.int64)
+    for place in range(size):
+        later = np.array([comb(n - 1 - member, size - place) for member in range(n)], np.int64)
+        numbers -= later[members[:, place]]
+    return numbers
+
+
+@dataclass(frozen=True)
+class SubsetPlacement:
+    """Blocks of a batch on ranks 0..n-1: one block for each r-subset of the ranks, held by exactly these ranks.
+
+    Blocks are numbered in the lexicographic order of their subsets. A rank holds C(n-1, r-1) of the C(n, r) blocks and
+    so computes r/n of the batch. Raises PlacementError unless 1 <= r <= n.
+    """
+
+    n: int
+    r: int
+
+    def __post_init__(self):
+        if not 1 <= self.r <= self.n:
+            raise PlacementError(f"redundancy {self.r} on {self.n} ranks: it must be from 1 to {self.n}")
+
+    @cached_property
+    def holders(self) -> np.ndarray:
+        """Ranks that hold each block, ascending: uint16 of shape [C(n, r), r]."""
+        return subsets(self.n, self.r)
+
+    def blocks(self, rank: int) -> np.ndarray:
+        """Numbers of the blocks that ``rank`` holds, ascending: int64 of shape [C(n-1, r-1)]."""
+        return np.flatnonzero((self.holders == rank).any(1))
+
+    def missing(self, rank: int) -> np.ndarray:
+        """Numbers of the blocks that ``rank`` lacks, ascending: int64 of shape [C(n-1, r)]."""
+        return np.flatnonzero((self.holders != rank).all(1))
+
+    def samples(self, batch: int) -> np.ndarray:
+        """Block b is samples ``result[b]`` to ``result[b + 1]`` of a batch of so many: int64 of shape [C(n, r) + 1]."""
+        return bounds(batch, comb(self.n, self.r))
+
+
+@lru_cache(maxsize=8)
+def subset_placement(n: int, r: int) -> SubsetPlacement:
+    """The placement for n ranks and redundancy r, made once."""
+    return SubsetPlacement(n, r)
+
+
+def number_of_groups(n: int, r: int) -> int:
+    """Groups for which no rank computes more than r/n of the batch: n/r, rounded up."""
+    return -(-n // r)
+
+
+@dataclass(frozen=True)
+class GroupedPlacement:
+    """Ranks 0..n-1 in q groups of consecutive ranks; all members of a group compute the same 1/q of the batch.
+
+    So a rank's gradient, summed over its samples, is all that its group has to say: member k of m multicasts part k of
+    m of it ("direct"), or sends the chunks of which it is the `sender` to the ranks that own them ("reduce-scatter").
+    Raises PlacementError unless 1 <= q <= n.
+    """
+
+    n: int
+    q: int
+
+    def __post_init__(self):
+        if not 1 <= self.q <= self.n:
+            raise PlacementError(f"{self.q} groups of {self.n} ranks: there must be from 1 to {self.n}")
+
+    def members(self, group: int) -> range:
+        """The ranks of a group; sizes differ by at most one."""
+        return range(group * self.n // self.q, (group + 1) * self.n // self.q)
+
+    def group(self, rank: int) -> int:
+        """The group of a rank."""
+        return ((rank + 1) * self.q - 1) // self.n
+
+    def samples(self, batch: int) -> np.ndarray:
+        """Group k computes samples ``result[k]`` to ``result[k + 1]`` of a batch: int64 of shape [q + 1]."""
+        return bounds(batch, self.q)
+
+    def part(self, rank: int, length: int) -> tuple[int, int]:
+        """Direct: begin and end of the part of its group's sum that ``rank`` sends."""
+        members = self.members(self.group(rank))
+        k = rank - members.start
+        return k * length // len(members), (k + 1) * length // len(members)
+
+    def chunk(self, rank: int, length: int) -> tuple[int, int]:
+        """Reduce-scatter: begin and end of the chunk of the sum over all groups that ``rank`` owns."""
+        return rank * length // self.n, (rank + 1) * length // self.n
+
+    def sender(self, group: int, owner: int) -> int:
+        """Reduce-scatter: the rank of ``group`` that sends the chunk owned by ``owner``, a rank of another group."""
+        members = self.members(group)
+        return members[owner % len(members)]

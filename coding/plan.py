@@ -1,0 +1,134 @@
+"""Who sends which packet to whom: the plan of the coded exchange, the same for every step and any vector length.
+
+Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), Algorithm 3 and formulas (8), (9), (13), (14), (23)-(27).
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import combinations, islice
+from typing import NamedTuple
+
+import numpy as np
+
+from coding.placement import LARGEST_TABLE, PlacementError, SubsetPlacement, subset_numbers, subset_placement, subsets
+
+CHUNK = 1 << 14
+"""Combinations of blocks looked at together."""
+
+
+class Packet(NamedTuple):
+    """The sum of one slice of each of r blocks, sent by one rank to every rank that lacks exactly one of the blocks.
+
+    ``blocks`` and ``positions``, r each: slice number ``position`` of the block with this number. ``number`` tells the
+    packets of one sender apart. Packets from one rank to another are sent and received in the same order.
+    """
+
+    sender: int
+    receivers: tuple[int, ...]
+    number: int
+    blocks: tuple[int, ...]
+    positions: tuple[int, ...]
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """The multicast group: sender and receivers, ascending."""
+        return tuple(sorted((self.sender, *self.receivers)))
+
+    def __str__(self):
+        return f"packet {self.number} of rank {self.sender} in group {{{', '.join(map(str, self.group))}}}"
+
+
+class GroupPlan:
+    """Every group of r+1 ranks exchanges the r+1 blocks of which each is known to all members but one.
+
+    In group S every member i sends the others one packet: the slices of the blocks S - {t}, t in S - {i}, whose
+    position is i's place among that block's holders. Each rank sends C(n-1, r) packets and receives r C(n-1, r); every
+    slice that a rank lacks reaches it exactly once.
+    """
+
+    def __init__(self, placement: SubsetPlacement):
+        self.placement = placement
+        n, r = placement.n, placement.r
+        self.groups = subsets(n, r + 1)
+        """Members of each group: uint16 of shape [C(n, r+1), r+1]."""
+        self.blocks = np.empty(self.groups.shape, np.int32)
+        """``blocks[g, k]``: the block that only member k of group g lacks; int32 of shape [C(n, r+1), r+1]."""
+        for k in range(r + 1):
+            self.blocks[:, k] = subset_numbers(np.delete(self.groups, k, axis=1), n)
+
+    def sent(self, rank: int) -> Iterator[Packet]:
+        """The packets that ``rank`` sends, in order."""
+        for number, group, blocks in self._groups_of(rank):
+            yield packet(number, group, blocks, group.index(rank))
+
+    def received(self, rank: int) -> Iterator[Packet]:
+        """The packets that ``rank`` must receive to know all blocks."""
+        for number, group, blocks in self._groups_of(rank):
+            for k, sender in enumerate(group):
+                if sender != rank:
+                    yield packet(number, group, blocks, k)
+
+    def _groups_of(self, rank: int):
+        for number in np.flatnonzero((self.groups == rank).any(1)).tolist():
+            yield number, self.groups[number].tolist(), self.blocks[number].tolist()
+
+
+def packet(number: int, group: list[int], blocks: list[int], k: int) -> Packet:
+    """What member k of a group sends to the other members; ``blocks[j]`` is the block that only member j lacks."""
+    others = [j for j in range(len(group)) if j != k]
+    return Packet(
+        sender=group[k],
+        receivers=tuple(group[j] for j in others),
+        number=number,
+        blocks=tuple(blocks[j] for j in others),
+        positions=tuple(k - 1 if j < k else k for j in others),
+    )
+
+
+class PaperPlan:
+    """Algorithm 3 as written: a rank goes through all combinations of r of its blocks and sends the packet of each
+    for which some rank lacks exactly one of the blocks.
+
+    The groups' packets are among them. For r = 2 and for n = r+1 there are no others; for r >= 3 and n >= r+2 most
+    are repeats that tell nobody anything new: 4 times as many at n, r = 5, 3; 10 at 6, 3; 19 at 7, 3; 39 at 6, 4. For
+    r = 1 a rank multicasts its block to all others instead of sending it to each.
+    """
+
+    def __init__(self, placement: SubsetPlacement):
+        self.placement = placement
+        n, r = placement.n, placement.r
+        self.holds = np.zeros((len(placement.holders), n), bool)
+        self.holds[np.arange(len(placement.holders))[:, None], placement.holders] = True
+        if self.holds.size > LARGEST_TABLE:
+            raise PlacementError(f"{n} ranks with redundancy {r} have {len(self.holds)} blocks: too many")
+
+    def sent(self, rank: int) -> Iterator[Packet]:
+        """The packets that ``rank`` sends, in order."""
+        r = self.placement.r
+        choices = combinations(self.placement.blocks(rank).tolist(), r)
+        number = 0
+        while chosen := list(islice(choices, CHUNK)):
+            blocks = np.array(chosen)
+            targets = self.holds[blocks].sum(1) == r - 1
+            positions = (self.placement.holders[blocks] < rank).sum(2)
+            for row in np.flatnonzero(targets.any(1)):
+                receivers = tuple(np.flatnonzero(targets[row]).tolist())
+                yield Packet(rank, receivers, number, chosen[row], tuple(positions[row].tolist()))
+                number += 1
+
+    def received(self, rank: int) -> Iterator[Packet]:
+        """The packets that ``rank`` receives, by sender."""
+        for sender in range(self.placement.n):
+            yield from (packet for packet in self.sent(sender) if rank in packet.receivers)
+
+
+ENUMERATIONS = {"groups": GroupPlan, "paper": PaperPlan}
+
+
+@lru_cache(maxsize=8)
+def packet_plan(n: int, r: int, enumeration: str = "groups") -> GroupPlan | PaperPlan:
+    """The plan for n ranks and redundancy r, made once; ``enumeration`` is a name of `ENUMERATIONS`.
+
+    Raises PlacementError unless 1 <= r <= n, or if there are more groups than memory is meant for.
+    """
+    return ENUMERATIONS[enumeration](subset_placement(n, r))
