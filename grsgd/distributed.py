@@ -9,7 +9,6 @@ from grsgd import launch
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.driver import Driver
 from grsgd.replica import Replica
 
 
@@ -116,7 +115,7 @@ def distribute(
     if len(set(sizes)) > 1:
         raise ValueError(f"the ranks' models have different numbers of parameters: {sizes}")
     aside = Communicator(mpi.Dup())
-    driver = Driver(mpi.rank, timeout, progress, launch.ranks_on_cores(mpi))
+    driver = launch.driver(mpi, timeout, progress)
     for array in (replica.params.array, replica.buffers.array):
         driver.run(broadcast(aside, array))
     for mine, root in zip(replica.outside(), mpi.bcast([t.cpu() for t in replica.outside()]), strict=True):

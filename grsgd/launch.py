@@ -8,6 +8,8 @@ import traceback
 from contextlib import contextmanager
 from pathlib import Path
 
+from grsgd.comm.driver import Driver
+
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
 
 
@@ -40,6 +42,20 @@ def ranks_on_cores(mpi) -> int:
     count = sum(bool(mine & theirs) for theirs in host.allgather(mine))
     host.Free()
     return count
+
+
+def driver(mpi, timeout: float, progress: str) -> Driver:
+    """The driver of this rank; collective. ``progress`` as for `Driver`.
+
+    Raises UsageError if a thread is asked for and the MPI library does not allow calls from two threads.
+    """
+    from mpi4py import MPI
+
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        if progress == "thread":
+            raise UsageError("comm.progress = 'thread': this MPI library was started without MPI_THREAD_MULTIPLE")
+        progress = "inline"
+    return Driver(mpi.rank, timeout, progress, ranks_on_cores(mpi))
 
 
 def abort_on_error(mpi):

@@ -13,7 +13,6 @@ from tqdm import tqdm
 from grsgd import __version__, launch
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.control import Control
-from grsgd.comm.driver import Driver
 from grsgd.config import ENDS, Config, ConfigError
 from grsgd.data import DataError
 from grsgd.interruption import Interruption
@@ -38,7 +37,7 @@ def run(mpi, config: Config, out: Path) -> str:
             check_writable(out)
     threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
     torch.set_num_threads(threads)
-    driver = Driver(mpi.rank, config.comm.timeout, config.comm.progress, launch.ranks_on_cores(mpi))
+    driver = launch.driver(mpi, config.comm.timeout, config.comm.progress)
     control = Control(Communicator(mpi.Dup()))
     with launch.together(mpi, (ConfigError, DataError)):
         dataset = load_data(config)

@@ -11,7 +11,7 @@ from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.control import Control
 from grsgd.comm.driver import Driver
-from grsgd.train import Trainer
+from grsgd.train import Trainer, build_model, load_data, pick_device
 
 SHAPE, CLASSES = (1, 28, 28), 10
 CASES = (("dnn", 16), ("dnn", 64), ("cnn", 16), ("cnn", 64))
@@ -73,7 +73,8 @@ def our_loop(mpi, algorithm: str, model: str, batches):
     comm, aside = Communicator(mpi.Dup()), Communicator(mpi.Dup())
     chosen = config.parse(settings)
     chosen.check_ranks(mpi.size)
-    trainer = Trainer(chosen, comm, aside, control, driver)
+    dataset = load_data(chosen)
+    trainer = Trainer(chosen, dataset, build_model(chosen, dataset, pick_device("cpu")), comm, aside, control, driver)
     trainer.batches = itertools.cycle(batches)
     trainer.algorithm.start()
     trainer.progress.start()
