@@ -9,6 +9,10 @@ from pathlib import Path
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 for a run that failed, 2 for wrong input, 130 after Ctrl-C."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--network" in arguments[:-1]:  # argparse takes a value such as -1gbit,50us for an option
+        at = arguments.index("--network")
+        arguments[at : at + 2] = [f"--network={arguments[at + 1]}"]
     options = parser().parse_args(arguments)
     try:
         return options.command(options)

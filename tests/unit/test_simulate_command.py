@@ -54,6 +54,7 @@ FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
         (["--network", "1foo,5us"], "'1foo'", "bit, kbit, mbit, gbit, tbit"),
         (["--network", "1gbit,5parsec"], "'5parsec'", "ns, us, ms, s"),
         (["--network=-1gbit,5us"], "'-1gbit'", "positive"),
+        (["--network", "-1gbit,5us"], "'-1gbit'", "positive"),
         (["--network", "0gbit,5us"], "'0gbit'", "positive"),
         (["--network", "1gbit"], "'1gbit'", "such as 1gbit,50us"),
         (["--network", "1gbit,5us,3"], "'1gbit,5us,3'", "such as 1gbit,50us"),
