@@ -290,6 +290,8 @@ def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
         for other_label, others in zip(labels, rows, strict=True):
             if not (_is_adaptive(runs[0]) and not _is_adaptive(others[0]) and _setting(runs[0]) == _setting(others[0])):
                 continue
+            if not _median(others, _sent_per_sample):
+                continue
             saving = 1 - _median(runs, _sent_per_sample) / _median(others, _sent_per_sample)
             lines.append(
                 f"{label}, adaptive, sent {saving:.1%} less a sample than {other_label}, and ended with a consensus "

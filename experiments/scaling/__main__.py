@@ -77,7 +77,7 @@ def done(cell: Cell, folder: Path) -> Run | None:
         run = load_run(cell.path(folder))
     except RunFileError:
         return None
-    same = run.attributes["config"] == cell.config().toml()
+    same = run.attributes["config"] == cell.config().toml() and run.attributes["stopped"] == "steps"
     return run if same and run.attributes["compute"] == f"constant:{COMPUTE_SECONDS}" else None
 
 

@@ -98,9 +98,9 @@ class Gossip(Algorithm, name="gossip"):
 
     def ask(self, j: int, mask: np.ndarray):
         """Schedule: pair or pull, the parts of the model in ``mask``."""
+        served = self.served  # before the test: the exchange may end right after it
         if self.serving:
             # Half of s has been given away already: with two more averages, less than that would be left of it here.
-            served = self.served
             yield Until(lambda: self.served > served, "the end of an exchange that another rank has begun")
         yield self.offering
         request = self.request(self.k, mask)
