@@ -28,6 +28,7 @@ class Codec:
         self.bounds: list[int] = bounds(length, plan.placement.r).tolist()
         self.packet_length = -(-length // plan.placement.r)
         self._start = {block: row * length for row, block in enumerate(self.own)}
+        self._known: dict[Packet, tuple[np.ndarray, np.ndarray]] = {}
 
     def encode(self, packet: Packet, own, out):
         """Write a packet that this rank sends into ``out``, int32 of shape [packet_length]."""
@@ -50,6 +51,11 @@ class Codec:
 
     def _known_slices(self, packet: Packet) -> tuple[np.ndarray, np.ndarray]:
         """Where in the rows of own blocks the slices of a packet begin, and their lengths; of blocks this rank has."""
+        if packet not in self._known:
+            self._known[packet] = self._find_slices(packet)
+        return self._known[packet]
+
+    def _find_slices(self, packet: Packet) -> tuple[np.ndarray, np.ndarray]:
         known = [
             (self._start[block] + self.bounds[position], self.bounds[position + 1] - self.bounds[position])
             for block, position in zip(packet.blocks, packet.positions, strict=True)

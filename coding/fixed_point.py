@@ -36,6 +36,11 @@ class OutOfRange(NamedTuple):
         """A range with room to spare: the power of two from twice up to four times the largest magnitude."""
         return 2.0 ** math.ceil(math.log2(2 * self.largest)) if self.count else self.limit
 
+    def joined(self, other: "OutOfRange") -> "OutOfRange":
+        """Both taken together."""
+        counts = self.count + other.count, self.not_finite + other.not_finite
+        return OutOfRange(*counts, max(self.largest, other.largest), self.limit)
+
     def __str__(self):
         parts = [f"values that are not finite: {self.not_finite}"] if self.not_finite else []
         if self.count:

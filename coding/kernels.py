@@ -4,9 +4,9 @@ import numpy as np
 
 
 def kernels(array):
-    """The module with the kernels for ``array``: NumPy or CuPy; raises TypeError for anything else.
+    """What has the kernels for ``array``: NumPy, CuPy, or a type that brings ``kernels`` of its own; else TypeError.
 
-    Both have the same functions. They write into arrays that they are given, and never check lengths.
+    All have the functions of `coding.cpu`. They write into arrays that they are given, and never check lengths.
     """
     if isinstance(array, np.ndarray):
         from coding import cpu
@@ -16,4 +16,6 @@ def kernels(array):
         from coding import gpu
 
         return gpu
+    if hasattr(array, "kernels"):
+        return array.kernels
     raise TypeError(f"an array of type {type(array).__name__}: it must be a NumPy or CuPy array")

@@ -34,6 +34,11 @@ class Packet(NamedTuple):
         """The multicast group: sender and receivers, ascending."""
         return tuple(sorted((self.sender, *self.receivers)))
 
+    @property
+    def order(self) -> tuple:
+        """What all ranks sort packets by: group, sender and number."""
+        return self.group, self.sender, self.number
+
     def __str__(self):
         return f"packet {self.number} of rank {self.sender} in group {{{', '.join(map(str, self.group))}}}"
 

@@ -9,9 +9,10 @@ MEDIA = {
     "shared": lambda load: load.once,
     "switch": lambda load: max(map(max, load.sent, load.received)),
     "point-to-point": lambda load: max(map(max, load.copies, load.received)),
+    "shared-point-to-point": lambda load: load.per_receiver,
 }
-"""What takes time, in units of M: everything on a shared medium; the busiest port of a switch that multicasts; the
-busiest port when a packet to several receivers is sent several times."""
+"""What takes time, in units of M: everything on a shared medium; the busiest port of a switch that multicasts; and both
+again when a packet to several receivers is sent several times."""
 
 
 def paper_step_seconds(r: int, computing: float, communicating: float) -> float:

@@ -6,6 +6,9 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+WARNINGS = 4
+"""How many warnings of a run are printed."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 for a run that failed, 2 for wrong input, 130 after Ctrl-C."""
@@ -182,8 +185,18 @@ def load_config(options):
 
 
 def announce(out, stopped: str):
-    """Say where the run file is, and whether the run ended early."""
+    """Say where the run file is, whether the run ended early, what it warns of and what it chose by itself."""
     from grsgd.config import ENDS
+    from grsgd.results import load_run
+
+    attributes = load_run(out).attributes
+    if "redundancy" in attributes:
+        print(attributes["redundancy"], file=sys.stderr, flush=True)
+    warnings = attributes.get("warnings", [])
+    for warning in warnings[:WARNINGS]:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
+    if len(warnings) > WARNINGS:
+        print(f"warning: {len(warnings) - WARNINGS} more in {out}", file=sys.stderr, flush=True)
 
     if stopped in ENDS:
         print(out, flush=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from grsgd.evaluate import Quality
 from grsgd.results import Run
-from grsgd.snapshots import Moment, common_marks
+from grsgd.snapshots import Moment, common_marks, train_loss
 from grsgd.train import Measured, Trainer
 
 
@@ -23,6 +23,7 @@ class Record:
     messages: np.ndarray
     sent_once: int
     staleness: dict[int, int]
+    warnings: list[str]
 
     @classmethod
     def of(cls, trainer: Trainer) -> "Record":
@@ -37,6 +38,7 @@ class Record:
             traffic.messages.copy(),
             traffic.sent_once,
             dict(trainer.algorithm.staleness),
+            trainer.algorithm.warnings(),
         )
 
     @classmethod
@@ -44,7 +46,7 @@ class Record:
         """Of a rank that did not answer: no traffic, no steps, and times that are not known."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(Measured())}
         zeros = np.zeros(ranks, np.int64)
-        return cls([], [], nothing, zeros, zeros, zeros, 0, {})
+        return cls([], [], nothing, zeros, zeros, zeros, 0, {}, [])
 
 
 def assemble(
@@ -61,13 +63,15 @@ def assemble(
     unknown = Quality(math.nan, math.nan, math.nan, math.nan)
     qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]
     ages = sorted(set().union(*(record.staleness for record in records)))
+    warnings = [f"rank {rank}: {warning}" for rank, record in enumerate(records) for warning in record.warnings]
+    known = {"final_test_accuracy": final.mean if final else math.nan, "warnings": warnings or None}
     return Run(
-        attributes=attributes | {"final_test_accuracy": final.mean if final else math.nan},
+        attributes=attributes | known,
         curve={
             "time": np.array([max(moment.time for moment in row) for row in rows]),
             "step": np.array([round(np.mean([moment.step for moment in row])) for row in rows], np.int64),
             "samples": np.array([max(moment.samples for moment in row) for row in rows], np.int64),
-            "train_loss": np.array([mean(moment.train_loss for moment in row) for row in rows]),
+            "train_loss": np.array([train_loss(row) for row in rows]),
             "test_accuracy": np.array([quality.mean for quality in qualities]),
             "test_accuracy_min": np.array([quality.lowest for quality in qualities]),
             "test_accuracy_max": np.array([quality.highest for quality in qualities]),
@@ -85,9 +89,3 @@ def assemble(
             "count": np.array([[record.staleness.get(age, 0) for age in ages] for record in records], np.int64),
         },
     )
-
-
-def mean(values) -> float:
-    """The mean of those that are numbers; NaN if none is."""
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan

@@ -17,6 +17,7 @@ from grsgd.config import ENDS, Config, ConfigError
 from grsgd.data import DataError
 from grsgd.interruption import Interruption
 from grsgd.record import Record, assemble
+from grsgd.redundancy import settle
 from grsgd.results import RunFileError, check_writable, save_run
 from grsgd.snapshots import common_marks
 from grsgd.train import Trainer, build_model, load_data, pick_device
@@ -42,9 +43,12 @@ def run(mpi, config: Config, out: Path) -> str:
     with launch.together(mpi, (ConfigError, DataError)):
         dataset = load_data(config)
         model = build_model(config, dataset, pick_device(config.device))
+    with launch.together(mpi, (ConfigError,)):
+        config, why = driver.run(settle(config, dataset, model, Communicator(mpi.Dup()), driver))
         trainer = Trainer(config, dataset, model, Communicator(mpi.Dup()), Communicator(mpi.Dup()), control, driver)
     driver.run(trainer.same_start())
-    attributes = describe(trainer) | {"clock": "wall", "hosts": launch.hosts(mpi), "mpi": launch.library()}
+    attributes = describe(trainer) | {"redundancy": why, "clock": "wall"}
+    attributes |= {"hosts": launch.hosts(mpi), "mpi": launch.library()}
     rescue, evaluation = mpi.Dup(), Communicator(mpi.Dup())
     driver.watch = control.watch
     mpi.Barrier()

@@ -3,7 +3,9 @@
 Evaluation while training would disturb what is measured: it takes time, and it would make asynchronous ranks wait.
 """
 
+import math
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +19,16 @@ MEMORY = 256 * 2**20
 
 @dataclass(frozen=True)
 class Moment:
-    """When a snapshot was taken: seconds since the start, the rank's step, samples of all ranks, and the mean
-    training loss of the rank since the snapshot before."""
+    """When a snapshot was taken: seconds since the start, the rank's step, samples of all ranks, and the rank's
+    training loss since the snapshot before: by block of the batch, its mean and the weight it has in the loss of all.
+
+    The blocks of ranks with batches of their own are numbered by rank; a block that several ranks compute has one loss.
+    """
 
     time: float
     step: int
     samples: int
-    train_loss: float
+    train_loss: dict[int, tuple[float, float]]
 
 
 class Snapshots:
@@ -69,3 +74,17 @@ def common_marks(numbers: list[list[int]]) -> list[int]:
     """
     rows = list(zip(*numbers, strict=False))
     return [mark for mark, row in enumerate(rows) if mark == 0 or row != rows[mark - 1]]
+
+
+def train_loss(moments: list[Moment]) -> float:
+    """The training loss of all ranks together, at one mark; NaN if there is none."""
+    losses = {}
+    for moment in moments:
+        losses |= moment.train_loss
+    return weighted_mean(losses.values())
+
+
+def weighted_mean(values: Iterable[tuple[float, float]]) -> float:
+    """The mean of (value, weight), exactly rounded but for one division; of those that are not NaN."""
+    known = [(value * weight, weight) for value, weight in values if not math.isnan(value)]
+    return math.fsum(product for product, _ in known) / math.fsum(weight for _, weight in known) if known else math.nan

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -35,6 +36,32 @@ class Measured:
     wait_seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Block:
+    """Samples ``begin`` to ``end`` of each batch, which ``batches`` yields, as (images, labels), one after the other.
+
+    A rank with batches of its own has one block, whose number is the rank.
+    """
+
+    number: int
+    begin: int
+    end: int
+    batches: Iterator
+
+    @property
+    def samples(self) -> int:
+        return self.end - self.begin
+
+    def key(self, seed: int, step: int) -> int:
+        """A seed for what is random in a step, the same wherever the block is computed."""
+        return int(np.random.SeedSequence((seed, step, self.number)).generate_state(1, np.uint64)[0])
+
+
+def cut(stream, begin: int, end: int):
+    """Elements ``begin`` to ``end`` of every array of ``stream``."""
+    return (batch[begin:end] for batch in stream)
+
+
 class Trainer:
     """One rank's part of a run: ``train()``, then ``evaluate()``, both schedules.
 
@@ -48,18 +75,17 @@ class Trainer:
         rank, n = comm.rank, comm.size
         options = config.algorithm_options
         algorithm = ALGORITHMS[config.algorithm.name]
-        parts = shards(self.data.train.labels, n, alpha=config.data.alpha, seed=config.seed)
-        held = np.concatenate([parts[k] for k in held_by(rank, n, options.rho)])
-        stream = index_stream(held, config.data.batch_size, seed=config.seed, rank=rank)
-        self.batches = self.data.train.batches(
-            stream, augment=config.data.augment, seed=(config.seed, rank), workers=config.data.workers
-        )
         torch.manual_seed(config.seed + rank)  # dropout, if any, differs between ranks
-        self.replica = Replica(
-            model, getattr(torch, config.dtype), flat_gradients=algorithm.sends_gradients and n > 1
-        )
+        flat_gradients = algorithm.shared_batch or (algorithm.sends_gradients and n > 1)
+        self.replica = Replica(model, getattr(torch, config.dtype), flat_gradients)
         optimizer = config.optimizer.build(model.parameters())
         self.algorithm = algorithm(options, self.replica, optimizer, comm, aside, driver, config.seed)
+        if algorithm.shared_batch:
+            self.blocks = self.blocks_of_common_batch()
+        else:
+            self.blocks = [Block(rank, 0, config.data.batch_size, self.own_batches())]
+        self.samples_computed = sum(block.samples for block in self.blocks)
+        """In a step; with redundancy more than data.batch_size."""
         self.rates = [group["lr"] for group in optimizer.param_groups]
         self.delays = DelayModel(config.stragglers, rank, config.seed)
         self.end = self.samples_at_end()
@@ -67,9 +93,44 @@ class Trainer:
         self.progress = kind(aside, driver, self.end, config.train.seconds, config.train.snapshots)
         self.measured = Measured()
         self.snapshots = Snapshots(self.replica)
-        self.losses: list[float] = []
+        self.losses: dict[int, list[float]] = {}
+        """By number of the block, since the last snapshot."""
         self.on_step = lambda loss: None
         """Called with the loss (None if there is none) after each step: progress lines."""
+
+    def own_batches(self):
+        """Batches of this rank's shards."""
+        config, rank, n = self.config, self.comm.rank, self.comm.size
+        parts = shards(self.data.train.labels, n, alpha=config.data.alpha, seed=config.seed)
+        held = np.concatenate([parts[k] for k in held_by(rank, n, config.algorithm_options.rho)])
+        stream = index_stream(held, config.data.batch_size, seed=config.seed, rank=rank)
+        return self.data.train.batches(
+            stream, augment=config.data.augment, seed=(config.seed, rank), workers=config.data.workers
+        )
+
+    def blocks_of_common_batch(self) -> list[Block]:
+        """What this rank computes of the batches that all ranks share, of n times data.batch_size samples each.
+
+        Everything is keyed by the block, so that all ranks that compute a block get the same gradient.
+        """
+        config, name = self.config, self.config.algorithm.name
+        if config.data.alpha is not None:
+            raise ConfigError(f"data.alpha = {config.data.alpha}: {name} has no shards, all ranks share every batch")
+        if config.data.workers:
+            raise ConfigError(f"data.workers = {config.data.workers}: {name} reads its blocks itself; allowed: 0")
+        size = self.comm.size * config.data.batch_size
+        everything = np.arange(len(self.data.train))
+        blocks = []
+        for number, begin, end in self.algorithm.blocks(size):
+            if begin == end:
+                raise ConfigError(
+                    f"data.batch_size = {config.data.batch_size}: {name} with these options cuts the common batch of "
+                    f"{size} samples into more blocks than that"
+                )
+            stream = cut(index_stream(everything, size, seed=config.seed, rank=0), begin, end)
+            batches = self.data.train.batches(stream, augment=config.data.augment, seed=(config.seed, number))
+            blocks.append(Block(number, begin, end, batches))
+        return blocks
 
     def samples_at_end(self) -> int | None:
         """Samples of all ranks together after which the run ends; None if seconds decide."""
@@ -109,11 +170,13 @@ class Trainer:
             self.take_snapshot(config.train.snapshots - len(self.snapshots))
             yield from self.algorithm.average()
         except Stopped as stopped:
+            self.driver.abandon()  # what is under way in the background must not change the replica any more
             if len(self.snapshots) < config.train.snapshots:  # else the run was over but for the average
                 self.take_snapshot()
             return str(stopped)
         finally:
-            self.batches.close()  # ends the processes that decode images, if any
+            for block in self.blocks:
+                block.batches.close()  # ends the processes that decode images, if any
         return next(key for key in ENDS if getattr(config.train, key) is not None)
 
     def step(self, step: int):
@@ -123,17 +186,19 @@ class Trainer:
         self.driver.poll()
         yield from self.communicate(algorithm.before_backward)
         begin = clock()
-        gradient = Compute(self.gradient)
+        gradient = Compute(self.gradient, self.samples_computed / self.config.data.batch_size)
         yield gradient
-        loss = gradient.value
+        losses, loss = gradient.value, None
         delay = self.delays.delay(step, gradient.seconds)
         if delay > 0:
             yield Delay(delay)
         measured.compute_seconds += clock() - begin
-        if loss is not None:  # None where time alone is simulated
+        if losses is not None:  # None where time alone is simulated
+            loss = sum(losses[block.number] * block.samples for block in self.blocks) / self.samples_computed
             if not math.isfinite(loss):
                 self.control.stop(f"non-finite loss ({loss}) on rank {self.comm.rank} at step {step}")
-            self.losses.append(loss)
+            for number, value in losses.items():
+                self.losses.setdefault(number, []).append(value)
         updating = algorithm.update_seconds
         yield from self.communicate(algorithm.step)
         updating = algorithm.update_seconds - updating
@@ -150,15 +215,31 @@ class Trainer:
         measured.wait_seconds += waited
         measured.communicate_seconds += max(clock() - begin - waited, 0.0)  # rounding, in simulated time
 
-    def gradient(self) -> float:
-        """The loss of the next batch, its gradient left in the replica."""
+    def gradient(self) -> dict[int, float]:
+        """The mean loss of the next batch, by number of the block. The gradient is left in the replica, or block by
+        block in the algorithm."""
         replica = self.replica
-        x, y = next(self.batches)
-        replica.zero_gradients()
-        loss = cross_entropy(replica.model(x.to(replica.device, replica.dtype)), y.to(replica.device))
-        loss.backward()
-        replica.collect_gradients()
-        return loss.item()
+        if not self.algorithm.shared_batch:
+            (block,) = self.blocks
+            x, y = next(block.batches)
+            replica.zero_gradients()
+            loss = cross_entropy(replica.model(x.to(replica.device, replica.dtype)), y.to(replica.device))
+            loss.backward()
+            replica.collect_gradients()
+            return {block.number: loss.item()}
+        size = self.comm.size * self.config.data.batch_size
+        losses = {}
+        for block in self.blocks:
+            x, y = next(block.batches)
+            torch.manual_seed(block.key(self.config.seed, self.measured.steps))  # dropout, if any
+            replica.zero_gradients()
+            outputs = replica.model(x.to(replica.device, replica.dtype))
+            loss = cross_entropy(outputs, y.to(replica.device), reduction="sum") / size
+            loss.backward()
+            replica.collect_gradients()
+            self.algorithm.computed(block.number)
+            losses[block.number] = loss.item() * size / block.samples
+        return losses
 
     def set_learning_rate(self):
         if self.config.schedule.name == "constant" and not self.config.schedule.warmup:
@@ -169,9 +250,10 @@ class Trainer:
 
     def take_snapshot(self, marks: int = 1):
         """A snapshot that stands for as many marks as have been passed since the last one."""
-        loss = float(np.mean(self.losses)) if self.losses else math.nan
+        weights = {block.number: block.samples for block in self.blocks}
+        losses = {number: (float(np.mean(values)), weights[number]) for number, values in self.losses.items()}
         self.losses.clear()
-        moment = Moment(self.progress.elapsed(), self.measured.steps, self.progress.samples, loss)
+        moment = Moment(self.progress.elapsed(), self.measured.steps, self.progress.samples, losses)
         self.snapshots.take(moment, marks)
 
     def evaluate(self, comm, marks: list[int]):

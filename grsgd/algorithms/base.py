@@ -38,12 +38,17 @@ class Algorithm:
     """Whether no rank can run ahead of another without bound; then all take the same number of steps."""
     sends_gradients: ClassVar[bool] = False
     """Whether gradients must lie in one flat array."""
+    shared_batch: ClassVar[bool] = False
+    """Whether the ranks compute `blocks` of one common batch, instead of each a batch of its own."""
     in_background: ClassVar[bool] = False
     """Whether schedules run in the background while a gradient is computed."""
     Options: ClassVar[type[Options]] = Options
 
-    def __init_subclass__(cls, name: str, **kwargs):
+    def __init_subclass__(cls, name: str | None, **kwargs):
+        """Register the class; ``name`` is None for one that is only there to be derived from."""
         super().__init_subclass__(**kwargs)
+        if name is None:
+            return
         if name in ALGORITHMS:
             raise TypeError(f"two algorithms are called {name!r}: {ALGORITHMS[name]} and {cls}")
         cls.name = name
@@ -83,6 +88,19 @@ class Algorithm:
         """Whether the models' values decide when messages are sent, so that no run can do without them."""
         return False
 
+    @classmethod
+    def copies(cls, options: Options, ranks: int) -> int:
+        """About how many arrays of the model's size a rank holds: parameters, gradients, momenta, messages."""
+        return 10
+
+    def blocks(self, batch: int) -> list[tuple[int, int, int]]:
+        """What this rank computes of a common batch of so many samples: (number, begin, end) of each block."""
+        raise NotImplementedError(f"{self.name} has shared_batch and no blocks()")
+
+    def computed(self, block: int):
+        """Called when the gradient of a block of the common batch lies in the replica: the sum over the block's
+        samples, divided by the number of samples in the batch. The next block's overwrites it."""
+
     def start(self):
         """Begin activities in the background, once, before the first step."""
 
@@ -114,6 +132,10 @@ class Algorithm:
                 raise RuntimeError(f"the weights sum to {total[0]} instead of {n}: a message was lost")
             self.x.tensor.mul_(a)
         yield from Algorithm.average(self)
+
+    def warnings(self) -> list[str]:
+        """What users must know of this rank's training when it is over, a line each."""
+        return []
 
     def update(self):
         """The local optimizer's step."""

@@ -1,5 +1,6 @@
 """One rank's end of a group of ranks: non-blocking buffer messages, counted as they leave."""
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 
 from grsgd.comm.traffic import Traffic
@@ -9,19 +10,24 @@ ANY_RANK = -1
 
 
 class Message:
-    """A message under way: a pollable that knows what it is, so that a time-out can name it."""
+    """A message under way: a pollable that knows what it is, so that a time-out can name it.
 
-    __slots__ = ("request", "verb", "nbytes", "peer", "tag")
+    ``subject``: what the message is about, if whoever sent it says so.
+    """
+
+    __slots__ = ("request", "verb", "nbytes", "peer", "tag", "subject")
 
     def __init__(self, request, verb, nbytes, peer, tag):
         self.request, self.verb, self.nbytes, self.peer, self.tag = request, verb, nbytes, peer, tag
+        self.subject = None
 
     def Test(self) -> bool:
         return self.request.Test()
 
     def __str__(self):
         peer = "any rank" if self.peer == ANY_RANK else f"rank {self.peer}"
-        return f"{self.verb} {peer} ({self.nbytes} bytes, tag {self.tag})"
+        subject = f"{self.subject}: " if self.subject is not None else ""
+        return f"{subject}{self.verb} {peer} ({self.nbytes} bytes, tag {self.tag})"
 
 
 class Communicator:
@@ -40,6 +46,8 @@ class Communicator:
         self.mpi = mpi
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
+        self.members: tuple[int, ...] = tuple(range(self.size))
+        """The ranks as they are called in the traffic: those of the communicator of which this is a `subset`."""
         self.traffic = Traffic(self.size)
         self._any_source = any_source
         self._in_place = in_place
@@ -47,18 +55,18 @@ class Communicator:
 
     def Isend(self, array, dest: int, tag: int = 0, header: int = 0) -> Message:
         """Send; complete when ``array`` may be reused. ``header`` bytes of it are bookkeeping, not payload."""
-        self.traffic.count((dest,), array.nbytes, header)
-        return Message(self.mpi.Isend(array, dest, tag), "send to", array.nbytes, dest, tag)
+        self.traffic.count((self.members[dest],), array.nbytes, header)
+        return Message(self.mpi.Isend(array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
 
     def Issend(self, array, dest: int, tag: int = 0, header: int = 0) -> Message:
         """Like `Isend`, but complete only when the receiver has begun to receive."""
-        self.traffic.count((dest,), array.nbytes, header)
-        return Message(self.mpi.Issend(array, dest, tag), "send to", array.nbytes, dest, tag)
+        self.traffic.count((self.members[dest],), array.nbytes, header)
+        return Message(self.mpi.Issend(array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
 
     def Irecv(self, array, source: int, tag: int = 0) -> Message:
         """Receive into ``array``, which may be longer than the message, from ``source`` or `ANY_RANK`."""
-        mpi_source = self._any_source if source == ANY_RANK else source
-        return Message(self.mpi.Irecv(array, mpi_source, tag), "receive from", array.nbytes, source, tag)
+        mpi_source, peer = (self._any_source, ANY_RANK) if source == ANY_RANK else (source, self.members[source])
+        return Message(self.mpi.Irecv(array, mpi_source, tag), "receive from", array.nbytes, peer, tag)
 
     def Iallreduce(self, array) -> Message:
         """The MPI library's own all-reduce (sum) of ``array``, in place.
@@ -68,7 +76,7 @@ class Communicator:
         """
         own = array.size * (self.rank + 1) // self.size - array.size * self.rank // self.size
         if self.size > 1:
-            self.traffic.count(((self.rank + 1) % self.size,), 2 * (array.size - own) * array.itemsize)
+            self.traffic.count((self.members[(self.rank + 1) % self.size],), 2 * (array.size - own) * array.itemsize)
         request = self.mpi.Iallreduce(self._in_place, array)
         return Message(request, "all-reduce with", array.nbytes, ANY_RANK, 0)
 
@@ -76,9 +84,9 @@ class Communicator:
         """Copy ``root``'s array to all ranks of the group; all must call this, in the same order. A multicast, which
         counts once in ``traffic.sent_once``."""
         if self.rank == root:
-            self.traffic.count([rank for rank in range(self.size) if rank != root], array.nbytes)
+            self.traffic.count([rank for rank in self.members if rank != self.members[root]], array.nbytes)
             return Message(self.mpi.Ibcast(array, root), "broadcast to", array.nbytes, ANY_RANK, 0)
-        return Message(self.mpi.Ibcast(array, root), "broadcast from", array.nbytes, root, 0)
+        return Message(self.mpi.Ibcast(array, root), "broadcast from", array.nbytes, self.members[root], 0)
 
     def Iprobe(self, source: int, tag: int) -> bool:
         """Whether a message from ``source`` (or `ANY_RANK`) with ``tag`` waits to be received."""
@@ -88,6 +96,26 @@ class Communicator:
         """The same ranks with messages and counters of their own; collective."""
         return type(self)(self.mpi.Dup())
 
+    def subset(self, ranks: Sequence[int]) -> "Communicator":
+        """The given ranks with messages of their own, counted here. Only they call this; if several subsets are made,
+        all ranks make theirs in one order. To be freed by `free`."""
+        part = type(self)(self._create_group(ranks))
+        part.members, part.traffic = tuple(self.members[rank] for rank in ranks), self.traffic
+        return part
+
+    def _create_group(self, ranks):
+        group = self.mpi.Get_group()
+        part = group.Incl(ranks)
+        try:
+            return self.mpi.Create_group(part)
+        finally:
+            part.Free()
+            group.Free()
+
+    def free(self):
+        """Free what `subset` or `duplicate` made; collective, when no message is under way."""
+        self.mpi.Free()
+
     @contextmanager
     def borrow(self, like, size: int):
         """A scratch array of ``size`` elements of ``like``'s kind, kept for the next borrower.
@@ -95,7 +123,10 @@ class Communicator:
         Fresh memory costs a page fault every 4 KiB, many times the price of using it.
         """
         spare = self._spare.setdefault((type(like), like.dtype, size), [])
-        array = spare.pop() if spare else type(like)(size, dtype=like.dtype)
+        try:
+            array = spare.pop()
+        except IndexError:  # not asked for before: a background thread may borrow at the same time
+            array = type(like)(size, dtype=like.dtype)
         try:
             yield array
         finally:

@@ -1,7 +1,7 @@
 """Runs schedules on real MPI: in the foreground, and in the background of the trainer.
 
 A schedule is a generator that yields a pollable, or a tuple of them, and goes on when all of them are true. The
-simulator has a driver of its own with the same four verbs: ``run``, ``start``, ``poll`` and ``clock``.
+simulator has a driver of its own with the same verbs: ``run``, ``start``, ``abandon``, ``poll`` and ``clock``.
 """
 
 import os
@@ -94,6 +94,8 @@ class Driver:
         self._handles: list[Handle] = []
         self._polling = False
         self._closing = False
+        self._abandoned: list[Handle] = []
+        self._advancing = threading.RLock()
         self._news = threading.Condition()
         self._thread = None
 
@@ -152,11 +154,19 @@ class Driver:
             finally:
                 self._polling = False
 
+    def abandon(self):
+        """Drive no schedule that was started so far any more: from now on none of them changes anything."""
+        with self._news:
+            self._abandoned += self._handles  # MPI may still write into the arrays of theirs that wait for messages
+            self._handles.clear()
+        with self._advancing:  # wait until the thread has put down what it had in hand
+            pass
+
     def close(self):
         """End the progress thread. Schedules that have not ended are abandoned."""
+        self.abandon()
         with self._news:
             self._closing = True
-            self._handles.clear()
             self._news.notify()
         if self._thread is not None:
             self._thread.join(timeout=10)
@@ -179,10 +189,13 @@ class Driver:
     def _advance_all(self) -> bool:
         moved = False
         for handle in tuple(self._handles):
-            moved |= handle.advance()
+            with self._advancing:
+                if handle not in self._handles:  # `abandon` has come first
+                    continue
+                moved |= handle.advance()
             if handle._ended:
                 with self._news:
-                    if handle in self._handles:  # not if `close` has come first
+                    if handle in self._handles:
                         self._handles.remove(handle)
         return moved
 

@@ -25,10 +25,12 @@ class Delay:
 
 class Compute:
     """A computation: whoever drives the schedule calls ``work()``, sets ``value`` to what it returns, and ``seconds``
-    to how long it took, in real or in simulated time."""
+    to how long it took, in real or in simulated time. ``amount``: how much work it is, where 1 is a gradient of
+    ``data.batch_size`` samples; simulated time is proportional to it."""
 
-    def __init__(self, work: Callable[[], object]):
+    def __init__(self, work: Callable[[], object], amount: float = 1.0):
         self.work = work
+        self.amount = amount
         self.value = None
         self.seconds: float | None = None
 

@@ -285,6 +285,7 @@ class Endpoint:
         self._broadcasts = itertools.count()
         self._children = itertools.count()
         self._allreduces = itertools.count()
+        self._subsets: dict[tuple[int, ...], int] = {}
         self._for_allreduce: VirtualCommunicator | None = None
 
     def Get_rank(self) -> int:
@@ -321,12 +322,23 @@ class Endpoint:
     def Dup(self) -> "Endpoint":
         return Endpoint(self.world, (*self.group, next(self._children)), self.members, self.rank)
 
+    def subset(self, ranks) -> "Endpoint":
+        members = tuple(self.members[rank] for rank in ranks)
+        number = self._subsets[members] = self._subsets.get(members, -1) + 1
+        return Endpoint(self.world, (*self.group, members, number), members, members.index(self.world_rank))
+
+    def Free(self):
+        """Nothing is kept."""
+
 
 class VirtualCommunicator(Communicator):
     """A `Communicator` whose messages travel through a `World`."""
 
     def __init__(self, endpoint: Endpoint):
         self._open(endpoint, any_source=ANY_RANK, in_place=None)
+
+    def _create_group(self, ranks):
+        return self.mpi.subset(ranks)
 
 
 def deposit(target, message):

@@ -11,6 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from grsgd.config import Config, ConfigError
+from grsgd.simulate.network import GREATEST_SIGMA
 from grsgd.train import Trainer
 
 FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
@@ -59,7 +60,18 @@ def parse(text: str) -> tuple[str, list[float]]:
     if not all(isfinite(number) and number >= 0 for number in numbers) or (form == "flops" and not numbers[0]):
         allowed = "a finite number above 0" if form == "flops" else "finite numbers of 0 or more"
         raise ConfigError(f"--compute {text!r}: allowed: {allowed}")
+    if form == "lognormal" and numbers[1] > GREATEST_SIGMA:
+        raise ConfigError(f"--compute {text!r}: SIGMA = {numbers[1]:g}: allowed: 0 to {GREATEST_SIGMA:g}")
     return form, numbers
+
+
+def check_end(config: Config, compute: ComputeTime):
+    """Raise ConfigError for a run that would never end: one that ends after a time of which its steps need none."""
+    if config.train.seconds is not None and not compute.median:
+        raise ConfigError(
+            f"--compute {compute}: a step takes no time, and train.seconds = {config.train.seconds:g} would never be "
+            "over; allowed: more than 0 seconds a step, or train.epochs, steps or samples"
+        )
 
 
 def flops(model: torch.nn.Module, shape: tuple[int, ...], batch_size: int) -> int:

@@ -18,7 +18,7 @@ class Deadlock(RuntimeError):
 class Activity(Waitable):
     """A schedule that runs in simulated time; itself a pollable, true when the schedule has ended."""
 
-    __slots__ = ("driver", "schedule", "pending", "value", "blocked_at")
+    __slots__ = ("driver", "schedule", "pending", "value", "blocked_at", "abandoned")
 
     def __init__(self, driver: "Driver", schedule: Schedule):
         super().__init__()
@@ -26,6 +26,7 @@ class Activity(Waitable):
         self.pending: list = []
         self.value = None
         self.blocked_at: float | None = None
+        self.abandoned = False
 
     def resume(self, error: BaseException | None = None):
         """Go on until the schedule waits or ends; with ``error``, raise it where the schedule waits."""
@@ -108,6 +109,7 @@ class Driver:
         """Of torch: each rank has a random stream of its own, as if it had a process of its own."""
         self._computed = 0
         self._ready: deque[Activity] = deque()
+        self._background: list[Activity] = []
         self._running = False
 
     def clock(self) -> float:
@@ -119,11 +121,19 @@ class Driver:
     def start(self, schedule: Schedule) -> Activity:
         """Drive ``schedule`` in the background."""
         activity = Activity(self, schedule)
+        self._background = [started for started in self._background if not started.complete] + [activity]
         if self._running:
             activity.resume()  # post the first messages at once
         else:
             self.happened(activity)
         return activity
+
+    def abandon(self):
+        """Drive no schedule that was started so far any more, but for the foreground's."""
+        for activity in self._background:
+            activity.abandoned = True
+        self.parked = [activity for activity in self.parked if not activity.abandoned]
+        self._background.clear()
 
     def start_foreground(self, schedule: Schedule) -> Activity:
         """Drive the schedule that stands for this rank's main program, whose waiting time counts."""
@@ -136,7 +146,7 @@ class Driver:
         if isinstance(pollable, Delay):
             return self._timer(pollable, pollable.seconds)
         if isinstance(pollable, Compute):
-            pollable.seconds = self.compute_seconds(self.rank, self._computed)
+            pollable.seconds = pollable.amount * self.compute_seconds(self.rank, self._computed)
             self._computed += 1
             if not self.timing_only:
                 pollable.value = self._work(pollable)
@@ -155,7 +165,9 @@ class Driver:
         self._running = True
         while True:
             if self._ready:
-                self._ready.popleft().resume(error)
+                activity = self._ready.popleft()
+                if not activity.abandoned:
+                    activity.resume(error)
                 error = None
             for activity in tuple(self.parked):
                 if activity.pending[-1].Test():

@@ -14,6 +14,9 @@ RATES = {"bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 EAGER_BYTES = 65536
 """Messages up to this size leave at once, longer ones when a receive for them has been posted: Open MPI's over TCP."""
+GREATEST_SIGMA = 20.0
+"""Of the logarithm of a computation's seconds: one in six then takes more than e^20, half a billion, times as long as the
+median. With far greater ones times would be too large for floating-point numbers."""
 
 
 class MissingLink(ConfigError):
@@ -104,7 +107,7 @@ class ComputeSpec(Section):
     """
 
     median: float = Field(gt=0, allow_inf_nan=False)
-    sigma: float = Field(0.0, ge=0, allow_inf_nan=False)
+    sigma: float = Field(0.0, ge=0, le=GREATEST_SIGMA, allow_inf_nan=False)
     slowdown: Annotated[
         dict[Rank, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(integer_keys)
     ] = {}

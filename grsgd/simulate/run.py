@@ -14,6 +14,7 @@ from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.control import Control
 from grsgd.config import Config, ConfigError
 from grsgd.record import Record, assemble
+from grsgd.redundancy import settle
 from grsgd.results import check_writable, save_run
 from grsgd.run import INTERRUPTED, ProgressLine, describe, ending
 from grsgd.simulate import compute as compute_times
@@ -25,8 +26,6 @@ from grsgd.simulate.network import NetworkSpec
 from grsgd.snapshots import MEMORY, Snapshots, common_marks
 from grsgd.train import Trainer, build_model, load_data, pick_device
 
-COPIES = 10
-"""About how many arrays of the model's size a rank holds: parameters, gradients, momenta, messages."""
 RANK_BYTES = 1_500_000
 """Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
 LOSS_COLUMNS = ("train_loss", "test_accuracy", "test_accuracy_min", "test_accuracy_max", "consensus_distance")
@@ -54,7 +53,7 @@ class Simulation:
         dataset = load_data(config)
         with torch.device("meta"):
             blueprint = build_model(config, dataset, torch.device("meta"))
-        check_memory(ranks, 0 if timing_only else content_bytes(blueprint, config))
+        check_memory(ranks, 0 if timing_only else content_bytes(blueprint, config, ranks))
         device = pick_device(config.device)
         self.compute = self._compute_time(form, numbers, blueprint, dataset, device)
         self.env = simpy.Environment()
@@ -65,10 +64,16 @@ class Simulation:
         out_of_band = NetworkSpec(bandwidth="inf bit", latency=f"{network.latency!r} s")
         self.aside = World(Network(self.env, out_of_band, ranks), self.drivers)
         controls = [Control(comm) for comm in self.aside.communicators()]
-        ends = zip(self.world.communicators(), self.aside.communicators(), controls, self.drivers, strict=True)
+        models = [
+            without_content(blueprint) if timing_only else build_model(config, dataset, device) for _ in range(ranks)
+        ]
+        triples = zip(models, self.world.communicators(), self.drivers, strict=True)
+        settled = self.run(settle(config, dataset, model, comm, driver) for model, comm, driver in triples)
+        self.config, self.redundancy = config, _ = settled[0]
+        asides = self.aside.communicators()
+        ends = zip(models, self.world.communicators(), asides, controls, self.drivers, strict=True)
         self.trainers = []
-        for comm, aside, control, driver in ends:
-            model = without_content(blueprint) if timing_only else build_model(config, dataset, device)
+        for model, comm, aside, control, driver in ends:
             trainer = Trainer(config, dataset, model, comm, aside, control, driver)
             trainer.snapshots = Snapshots(trainer.replica, MEMORY // ranks)
             driver.random_state = torch.get_rng_state()
@@ -135,6 +140,7 @@ def simulate(
         "network": network.summary(),
         "compute": str(simulation.compute),
         "timing_only": timing_only,
+        "redundancy": simulation.redundancy,
     }
     with ProgressLine(simulation.trainers[0]) as line:
         simulation.trainers[0].on_step = line.update
@@ -163,9 +169,11 @@ def without_content(model: torch.nn.Module) -> torch.nn.Module:
     return flat
 
 
-def content_bytes(model: torch.nn.Module, config: Config) -> int:
+def content_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
+    """Bytes of one rank's arrays of the size of ``model``."""
     itemsize = getattr(torch, config.dtype).itemsize
-    return COPIES * itemsize * sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
+    copies = ALGORITHMS[config.algorithm.name].copies(config.algorithm_options, ranks)
+    return copies * itemsize * sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
 
 
 def check_memory(ranks: int, model_bytes: int):

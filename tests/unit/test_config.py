@@ -410,7 +410,7 @@ def test_straggler_beyond_the_job(file, override, kind):
     assert rank_refusal(config, 3) == f"stragglers.{kind}: rank 3 in a job of 3; allowed: 0 to 2"
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", sorted(name for name in ALGORITHMS if not ALGORITHMS[name].shared_batch))
 def test_more_redundancy_than_ranks(file, algorithm):
     config = load(file(MINIMAL), [f"algorithm.name={algorithm}", "algorithm.rho=3"])
     config.check_ranks(3)

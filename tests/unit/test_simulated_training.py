@@ -89,7 +89,8 @@ def test_every_algorithm_runs(name, n, tmp_path):
     assert np.isfinite(run.curve["train_loss"]).all() and np.isfinite(run.curve["test_accuracy"]).all()
     assert run.curve["time"][-1] >= 30 * STEP * (1 - 1e-9)
     assert run.attributes["virtual_seconds"] >= run.curve["time"][-1]
-    assert (run.traffic["sent"].sum() > 0) == (n > 1)
+    everybody_computes_everything = name == "cssgd" and n == 2
+    assert (run.traffic["sent"].sum() > 0) == (n > 1 and not everybody_computes_everything)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -206,7 +207,8 @@ def test_computing_times_are_the_same_for_every_algorithm():
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_timing_only_has_the_same_times_and_traffic(name, n, tmp_path):
     real, timing = tmp_path / "real.h5", tmp_path / "timing.h5"
-    chosen = config(name, stragglers=STRAGGLERS if n == 3 else {})
+    section = {"name": name, "r": 1} if name == "cssgd" and n == 1 else name
+    chosen = config(section, stragglers=STRAGGLERS if n == 3 else {})
     for path in (real, timing):
         simulate(chosen, n, network_of(**SLOW), path, "lognormal:0.01,0.5", timing_only=path == timing)
     with_content, without = content(real), content(timing)
@@ -354,13 +356,13 @@ def test_a_loss_that_is_no_number_stops_all_ranks(name, tmp_path):
 
     def poisoned():
         calls.append(gradient())
-        return float("nan") if len(calls) == 4 else calls[-1]
+        return dict.fromkeys(calls[-1], float("nan")) if len(calls) == 4 else calls[-1]
 
     trainer.gradient = poisoned
     reason = "non-finite loss (nan) on rank 2 at step 3"
     assert job.train() == reason
     assert [trainer.control.reason for trainer in job.trainers] == [reason] * 4
-    assert job.env.now < 10 * STEP
+    assert job.env.now < 10 * STEP * trainer.samples_computed / 4  # which takes longer with redundancy
     assert max(trainer.measured.steps for trainer in job.trainers) < 10
     qualities, final = job.evaluate()
     assert 0 <= final.mean <= 1

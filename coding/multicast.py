@@ -1,0 +1,72 @@
+"""How packets travel: each as one broadcast in its multicast group, or to one receiver after the other.
+
+``comm`` is an end of all ranks in the manner of `grsgd.comm.communicator.Communicator`: its ``Isend``, ``Irecv`` and
+``Ibcast`` give pollables, ``subset`` makes a communicator of some ranks.
+"""
+
+from collections.abc import Iterable
+
+from coding.plan import Packet
+
+TAG = 3
+
+
+class Unicast:
+    """A copy of a packet for every receiver."""
+
+    def __init__(self, comm):
+        self.comm = comm
+
+    def open(self, packets: Iterable[Packet]):
+        """Prepare for these packets, those that this rank sends or receives; all ranks at once."""
+
+    def send(self, packet: Packet, content) -> list:
+        """Pollables that are all true when ``content`` may be reused."""
+        return [about(packet, self.comm.Isend(content, receiver, TAG)) for receiver in packet.receivers]
+
+    def receive(self, packet: Packet, content) -> list:
+        """Pollables that are all true when ``content`` is there. Sender and receivers must agree on the order."""
+        return [about(packet, self.comm.Irecv(content, packet.sender, TAG))]
+
+    def close(self):
+        """Free what `open` has made; all ranks at once, when nothing is under way."""
+
+
+class Multicast(Unicast):
+    """A broadcast in a communicator of the packet's group, made once. Groups of two need none."""
+
+    def __init__(self, comm):
+        super().__init__(comm)
+        self.groups: dict[tuple[int, ...], object] = {}
+
+    def open(self, packets):
+        for group in sorted({packet.group for packet in packets}):  # one order for all, or ranks would wait in a circle
+            if len(group) == self.comm.size:
+                self.groups[group] = self.comm
+            elif len(group) > 2:
+                self.groups[group] = self.comm.subset(group)
+
+    def send(self, packet, content):
+        return self._broadcast(packet, content) if len(packet.receivers) > 1 else super().send(packet, content)
+
+    def receive(self, packet, content):
+        return self._broadcast(packet, content) if len(packet.receivers) > 1 else super().receive(packet, content)
+
+    def close(self):
+        for comm in self.groups.values():
+            if comm is not self.comm:
+                comm.free()
+        self.groups.clear()
+
+    def _broadcast(self, packet, content):
+        group = packet.group
+        return [about(packet, self.groups[group].Ibcast(content, group.index(packet.sender)))]
+
+
+def about(packet: Packet, message):
+    """The message, which then says in a time-out which packet it carries."""
+    message.subject = packet
+    return message
+
+
+TRANSPORTS = {"multicast": Multicast, "unicast": Unicast}

@@ -1,0 +1,141 @@
+"""CSSGD: coded synchronous SGD."""
+
+from math import comb
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from coding.fixed_point import FixedPoint, OutOfRange
+from coding.multicast import TRANSPORTS
+from coding.schemes import SCHEMES, Scheme
+from grsgd.algorithms.base import Algorithm, Options
+from grsgd.phantom import Phantom
+
+
+class SummingOptions(Options):
+    """Of the algorithms that sum int32 gradients of the blocks of a common batch."""
+
+    transport: Literal["multicast", "unicast"] = Field(
+        "multicast", description="a packet to several ranks: one broadcast in a communicator of theirs, or copies"
+    )
+    range: float = Field(
+        10.0, gt=0, allow_inf_nan=False, description="R: gradients are int32 multiples of R / (2^31 - 1) in [-R, R]"
+    )
+
+
+class Summing(Algorithm, name=None):
+    """Synchronous SGD in which a `coding.schemes.Scheme` adds up the blocks' gradients."""
+
+    synchronous = True
+    sends_gradients = True
+    shared_batch = True
+    scheme: Scheme
+
+    @classmethod
+    def check(cls, options, ranks):
+        if options.rho > 1:
+            raise ValueError(f"rho = {options.rho}: all ranks share every batch; allowed is 1")
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.fixed_point = FixedPoint(self.options.range)
+        self.saturated = OutOfRange(0, 0, 0.0, self.options.range)
+        self.scheme = self.choose_scheme(
+            TRANSPORTS[self.options.transport](self.comm),
+            self.comm.size,
+            self.options.r,
+            self.comm.rank,
+            self.x.array.size,
+            self.fixed_point,
+            self.empty,
+        )
+
+    def choose_scheme(self, *arguments) -> Scheme:
+        """The scheme of these options."""
+        raise NotImplementedError
+
+    def empty(self, size: int, dtype: str):
+        kind = type(self.x.array)
+        return Phantom(size, dtype, head=False) if kind is Phantom else kind(size, dtype=dtype)
+
+    def blocks(self, batch):
+        samples = self.scheme.samples(batch)
+        return [(block, begin, end) for block, (begin, end) in zip(self.scheme.blocks, samples, strict=True)]
+
+    def start(self):
+        self.scheme.open()
+
+    def computed(self, block):
+        row = self.scheme.row(self.scheme.blocks.index(block))
+        self.saturated = self.saturated.joined(self.fixed_point.encode(self.replica.grads.array, row))
+
+    def step(self):
+        yield from self.scheme.add_up()
+        self.fixed_point.decode(self.scheme.total, self.replica.grads.array)
+        self.update()
+
+    def drain(self):
+        self.scheme.close()
+
+    def average(self):
+        yield from self.mean(self.replica.buffers)  # the parameters are equal already
+
+    def warnings(self):
+        found = {"gradients of blocks": self.saturated, "sums of gradients": self.scheme.beyond}
+        return [f"{what} are wrong: {beyond}" for what, beyond in found.items() if beyond]
+
+
+class CSSGDOptions(SummingOptions):
+    scheme: Literal["coded", "uncoded", "grouped-direct", "grouped-rs"] = Field(
+        "coded", description="the paper's, its placement without coding, and two that sum before they send"
+    )
+    r: int | Literal["auto"] = Field(2, description="redundancy: ranks that compute each block; auto: the fastest")
+    enumeration: Literal["groups", "paper"] = Field(
+        "groups", description="of coded: paper is Algorithm 3 as written, with useless repeats"
+    )
+
+    @field_validator("r", mode="before")
+    @classmethod
+    def number_or_auto(cls, r):
+        if r != "auto" and (not isinstance(r, int) or isinstance(r, bool) or r < 1):
+            raise ValueError(f"{r!r}: allowed are 1 to the number of ranks, and 'auto'")
+        return r
+
+
+class CSSGD(Summing, name="cssgd"):
+    """Every block of a batch is computed by r ranks, so that one packet can tell r others something new. Rank i::
+
+        G_q = gradient of block q, as int32, for every block q that i holds    # an r-subset of the ranks holds each
+        for every group S of r+1 ranks with i in it:
+            multicast to S - {i}: sum over t in S - {i} of i's slice of G_(S - {t})
+            receive the others' packets; subtract what i knows; a slice of G_(S - {i}) is left
+        g = sum of all G_q                                                     # exact, so the same on all ranks
+        x = x - eta g
+
+    Computes r times as much as without redundancy and sends C(n-1, r) / r M, a multicast counted once (`grsgd load`).
+    The scheme uncoded sends the slices of every block as they are: C(n-1, r-1) / r M.
+
+    The grouped schemes are ours: n/r groups of ranks compute a block each, and a rank sends 1/r M of its sum.
+    grouped-direct multicasts it; grouped-rs lets rank j add up chunk j, and receives the least of all.
+    """
+
+    paper = "Li, Xie, Mao, Xu, Zhu, Zhang 2021, CSSGD (coded synchronous SGD), Computer Engineering"
+    Options = CSSGDOptions
+
+    @classmethod
+    def check(cls, options, ranks):
+        super().check(options, ranks)
+        if options.r != "auto" and options.r > ranks:
+            raise ValueError(f"r = {options.r} with {ranks} ranks; allowed are 1 to {ranks}, and 'auto'")
+        if options.enumeration == "paper" and options.scheme != "coded":
+            raise ValueError(f"enumeration = 'paper' with scheme = {options.scheme!r}; allowed with 'coded' only")
+
+    @classmethod
+    def copies(cls, options, ranks):
+        r = 1 if options.r == "auto" else options.r
+        blocks = comb(ranks - 1, r - 1) if options.scheme in ("coded", "uncoded") else 1
+        return super().copies(options, ranks) + blocks
+
+    def choose_scheme(self, *arguments):
+        more = {"enumeration": self.options.enumeration} if self.options.scheme == "coded" else {}
+        return SCHEMES[self.options.scheme](*arguments, **more)

@@ -1,0 +1,40 @@
+"""SSGD: synchronous SGD in which every rank sends its gradient to all others."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from coding.schemes import LocalSum, PerBlock
+from grsgd.algorithms.cssgd import Summing, SummingOptions
+
+
+class SSGDOptions(SummingOptions):
+    accounting: Literal["local-sum", "per-block"] = Field(
+        "local-sum", description="send the sum of the own blocks, or each block by itself as the CSSGD paper counts"
+    )
+    r: int = Field(1, ge=1, description="cut the batch into C(n, r) blocks, as CSSGD with redundancy r does")
+
+
+class SSGD(Summing, name="ssgd"):
+    """The baseline of CSSGD: the same arithmetic without redundancy. Rank i of n::
+
+        g_i = sum of the gradients of i's blocks, as int32
+        multicast g_i to all others
+        g = sum over i of g_i                   # exact, so the same on all ranks
+        x = x - eta g
+
+    Sends M, a multicast counted once, and receives (n-1) M. With the same cut of the batch all models equal those of
+    CSSGD bit for bit.
+    """
+
+    paper = "Li, Xie, Mao, Xu, Zhu, Zhang 2021, CSSGD (coded synchronous SGD), Computer Engineering"
+    Options = SSGDOptions
+
+    @classmethod
+    def check(cls, options, ranks):
+        super().check(options, ranks)
+        if options.r > ranks:
+            raise ValueError(f"r = {options.r} with {ranks} ranks; allowed are 1 to {ranks}")
+
+    def choose_scheme(self, *arguments):
+        return {"local-sum": LocalSum, "per-block": PerBlock}[self.options.accounting](*arguments)
