@@ -1,6 +1,7 @@
 """What grsgd's own training loop adds to a step of a bare torch loop, on one rank, for every algorithm."""
 
 import itertools
+from dataclasses import replace
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -75,7 +76,7 @@ def our_loop(mpi, algorithm: str, model: str, batches):
     chosen.check_ranks(mpi.size)
     dataset = load_data(chosen)
     trainer = Trainer(chosen, dataset, build_model(chosen, dataset, pick_device("cpu")), comm, aside, control, driver)
-    trainer.batches = itertools.cycle(batches)
+    trainer.blocks = [replace(block, batches=itertools.cycle(batches)) for block in trainer.blocks]
     trainer.algorithm.start()
     trainer.progress.start()
     count = itertools.count()

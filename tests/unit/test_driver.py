@@ -398,6 +398,28 @@ def test_a_closed_driver_abandons_schedules(inline):
     assert went_on == []
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_changes_after_abandon(mode):
+    driver = Driver(progress=mode)
+    count = 0
+
+    def counts():
+        nonlocal count
+        while True:
+            yield Delay(1e-5)
+            count += 1
+
+    driver.start(counts())
+    driver.run(waits_for(Delay(0.05)))
+    assert count > 0
+    driver.abandon()
+    before = count
+    driver.run(waits_for(Delay(0.05)))
+    assert count == before
+    assert driver.run(waits_for(driver.start(waits_for(Delay(1e-3))))) is None  # later ones are driven again
+    driver.close()
+
+
 # ---- time-outs, watch, waiting time
 
 

@@ -368,6 +368,24 @@ def test_a_loss_that_is_no_number_stops_all_ranks(name, tmp_path):
     assert 0 <= final.mean <= 1
 
 
+@pytest.mark.parametrize("name", ["lasgd", "adpsgd", "gossip", "easgd", "gosgd"])
+@pytest.mark.parametrize("stop", [0.031, 0.034, 0.037, 0.04])
+def test_nothing_is_merged_after_an_early_stop(name, stop):
+    """What is under way in the background then must not change the models that are evaluated."""
+    job = simulation(name, 4, steps=50)
+    trainer = job.trainers[1]
+    trainer.on_step = lambda loss: setattr(trainer.control, "request", "enough" if job.env.now > stop else None)
+    assert job.train() == "enough"
+    models = [trainer.replica.params.array.copy() for trainer in job.trainers]
+    job.evaluate()
+    seen = job.trainers[1].snapshots
+    seen.restore(len(seen) - 1)
+    assert (job.trainers[1].replica.params.array == models[1]).all()
+    for trainer, model in zip(job.trainers, models, strict=True):
+        trainer.snapshots.restore(len(trainer.snapshots) - 1)
+        assert (trainer.replica.params.array == model).all()
+
+
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_divergence_ends_a_run(name, tmp_path):
