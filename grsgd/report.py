@@ -15,6 +15,10 @@ from grsgd.results import Run, RunFileError, load_run
 NORMAL_ENDS = {"epochs", "steps", "samples", "seconds"}
 """Values of the attribute `stopped` of a run that reached the limit it was given."""
 
+COMPARED_OPTIONS = {"mode": "pair", "centre": "server", "rho": 1}
+"""Options of `[algorithm]` that decide what an exchange sends or what the data of a rank are, with the defaults: a run
+file has them all, but one that is older than an option."""
+
 UNKNOWN = "—"
 
 
@@ -292,9 +296,11 @@ def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
                 continue
             if not _median(others, _sent_per_sample):
                 continue
+            period = _algorithm_options(others[0]).get("period")
+            baseline = other_label if period is None else f"{other_label} (period {period})"
             saving = 1 - _median(runs, _sent_per_sample) / _median(others, _sent_per_sample)
             lines.append(
-                f"{label}, adaptive, sent {saving:.1%} less a sample than {other_label}, and ended with a consensus "
+                f"{label}, adaptive, sent {saving:.1%} less a sample than {baseline}, and ended with a consensus "
                 f"distance of {_significant(_median(runs, _final_consensus))} instead of "
                 f"{_significant(_median(others, _final_consensus))}."
             )
@@ -315,7 +321,9 @@ def _algorithm_options(run: Run) -> dict:
 def _setting(run: Run) -> tuple:
     """What runs must share for their bytes to be compared."""
     names = ("algorithm", "ranks", "dataset", "model", "batch_size", "clock", "network", "compute")
-    return tuple(run.attributes.get(name) for name in names)
+    options = _algorithm_options(run)
+    compared = (options.get(name, default) for name, default in COMPARED_OPTIONS.items())
+    return (*(run.attributes.get(name) for name in names), *compared)
 
 
 def _sent_per_sample(run: Run) -> float:

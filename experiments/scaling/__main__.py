@@ -3,14 +3,18 @@
     python -m experiments.scaling                                  # what `make figure-scaling` does
     python -m experiments.scaling --ranks 4,8,16 --steps 4         # a quick look
 
-Time per step is ``n x batch size / (samples per second of all ranks)``: what a step of all ranks takes on average, for
-synchronous and asynchronous algorithms alike. It says nothing about how much a step is worth: see accuracies for that.
+Time per step is ``n / (steps per second of all ranks)`` while they train: what a step of all ranks takes on average,
+for synchronous and asynchronous algorithms alike. It says nothing about how much a step is worth: an algorithm that
+never waits steps as fast as it computes, however slow its messages are. So there are also the time that it takes after
+the last step to bring in what is under way, and how many models a rank has sent a step, which is less where exchanges
+cannot keep up; what all this does to the model, accuracies must tell.
 
-Runs lie in results/scaling; one that is there is not simulated again.
+Runs lie in results/scaling; one that is there and was made by the same version of the code is not simulated again.
 """
 
 import argparse
 import csv
+import functools
 import itertools
 import os
 import sys
@@ -22,11 +26,12 @@ from matplotlib.figure import Figure
 from tabulate import tabulate
 from tqdm import tqdm
 
-from grsgd import config
+from grsgd import __version__, config
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import Config, ConfigError
 from grsgd.figures import COLOURS, LINES, MARKERS
 from grsgd.results import Run, RunFileError, load_run
+from grsgd.run import commit
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 
@@ -35,6 +40,8 @@ NETWORKS = {"1 Gbit/s, 50 us": "1gbit,50us", "25 Gbit/s, 20 us": "25gbit,20us"}
 SPEEDS = {"equal speeds": False, "one rank 4x slower, random delays": True}
 COMPUTE_SECONDS = 0.1
 """A GPU's forward and backward pass, or nearly."""
+FINISHED = "steps"
+"""The attribute `stopped` of a run that took all its steps."""
 SLOWDOWN = 4.0
 TAIL = {"probability": 0.1, "seconds": 0.1}
 """In the runs with stragglers every tenth step of every rank takes 0.1 s longer on average, and rank 1 is slower."""
@@ -66,36 +73,79 @@ class Cell(NamedTuple):
         return loaded
 
 
+class Unfinished(RuntimeError):
+    """A run that was ended before its last step."""
+
+
+class Result(NamedTuple):
+    """What a run says. ``models_sent_per_step``: payload over M, the mean over the ranks' steps."""
+
+    seconds_per_step: float
+    drain_seconds: float
+    models_sent_per_step: float
+
+
 def run_cell(cell: Cell, folder: Path):
+    """Make the cell's run file. Raises Unfinished, and leaves no file."""
+    path = cell.path(folder)
     spec = network(NETWORKS[cell.network], "switch")
-    simulate(cell.config(), cell.ranks, spec, cell.path(folder), f"constant:{COMPUTE_SECONDS}", timing_only=True)
+    stopped = simulate(cell.config(), cell.ranks, spec, path, f"constant:{COMPUTE_SECONDS}", timing_only=True)
+    if stopped != FINISHED:
+        path.unlink(missing_ok=True)
+        raise Unfinished(f"{path.name}: {stopped}")
+
+
+@functools.cache
+def source() -> dict[str, str | None]:
+    """The code that runs are made with now. Two uncommitted changes of one commit cannot be told apart."""
+    return {"version": __version__, "commit": commit()}
 
 
 def done(cell: Cell, folder: Path) -> Run | None:
-    """The cell's run if it is there and is what would be run today."""
+    """The cell's run if it is there, has finished, and is what would be run today."""
     try:
         run = load_run(cell.path(folder))
     except RunFileError:
         return None
-    same = run.attributes["config"] == cell.config().toml() and run.attributes["stopped"] == "steps"
-    return run if same and run.attributes["compute"] == f"constant:{COMPUTE_SECONDS}" else None
+    today = source() | {
+        "ranks": cell.ranks,
+        "config": cell.config().toml(),
+        "network": network(NETWORKS[cell.network], "switch").summary(),
+        "compute": f"constant:{COMPUTE_SECONDS}",
+        "timing_only": True,
+        "stopped": FINISHED,
+    }
+    return run if all(run.attributes.get(name) == value for name, value in today.items()) else None
 
 
-def seconds_per_step(run: Run) -> float:
-    last = {name: values[-1] for name, values in run.curve.items()}
-    return run.attributes["ranks"] * run.attributes["batch_size"] * last["time"] / last["samples"]
+def result(run: Run) -> Result:
+    """From the times of the ranks' steps alone, because the end of the curve includes what is drained after them."""
+    steps = run.ranks["steps"]
+    seconds = sum(run.ranks[f"{what}_seconds"] for what in ("compute", "communicate", "wait"))
+    models_sent = run.traffic["sent"].sum() / run.attributes["model_bytes"]
+    return Result(
+        seconds_per_step=float(len(steps) / (steps / seconds).sum()),
+        drain_seconds=max(round(float(run.curve["time"][-1] - seconds.max()), 9), 0.0),  # sums of many, rounded
+        models_sent_per_step=float(models_sent / steps.sum()),
+    )
 
 
 def sweep(cells: list[Cell], folder: Path, workers: int) -> dict[Cell, Run]:
-    """All runs, those that are missing made now, the longest first."""
+    """All runs, those that are missing made now, the longest first. Raises Unfinished."""
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [cell for cell in cells if done(cell, folder) is None]
+    runs = {cell: done(cell, folder) for cell in cells}
+    missing = [cell for cell in cells if runs[cell] is None]
     missing.sort(key=lambda cell: cell.ranks, reverse=True)
     with ProcessPoolExecutor(workers) as pool, tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
-        for future in as_completed([pool.submit(run_cell, cell, folder) for cell in missing]):
-            future.result()
-            bar.update()
-    return {cell: done(cell, folder) for cell in cells}
+        futures = {pool.submit(run_cell, cell, folder): cell for cell in missing}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                runs[futures[future]] = load_run(futures[future].path(folder))
+                bar.update()
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C the others must not begin
+    return runs
 
 
 def possible(cells: list[Cell]) -> list[Cell]:
@@ -110,8 +160,9 @@ def possible(cells: list[Cell]) -> list[Cell]:
     return left
 
 
-def draw(seconds: dict[Cell, float], out: Path):
+def draw(results: dict[Cell, Result], out: Path):
     """A panel for each network and speed; both axes logarithmic."""
+    seconds = {cell: result.seconds_per_step for cell, result in results.items()}
     names = sorted({cell.algorithm for cell in seconds})
     ranks = sorted({cell.ranks for cell in seconds})
     figure = Figure(figsize=(10, 7.5), layout="constrained")
@@ -145,21 +196,26 @@ def draw(seconds: dict[Cell, float], out: Path):
         figure.savefig(out.with_suffix(suffix), dpi=150)
 
 
-def table(seconds: dict[Cell, float]) -> str:
-    """A row for each algorithm, network and speed, a column for each number of ranks; seconds."""
-    ranks = sorted({cell.ranks for cell in seconds})
+def table(results: dict[Cell, Result]) -> str:
+    """A row for each algorithm, network and speed: seconds per step, a column for each number of ranks; what else there
+    is to know, for the most ranks."""
+    ranks = sorted({cell.ranks for cell in results})
     rows = []
-    for net, speed, name in itertools.product(NETWORKS, SPEEDS, sorted({cell.algorithm for cell in seconds})):
-        points = {c.ranks: s for c, s in seconds.items() if (c.algorithm, c.network, c.speed) == (name, net, speed)}
-        rows.append([net, speed, name, *(points.get(n) for n in ranks)])
-    return tabulate(rows, headers=["network", "speed", "s a step", *ranks], tablefmt="pipe", floatfmt=".3g")
+    for net, speed, name in itertools.product(NETWORKS, SPEEDS, sorted({cell.algorithm for cell in results})):
+        points = {c.ranks: r for c, r in results.items() if (c.algorithm, c.network, c.speed) == (name, net, speed)}
+        if points:
+            most = points[max(points)]
+            times = [points[n].seconds_per_step if n in points else None for n in ranks]
+            rows.append([net, speed, name, *times, most.drain_seconds, most.models_sent_per_step])
+    headers = ["network", "speed", "s a step", *ranks, "then drains [s]", "sent a step [M]"]
+    return tabulate(rows, headers=headers, tablefmt="pipe", floatfmt=".3g")
 
 
-def write_csv(seconds: dict[Cell, float], path: Path):
+def write_csv(results: dict[Cell, Result], path: Path):
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*Cell._fields, "seconds_per_step"])
-        writer.writerows([*cell, value] for cell, value in seconds.items())
+        writer.writerow([*Cell._fields, *Result._fields])
+        writer.writerows([*cell, *result] for cell, result in results.items())
 
 
 def steps_for(ranks: int, steps: int) -> int:
@@ -186,11 +242,15 @@ def main() -> int:
             for algorithm, n, net, speed in itertools.product(sorted(ALGORITHMS), ranks, NETWORKS, SPEEDS)
         ]
     )
-    runs = sweep(cells, options.out.parent / "scaling", options.workers)
-    seconds = {cell: seconds_per_step(run) for cell, run in runs.items()}
-    draw(seconds, options.out)
-    write_csv(seconds, options.out.with_suffix(".csv"))
-    print(table(seconds))
+    try:
+        runs = sweep(cells, options.out.parent / "scaling", options.workers)
+    except Unfinished as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 1
+    results = {cell: result(run) for cell, run in runs.items()}
+    draw(results, options.out)
+    write_csv(results, options.out.with_suffix(".csv"))
+    print(table(results))
     print(f"\n{options.out}, {options.out.with_suffix('.png')}, {options.out.with_suffix('.csv')}")
     return 0
 

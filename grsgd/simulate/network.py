@@ -15,8 +15,8 @@ TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 EAGER_BYTES = 65536
 """Messages up to this size leave at once, longer ones when a receive for them has been posted: Open MPI's over TCP."""
 GREATEST_SIGMA = 20.0
-"""Of the logarithm of a computation's seconds: one in six then takes more than e^20, half a billion, times as long as the
-median. With far greater ones times would be too large for floating-point numbers."""
+"""Of the logarithm of a computation's seconds: one in six then takes more than e^20, half a billion, times as long as
+the median. With far greater ones times would be too large for floating-point numbers."""
 
 
 class MissingLink(ConfigError):

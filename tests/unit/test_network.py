@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grsgd import config as configuration
 from grsgd.config import ConfigError
-from grsgd.simulate.compute import ComputeTime, parse
-from grsgd.simulate.network import MissingLink, as_duration, as_rate, duration, network, rate
+from grsgd.simulate.compute import ComputeTime, check_end, parse
+from grsgd.simulate.network import GREATEST_SIGMA, MissingLink, as_duration, as_rate, duration, network, rate
 
 BASE = 'bandwidth = "8gbit"\nlatency = "5us"\n'
 
@@ -144,3 +145,21 @@ def test_slower_ranks():
 )
 def test_compute_forms(text, read):
     assert parse(text) == read
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.3, GREATEST_SIGMA])
+def test_times_are_finite_whatever_the_sigma(sigma):
+    compute = ComputeTime(*parse(f"lognormal:1,{sigma}")[1])
+    assert all(0 < compute(0, step) < math.inf for step in range(1000))
+
+
+def test_a_run_that_would_never_end_is_refused():
+    def config(**end):
+        content = {"algorithm": {"name": "gosgd"}, "model": {"name": "mlp"}, "data": {"name": "synthetic"}}
+        return configuration.parse(content | {"train": end})
+
+    check_end(config(seconds=1.0), ComputeTime(1e-3))
+    check_end(config(steps=1), ComputeTime(0.0))
+    for compute in (ComputeTime(0.0), ComputeTime(0.0, 0.3)):
+        with pytest.raises(ConfigError, match="--compute .*:0.0.*train.seconds = 1 .*allowed: more than 0"):
+            check_end(config(seconds=1.0), compute)

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from runs import fake_run
 
-from grsgd.report import by_experiment, byte_unit, detail, human_bytes, names, report, time_to_target
+from grsgd.algorithms.easgd import EASGDOptions
+from grsgd.algorithms.gossip import GossipOptions
+from grsgd.report import COMPARED_OPTIONS, by_experiment, byte_unit, detail, human_bytes, names, report, time_to_target
 from grsgd.results import RunFileError, save_run
 
 LEGEND = """\
@@ -45,7 +47,9 @@ def squeezed(text: str) -> str:
 def test_one_run_exactly(save):
     text = report(save(a=fake_run(ranks=2)))
     assert len({len(line) for line in text.split("\n\n")[0].splitlines()}) == 1
-    assert squeezed(text) == f"""\
+    assert (
+        squeezed(text)
+        == f"""\
 | algorithm | data/model | epochs | final [%] | best [%] | to 60 % [s] | wall [s] | samples/s | sent | wait [s] \
 | wait [%] | consensus |
 |:-|:-|-:|-:|-:|-:|-:|-:|-:|-:|-:|-:|
@@ -60,6 +64,7 @@ gossip, 2 ranks:
 |-:|-:|-:|-:|-:|-:|-:|-:|-:|-:|
 | 0 | 20 | 2000 | 30.0 | 6.00 | 0.00 | 1.00 MiB | 1.00 MiB | 20 | 1 |
 | 1 | 20 | 2000 | 30.0 | 6.00 | 1.00 | 1.00 MiB | 1.00 MiB | 20 | 1 |"""
+    )
 
 
 def test_detail_is_what_follows_the_report_of_one_run(save):
@@ -214,6 +219,30 @@ def test_saving_and_price_of_adaptive_communication(tmp_path):
     (line,) = [line for line in text.splitlines() if "adaptive, sent" in line]
     assert "sent 92.0% less a sample than" in line and "fixed.h5" in line
     assert line.endswith("consensus distance of 0.25 instead of 0.1.")
+
+
+def with_options(run, **options):
+    """`run` with further options of the algorithm."""
+    lines = "".join(f"{name} = {value!r}\n" for name, value in options.items())
+    run.attributes["config"] = run.attributes["config"].replace("[algorithm]\n", f"[algorithm]\n{lines}")
+    return run
+
+
+@pytest.mark.parametrize("option", [{"mode": "pull"}, {"centre": "allreduce"}, {"rho": 2}])
+def test_saving_is_told_of_runs_alike_only(save, option):
+    alike, other = with_options(fake_run(), period=7), with_options(fake_run(), period=7, **option)
+    lines = [line for line in report(save(x=adaptive(8, 0.25), y=alike, z=other)).splitlines() if "adaptive," in line]
+    assert len(lines) == 1 and "y.h5 (period 7), and ended" in lines[0]
+    assert "adaptive, sent" not in report(save(x=adaptive(8, 0.25), z=other))
+    default = with_options(fake_run(), **{name: COMPARED_OPTIONS[name] for name in option})
+    assert "adaptive, sent" in report(save(x=adaptive(8, 0.25), y=default))
+
+
+def test_defaults_of_options_are_those_of_the_algorithms():
+    defaults = {}
+    for options in (GossipOptions, EASGDOptions):
+        defaults |= {name: field.default for name, field in options.model_fields.items()}
+    assert COMPARED_OPTIONS == {name: defaults[name] for name in COMPARED_OPTIONS}
 
 
 def test_no_saving_without_a_run_to_compare_with(tmp_path):

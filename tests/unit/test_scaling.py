@@ -1,11 +1,15 @@
 """The sweep behind `make figure-scaling`, on few ranks."""
 
 import csv
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from runs import fake_run
 
 from experiments.scaling import __main__ as scaling
 from grsgd.algorithms import ALGORITHMS
+from grsgd.results import load_run, save_run
 from grsgd.simulate.run import simulate
 
 
@@ -31,6 +35,12 @@ def test_sweep(monkeypatch, tmp_path, capsys):
     M = 25_557_032 * 4
     ring = scaling.COMPUTE_SECONDS + 2 * (3 - 1) / 3 * M * 8 / 1e9
     assert seconds["ring_allreduce", "3", one_gigabit, equal] == pytest.approx(ring, rel=0.01)
+    waits_for_nobody = seconds["gosgd", "3", one_gigabit, equal]
+    assert waits_for_nobody == pytest.approx(scaling.COMPUTE_SECONDS), "what is drained at the end is not a step's"
+    drained = {row["algorithm"]: float(row["drain_seconds"]) for row in rows if row["speed"] == equal}
+    assert drained["gosgd"] > 0.5 * M * 8 / 1e9 and drained["ring_allreduce"] == 0
+    sent = {row["algorithm"]: float(row["models_sent_per_step"]) for row in rows if row["speed"] == equal}
+    assert sent["ring_allreduce"] == pytest.approx(2 * (3 - 1) / 3) and sent["gosgd"] < 1
     assert all(out.with_suffix(suffix).stat().st_size > 10_000 for suffix in (".pdf", ".png"))
 
     def not_again(*arguments, **options):
@@ -41,12 +51,54 @@ def test_sweep(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out == printed
 
 
-def test_a_run_of_another_configuration_is_not_taken(tmp_path):
-    cell = scaling.Cell("dpsgd", 2, *(next(iter(table)) for table in (scaling.NETWORKS, scaling.SPEEDS)), steps=1)
+def test_time_per_step_is_that_of_the_steps():
+    """Two ranks that take 10 steps of 2 s, and 30 of 1 s: 1.5 a second together. What comes after them is drained."""
+    run = fake_run(ranks=2, snapshots=2, batch_size=50, model_bytes=2**20)
+    run.ranks |= {
+        "steps": np.array([10, 30]),
+        "compute_seconds": np.array([12.0, 24.0]),
+        "communicate_seconds": np.array([5.0, 5.0]),
+        "wait_seconds": np.array([3.0, 1.0]),
+    }
+    run.curve["time"] = np.array([0.0, 37.0])
+    assert scaling.result(run) == pytest.approx((2 / 1.5, 7.0, 2 / 40))
+
+
+@pytest.fixture
+def cell():
+    return scaling.Cell("dpsgd", 2, *(next(iter(table)) for table in (scaling.NETWORKS, scaling.SPEEDS)), steps=1)
+
+
+def test_only_a_run_that_would_be_made_today_is_taken(cell, tmp_path):
     assert scaling.done(cell, tmp_path) is None
-    spec = scaling.network("1gbit,50us", "switch")
-    simulate(cell.config(), 2, spec, cell.path(tmp_path), "constant:0.2", timing_only=True)
-    assert scaling.done(cell, tmp_path) is None
+    scaling.run_cell(cell, tmp_path)
+    made = load_run(cell.path(tmp_path))
+    assert scaling.done(cell, tmp_path) is not None
+    config = cell.config().toml()
+    for name, value in {
+        "version": "0.0.0",
+        "commit": "0123456789ab",
+        "config": config.replace("batch_size = 32", "batch_size = 16"),
+        "network": made.attributes["network"].replace("1e+09", "2e+09"),
+        "compute": "constant:0.2",
+        "timing_only": False,
+        "stopped": "interrupted",
+    }.items():
+        other = replace(made, attributes=made.attributes | {name: value})
+        assert other.attributes[name] != made.attributes.get(name)
+        save_run(cell.path(tmp_path), other)
+        assert scaling.done(cell, tmp_path) is None, name
+
+
+def test_a_run_that_has_not_finished_is_removed(cell, tmp_path, monkeypatch):
+    def interrupted(config, ranks, spec, out, compute, timing_only):
+        simulate(config, ranks, spec, out, compute, timing_only=timing_only)
+        return "interrupted"
+
+    monkeypatch.setattr(scaling, "simulate", interrupted)
+    with pytest.raises(scaling.Unfinished, match="dpsgd-n2-.*: interrupted"):
+        scaling.run_cell(cell, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_impossible_cells_are_named(capsys, monkeypatch):
