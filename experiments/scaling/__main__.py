@@ -125,7 +125,7 @@ def result(run: Run) -> Result:
     models_sent = run.traffic["sent"].sum() / run.attributes["model_bytes"]
     return Result(
         seconds_per_step=float(len(steps) / (steps / seconds).sum()),
-        drain_seconds=max(round(float(run.curve["time"][-1] - seconds.max()), 9), 0.0),  # sums of many, rounded
+        drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),  # sums of many, rounded
         models_sent_per_step=float(models_sent / steps.sum()),
     )
 
