@@ -1,9 +1,12 @@
 """Fixed point and packets against memcpy on one core: bytes read and written a second, of arrays beyond any cache."""
 
+import time
+
 import numpy as np
 
 from coding import fixed_point
 from coding.codec import Codec
+from coding.placement import subset_placement
 from coding.plan import packet_plan
 from experiments.bench.side_by_side import progress, report, spread, start, take_turns
 
@@ -12,6 +15,7 @@ SIZE = 128
 """MiB of each array."""
 ROUNDS = 20
 N, R = 4, 3
+PLANS = ((10, 3), (20, 3), (20, 5))
 
 
 def main():
@@ -28,6 +32,18 @@ def main():
         rows.append([name, arrays[name], spread(found, ".1f"), f"{np.median(found) / copy:.0%}"])
     headers = ["", "arrays read and written", "GB/s", "of memcpy"]
     report(mpi, "Fixed point and packets on one core, median (min-max)", headers, rows)
+    rows = [[f"n = {n}, r = {r}", *plan_seconds(n, r)] for n, r in (PLANS[:1] if quick else PLANS)]
+    report(mpi, "Packet plans: seconds, and packets that a rank sends in a step", ["", "s", "packets"], rows)
+
+
+def plan_seconds(n: int, r: int) -> tuple[str, int]:
+    """How long it takes from nothing until a rank knows all its packets, and how many it sends."""
+    packet_plan.cache_clear()
+    subset_placement.cache_clear()
+    begin = time.perf_counter()
+    plan = packet_plan(n, r)
+    sent, _ = list(plan.sent(0)), list(plan.received(0))
+    return f"{time.perf_counter() - begin:.3f}", len(sent)
 
 
 def calls(words: int) -> tuple[dict, dict[str, int]]:

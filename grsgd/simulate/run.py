@@ -56,6 +56,7 @@ class Simulation:
         check_memory(ranks, 0 if timing_only else content_bytes(blueprint, config, ranks))
         device = pick_device(config.device)
         self.compute = self._compute_time(form, numbers, blueprint, dataset, device)
+        compute_times.check_end(config, self.compute)
         self.env = simpy.Environment()
         self.drivers = [Driver(self.env, rank, self.compute, timing_only) for rank in range(ranks)]
         self.network = Network(self.env, network, ranks)
