@@ -81,6 +81,9 @@ class Period:
     def due(self, x: torch.Tensor, k: int, eta: float) -> np.ndarray:
         return np.array([k % self.period == 0])
 
+    def begun(self, x: torch.Tensor, k: int, eta: float, mask: np.ndarray):
+        pass
+
     def exchanged(self, x: torch.Tensor, k: int, mask: np.ndarray):
         pass
 
@@ -119,26 +122,39 @@ class Trigger:
         """Steps without a trigger since theta was last lowered."""
 
     def due(self, x: torch.Tensor, k: int, eta: float) -> np.ndarray:
-        """The parts to exchange after step ``k``, a mask; to be called once a step. ``eta``: the learning rate."""
+        """The parts to exchange after step ``k``, a mask; to be called once a step. ``eta``: the learning rate.
+
+        If the exchange is made, tell `begun`. One that is left out changes nothing, and is due again after the next
+        step.
+        """
         options = self.options
-        scale = eta / self.eta_0 if options.scale_theta_with_lr and self.eta_0 else 1.0
         late = k - self.k_last >= options.kmax
         if k - self.k_begun < options.kmin:
             mask = late
         elif self.theta is None:
             mask = late | (k >= 1 / options.target)
-            if mask.any():
-                self.theta = statistics.median(self.change(x)) / (scale or 1.0)
         else:
-            mask = late | (np.array(self.change(x)) >= self.theta * scale)
-        if mask.any():
-            self.k_begun = k
-        if options.theta == "auto" and self.theta is not None:
-            self.adapt(self.parts.fraction(mask), k - self.k_begun)
+            mask = late | (np.array(self.change(x)) >= self.theta * self.scale(eta))
+        if not mask.any() and self.theta is not None:
+            self.adapt(0.0, k - self.k_begun)
         return mask
 
+    def begun(self, x: torch.Tensor, k: int, eta: float, mask: np.ndarray):
+        """Note that this rank begins the exchange that is `due`; all arguments as there."""
+        if self.theta is None:
+            self.theta = statistics.median(self.change(x)) / (self.scale(eta) or 1.0)
+        self.k_begun = k
+        self.adapt(self.parts.fraction(mask), 0)
+
+    def scale(self, eta: float) -> float:
+        """What theta is multiplied by at the learning rate ``eta``."""
+        return eta / self.eta_0 if self.options.scale_theta_with_lr and self.eta_0 else 1.0
+
     def adapt(self, fraction: float, silence: int):
-        """Move theta after a step in which ``fraction`` of the model was due, ``silence`` steps after a trigger."""
+        """Move an automatic theta after a step in which ``fraction`` of the model was exchanged, ``silence`` steps
+        after a trigger."""
+        if self.options.theta != "auto":
+            return
         self.theta *= RAISE**fraction
         self.quiet += 1 - fraction
         if self.quiet >= 1 / self.options.target:

@@ -89,8 +89,10 @@ class EASGD(Algorithm, name="easgd"):
         self.k += 1
         if self.comm.size == 1:
             return
-        mask = self.trigger.due(self.x.tensor, self.k, self.learning_rate())
+        eta = self.learning_rate()
+        mask = self.trigger.due(self.x.tensor, self.k, eta)
         if mask.any():
+            self.trigger.begun(self.x.tensor, self.k, eta, mask)
             if self.synchronous:
                 yield from self.exchange_with_all()
             elif self.comm.rank == 0:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options
 from grsgd.comm.communicator import ANY_RANK
-from grsgd.comm.mailbox import UNWEIGHTED_HEADER, Letter
+from grsgd.comm.mailbox import UNWEIGHTED_HEADER, Letter, Outbox
 from grsgd.comm.pollables import Until
 from grsgd.trigger import TriggerOptions, trigger
 
@@ -66,8 +66,8 @@ class Gossip(Algorithm, name="gossip"):
         """For whoever changes x: the trainer, or the background."""
         self.offering: list = []
         """pair: the message that carries ``mine``."""
-        self.pushing: dict[int, tuple[list, Letter]] = {}
-        """push: the last messages to each rank, with the letter that they carry."""
+        self.pushing = Outbox(self.x)
+        """push: the offers."""
 
     @classmethod
     def needs_content(cls, options):
@@ -88,13 +88,18 @@ class Gossip(Algorithm, name="gossip"):
             self.k += 1
             if not self.others:
                 return
-            mask = self.trigger.due(self.x.tensor, self.k, self.learning_rate())
-        if mask.any():
+            eta = self.learning_rate()
+            mask = self.trigger.due(self.x.tensor, self.k, eta)
+            if not mask.any():
+                return
             j = self.others[self.coin.integers(len(self.others))]
-            if self.options.mode == "push":
-                self.push(j, mask)
-            else:
-                yield from self.ask(j, mask)
+            if self.options.mode == "push" and not self.pushing.ready(j):
+                return
+            self.trigger.begun(self.x.tensor, self.k, eta, mask)
+        if self.options.mode == "push":
+            self.push(j, mask)
+        else:
+            yield from self.ask(j, mask)
 
     def ask(self, j: int, mask: np.ndarray):
         """Schedule: pair or pull, the parts of the model in ``mask``."""
@@ -118,27 +123,21 @@ class Gossip(Algorithm, name="gossip"):
             self.begun += 1
 
     def push(self, j: int, mask: np.ndarray):
-        messages, letter = self.pushing.get(j) or ([], Letter(self.x))
-        if not all(message.Test() for message in messages):
-            return
-        request = self.request(self.k, mask)
+        request, letter = self.request(self.k, mask), self.pushing.blank()
         with self.lock:
             self.write(letter, mask)
             self.trigger.exchanged(self.x.tensor, self.k, mask)
-        messages = [
-            self.comm.Isend(request, j, REQUEST, header=request.nbytes),
-            # A synchronous send: otherwise the library would store any number of small letters.
-            self.comm.Issend(self.content(letter, mask), j, OFFER, header=UNWEIGHTED_HEADER),
-        ]
-        self.pushing[j] = messages, letter
+        asked = self.comm.Isend(request, j, REQUEST, header=request.nbytes)
+        # A synchronous send: otherwise the library would store any number of small letters.
+        offered = self.comm.Issend(self.content(letter, mask), j, OFFER, header=UNWEIGHTED_HEADER)
+        self.pushing.send(j, letter, Until(lambda: asked.Test() and offered.Test(), str(offered)))
         self.begun += 1
 
     def drain(self):
         """A rank that has ended its training goes on answering until all have."""
         if self.others:
             yield self.offering
-            for messages, _ in self.pushing.values():
-                yield messages
+            yield self.pushing.under_way()
             goodbye = self.request(GOODBYE, np.zeros(len(self.parts), bool))
             yield [self.comm.Isend(goodbye, j, REQUEST, header=goodbye.nbytes) for j in self.others]
             yield self.server

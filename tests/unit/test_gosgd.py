@@ -26,12 +26,21 @@ class Gossip(Reference):
         self.X[rank] = (a * self.X[rank] + b * y) / (a + b)
         self.a[rank] = a + b
 
+    def combine(self, rank, older, newer):
+        (a, x), (b, y) = self.sent.pop(older), self.sent[newer]
+        self.sent[newer] = a + b, (a * x + b * y) / (a + b)
+
+
+def name(letter):
+    return letter.sender, letter.step
+
 
 def job_of(n, *arguments, **options):
     job = Job("gosgd", n, *arguments, **options)
     for algorithm in job.algorithms:
         job.note(algorithm.mailbox, "post", lambda receiver, x, weight, step: step)
         job.note(algorithm, "merge", lambda letter: letter.sender, lambda letter: letter.step)
+        job.note(algorithm.mailbox, "combine", lambda older, _: name(older), lambda _, newer: name(newer))
     return job
 
 
@@ -48,8 +57,6 @@ def test_against_dense_reference(n, p, capacity):
     spec, random = network_of(eager_bytes=0), np.random.default_rng(n)
     seconds = random_speeds(n)
     job = job_of(n, lambda *key: 1e-3 * seconds(*key), spec, random, p=p, inbox_capacity=capacity)
-    for algorithm in job.algorithms:
-        algorithm.mailbox.combine = None  # a reference for it is below
     job.train()
     reference = Gossip(n).replay(job.log)
     assert len(job.log) > 2 * n * STEPS

@@ -216,9 +216,10 @@ def test_one_exchange_at_a_time_is_a_mixing_matrix(mode, n, period):
 @pytest.mark.parametrize("metric", ["l2rel", "normdiff", "cosine"])
 def test_threshold_zero_is_a_fixed_period(mode, period, metric):
     compute = ComputeTime(1e-3, 0.7)
-    fixed = Job("gossip", 4, compute, 3, mode=mode, period=period).train(40)
+    latencies = 3 if mode != "push" else None  # a push that is left out waits for the next period, or for the next step
+    fixed = Job("gossip", 4, compute, latencies, mode=mode, period=period).train(40)
     options = {"adaptive": True, "theta": 0.0, "kmin": period, "kmax": 10**6, "metric": metric}
-    adaptive = Job("gossip", 4, compute, 3, mode=mode, **options).train(40)
+    adaptive = Job("gossip", 4, compute, latencies, mode=mode, **options).train(40)
     assert np.array_equal(fixed.trajectories, adaptive.trajectories)
     assert fixed.sent() == adaptive.sent()
 
@@ -317,6 +318,31 @@ def test_push_never_waits():
     job.train([100, 2, 100], lambda rank: ends.__setitem__(rank.comm.rank, rank.driver.clock()))
     assert ends[0] == pytest.approx(0.1) and ends[2] == pytest.approx(0.1)
     assert all(rank.driver.wait_seconds < 2.1 for rank in job.ranks)
+
+
+def test_push_uses_few_letters():
+    """As many as are under way at once, not one for each other rank."""
+    job = Job("gossip", 6, ComputeTime(1e-3), mode="push")
+    kept = []
+    job.train(40, lambda rank: kept.append(len(rank.pushing._sending) + len(rank.pushing._spare)))
+    assert job.begun() == 6 * 40 and max(kept) == 1
+
+
+@pytest.mark.parametrize("theta", ["auto", 0.0])
+def test_the_trigger_knows_nothing_of_pushes_that_are_left_out(theta):
+    """Messages take about a hundred steps, so most are: kmin counts from those made, and only they raise theta."""
+    job = Job("gossip", 2, ComputeTime(1e-5), 0, mode="push", adaptive=True, theta=theta, target=0.5, kmin=3)
+    seen = {rank: [(0, None, 0)] for rank in job.ranks}
+
+    def observe(rank):
+        begun, theta, k_begun = seen[rank][-1]
+        made = rank.begun > begun
+        assert rank.trigger.k_begun == (rank.k if made else k_begun)
+        assert made or theta is None or rank.trigger.theta <= theta
+        seen[rank].append((rank.begun, rank.trigger.theta, rank.trigger.k_begun))
+
+    job.train(1000, observe)
+    assert all(1 < rank.begun < 100 for rank in job.ranks)
 
 
 def test_a_rank_that_computes_still_answers():

@@ -61,6 +61,19 @@ def contents(mailbox):
     return [(letter.step, letter.weight, letter.x.array.tolist()) for letter in mailbox.drain()]
 
 
+def made_letters(outbox):
+    """The letters of an `Outbox`, one after the other as it takes them; each once."""
+    letters, blank = {}, outbox._blank
+
+    def noted():
+        letter = blank()
+        letters[id(letter)] = letter
+        return letter
+
+    outbox._blank = noted
+    return letters
+
+
 def test_a_letter_arrives_once():
     job = pair()
     assert job.sender.ready(1)
@@ -114,6 +127,50 @@ def test_buffers_are_used_again():
     assert len(buffers) <= 2
 
 
+@pytest.mark.parametrize("later", [1, 2, 3])
+def test_buffers_are_used_again_for_other_receivers(later):
+    """Whichever is taken up first, and none before."""
+    ranks = Ranks(4)
+    x = flat([0, 0])
+    sender = Mailbox(ranks.comms[0], x, [1, 2, 3], [], 2, add_weights)
+    readers = {j: Mailbox(ranks.comms[j], x, [], [0], 100, add_weights) for j in (1, 2, 3)}
+    letters = made_letters(sender)
+
+    def post(j, k):
+        assert sender.ready(j)
+        sender.post(j, flat([j, k]), 1.0, k)
+
+    for k, j in enumerate((1, 2, 3)):
+        post(j, k)  # none is taken up: three letters are needed
+    ranks.settle()
+    prompt = [j for j in (1, 2, 3) if j != later]
+    for j in prompt:
+        ranks.drivers[j].start(readers[j].collect(0))
+    ranks.settle()
+    for k in range(3, 20):
+        post(prompt[k % 2], k)
+        ranks.settle()
+    assert not sender.ready(later) and len(letters) == 3
+    ranks.drivers[later].start(readers[later].collect(0))
+    ranks.settle()
+    assert [contents(readers[j])[0] for j in (1, 2, 3)] == [(k, 1.0, [k + 1.0, k]) for k in range(3)]
+    assert sender.ready(later)
+
+
+def test_one_letter_is_enough_where_each_is_taken_up_before_the_next():
+    ranks = Ranks(5)
+    sender = Mailbox(ranks.comms[0], flat([0, 0]), [1, 2, 3, 4], [], 2, add_weights)
+    letters = made_letters(sender)
+    for j in (1, 2, 3, 4):
+        ranks.drivers[j].start(Mailbox(ranks.comms[j], flat([0, 0]), [], [0], 2, add_weights).collect(0))
+    for k, j in enumerate((1, 2, 3, 4)):
+        sender.post(j, flat([j, k]), 1.0, k)
+        ranks.settle()
+    ranks.drivers[0].start(sender.close())
+    ranks.settle()
+    assert len(letters) == 1
+
+
 def test_a_letter_is_valid_until_the_next_one():
     """Whatever comes in while it is being merged."""
     job = pair(capacity=3)
@@ -158,8 +215,8 @@ def test_a_full_inbox_holds_the_next_letter_up(capacity):
 def test_one_collector_a_source_or_one_for_all(source):
     ranks = Ranks(3, random=np.random.default_rng(0))
     x = flat([0, 0])
-    senders = [Mailbox(comm, x, [2], [], 2, None) for comm in ranks.comms[:2]]
-    reader = Mailbox(ranks.comms[2], x, [], [0, 1], 4, None)
+    senders = [Mailbox(comm, x, [2], [], 2, add_weights) for comm in ranks.comms[:2]]
+    reader = Mailbox(ranks.comms[2], x, [], [0, 1], 4, add_weights)
     activities = [ranks.drivers[2].start(reader.collect(each)) for each in ([0, 1] if source == 0 else [source])]
     for rank, sender in enumerate(senders):
         sender.post(2, flat([rank, rank]), 0.5, 3)

@@ -12,6 +12,7 @@ from grsgd.algorithms.gossip import GossipOptions
 from grsgd.trigger import LOWER, RAISE, Parts, Period, Trigger, trigger
 
 UNIT = torch.tensor([3.0, 4.0], dtype=torch.float64)  # of norm 5
+ALL = np.array([True])
 
 
 def made(x=UNIT, layers=(1, 1), eta_0=1.0, **options) -> Trigger:
@@ -26,6 +27,7 @@ def triggers(trigger, growth, steps, eta=lambda k: 1.0):
         mask = trigger.due(x, k, eta(k))
         if mask.any():
             due.append(k)
+            trigger.begun(x, k, eta(k), mask)
             trigger.exchanged(x, k, mask)
     return due
 
@@ -113,6 +115,7 @@ def test_automatic_theta_starts_with_the_change_after_the_first_period():
     trigger.exchanged(2 * UNIT, 3, np.array([True]))  # of another rank: does not move the reference yet
     due = [k for k in range(1, 11) if trigger.due(UNIT * (1 + 0.01 * k), k, 1.0).any()]
     assert due == [10]
+    trigger.begun(UNIT * 1.1, 10, 1.0, ALL)
     assert trigger.theta == pytest.approx(0.1 * RAISE)
 
 
@@ -123,7 +126,20 @@ def test_automatic_theta_is_raised_and_lowered():
         assert not trigger.due(UNIT, k, 1.0).any()
     assert trigger.theta == LOWER
     assert trigger.due(3 * UNIT, 5, 1.0).any()
+    trigger.begun(3 * UNIT, 5, 1.0, ALL)
     assert trigger.theta == pytest.approx(LOWER * RAISE)
+
+
+@pytest.mark.parametrize("theta", [None, 0.5])
+def test_an_exchange_that_is_left_out_changes_nothing(theta):
+    trigger = made(target=0.25, kmin=4)
+    trigger.theta = theta
+    for k in (4, 5, 6):
+        assert trigger.due(UNIT * k, k, 1.0).any()
+        assert (trigger.theta, trigger.k_begun, trigger.quiet) == (theta, 0, 0)
+    trigger.begun(UNIT * 6, 6, 1.0, ALL)
+    assert trigger.theta == pytest.approx(5 * RAISE if theta is None else theta * RAISE)
+    assert not trigger.due(UNIT * 1e3, 9, 1.0).any() and trigger.due(UNIT * 1e3, 10, 1.0).any()
 
 
 def test_a_number_as_theta_stays():
@@ -149,7 +165,9 @@ def test_automatic_theta_keeps_the_rate(target, growth, decay, metric):
         eta = decay**k
         x += eta * growth * torch.from_numpy(noise.uniform(0, 1, 2)) / 100
         mask = trigger.due(x, k, eta)
-        trigger.exchanged(x, k, mask)
+        if mask.any():
+            trigger.begun(x, k, eta, mask)
+            trigger.exchanged(x, k, mask)
         sent += trigger.parts.fraction(mask)
     assert 0.7 * target * steps < sent < 1.25 * target * steps
 
@@ -166,6 +184,7 @@ def test_between_exchanges_the_change_is_below_theta(theta, kmin, more, seed):
         x += torch.from_numpy(random.standard_normal(2)) / 10
         mask = trigger.due(x, k, 1.0)
         if mask.any():
+            trigger.begun(x, k, 1.0, mask)
             trigger.exchanged(x, k, mask)
         elif k - trigger.k_begun >= kmin:
             assert trigger.change(x)[0] < theta
