@@ -1,18 +1,23 @@
 """Many short random runs on real MPI: ``python -m tests.stress [--runs 200] [--seed 0] [--library openmpi]``.
 
 Every run has a random algorithm, options, number of ranks, length and stragglers, all drawn from its seed. It must end
-in time, all messages must have been received, and all models must be equal. Exit code 1 if one fails; run its seed
-alone with ``--runs 1 --seed SEED``.
+in time, all messages must have been received, and all models must be equal. Some are ended early, by a signal or by a
+loss that is not finite: then all ranks must leave with the same reason, and the models must stay as they are. Exit code
+1 if one fails; run its seed alone with ``--runs 1 --seed SEED``.
 """
 
 import argparse
 import os
 import queue
+import signal
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +31,15 @@ WAIT_SECONDS = 20
 SILENCE_SECONDS = 60
 """After so long without a word a job is killed."""
 VARIANTS = ["ring", "halving-doubling", "tree", "mpi"]
+TRIGGER = {
+    "adaptive": [False, True],
+    "metric": ["l2rel", "normdiff", "layerwise", "cosine"],
+    "theta": ["auto", "auto", 0.0, 0.01],
+    "target": [0.08, 0.5],
+    "scale_theta_with_lr": [True, False],
+    "kmin": [1, 3],
+    "kmax": [3, 200],
+}
 OPTIONS = {
     "ring_allreduce": {"variant": VARIANTS},
     "dpsgd": {"topology": ["ring", "exponential", "full"]},
@@ -48,14 +62,22 @@ OPTIONS = {
     "sgp": {"tau": [0, 1, 3]},
     "gosgd": {"p": [0.0, 0.1, 0.5, 1.0], "inbox_capacity": [1, 2]},
     "adpsgd": {"graph": ["ring", "full"], "period": [1, 3], "merge": ["average", "delta"]},
-    "gossip": {"mode": ["pair", "push", "pull"], "period": [1, 3], "adaptive": [False, False, True]},
-    "easgd": {"period": [1, 3], "centre": ["server", "server", "allreduce"], "final": ["centre", "average"]},
+    "gossip": {"mode": ["pair", "push", "pull"], "period": [1, 3]} | TRIGGER,
+    "easgd": {"period": [1, 3], "centre": ["server", "allreduce"], "final": ["centre", "average"]} | TRIGGER,
 }
 """What to choose from; an algorithm that is not named here runs with its defaults."""
 
 
-def drawn(seed: int) -> tuple[int, dict]:
-    """The number of ranks and the configuration of a run."""
+class Stop(NamedTuple):
+    """What ends a run early, on one rank: a "signal" after some seconds, or "nan" as learning rate after some steps."""
+
+    cause: str
+    rank: int
+    when: float
+
+
+def drawn(seed: int) -> tuple[int, dict, Stop | None]:
+    """The number of ranks and the configuration of a run, and what ends it early."""
     random = np.random.default_rng(seed)
 
     def choose(values):
@@ -64,7 +86,10 @@ def drawn(seed: int) -> tuple[int, dict]:
     n = choose(RANKS)
     name = choose(sorted(ALGORITHMS))
     options = {key: choose(values) for key, values in OPTIONS.get(name, {}).items()}
-    algorithm = {"name": name, "rho": choose([1, 1, 2])} | {k: v for k, v in options.items() if v is not None}
+    if name == "easgd" and options["adaptive"]:
+        options["centre"] = "server"
+    rho = 1 if ALGORITHMS[name].shared_batch else choose([1, 1, 2])
+    algorithm = {"name": name, "rho": rho} | {k: v for k, v in options.items() if v is not None}
     stragglers = {"slowdown": {}, "tail": {}, "pause": {}}
     for rank in range(n):
         if random.random() < 0.4:
@@ -75,7 +100,7 @@ def drawn(seed: int) -> tuple[int, dict]:
             stragglers["pause"][rank] = {"every": int(random.integers(1, 10)), "seconds": 1e-2}
     steps = int(random.integers(1, 40))
     end = choose([{"steps": steps}, {"samples": 4 * n * steps + 1}, {"seconds": 0.01 * steps}])
-    return n, {
+    content = {
         "seed": seed,
         "device": "cpu",
         "dtype": choose(["float32", "float64"]),
@@ -88,6 +113,12 @@ def drawn(seed: int) -> tuple[int, dict]:
         "stragglers": stragglers,
         "comm": {"progress": choose(["inline", "thread"]), "timeout": WAIT_SECONDS},
     }
+    rank = int(random.integers(n))
+    stops = [
+        Stop("signal", rank, float(random.uniform(0, 0.01 * steps))),
+        Stop("nan", rank, int(random.integers(steps))),
+    ]
+    return n, content, choose([None, None, None, None, *stops])
 
 
 # ---- inside a job
@@ -135,25 +166,84 @@ def check_messages(world, comm: Recorded, what: str):
     assert not comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG), f"{what}: a message is left"
 
 
-def run_once(world, content: dict):
-    """One run on all ranks, with all checks; raises what is wrong."""
+@contextmanager
+def stopping(trainer, stop: Stop | None):
+    """While entered, what is to happen on this rank happens."""
+    from grsgd.interruption import Interruption
+    from grsgd.run import INTERRUPTED
+
+    mine = stop is not None and stop.rank == trainer.comm.rank
+    if mine and stop.cause == "nan":
+
+        def poison(loss):
+            if trainer.measured.steps == stop.when:
+                for group in trainer.algorithm.optimizer.param_groups:
+                    group["lr"] = float("nan")
+
+        trainer.on_step = poison
+    if not mine or stop.cause == "nan":
+        yield
+        return
+    with Interruption(lambda: setattr(trainer.control, "request", INTERRUPTED)):
+        timer = threading.Timer(stop.when, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()  # no signal after this run
+
+
+def check_early_end(reason: str, stop: Stop | None, x):
+    from grsgd.run import INTERRUPTED
+
+    assert stop is not None, f"ended by {reason}"
+    assert reason.startswith("non-finite loss" if stop.cause == "nan" else INTERRUPTED), f"{stop}: ended by {reason}"
+    before = x.tobytes()
+    time.sleep(0.02)
+    assert x.tobytes() == before, "the model has changed after an early end"
+
+
+def run_once(world, content: dict, stop: Stop | None):
+    """One run on all ranks, with all checks; raises what is wrong.
+
+    Returns None, or after an early end what must be kept: MPI may still write into it.
+    """
     from grsgd.comm.control import Control
     from grsgd.comm.driver import Driver
+    from grsgd.config import ENDS
+    from grsgd.run import ending
+    from grsgd.snapshots import common_marks
     from grsgd.train import Trainer, build_model, load_data, pick_device
 
     config = parse(content)
     config.check_ranks(world.size)
     driver = Driver(world.rank, config.comm.timeout, config.comm.progress)
-    comm, aside, for_control = (Recorded(world.Dup()) for _ in range(3))
+    comm, aside, for_control, evaluation = (Recorded(world.Dup()) for _ in range(4))
     control = Control(for_control)
     dataset = load_data(config)
     trainer = Trainer(config, dataset, build_model(config, dataset, pick_device("cpu")), comm, aside, control, driver)
     algorithm = trainer.algorithm
     driver.run(trainer.same_start())
     driver.watch = control.watch
-    stopped = driver.run(trainer.train())
+    with stopping(trainer, stop):
+        stopped = driver.run(trainer.train())
     driver.watch = None
-    assert stopped in config.train.model_dump(), f"ended by {stopped}"
+    x = algorithm.x.array
+    reason = ending(world.allgather(stopped))
+    early = reason not in ENDS
+    if early:
+        check_early_end(reason, stop, x)
+    final = x.tobytes()
+    marks = common_marks(world.allgather(trainer.snapshots.numbers))
+    assert marks if early else len(trainer.snapshots) == config.train.snapshots, f"snapshots: {marks}"
+    qualities, _ = driver.run(trainer.evaluate(evaluation, marks))
+    assert all(0 <= quality.lowest <= quality.highest <= 1 for quality in qualities)
+    check_messages(world, evaluation, "evaluation")
+    evaluation.free()
+    if early:
+        driver.close()
+        return driver, trainer, for_control
     background = [str(handle) for handle in driver._handles if not handle.Test()]
     driver.close()
     assert not background, f"left in the background: {background}"
@@ -161,9 +251,10 @@ def run_once(world, content: dict):
     check_messages(world, aside, "bookkeeping")
     check_messages(world, for_control, "control")
 
-    x = algorithm.x.array
-    models = world.allgather(x.tobytes())
-    assert np.isfinite(x).all() and models[0] == models[world.rank], "the models are not finite and equal"
+    models = world.allgather(final)
+    if stop is None or stop.cause != "nan":  # which may have come with the last step
+        finite = np.isfinite(np.frombuffer(final, x.dtype)).all()
+        assert finite and models[0] == final, "the models are not finite and equal"
     steps = world.allgather(trainer.measured.steps)
     assert not algorithm.synchronous or len(set(steps)) == 1, f"steps of a synchronous algorithm: {steps}"
     assert trainer.progress.samples == sum(steps) * config.data.batch_size, "wrong number of samples"
@@ -188,13 +279,20 @@ def inside(seeds: list[int]):
     torch.set_num_threads(1)
     world = launch.world()
     launch.abort_on_error(world)
+    # The first gradient of a process takes up to a second, which a straggler would multiply.
+    torch.nn.functional.cross_entropy(torch.nn.Linear(4, 2)(torch.ones(3, 4)), torch.zeros(3, dtype=int)).backward()
+    kept = []
     for seed in seeds:
-        _, content = drawn(seed)
+        _, content, stop = drawn(seed)
         if world.rank == 0:
             print("begin", seed, flush=True)
-        run_once(world, content)
+        rest = run_once(world, content, stop)
+        if rest is not None:
+            kept.append(rest)
         if world.rank == 0:
-            print("end", seed, flush=True)
+            print("end", seed, "early" if rest is not None else "", flush=True)
+    if kept:
+        launch.leave(world, 0)
 
 
 # ---- outside
@@ -206,7 +304,7 @@ class Stress:
     def __init__(self, library: str, runs: int, first: int):
         self.library, self.runs, self.first = library, runs, first
         self.began = time.perf_counter()
-        self.done = 0
+        self.done = self.early = 0
         self.failed: list[int] = []
         self.ran: Counter[str] = Counter()
 
@@ -219,7 +317,8 @@ class Stress:
         failed = f"; FAILED: seeds {', '.join(map(str, self.failed))}" if self.failed else ", all well"
         seconds = time.perf_counter() - self.began
         names = ", ".join(f"{name} {count}" for name, count in sorted(self.ran.items()))
-        print(f"\n{self.done} of {self.runs} runs on {self.library} ended in {seconds:.0f} s ({names}){failed}")
+        done = f"{self.done} of {self.runs} runs on {self.library} ended, {self.early} of them early"
+        print(f"\n{done}, in {seconds:.0f} s ({names}){failed}")
         return 1 if self.failed else 0
 
     def job(self, n: int, seeds: list[int]) -> list[int]:
@@ -232,24 +331,29 @@ class Stress:
         lines: queue.Queue[str | None] = queue.Queue()
         reader = threading.Thread(target=self.read, args=(job, lines), daemon=True)
         reader.start()
-        output, current, left = [], seeds[0], list(seeds)
+        output, current, left, unfinished = [], seeds[0], list(seeds), False
         try:
             while (line := lines.get(timeout=SILENCE_SECONDS)) is not None:
-                word, _, seed = line.strip().partition(" ")
+                word, _, rest = line.strip().partition(" ")
                 if word == "begin":
-                    current, output = int(seed), []
+                    current, output = int(rest), []
                 elif word == "end":
-                    left.remove(int(seed))
-                    self.note(n, current)
+                    left.remove(current)
+                    early = rest.endswith("early")
+                    self.note(n, current, early)
+                    unfinished |= early
                 else:
                     output.append(line)
-        except queue.Empty:
+            code = job.wait(timeout=SILENCE_SECONDS)  # its output may end before its ranks do
+        except (queue.Empty, subprocess.TimeoutExpired):
             output.append(f"no word for {SILENCE_SECONDS} s: killed\n")
             os.killpg(job.pid, 9)
-        if job.wait() == 0 and not left:
+            code = job.wait(timeout=SILENCE_SECONDS)
+        # Without MPI_Finalize, which would wait for messages under way, the launcher's exit code is its own.
+        if not left and (code == 0 or (unfinished and code > 0)):
             return []
         self.failed.append(current)
-        print(f"\nseed {current} on {n} ranks failed: {drawn(current)[1]}\n{''.join(output)[-4000:]}", flush=True)
+        print(f"\nseed {current} on {n} ranks failed: {drawn(current)[1:]}\n{''.join(output)[-4000:]}", flush=True)
         return [seed for seed in left if seed != current]
 
     @staticmethod
@@ -258,8 +362,9 @@ class Stress:
             lines.put(line)
         lines.put(None)
 
-    def note(self, n: int, seed: int):
+    def note(self, n: int, seed: int, early: bool):
         self.done += 1
+        self.early += early
         self.ran[drawn(seed)[1]["algorithm"]["name"]] += 1
         terminal = sys.stdout.isatty()
         if terminal or self.done % 25 == 0:
