@@ -4,11 +4,13 @@ import re
 
 import numpy as np
 import pytest
-from simulated import network_of
-from test_simulated_training import CONSTANT, STEP, simulation
+import torch
+from simulated import Ranks, network_of
+from test_simulated_training import CONSTANT, STEP, config, simulation
 
 from coding.time_model import MEDIA, paper_step_seconds, step_seconds
-from grsgd.redundancy import DESCRIPTIONS, choose, measure
+from grsgd.redundancy import DESCRIPTIONS, choose, measure, settle
+from grsgd.train import load_data
 
 N = 6
 EVERYTHING = list(range(1, N + 1))
@@ -178,3 +180,19 @@ def test_a_number_is_left_as_it_is():
 def test_other_algorithms_have_nothing_to_settle():
     job = simulation("ring_allreduce", 3)
     assert (job.redundancy, job.env.now) == (None, 0.0)
+
+
+def test_the_model_is_not_touched():
+    """Not even the statistics of batch normalisation, which a forward pass changes."""
+
+    def normalised():
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2))
+
+    ranks, chosen = Ranks(3), config({"name": "cssgd", "r": "auto"})
+    models = [normalised() for _ in range(3)]
+    before = [{name: tensor.clone() for name, tensor in model.state_dict().items()} for model in models]
+    ends = zip(models, ranks.comms, ranks.drivers, strict=True)
+    results = ranks.finish([settle(chosen, load_data(chosen), *end) for end in ends])
+    assert len({settled.algorithm_options.r for settled, _ in results}) == 1
+    for model, old in zip(models, before, strict=True):
+        assert all(torch.equal(tensor, old[name]) for name, tensor in model.state_dict().items())
