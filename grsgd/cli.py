@@ -100,13 +100,14 @@ def train(options) -> int:
         with launch.together(mpi, (configuration.ConfigError,)):
             config = load_config(options)
         out = options.out or mpi.bcast(default_out(config.algorithm.name) if mpi.rank == 0 else None)
-        stopped = run(mpi, config, Path(out))
+        stopped, living = run(mpi, config, Path(out))
     except launch.UsageError as error:
         return fail(error, quiet=mpi.rank != 0)
-    if mpi.rank == 0:
+    if living.rank == 0:
         announce(out, stopped)
-    if stopped not in configuration.ENDS:
-        launch.leave(mpi, 130 if stopped == INTERRUPTED else 1)
+    regularly, complete = stopped in configuration.ENDS, living.size == mpi.size
+    if not (regularly and complete):
+        launch.leave(living, 0 if regularly else 130 if stopped == INTERRUPTED else 1, alone=complete)
     return 0
 
 

@@ -25,13 +25,13 @@ class Quality:
 
 def correct(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
     """How many of the samples ``indices`` the model classifies correctly, in evaluation mode."""
-    training = model.training
+    training, dtype = model.training, next(model.parameters()).dtype
     model.eval()
     count = 0
     with torch.no_grad():
         batches = [indices[begin : begin + BATCH] for begin in range(0, len(indices), BATCH)]
         for x, y in split.batches(batches):
-            count += int((model(x.to(device)).argmax(1) == y.to(device)).sum())
+            count += int((model(x.to(device, dtype)).argmax(1) == y.to(device)).sum())
     model.train(training)
     return count
 

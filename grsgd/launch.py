@@ -8,9 +8,13 @@ import traceback
 from contextlib import contextmanager
 from pathlib import Path
 
-from grsgd.comm.driver import Driver
+from grsgd.comm.communicator import LostRank
+from grsgd.comm.driver import Driver, WaitTimeout
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
+
+EXPLAINED = (LostRank, WaitTimeout)
+"""Errors that say all there is to say: no traceback."""
 
 
 class UsageError(ValueError):
@@ -70,8 +74,11 @@ def abort_on_error(mpi):
         # When all ranks fail alike, the first one to report ends the others before they repeat it.
         time.sleep(0.05 * min(mpi.rank, 40))
         where = f"rank {mpi.rank} of {mpi.size}" + (f", thread {thread}" if thread else "")
-        print(f"\ngrsgd: {where} failed:", file=sys.stderr)
-        traceback.print_exception(kind, value, trace)
+        if issubclass(kind, EXPLAINED):
+            print(f"\ngrsgd: {where}: {value}", file=sys.stderr)
+        else:
+            print(f"\ngrsgd: {where} failed:", file=sys.stderr)
+            traceback.print_exception(kind, value, trace)
         abort(mpi)
 
     sys.excepthook = end
@@ -139,9 +146,23 @@ def library() -> str:
     return MPI.Get_library_version().split(",")[0].split("\n")[0].strip(" \0")
 
 
-def leave(mpi, code: int):
-    """End this process after an early end, on all ranks: messages may still be under way, so MPI is not finalised."""
+def wait_for_the_end(seconds: float = 3600.0):
+    """Of a rank that the others have left behind: they end the whole job when they are done."""
+    time.sleep(seconds)
+    os._exit(1)
+
+
+def leave(mpi, code: int, alone: bool = True):
+    """End this process after an early end, on all ranks: messages may still be under way, so MPI is not finalised.
+
+    Not ``alone``: there are ranks besides those of ``mpi`` that do not answer, and must be ended with the job.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     mpi.Barrier()
+    if not alone:
+        if mpi.rank == 0:
+            time.sleep(0.3)  # until the launcher has passed on what was printed
+            mpi.Abort(code)
+        time.sleep(60)
     os._exit(code)

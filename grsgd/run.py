@@ -6,12 +6,13 @@ import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from tqdm import tqdm
 
 from grsgd import __version__, launch
-from grsgd.comm.communicator import Communicator
+from grsgd.comm.communicator import Communicator, subset
 from grsgd.comm.control import Control
 from grsgd.config import ENDS, Config, ConfigError
 from grsgd.data import DataError
@@ -27,8 +28,17 @@ RESCUE_SECONDS = 0.1
 """How long rank 0 collects the other ranks' measurements when the job is about to be killed."""
 
 
-def run(mpi, config: Config, out: Path) -> str:
-    """Train on all ranks of ``mpi`` and write the run file on rank 0. Returns why the run ended.
+class Ending(NamedTuple):
+    """Why a run ended, and the ranks that were there at its end, an mpi4py communicator; the lowest has saved it."""
+
+    stopped: str
+    living: object
+
+
+def run(mpi, config: Config, out: Path) -> Ending:
+    """Train on all ranks of ``mpi`` and write the run file on rank 0, or on the lowest that is left.
+
+    A rank that the others have left behind does not return.
 
     Raises launch.UsageError, on all ranks, for what is wrong with configuration, data or output path.
     """
@@ -67,17 +77,25 @@ def run(mpi, config: Config, out: Path) -> str:
         stopped = driver.run(trainer.train())
     driver.watch = None
     wall_seconds = time.perf_counter() - began
-    records = mpi.allgather(Record.of(trainer))
-    stopped = ending(mpi.allgather(stopped))
-    attributes |= {"stopped": stopped, "wall_seconds": wall_seconds}
-    if mpi.rank == 0:  # evaluation may take long
+    lost = trainer.algorithm.lost
+    if mpi.rank in lost:
+        launch.wait_for_the_end()
+    left = [rank for rank in range(mpi.size) if rank not in lost]
+    living = subset(mpi, left) if lost else mpi
+    evaluation = evaluation.subset(left) if lost else evaluation
+    records = [Record.of_nothing(mpi.size) for _ in range(mpi.size)]
+    for rank, record in living.allgather((mpi.rank, Record.of(trainer))):
+        records[rank] = record
+    stopped = ending(living.allgather(stopped))
+    attributes |= {"stopped": stopped, "wall_seconds": wall_seconds, "lost": sorted(lost) or None}
+    if living.rank == 0:  # evaluation may take long
         save_run(out, assemble(records, attributes))
-    marks = common_marks([record.numbers for record in records])
+    marks = common_marks([record.numbers for record in records if record.moments])
     qualities, final = driver.run(trainer.evaluate(evaluation, marks))
-    if mpi.rank == 0:
+    if living.rank == 0:
         save_run(out, assemble(records, attributes, qualities, final))
     driver.close()
-    return stopped
+    return Ending(stopped, living)
 
 
 def describe(trainer: Trainer) -> dict:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from grsgd.replica import Replica
+from grsgd.replica import Flat, Replica
 
 MEMORY = 256 * 2**20
 """Bytes of snapshots that a process keeps in memory; with more, they go to a temporary file."""
@@ -48,10 +48,10 @@ class Snapshots:
     def __len__(self) -> int:
         return len(self.moments)
 
-    def take(self, moment: Moment, marks: int = 1):
-        """Copy the replica, as what it is at the next ``marks`` marks."""
+    def take(self, moment: Moment, marks: int = 1, params: Flat | None = None):
+        """Copy the replica, as what it is at the next ``marks`` marks; with other ``params`` than its own if given."""
         self._file.seek(0, 2)
-        for flat in (self.replica.params, self.replica.buffers):
+        for flat in (params or self.replica.params, self.replica.buffers):
             if flat.tensor.device.type != "meta":  # which has no content
                 self._file.write(flat.tensor.cpu().numpy().data)
         # In this order, so that a thread that copies numbers and then moments finds a moment for each number.

@@ -19,7 +19,7 @@ from grsgd.config import ENDS, Config, ConfigError
 from grsgd.data import Dataset
 from grsgd.data.shards import held_by, index_stream, shards
 from grsgd.evaluate import Quality, quality
-from grsgd.progress import FreeRunning, Lockstep
+from grsgd.progress import FreeRunning, Lockstep, Progress
 from grsgd.replica import Replica
 from grsgd.snapshots import Moment, Snapshots
 from grsgd.stragglers import DelayModel
@@ -75,6 +75,8 @@ class Trainer:
         rank, n = comm.rank, comm.size
         options = config.algorithm_options
         algorithm = ALGORITHMS[config.algorithm.name]
+        self.workers = algorithm.workers(options, n)
+        """How many ranks train."""
         torch.manual_seed(config.seed + rank)  # dropout, if any, differs between ranks
         flat_gradients = algorithm.shared_batch or (algorithm.sends_gradients and n > 1)
         self.replica = Replica(model, getattr(torch, config.dtype), flat_gradients)
@@ -82,6 +84,8 @@ class Trainer:
         self.algorithm = algorithm(options, self.replica, optimizer, comm, aside, driver, config.seed)
         if algorithm.shared_batch:
             self.blocks = self.blocks_of_common_batch()
+        elif not self.algorithm.trains:
+            self.blocks = []
         else:
             self.blocks = [Block(rank, 0, config.data.batch_size, self.own_batches())]
         self.samples_computed = sum(block.samples for block in self.blocks)
@@ -89,7 +93,10 @@ class Trainer:
         self.rates = [group["lr"] for group in optimizer.param_groups]
         self.delays = DelayModel(config.stragglers, rank, config.seed)
         self.end = self.samples_at_end()
-        kind = Lockstep if self.algorithm.synchronous else FreeRunning
+        if algorithm.counts_steps:
+            kind, self.algorithm.before_update = Progress, self.follow_and_set_learning_rate
+        else:
+            kind = Lockstep if self.algorithm.synchronous else FreeRunning
         self.progress = kind(aside, driver, self.end, config.train.seconds, config.train.snapshots)
         self.measured = Measured()
         self.snapshots = Snapshots(self.replica)
@@ -100,7 +107,7 @@ class Trainer:
 
     def own_batches(self):
         """Batches of this rank's shards."""
-        config, rank, n = self.config, self.comm.rank, self.comm.size
+        config, rank, n = self.config, self.comm.rank, self.workers
         parts = shards(self.data.train.labels, n, alpha=config.data.alpha, seed=config.seed)
         held = np.concatenate([parts[k] for k in held_by(rank, n, config.algorithm_options.rho)])
         stream = index_stream(held, config.data.batch_size, seed=config.seed, rank=rank)
@@ -138,7 +145,7 @@ class Trainer:
         if train.epochs is not None:
             return math.ceil(train.epochs * len(self.data.train))
         if train.steps is not None:
-            return train.steps * self.comm.size * self.config.data.batch_size
+            return train.steps * self.workers * self.config.data.batch_size
         return train.samples
 
     def same_start(self):
@@ -148,24 +155,16 @@ class Trainer:
 
     def train(self):
         """Schedule: train, drain, average. Returns why it ended; after an early end the replicas stay as they are."""
-        config, measured = self.config, self.measured
+        config = self.config
         try:
             self.algorithm.start()
             self.progress.start()
             if self.algorithm.in_background and self.comm.size > 1 and self.driver.progress == "inline":
                 self.replica.on_each_gradient(self.driver.poll)
-            for step in itertools.count():
-                ended, marks = yield from self.progress.decide()
-                if marks:
-                    self.take_snapshot(marks)
-                if ended:
-                    break
-                yield from self.step(step)
-                measured.steps += 1
-                measured.samples += config.data.batch_size
-                self.progress.advance(config.data.batch_size)
-                self.control.watch()
+            yield from self.steps() if self.algorithm.trains else self.accompany()
             yield from self.algorithm.drain() or ()  # tells the others that this rank has ended: they may wait for it
+            if self.comm.rank in self.algorithm.lost:
+                raise Stopped("the others went on without this rank, which was silent for too long")
             yield from self.progress.finish()
             self.take_snapshot(config.train.snapshots - len(self.snapshots))
             yield from self.algorithm.average()
@@ -179,10 +178,45 @@ class Trainer:
                 block.batches.close()  # ends the processes that decode images, if any
         return next(key for key in ENDS if getattr(config.train, key) is not None)
 
+    def steps(self):
+        """Schedule: step after step until the run ends."""
+        for step in itertools.count():
+            if self.algorithm.counts_steps:
+                yield from self.communicate(self.algorithm.catch_up)
+                self.follow()
+            ended, marks = yield from self.progress.decide()
+            if marks:
+                self.take_snapshot(marks)
+            if ended or self.algorithm.evicted:
+                return
+            yield from self.step(step)
+            self.measured.steps += 1
+            self.measured.samples += self.config.data.batch_size
+            self.progress.advance(self.config.data.batch_size)
+            self.control.watch()
+
+    def accompany(self):
+        """Schedule, on a rank that does not train: take snapshots until the others have ended."""
+        while not (yield from self.algorithm.accompany()):
+            self.follow()
+            _, marks = yield from self.progress.decide()
+            if marks:
+                self.take_snapshot(marks)
+            self.control.watch()
+
+    def follow(self):
+        """Learn from the algorithm how far the run is."""
+        self.progress.samples = self.algorithm.steps * self.config.data.batch_size
+
+    def follow_and_set_learning_rate(self):
+        self.follow()
+        self.set_learning_rate()
+
     def step(self, step: int):
         """Schedule: one step, with its time split into computing, communicating and waiting."""
         clock, measured, algorithm = self.driver.clock, self.measured, self.algorithm
-        self.set_learning_rate()
+        if not algorithm.counts_steps:
+            self.set_learning_rate()
         self.driver.poll()
         yield from self.communicate(algorithm.before_backward)
         begin = clock()
@@ -254,20 +288,23 @@ class Trainer:
         losses = {number: (float(np.mean(values)), weights[number]) for number, values in self.losses.items()}
         self.losses.clear()
         moment = Moment(self.progress.elapsed(), self.measured.steps, self.progress.samples, losses)
-        self.snapshots.take(moment, marks)
+        with self.algorithm.lock:
+            self.snapshots.take(moment, marks, self.algorithm.model())
 
     def evaluate(self, comm, marks: list[int]):
         """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model.
 
         ``comm`` is used for nothing else: after an early end, messages may be left on the others.
         """
-        final = self.replica.params.tensor.clone(), self.replica.buffers.tensor.clone()
+        final = self.algorithm.model().tensor.clone(), self.replica.buffers.tensor.clone()
         qualities: list[Quality] = []
         for mark in marks:
             self.snapshots.restore(mark)
+            yield from self.algorithm.publish(comm)
             qualities.append((yield from quality(comm, self.replica, self.data.test)))
         self.replica.params.tensor.copy_(final[0])
         self.replica.buffers.tensor.copy_(final[1])
+        yield from self.algorithm.publish(comm)
         return qualities, (yield from quality(comm, self.replica, self.data.test))
 
 

@@ -1,6 +1,7 @@
 """What every algorithm is: a replica, an optimizer, a communicator, and a few hooks that the training loop calls."""
 
 from collections import Counter
+from contextlib import nullcontext
 from typing import ClassVar
 
 import numpy as np
@@ -40,6 +41,8 @@ class Algorithm:
     """Whether gradients must lie in one flat array."""
     shared_batch: ClassVar[bool] = False
     """Whether the ranks compute `blocks` of one common batch, instead of each a batch of its own."""
+    counts_steps: ClassVar[bool] = False
+    """Whether the algorithm knows how far the run is: `steps`."""
     in_background: ClassVar[bool] = False
     """Whether schedules run in the background while a gradient is computed."""
     Options: ClassVar[type[Options]] = Options
@@ -76,6 +79,19 @@ class Algorithm:
         self.staleness: Counter[int] = Counter()
         """How many models or gradients were merged that were this many steps old."""
         self.update_seconds = 0.0
+        self.trains = True
+        """Whether this rank trains; else it helps those that do (`accompany`)."""
+        self.lock = nullcontext()
+        """Held by whoever changes the model, where the background does."""
+        self.lost: frozenset[int] = frozenset()
+        """After training, ranks that do not answer any more and were left behind."""
+        self.before_update = lambda: None
+        """Called by those that count steps before every update of the model: sets the learning rate."""
+
+    @classmethod
+    def workers(cls, options: Options, ranks: int) -> int:
+        """How many of the ranks train: the first ones."""
+        return ranks
 
     @classmethod
     def check(cls, options: Options, ranks: int):
@@ -110,6 +126,32 @@ class Algorithm:
     def step(self):
         """Called when the gradient of this step is there: update the model."""
         self.update()
+
+    @property
+    def steps(self) -> int:
+        """Gradients of all ranks that are in the model, as far as this rank knows."""
+        raise NotImplementedError(f"{self.name} has counts_steps and no steps")
+
+    def catch_up(self):
+        """Schedule, before it is decided whether there is another step: brings `steps` up to date."""
+        yield from ()
+
+    @property
+    def evicted(self) -> bool:
+        """Whether the others go on without this rank."""
+        return False
+
+    def accompany(self):
+        """Schedule, over and over on a rank that does not train: returns whether all others have ended."""
+        raise NotImplementedError(f"{self.name} has ranks that do not train and no accompany()")
+
+    def model(self) -> Flat:
+        """The parameters that a snapshot keeps."""
+        return self.x
+
+    def publish(self, comm: Communicator):
+        """Schedule, on all ranks at once: turn what snapshots have kept into what is to be evaluated."""
+        yield from ()
 
     def drain(self):
         """Schedule, after the last step: take in every message under way and end all activities."""

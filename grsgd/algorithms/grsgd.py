@@ -22,9 +22,7 @@ class GRSGDOptions(Options):
     merge: Literal["sumweight", "half"] = Field(
         "sumweight", description="weighted merge, which keeps the mean, or x = (x + y)/2, which does not"
     )
-    inbox_capacity: int = Field(
-        2, ge=1, description="models of one neighbour that may wait for the next step"
-    )
+    inbox_capacity: int = Field(2, ge=1, description="models of one neighbour that may wait for the next step")
     inbox_full: Literal["hold", "merge"] = Field(
         "hold", description="a full inbox: its neighbour waits with the next push, or the two oldest are merged"
     )

@@ -131,13 +131,14 @@ def tree_allreduce(comm, x, tag: int = 0, scale: float = 1.0):
     yield from broadcast(comm, x, tag)
 
 
-def broadcast(comm, x, tag: int = 0):
-    """Copy rank 0's x to all ranks along a binomial tree."""
-    parent, children = binomial_tree(comm.rank, comm.size)
+def broadcast(comm, x, tag: int = 0, root: int = 0):
+    """Copy the root's x to all ranks along a binomial tree."""
+    n = comm.size
+    parent, children = binomial_tree((comm.rank - root) % n, n)
     if parent is not None:
-        yield comm.Irecv(x, parent, tag)
+        yield comm.Irecv(x, (parent + root) % n, tag)
     for child in children:  # one after the other: a link shared by all would bring the largest subtree's copy late
-        yield comm.Isend(x, child, tag)
+        yield comm.Isend(x, (child + root) % n, tag)
 
 
 def mpi_allreduce(comm, x, tag: int = 0, scale: float = 1.0):

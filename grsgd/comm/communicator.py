@@ -9,6 +9,14 @@ ANY_RANK = -1
 """As a source: a message from whichever rank."""
 
 
+PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED")
+"""What fault-tolerant MPI libraries (ULFM) call it when a rank's process has died; others end the whole job."""
+
+
+class LostRank(RuntimeError):
+    """The process of the rank that a message goes to or comes from has died."""
+
+
 class Message:
     """A message under way: a pollable that knows what it is, so that a time-out can name it.
 
@@ -22,7 +30,13 @@ class Message:
         self.subject = None
 
     def Test(self) -> bool:
-        return self.request.Test()
+        """Whether it is complete; raises LostRank."""
+        try:
+            return self.request.Test()
+        except RuntimeError as error:
+            if has_died(error):
+                raise LostRank(f"{self}: that rank's process has died") from None
+            raise
 
     def __str__(self):
         peer = "any rank" if self.peer == ANY_RANK else f"rank {self.peer}"
@@ -90,7 +104,13 @@ class Communicator:
 
     def Iprobe(self, source: int, tag: int) -> bool:
         """Whether a message from ``source`` (or `ANY_RANK`) with ``tag`` waits to be received."""
-        return self.mpi.Iprobe(self._any_source if source == ANY_RANK else source, tag)
+        try:
+            return self.mpi.Iprobe(self._any_source if source == ANY_RANK else source, tag)
+        except RuntimeError as error:
+            if source != ANY_RANK or not has_died(error):
+                raise
+            self.mpi.Ack_failed(self.size)  # whoever waits for that rank learns of it there
+            return False
 
     def duplicate(self) -> "Communicator":
         """The same ranks with messages and counters of their own; collective."""
@@ -104,13 +124,7 @@ class Communicator:
         return part
 
     def _create_group(self, ranks):
-        group = self.mpi.Get_group()
-        part = group.Incl(ranks)
-        try:
-            return self.mpi.Create_group(part)
-        finally:
-            part.Free()
-            group.Free()
+        return subset(self.mpi, ranks)
 
     def free(self):
         """Free what `subset` or `duplicate` made; collective, when no message is under way."""
@@ -131,3 +145,18 @@ class Communicator:
             yield array
         finally:
             spare.append(array)
+
+
+def has_died(error: RuntimeError) -> bool:
+    """Whether an mpi4py exception says that a process has died."""
+    return any(name in str(error) for name in PROCESS_FAILURES)
+
+
+def subset(mpi, ranks: list[int]):
+    """A communicator of the given ranks, which alone must call this; the others may have stopped for good."""
+    everybody = mpi.Get_group()
+    group = everybody.Incl(ranks)
+    part = mpi.Create_group(group)
+    group.Free()
+    everybody.Free()
+    return part

@@ -43,12 +43,16 @@ class Handle:
         moved = False
         try:
             while not self._ended:
-                while self._pending:
-                    if not self._pending[-1].Test():
-                        return moved
-                    self._pending.pop()
-                moved = True
-                self._pending = as_list(next(self._schedule))
+                try:
+                    while self._pending:
+                        if not self._pending[-1].Test():
+                            return moved
+                        self._pending.pop()
+                except Exception as error:
+                    self._pending = as_list(self._schedule.throw(error))  # fails where the schedule waits
+                else:
+                    moved = True
+                    self._pending = as_list(next(self._schedule))
         except StopIteration as end:
             self.value = end.value
             self._ended = True

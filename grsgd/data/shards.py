@@ -52,9 +52,7 @@ def held_by(rank: int, n: int, rho: int) -> list[int]:
     return sorted((rank - back) % n for back in range(rho))
 
 
-def index_stream(
-    indices: np.ndarray, batch_size: int, *, seed: int, rank: int, start: int = 0
-) -> Iterator[np.ndarray]:
+def index_stream(indices: np.ndarray, batch_size: int, *, seed: int, rank: int, start: int = 0) -> Iterator[np.ndarray]:
     """Yield batches of exactly `batch_size` of these `indices` for ever, beginning with batch number `start`.
 
     The batches cut a sequence of random orders of `indices`, one an epoch, so one may reach over the end of an epoch

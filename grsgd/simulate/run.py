@@ -85,17 +85,26 @@ class Simulation:
         self.run(trainer.same_start() for trainer in self.trainers)
         for trainer, driver in zip(self.trainers, self.drivers, strict=True):
             driver.watch = trainer.control.watch
-        return ending(self.run(trainer.train() for trainer in self.trainers))
+        reasons = self.run(trainer.train() for trainer in self.trainers)
+        return ending([reasons[rank] for rank in self.left()])
+
+    def left(self) -> list[int]:
+        """The ranks that the others have not left behind."""
+        lost = frozenset().union(*(trainer.algorithm.lost for trainer in self.trainers))
+        return [rank for rank in range(self.ranks) if rank not in lost]
 
     def evaluate(self) -> tuple[list, object]:
         """The qualities at the snapshots that all ranks have, and the final one."""
-        marks = common_marks([trainer.snapshots.numbers for trainer in self.trainers])
-        ends = zip(self.trainers, self.aside.communicators(), strict=True)
-        return self.run(trainer.evaluate(comm, marks) for trainer, comm in ends)[0]
+        left = self.left()
+        marks = common_marks([self.trainers[rank].snapshots.numbers for rank in left])
+        comms = self.aside.communicators()
+        parts = {rank: comms[rank].subset(left) for rank in left}
+        return self.run((self.trainers[rank].evaluate(parts[rank], marks) for rank in left), left)[0]
 
-    def run(self, schedules) -> list:
-        """Drive one schedule a rank to its end; returns their values."""
-        pairs = zip(self.drivers, schedules, strict=True)
+    def run(self, schedules, ranks=None) -> list:
+        """Drive one schedule a rank, of these ``ranks`` or of all, to its end; returns their values."""
+        ranks = range(self.ranks) if ranks is None else ranks
+        pairs = zip([self.drivers[rank] for rank in ranks], schedules, strict=True)
         gc.freeze()  # otherwise Python looks for garbage among thousands of objects that stay
         try:
             activities = [driver.start_foreground(schedule) for driver, schedule in pairs]
