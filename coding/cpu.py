@@ -123,3 +123,19 @@ def _combine(first, own, starts, lengths, sign, out):
             if i < lengths[k]:
                 total += sign * own[starts[k] + i]
         out[i] = np.int32(total)
+
+
+def prepare():
+    """Compile everything now: it takes seconds, unless another process has left its result in the cache."""
+    word, total = np.zeros(1, np.int32), np.zeros(1, np.int64)
+    for real in (np.zeros(1, np.float32), np.zeros(1, np.float64)):
+        quantise(real, 1.0, 1.0, word)
+        quantise(real + 2, 1.0, 1.0, word)
+        dequantise(word, 1.0, real)
+        dequantise(total, 1.0, real)
+    add(word, word)
+    accumulate(total, word)
+    wrap(total, word)
+    start, length = np.zeros(1, np.int64), np.ones(1, np.int64)
+    add_slices(word, start, length, word)
+    strip_slices(word, word, start, length, word)

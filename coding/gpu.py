@@ -101,3 +101,7 @@ def strip_slices(content, own, starts, lengths, out):
 
 def _places(starts, lengths):
     return [int(value) for pair in zip(starts, lengths, strict=True) for value in pair]
+
+
+def prepare():
+    """Kernels are compiled at their first call, in a fraction of a second."""

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from coding.plan import Packet
 
 TAG = 3
+ROUNDS = 4
+"""Exchanges whose packets are told apart: no rank can be that far ahead of another."""
 
 
 class Unicast:
@@ -16,17 +18,26 @@ class Unicast:
 
     def __init__(self, comm):
         self.comm = comm
+        self.round = 0
 
     def open(self, packets: Iterable[Packet]):
         """Prepare for these packets, those that this rank sends or receives; all ranks at once."""
 
+    def next_round(self):
+        """All ranks at once: what is sent from now on belongs to the next exchange."""
+        self.round += 1
+
     def send(self, packet: Packet, content) -> list:
         """Pollables that are all true when ``content`` may be reused."""
-        return [about(packet, self.comm.Isend(content, receiver, TAG)) for receiver in packet.receivers]
+        return [about(packet, self.comm.Isend(content, receiver, self.tag(packet))) for receiver in packet.receivers]
 
     def receive(self, packet: Packet, content) -> list:
         """Pollables that are all true when ``content`` is there. Sender and receivers must agree on the order."""
-        return [about(packet, self.comm.Irecv(content, packet.sender, TAG))]
+        return [about(packet, self.comm.Irecv(content, packet.sender, self.tag(packet)))]
+
+    def tag(self, packet: Packet) -> int:
+        """One for each packet of a sender, so that none is taken for another."""
+        return TAG + ROUNDS * packet.number + self.round % ROUNDS
 
     def close(self):
         """Free what `open` has made; all ranks at once, when nothing is under way."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from coding.codec import Codec
 from coding.fixed_point import FixedPoint, OutOfRange, accumulate
+from coding.kernels import kernels
 from coding.placement import GroupedPlacement, bounds, number_of_groups, subset_placement
 from coding.plan import Packet, packet_plan
 
@@ -45,12 +46,16 @@ class Scheme:
         self._spare = [empty(largest, "int32") for _ in range(window)]
 
     def open(self):
-        """Make the multicast groups; all ranks at once, before the first `add_up`."""
+        """Make the multicast groups, and compile what is to be fast; all ranks at once, before the first `add_up`."""
+        kernels(self.total).prepare()
         self.transport.open(self.packets)
 
     def close(self):
         """Free the multicast groups; all ranks at once, after the last `add_up`."""
         self.transport.close()
+
+    sends_sums = False
+    """Whether sums of blocks are sent, which must fit into the range."""
 
     def place(self):
         """Decide who computes what: set ``blocks``, ``shares`` and what else the scheme needs."""
@@ -97,6 +102,7 @@ class Scheme:
 
         The first packet that has not arrived everywhere is always under way at all its members: nobody waits for ever.
         """
+        self.transport.next_round()
         under_way = deque()
         for packet in packets:
             if not self._spare:
@@ -247,6 +253,8 @@ class GroupedDirect(Scheme):
 class GroupedReduceScatter(Scheme):
     """Groups as in `GroupedDirect`. Every group sends chunk j of n to rank j, which adds up and multicasts it."""
 
+    sends_sums = True
+
     def place(self):
         self.placement = GroupedPlacement(self.n, number_of_groups(self.n, self.r))
         self.blocks = [self.placement.group(self.rank)]
@@ -331,6 +339,8 @@ class PerBlock(Scheme):
 
 class LocalSum(PerBlock):
     """Plain synchronous SGD: blocks are dealt out as in `PerBlock`; a rank sends the sum of its own to all others."""
+
+    sends_sums = True
 
     def sent(self):
         if self.n > 1:

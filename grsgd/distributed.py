@@ -106,8 +106,8 @@ def distribute(
     if algorithm not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algorithm!r}; there are {', '.join(sorted(ALGORITHMS))}")
     cls = ALGORITHMS[algorithm]
-    if cls.shared_batch:
-        raise ValueError(f"{algorithm} decides who computes which samples of a batch: only `grsgd train` can run it")
+    if not cls.for_any_loop:
+        raise ValueError(f"{algorithm} decides who computes what: only `grsgd train` can run it")
     chosen = cls.Options(**options)
     mpi = comm if comm is not None else launch.world()
     launch.abort_on_error(mpi)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from grsgd.comm.communicator import LostRank
-from grsgd.comm.driver import Driver, WaitTimeout
+from grsgd.comm.driver import Driver, WaitTimeout, back_off
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
 
@@ -93,17 +93,28 @@ def abort(mpi):
     mpi.Abort(1)
 
 
+def meet(mpi, seconds: float = 600.0):
+    """Wait until all ranks of ``mpi`` have come here; raises WaitTimeout."""
+    everybody, begin = mpi.Ibarrier(), time.perf_counter()
+    while not everybody.Test():
+        waited = time.perf_counter() - begin
+        if waited > seconds:
+            raise WaitTimeout(f"rank {mpi.rank} waited {seconds:g} s for all {mpi.size} ranks to come as far as it")
+        back_off(waited)
+
+
 @contextmanager
-def together(mpi, errors: tuple[type[Exception], ...]):
+def together(mpi, errors: tuple[type[Exception], ...], seconds: float = 600.0):
     """Set-up that must succeed on all ranks: if ``errors`` are raised on some, all leave with UsageError.
 
-    The message is the lowest rank's; it names the rank unless all failed.
+    The message is the lowest rank's; it names the rank unless all failed. Raises WaitTimeout if some do not come.
     """
     message = None
     try:
         yield
     except errors as error:
         message = str(error)
+    meet(mpi, seconds)
     messages = mpi.allgather(message)
     failed = [rank for rank, text in enumerate(messages) if text is not None]
     if failed:

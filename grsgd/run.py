@@ -50,10 +50,10 @@ def run(mpi, config: Config, out: Path) -> Ending:
     torch.set_num_threads(threads)
     driver = launch.driver(mpi, config.comm.timeout, config.comm.progress)
     control = Control(Communicator(mpi.Dup()))
-    with launch.together(mpi, (ConfigError, DataError)):
+    with launch.together(mpi, (ConfigError, DataError), config.comm.timeout):
         dataset = load_data(config)
         model = build_model(config, dataset, pick_device(config.device))
-    with launch.together(mpi, (ConfigError,)):
+    with launch.together(mpi, (ConfigError,), config.comm.timeout):
         config, why = driver.run(settle(config, dataset, model, Communicator(mpi.Dup()), driver))
         trainer = Trainer(config, dataset, model, Communicator(mpi.Dup()), Communicator(mpi.Dup()), control, driver)
     driver.run(trainer.same_start())
@@ -61,7 +61,7 @@ def run(mpi, config: Config, out: Path) -> Ending:
     attributes |= {"hosts": launch.hosts(mpi), "mpi": launch.library()}
     rescue, evaluation = mpi.Dup(), Communicator(mpi.Dup())
     driver.watch = control.watch
-    mpi.Barrier()
+    launch.meet(mpi, config.comm.timeout)
     began = time.perf_counter()
 
     def save_at_once():
@@ -83,6 +83,7 @@ def run(mpi, config: Config, out: Path) -> Ending:
     left = [rank for rank in range(mpi.size) if rank not in lost]
     living = subset(mpi, left) if lost else mpi
     evaluation = evaluation.subset(left) if lost else evaluation
+    launch.meet(living, config.comm.timeout)
     records = [Record.of_nothing(mpi.size) for _ in range(mpi.size)]
     for rank, record in living.allgather((mpi.rank, Record.of(trainer))):
         records[rank] = record

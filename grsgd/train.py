@@ -227,7 +227,7 @@ class Trainer:
         if delay > 0:
             yield Delay(delay)
         measured.compute_seconds += clock() - begin
-        if losses is not None:  # None where time alone is simulated
+        if losses:  # None where time alone is simulated; empty on a rank without a block
             loss = sum(losses[block.number] * block.samples for block in self.blocks) / self.samples_computed
             if not math.isfinite(loss):
                 self.control.stop(f"non-finite loss ({loss}) on rank {self.comm.rank} at step {step}")

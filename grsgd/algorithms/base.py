@@ -43,6 +43,8 @@ class Algorithm:
     """Whether the ranks compute `blocks` of one common batch, instead of each a batch of its own."""
     counts_steps: ClassVar[bool] = False
     """Whether the algorithm knows how far the run is: `steps`."""
+    for_any_loop: ClassVar[bool] = True
+    """Whether each rank may compute one gradient a step of whatever it likes; else only `grsgd train` will do."""
     in_background: ClassVar[bool] = False
     """Whether schedules run in the background while a gradient is computed."""
     Options: ClassVar[type[Options]] = Options

@@ -29,6 +29,7 @@ class Summing(Algorithm, name=None):
     synchronous = True
     sends_gradients = True
     shared_batch = True
+    for_any_loop = False
     scheme: Scheme
 
     @classmethod
@@ -82,7 +83,11 @@ class Summing(Algorithm, name=None):
 
     def warnings(self):
         found = {"gradients of blocks": self.saturated, "sums of gradients": self.scheme.beyond}
-        return [f"{what} are wrong: {beyond}" for what, beyond in found.items() if beyond]
+        lines = [f"{what} are wrong: {beyond}" for what, beyond in found.items() if beyond]
+        if self.saturated.count and self.scheme.sends_sums:
+            limit = self.saturated._replace(largest=self.saturated.largest * self.scheme.shares).suggested_limit
+            lines.append(f"sums of {self.scheme.shares} such blocks are sent: for them, a range of {limit:g} would do")
+        return lines
 
 
 class CSSGDOptions(SummingOptions):
@@ -98,7 +103,7 @@ class CSSGDOptions(SummingOptions):
     @classmethod
     def number_or_auto(cls, r):
         if r != "auto" and (not isinstance(r, int) or isinstance(r, bool) or r < 1):
-            raise ValueError(f"{r!r}: allowed are 1 to the number of ranks, and 'auto'")
+            raise ValueError(f"allowed are 1 to the number of ranks, and 'auto'; found {r!r}")
         return r
 
 

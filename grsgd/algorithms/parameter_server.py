@@ -89,6 +89,7 @@ class ParameterServer(Algorithm, name="parameter_server"):
     sends_gradients = True
     in_background = True
     counts_steps = True
+    for_any_loop = False
     Options = ParameterServerOptions
 
     def __init__(self, *arguments):

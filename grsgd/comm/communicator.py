@@ -156,7 +156,12 @@ def subset(mpi, ranks: list[int]):
     """A communicator of the given ranks, which alone must call this; the others may have stopped for good."""
     everybody = mpi.Get_group()
     group = everybody.Incl(ranks)
-    part = mpi.Create_group(group)
-    group.Free()
-    everybody.Free()
-    return part
+    try:
+        return mpi.Create_group(group)
+    except RuntimeError as error:
+        if not has_died(error):
+            raise
+        return mpi.Shrink()  # in which those that have died are left out by themselves
+    finally:
+        group.Free()
+        everybody.Free()
