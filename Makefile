@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 
 DEMO := ring_allreduce dpsgd grsgd
 
-.PHONY: demo test setup lint bench figure-scaling test-gpu clean
+.PHONY: demo test setup lint bench figure-scaling table-strategies test-gpu clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -41,6 +41,9 @@ bench: $(VENV)/ready  ## ratios measured side by side in one run
 
 figure-scaling: $(VENV)/ready  ## simulated time per step of every algorithm on 4 to 256 ranks; minutes
 	$(BIN)/python -m experiments.scaling
+
+table-strategies: $(VENV)/ready  ## strategies of a parameter server with and without stragglers; two to four minutes
+	$(BIN)/python -m experiments.strategies
 
 test-gpu: $(VENV)/ready  ## tests that need a GPU; skipped with the reason where there is none
 	$(BIN)/python -m pytest tests -m gpu
