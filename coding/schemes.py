@@ -18,8 +18,8 @@ from coding.plan import Packet, packet_plan
 
 IN_FLIGHT = 64
 """Packets of one rank that are under way at once, at most."""
-BYTES_IN_FLIGHT = 64 * 2**20
-"""And about how many bytes."""
+BYTES_IN_FLIGHT = 256 * 2**20
+"""And about how many bytes; but not fewer than one packet for each rank, or their links would stand idle in turn."""
 
 
 class Scheme:
@@ -42,7 +42,7 @@ class Scheme:
         packets = [*self.sent(), *self.received()]
         self.packets: list[Packet] = sorted(packets, key=lambda packet: packet.order)
         largest = max(map(self.size, self.packets), default=0)
-        window = max(1, min(IN_FLIGHT, BYTES_IN_FLIGHT // max(4 * largest, 1), len(self.packets)))
+        window = max(1, min(IN_FLIGHT, len(self.packets), max(n, BYTES_IN_FLIGHT // max(4 * largest, 1))))
         self._spare = [empty(largest, "int32") for _ in range(window)]
 
     def open(self):

@@ -19,6 +19,9 @@ COMPARED_OPTIONS = {"mode": "pair", "centre": "server", "rho": 1}
 """Options of `[algorithm]` that decide what an exchange sends or what the data of a rank are, with the defaults: a run
 file has them all, but one that is older than an option."""
 
+KINDS = ("strategy", "scheme")
+"""Options of `[algorithm]` that are as good as its name."""
+
 UNKNOWN = "—"
 
 
@@ -76,8 +79,9 @@ def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[str]:
 
 
 def _name(run: Run) -> str:
-    ranks = run.attributes["ranks"]
-    name = f"{run.attributes['algorithm']}, {ranks} rank{'s' if ranks > 1 else ''}"
+    ranks, options = run.attributes["ranks"], _algorithm_options(run)
+    kinds = [str(options[key]) for key in KINDS if key in options]
+    name = " ".join([run.attributes["algorithm"], *kinds]) + f", {ranks} rank{'s' if ranks > 1 else ''}"
     return f"{name}, virtual time" if is_virtual(run) else name
 
 

@@ -1,6 +1,7 @@
 """The server's side of a parameter server: what it does with what workers push, when its strategy says so."""
 
 import copy
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -83,7 +84,7 @@ class Server:
         others = [worker for worker in range(self.n) if worker != self.comm.rank]
         self.strategy = self.make_strategy(self.driver.clock())
         self.activities = [self.driver.start(self.serve(worker)) for worker in others]
-        if others:
+        if others and self.timeout < math.inf:
             self.activities.append(self.driver.start(self.watch(others)))
 
     def serve(self, worker: int):

@@ -78,7 +78,7 @@ class Trainer:
         self.workers = algorithm.workers(options, n)
         """How many ranks train."""
         torch.manual_seed(config.seed + rank)  # dropout, if any, differs between ranks
-        flat_gradients = algorithm.shared_batch or (algorithm.sends_gradients and n > 1)
+        flat_gradients = algorithm.sends_gradients and (n > 1 or not algorithm.for_any_loop)
         self.replica = Replica(model, getattr(torch, config.dtype), flat_gradients)
         optimizer = config.optimizer.build(model.parameters())
         self.algorithm = algorithm(options, self.replica, optimizer, comm, aside, driver, config.seed)

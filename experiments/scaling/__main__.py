@@ -122,9 +122,10 @@ def result(run: Run) -> Result:
     """From the times of the ranks' steps alone, because the end of the curve includes what is drained after them."""
     steps = run.ranks["steps"]
     seconds = sum(run.ranks[f"{what}_seconds"] for what in ("compute", "communicate", "wait"))
+    trains = run.ranks["steps"] > 0  # others serve
     models_sent = run.traffic["sent"].sum() / run.attributes["model_bytes"]
     return Result(
-        seconds_per_step=float(len(steps) / (steps / seconds).sum()),
+        seconds_per_step=float(trains.sum() / (steps[trains] / seconds[trains]).sum()),
         drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),  # sums of many, rounded
         models_sent_per_step=float(models_sent / steps.sum()),
     )

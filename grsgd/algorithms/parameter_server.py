@@ -28,8 +28,8 @@ class ServerOptions(Options):
         None, ge=0, description="lambda of the delay compensation g + lambda g g (w - w_i), of all gradients if given"
     )
     on_lost_worker: Literal["stop", "evict"] = Field("stop", description="end the job, or go on without the worker")
-    worker_timeout: float = Field(
-        60.0, gt=0, allow_inf_nan=False, description="seconds without a push after which a worker is lost"
+    worker_timeout: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="seconds without a push after which a worker is lost; comm.timeout"
     )
 
     @model_validator(mode="after")
@@ -112,7 +112,7 @@ class ParameterServer(Algorithm, name="parameter_server"):
                 self.optimizer,
                 self.parts[rank],
                 COMPENSATION if options.compensation is None else options.compensation,
-                options.worker_timeout,
+                self.driver.timeout if options.worker_timeout is None else options.worker_timeout,
                 options.on_lost_worker == "evict",
                 lambda: self.before_update(),
             )

@@ -1,5 +1,6 @@
 """Drives the schedules of one rank in simulated time."""
 
+import math
 from collections import deque
 
 import simpy
@@ -94,6 +95,8 @@ class Driver:
     """
 
     progress = "virtual"
+    timeout = math.inf
+    """Nobody waits too long: who waits for ever is found out (`Deadlock`)."""
 
     def __init__(self, env, rank: int = 0, compute_seconds=lambda rank, step: 0.0, timing_only: bool = False):
         self.env, self.rank = env, rank

@@ -88,6 +88,13 @@ class Simulation:
         reasons = self.run(trainer.train() for trainer in self.trainers)
         return ending([reasons[rank] for rank in self.left()])
 
+    def seconds(self) -> float:
+        """Simulated time of the training so far; of ranks that were left behind, nothing counts."""
+        left = self.left()
+        if len(left) == self.ranks:
+            return self.env.now
+        return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
+
     def left(self) -> list[int]:
         """The ranks that the others have not left behind."""
         lost = frozenset().union(*(trainer.algorithm.lost for trainer in self.trainers))
@@ -158,8 +165,13 @@ def simulate(
             stopped = simulation.train()
         except KeyboardInterrupt:
             stopped = INTERRUPTED
-    attributes |= {"stopped": stopped, "virtual_seconds": simulation.env.now}
-    records = [Record.of(trainer) for trainer in simulation.trainers]
+    attributes |= {"stopped": stopped, "virtual_seconds": simulation.seconds()}
+    left = simulation.left()
+    attributes["lost"] = sorted(set(range(ranks)) - set(left)) or None
+    records = [
+        Record.of(trainer) if rank in left else Record.of_nothing(ranks)
+        for rank, trainer in enumerate(simulation.trainers)
+    ]
     evaluated = () if timing_only or stopped == INTERRUPTED else simulation.evaluate()
     result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
     if timing_only:

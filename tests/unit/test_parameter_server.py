@@ -33,7 +33,7 @@ every_strategy = pytest.mark.parametrize("strategy", NAMES)
 PLACES = [("dedicated", 1), ("dedicated", 2), ("dedicated", 3), ("shared", 1), ("shared", 2), ("shared", 3)]
 every_place = pytest.mark.parametrize("server, servers", PLACES)
 
-ALONE = pytest.param("shared", 1, marks=pytest.mark.xfail(strict=True, reason="a rank alone has no flat gradients"))
+ALONE = ("shared", 1)
 
 
 def section(strategy, **options):
@@ -728,7 +728,6 @@ def test_the_run_file_with_one_that_came_back(tmp_path):
     assert run.ranks["steps"].tolist()[2:] == [5, 0]
 
 
-@pytest.mark.xfail(strict=True, reason="simulated runs treat those who are lost as if they were there")
 def test_the_run_file_with_one_lost_for_good(tmp_path):
     """As on real MPI: it is named, and nothing that it did after that counts."""
     run = run_file_after_a_loss(tmp_path / "run.h5", 1e6)

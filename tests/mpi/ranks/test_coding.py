@@ -164,7 +164,7 @@ def test_a_late_packet_is_an_error_that_names_it(world, comm, kind, transport):
         return
     found = re.fullmatch(
         rf"rank {comm.rank} waited 1 s for packet \d+ of rank (\d) in group \{{([\d, ]+)\}}: "
-        r"(receive from|broadcast from|broadcast to|send to) (?:rank (\d)|any rank) \(\d+ bytes, tag \d\)",
+        r"(receive from|broadcast from|broadcast to|send to) (?:rank (\d)|any rank) \(\d+ bytes, tag \d+\)",
         str(error),
     )
     assert found, error
