@@ -42,6 +42,10 @@ COMPUTE_SECONDS = 0.1
 """A GPU's forward and backward pass, or nearly."""
 FINISHED = "steps"
 """The attribute `stopped` of a run that took all its steps."""
+OPTIONS = {"cssgd": ('scheme="grouped-rs"',)}
+"""Of algorithms whose defaults are not made for many ranks: the coded scheme has n(n-1)/2 blocks."""
+MOST_RANKS = {"cssgd": 64}
+"""Of algorithms in which so many messages are under way at once that simulating more takes too long."""
 SLOWDOWN = 4.0
 TAIL = {"probability": 0.1, "seconds": 0.1}
 """In the runs with stragglers every tenth step of every rank takes 0.1 s longer on average, and rank 1 is slower."""
@@ -64,6 +68,7 @@ class Cell(NamedTuple):
     def config(self) -> Config:
         """The run's configuration; raises ConfigError where the algorithm cannot run on so many ranks."""
         overrides = [f'algorithm.name="{self.algorithm}"', f"train.steps={self.steps}"]
+        overrides += [f"algorithm.{option}" for option in OPTIONS.get(self.algorithm, ())]
         if SPEEDS[self.speed]:
             overrides.append(f"stragglers.slowdown.1={SLOWDOWN}")
             for rank, (key, value) in itertools.product(range(self.ranks), TAIL.items()):
@@ -241,6 +246,7 @@ def main() -> int:
         [
             Cell(algorithm, n, net, speed, steps_for(n, options.steps))
             for algorithm, n, net, speed in itertools.product(sorted(ALGORITHMS), ranks, NETWORKS, SPEEDS)
+            if n <= MOST_RANKS.get(algorithm, n)
         ]
     )
     try:
