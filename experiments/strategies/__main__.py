@@ -259,7 +259,9 @@ def time_against(seconds: float, other: float) -> str:
     if math.isnan(seconds) or math.isnan(other):
         return "time not known: the target was not reached by both"
     percent = 100 * (1 - seconds / other)
-    return f"{abs(percent):.1f} % {'less' if percent >= 0 else 'more'} time"
+    if abs(percent) < 0.05:
+        return "the same time"
+    return f"{abs(percent):.1f} % {'less' if percent > 0 else 'more'} time"
 
 
 def gain(seconds: float, other: float) -> str:
