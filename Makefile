@@ -30,7 +30,8 @@ demo: $(VENV)/ready  ## three algorithms train MNIST-5k on four ranks; a table a
 	@echo; echo "plot:"; $(BIN)/python -m grsgd plot $(DEMO:%=results/demo-%.h5) -o results/demo.png
 
 test: $(VENV)/ready $(MPICH)/ready lint  ## all tests, the MPI ones under Open MPI and MPICH
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests/unit --numprocesses auto
+	$(BIN)/python -m pytest tests --ignore tests/unit
 
 lint: $(VENV)/ready
 	$(BIN)/python -m ruff check .

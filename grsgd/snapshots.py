@@ -5,6 +5,7 @@ Evaluation while training would disturb what is measured: it takes time, and it 
 
 import math
 import tempfile
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ class Snapshots:
         self.numbers: list[int] = []
         """Which stored copy belongs to which mark."""
         self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY if memory is None else memory, prefix="grsgd-")
+        weakref.finalize(self, self._file.close)
 
     def __len__(self) -> int:
         return len(self.moments)

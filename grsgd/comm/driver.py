@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Generator
 
+from grsgd.comm.pollables import Delay
+
 Schedule = Generator[object, None, object]
 
 
@@ -185,7 +187,7 @@ class Driver:
                 looked = now
                 if self.watch is not None:
                     self.watch()
-                if now - begin > self.timeout:
+                if now - begin > self.timeout and not isinstance(pollable, Delay):
                     raise WaitTimeout(f"rank {self.rank} waited {self.timeout:g} s for {pollable}")
             back_off(now - begin)
         self.wait_seconds += now - begin
