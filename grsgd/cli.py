@@ -107,7 +107,7 @@ def train(options) -> int:
         announce(out, stopped)
     regularly, complete = stopped in configuration.ENDS, living.size == mpi.size
     if not (regularly and complete):
-        launch.leave(living, 0 if regularly else 130 if stopped == INTERRUPTED else 1, alone=complete)
+        launch.leave(living, 0 if regularly else 130 if stopped == INTERRUPTED else 1, complete=complete)
     return 0
 
 

@@ -163,17 +163,17 @@ def wait_for_the_end(seconds: float = 3600.0):
     os._exit(1)
 
 
-def leave(mpi, code: int, alone: bool = True):
+def leave(mpi, code: int, complete: bool = True):
     """End this process after an early end, on all ranks: messages may still be under way, so MPI is not finalised.
 
-    Not ``alone``: there are ranks besides those of ``mpi`` that do not answer, and must be ended with the job.
+    Not ``complete``: there are ranks besides those of ``mpi``, which do not answer and must be ended with the job.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     mpi.Barrier()
-    if not alone:
+    if not complete:
         if mpi.rank == 0:
             time.sleep(0.3)  # until the launcher has passed on what was printed
             mpi.Abort(code)
-        time.sleep(60)
+        time.sleep(3)  # until the launcher ends this process too; a fault-tolerant one leaves that to itself
     os._exit(code)

@@ -7,6 +7,8 @@ from pydantic import Field, field_validator
 
 from coding.fixed_point import FixedPoint, OutOfRange
 from coding.multicast import TRANSPORTS
+from coding.placement import subset_placement
+from coding.plan import packet_plan
 from coding.schemes import SCHEMES, Scheme
 from grsgd.algorithms.base import Algorithm, Options
 from grsgd.phantom import Phantom
@@ -134,6 +136,10 @@ class CSSGD(Summing, name="cssgd"):
             raise ValueError(f"r = {options.r} with {ranks} ranks; allowed are 1 to {ranks}, and 'auto'")
         if options.enumeration == "paper" and options.scheme != "coded":
             raise ValueError(f"enumeration = 'paper' with scheme = {options.scheme!r}; allowed with 'coded' only")
+        if options.scheme == "coded" and options.r != "auto":
+            packet_plan(ranks, options.r, options.enumeration)  # refuses what is too large
+        elif options.scheme == "uncoded" and options.r != "auto":
+            subset_placement(ranks, options.r).holders  # noqa: B018  likewise
 
     @classmethod
     def copies(cls, options, ranks):

@@ -342,6 +342,8 @@ def test_a_gradient_that_is_no_number_is_told():
         (3, {"name": "ssgd", "rho": 2}, {}, "algorithm ssgd: rho = 2.*allowed is 1"),
         (3, {"name": "cssgd", "r": 4}, {}, "r = 4 with 3 ranks; allowed are 1 to 3, and 'auto'"),
         (3, {"name": "ssgd", "r": 4}, {}, "r = 4 with 3 ranks; allowed are 1 to 3"),
+        (60, {"name": "cssgd", "r": 20}, {}, "60 ranks have .* subsets of 21: too many"),
+        (60, {"name": "cssgd", "r": 20, "scheme": "uncoded"}, {}, "60 ranks have .* subsets of 20: too many"),
         (3, {"name": "cssgd", "r": 0}, {}, "algorithm.r: allowed are 1 to the number of ranks, and 'auto'; found 0"),
         (3, {"name": "cssgd", "r": "most"}, {}, "allowed are 1 to the number of ranks, and 'auto'; found 'most'"),
         (3, {"name": "cssgd", "r": True}, {}, "algorithm.r: allowed are 1 to .*found True"),
