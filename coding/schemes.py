@@ -78,24 +78,39 @@ class Scheme:
         """The packets that this rank receives."""
         raise NotImplementedError
 
+    def span(self, packet: Packet) -> tuple[int, int]:
+        """Begin and end of the part of the vector that a packet carries."""
+        return 0, self.length
+
+    def source(self, packet: Packet):
+        """Where a packet of this rank is cut out: int32 of shape [length]."""
+        return self.row(self.blocks.index(packet.blocks[0]))
+
     def size(self, packet: Packet) -> int:
         """Words of a packet."""
-        raise NotImplementedError
+        begin, end = self.span(packet)
+        return end - begin
 
     def encode(self, packet: Packet, content):
         """Write a packet of this rank into ``content``."""
-        raise NotImplementedError
+        begin, end = self.span(packet)
+        content[:] = self.source(packet)[begin:end]
 
     def decode(self, packet: Packet, content):
         """Add what a received packet brings to ``total``."""
-        raise NotImplementedError
+        begin, end = self.span(packet)
+        accumulate(self.total[begin:end], content)
 
     def add_up(self):
         """Schedule, on all ranks at once: ``total`` is the sum of all ranks' blocks, each counted once."""
+        self.add_own()
+        yield from self.exchange(self.packets)
+
+    def add_own(self):
+        """``total`` is the sum of this rank's blocks."""
         self.total.fill(0)
         for k in range(len(self.blocks)):
             accumulate(self.total, self.row(k))
-        yield from self.exchange(self.packets)
 
     def exchange(self, packets: Iterable[Packet]):
         """Schedule: send and receive packets in the order in which all ranks do, some of them at a time.
@@ -196,21 +211,9 @@ class Uncoded(Scheme):
         receivers = tuple(rank for rank in range(self.n) if rank not in holders)
         return Packet(holders[position], receivers, block, (block,), (position,))
 
-    def size(self, packet):
-        begin, end = self.slice(packet)
-        return end - begin
-
-    def slice(self, packet: Packet) -> tuple[int, int]:
+    def span(self, packet):
         position = packet.positions[0]
         return self.bounds[position], self.bounds[position + 1]
-
-    def encode(self, packet, content):
-        begin, end = self.slice(packet)
-        content[:] = self.row(self.blocks.index(packet.number))[begin:end]
-
-    def decode(self, packet, content):
-        begin, end = self.slice(packet)
-        accumulate(self.total[begin:end], content)
 
 
 class GroupedDirect(Scheme):
@@ -237,17 +240,8 @@ class GroupedDirect(Scheme):
         members = self.placement.members(group)
         return tuple(rank for rank in range(self.n) if rank not in members)
 
-    def size(self, packet):
-        begin, end = self.placement.part(packet.sender, self.length)
-        return end - begin
-
-    def encode(self, packet, content):
-        begin, end = self.placement.part(self.rank, self.length)
-        content[:] = self.rows[begin:end]
-
-    def decode(self, packet, content):
-        begin, end = self.placement.part(packet.sender, self.length)
-        accumulate(self.total[begin:end], content)
+    def span(self, packet):
+        return self.placement.part(packet.sender, self.length)
 
 
 class GroupedReduceScatter(Scheme):
@@ -277,9 +271,11 @@ class GroupedReduceScatter(Scheme):
             everybody_else = tuple(rank for rank in range(self.n) if rank != owner)
             yield Packet(owner, everybody_else, owner, tuple(range(self.placement.q)), (owner,))
 
-    def size(self, packet):
-        begin, end = self.placement.chunk(packet.number, self.length)
-        return end - begin
+    def span(self, packet):
+        return self.placement.chunk(packet.number, self.length)
+
+    def source(self, packet):
+        return self.rows
 
     def add_up(self):
         self.total.fill(0)
@@ -294,14 +290,6 @@ class GroupedReduceScatter(Scheme):
         self.wrap(self.total[begin:end], finished)
         self.total[begin:end] = finished  # what all others get
         yield from self.exchange([packet for packet in self.packets if len(packet.blocks) > 1])
-
-    def encode(self, packet, content):
-        begin, end = self.placement.chunk(packet.number, self.length)
-        content[:] = self.rows[begin:end]
-
-    def decode(self, packet, content):
-        begin, end = self.placement.chunk(packet.number, self.length)
-        accumulate(self.total[begin:end], content)
 
 
 class PerBlock(Scheme):
@@ -327,15 +315,6 @@ class PerBlock(Scheme):
     def packet(self, sender: int, block: int) -> Packet:
         return Packet(sender, tuple(rank for rank in range(self.n) if rank != sender), block, (block,), (0,))
 
-    def size(self, packet):
-        return self.length
-
-    def encode(self, packet, content):
-        content[:] = self.row(packet.number - self.blocks[0])
-
-    def decode(self, packet, content):
-        accumulate(self.total, content)
-
 
 class LocalSum(PerBlock):
     """Plain synchronous SGD: blocks are dealt out as in `PerBlock`; a rank sends the sum of its own to all others."""
@@ -350,16 +329,14 @@ class LocalSum(PerBlock):
         return (self.packet(rank, 0) for rank in range(self.n) if rank != self.rank)
 
     def add_up(self):
-        self.total.fill(0)
-        for k in range(len(self.blocks)):
-            accumulate(self.total, self.row(k))
+        self.add_own()
         self.local = self.row(0) if self.blocks else self.empty(self.length, "int32")
         self.wrap(self.total, self.local)
         self.total[:] = self.local  # what all others get
         yield from self.exchange(self.packets)
 
-    def encode(self, packet, content):
-        content[:] = self.local
+    def source(self, packet):
+        return self.local
 
 
 SCHEMES: dict[str, type[Scheme]] = {

@@ -176,6 +176,11 @@ class Server:
         for activity in self.activities:
             activity.Test()
 
+    def over(self) -> bool:
+        """Whether there is nobody left to serve; raises what went wrong in the background."""
+        self.check()
+        return self.deserted()
+
     def act(self, decision):
         """Do what the strategy has decided."""
         for update in decision.updates:

@@ -189,11 +189,7 @@ class ParameterServer(Algorithm, name="parameter_server"):
     def accompany(self):
         applied = self.server.applied
 
-        def news():
-            self.server.check()
-            return self.server.applied > applied or self.server.deserted()
-
-        yield Until(news, "a push, or the last worker's goodbye")
+        yield Until(lambda: self.server.over() or self.server.applied > applied, "a push, or the last worker's goodbye")
         return self.server.deserted()
 
     def drain(self):
@@ -206,12 +202,7 @@ class ParameterServer(Algorithm, name="parameter_server"):
                 else:
                     yield self.comm.Isend(word, server, PUSH, header=word.nbytes)
         if self.server is not None:
-
-            def over():
-                self.server.check()
-                return self.server.deserted()
-
-            yield Until(over, "the last worker's goodbye")
+            yield Until(self.server.over, "the last worker's goodbye")
         if self.options.on_lost_worker == "evict":
             yield from self.part()
 
