@@ -14,11 +14,9 @@ Runs lie in results/scaling; one that is there and was made by the same version 
 
 import argparse
 import csv
-import functools
 import itertools
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,12 +24,12 @@ from matplotlib.figure import Figure
 from tabulate import tabulate
 from tqdm import tqdm
 
-from grsgd import __version__, config
+from experiments.cache import Unfinished, kept, made_side_by_side
+from grsgd import config
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import Config, ConfigError
 from grsgd.figures import COLOURS, LINES, MARKERS
-from grsgd.results import Run, RunFileError, load_run
-from grsgd.run import commit
+from grsgd.results import Run, load_run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 
@@ -78,10 +76,6 @@ class Cell(NamedTuple):
         return loaded
 
 
-class Unfinished(RuntimeError):
-    """A run that was ended before its last step."""
-
-
 class Result(NamedTuple):
     """What a run says. ``models_sent_per_step``: payload over M, the mean over the ranks' steps."""
 
@@ -100,19 +94,9 @@ def run_cell(cell: Cell, folder: Path):
         raise Unfinished(f"{path.name}: {stopped}")
 
 
-@functools.cache
-def source() -> dict[str, str | None]:
-    """The code that runs are made with now. Two uncommitted changes of one commit cannot be told apart."""
-    return {"version": __version__, "commit": commit()}
-
-
 def done(cell: Cell, folder: Path) -> Run | None:
     """The cell's run if it is there, has finished, and is what would be run today."""
-    try:
-        run = load_run(cell.path(folder))
-    except RunFileError:
-        return None
-    today = source() | {
+    today = {
         "ranks": cell.ranks,
         "config": cell.config().toml(),
         "network": network(NETWORKS[cell.network], "switch").summary(),
@@ -120,7 +104,7 @@ def done(cell: Cell, folder: Path) -> Run | None:
         "timing_only": True,
         "stopped": FINISHED,
     }
-    return run if all(run.attributes.get(name) == value for name, value in today.items()) else None
+    return kept(cell.path(folder), today)
 
 
 def result(run: Run) -> Result:
@@ -142,15 +126,10 @@ def sweep(cells: list[Cell], folder: Path, workers: int) -> dict[Cell, Run]:
     runs = {cell: done(cell, folder) for cell in cells}
     missing = [cell for cell in cells if runs[cell] is None]
     missing.sort(key=lambda cell: cell.ranks, reverse=True)
-    with ProcessPoolExecutor(workers) as pool, tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
-        futures = {pool.submit(run_cell, cell, folder): cell for cell in missing}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                runs[futures[future]] = load_run(futures[future].path(folder))
-                bar.update()
-        finally:
-            pool.shutdown(cancel_futures=True)  # after Ctrl-C the others must not begin
+    with tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
+        for cell in made_side_by_side(run_cell, missing, folder, workers):
+            runs[cell] = load_run(cell.path(folder))
+            bar.update()
     return runs
 
 

@@ -11,13 +11,11 @@ Runs lie in results/strategies; one that is there and was made by the same versi
 """
 
 import argparse
-import functools
 import itertools
 import math
 import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,12 +24,12 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from experiments.bench.__main__ import ENVIRONMENT
-from grsgd import __version__, config
+from experiments.cache import Unfinished, kept, made_side_by_side
+from grsgd import config
 from grsgd.calibrate import find_mpiexec
 from grsgd.config import Config, ConfigError
 from grsgd.report import target, time_to_target
-from grsgd.results import Run, RunFileError, load_run
-from grsgd.run import commit
+from grsgd.results import Run, load_run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 from grsgd.strategies import STRATEGIES
@@ -52,10 +50,6 @@ BUCKETS = {"0": (0, 0), "1-2": (1, 2), "3-5": (3, 5), "6+": (6, math.inf)}
 """Of the staleness of gradients, first and last number of updates."""
 PAPER_TIME, PAPER_ACCURACY = (9.61, 41.15), 3.29
 """What Wang and Zhu claim for adsp: per cent less time than the other strategies, and points of accuracy more."""
-
-
-class Unfinished(RuntimeError):
-    """A run that failed or was ended before its end."""
 
 
 class Cell(NamedTuple):
@@ -132,22 +126,12 @@ def run_cell(cell: Cell, folder: Path):
         raise Unfinished(f"{cell.name}: exit code {done.returncode}: {done.stderr.strip()}")
 
 
-@functools.cache
-def source() -> dict[str, str | None]:
-    """The code that runs are made with now. Two uncommitted changes of one commit cannot be told apart."""
-    return {"version": __version__, "commit": commit()}
-
-
 def done(cell: Cell, folder: Path) -> Run | None:
     """The cell's run if it is there, has finished, and is what would be run today."""
-    try:
-        run = load_run(cell.path(folder))
-    except RunFileError:
-        return None
-    today = source() | {"ranks": cell.ranks, "config": cell.config().toml(), "stopped": FINISHED}
+    today = {"ranks": cell.ranks, "config": cell.config().toml(), "stopped": FINISHED}
     if cell.simulated:
         today |= {"clock": "virtual", "network": network(NETWORK, "switch").summary(), "compute": COMPUTE}
-    return run if all(run.attributes.get(name) == value for name, value in today.items()) else None
+    return kept(cell.path(folder), today)
 
 
 def make_runs(cells: list[Cell], folder: Path, fresh: bool = False) -> dict[Cell, Run]:
@@ -170,14 +154,7 @@ def made(cells: list[Cell], folder: Path):
             run_cell(cell, folder)
             yield cell
         return
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = {pool.submit(run_cell, cell, folder): cell for cell in cells}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                yield futures[future]
-        finally:
-            pool.shutdown(cancel_futures=True)  # after Ctrl-C the others must not begin
+    yield from made_side_by_side(run_cell, cells, folder, len(os.sched_getaffinity(0)))
 
 
 def result(run: Run) -> Result:

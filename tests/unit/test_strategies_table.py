@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from runs import fake_run
 
+from experiments.cache import source
 from experiments.strategies import __main__ as strategies
 from grsgd.results import save_run
 from grsgd.strategies import STRATEGIES
@@ -88,7 +89,7 @@ def cells(ranks=3, simulated=False):
 
 def today(cell):
     clock = {"clock": "virtual", "network": strategies.network(strategies.NETWORK, "switch").summary()}
-    return strategies.source() | {
+    return source() | {
         "config": cell.config().toml(),
         "stopped": strategies.FINISHED,
         **(clock | {"compute": strategies.COMPUTE} if cell.simulated else {"clock": "wall"}),

@@ -1,0 +1,41 @@
+"""Runs that an experiment keeps: found again if they are what would be run today, and made side by side if not."""
+
+import functools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from grsgd import __version__
+from grsgd.results import Run, RunFileError, load_run
+from grsgd.run import commit
+
+
+class Unfinished(RuntimeError):
+    """A run that failed or was ended before its end."""
+
+
+@functools.cache
+def source() -> dict[str, str | None]:
+    """The code that runs are made with now. Two uncommitted changes of one commit cannot be told apart."""
+    return {"version": __version__, "commit": commit()}
+
+
+def kept(path: Path, attributes: dict) -> Run | None:
+    """The run in the file if it is there, was made by this code, and has these attributes."""
+    try:
+        run = load_run(path)
+    except RunFileError:
+        return None
+    return run if all(run.attributes.get(name) == value for name, value in (source() | attributes).items()) else None
+
+
+def made_side_by_side(make: Callable, cells: list, folder: Path, workers: int) -> Iterator:
+    """Call ``make(cell, folder)`` for all cells in so many processes; yields the cells as they are done."""
+    with ProcessPoolExecutor(workers) as pool:
+        futures = {pool.submit(make, cell, folder): cell for cell in cells}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                yield futures[future]
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C the others must not begin
