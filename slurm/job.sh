@@ -1,0 +1,68 @@
+# What the batch scripts share, read after site.sh.
+
+# attend COMMAND...: run a command in the background, for only then does bash see to signals, and return its exit code.
+# At SIGUSR1, which Slurm sends before the time limit, or SIGTERM the function `stop` is called, once, with the signal.
+attend() {
+    local code
+    signal=
+    trap 'seen=yes; on_signal USR1' USR1
+    trap 'seen=yes; on_signal TERM' TERM
+    "$@" &
+    child=$!
+    until seen=; wait "$child" && code=0 || code=$?; [[ -z $seen ]]; do :; done  # a signal ends `wait`, too
+    return "$code"
+}
+
+on_signal() {
+    [[ -z $signal ]] || return 0
+    signal=$1
+    stop "$signal"
+}
+
+# launch RANKS COMMAND...: the command becomes that of the launcher.
+launch() {
+    local ranks=$1
+    shift
+    export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+    [[ ${SLURM_GPUS_ON_NODE:-0} == 0 ]] || set -- slurm/one_gpu.sh "$@"
+    if [[ $(launcher) == srun ]]; then
+        # srun does not take the number from sbatch any more.
+        [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+        exec srun --mpi="$SRUN_MPI" --ntasks="$ranks" --kill-on-bad-exit=0 "$@"
+    fi
+    # Where ranks go is up to the allocation, and which of its cores they use up to the kernel: Open MPI would bind
+    # each rank to one core, threads and all, on a shared node to one that is taken. After SIGTERM ranks have time to
+    # evaluate their models.
+    unset PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_rmaps_base_oversubscribe
+    export PRTE_MCA_hwloc_default_binding_policy=none OMPI_MCA_hwloc_base_binding_policy=none
+    export PRTE_MCA_odls_base_sigkill_timeout=60 OMPI_MCA_odls_base_sigkill_timeout=60
+    exec mpiexec -n "$ranks" "$@"
+}
+
+launcher() {
+    if [[ $LAUNCHER != auto ]]; then
+        echo "$LAUNCHER"
+    elif timeout 60 srun --mpi="$SRUN_MPI" --nodes=1 --ntasks=1 true &> /dev/null; then
+        echo srun
+    else
+        echo mpiexec
+    fi
+}
+
+# train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: the file is written to scratch and then moved, whole or not at
+# all. After a signal it has what was measured until then.
+train() {
+    local ranks=$1 file=$2 code=0 scratch
+    shift 2
+    scratch=$SCRATCH/$SLURM_JOB_ID-$(basename "$file")
+    mkdir -p "$SCRATCH" "$(dirname "$file")"
+    stop() { kill -TERM "$child"; }
+    attend launch "$ranks" python -m grsgd train "$@" --out "$scratch" || code=$?
+    if [[ -e $scratch ]]; then
+        cp "$scratch" "$file.part"
+        mv "$file.part" "$file"
+        rm "$scratch"
+        echo "moved to $file"
+    fi
+    return "$code"
+}

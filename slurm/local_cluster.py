@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""A Slurm cluster on this machine, to try batch scripts on: every node is a host of a testbed. Needs root::
+
+    slurm/local_cluster.py up --nodes 4
+    export SLURM_CONF=...                    # as `up` says
+    sbatch slurm/train.sbatch
+    slurm/local_cluster.py down
+
+Slurm and munge are those of the distribution. All that they read and write lies in the testbed's folder; the
+machine's own Slurm and munge, if it has any, are left alone.
+"""
+
+import argparse
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
+PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
+SECONDS = 60
+"""Until all nodes must be idle, and until a cluster must be gone."""
+CONF = """\
+ClusterName={name}
+SlurmctldHost={head}({controller})
+SlurmUser=root
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+TmpFS={folder}/tmp-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+TaskProlog={folder}/task-prolog
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+ReturnToService=2
+{nodes}
+PartitionName=local Nodes=ALL Default=YES
+"""
+"""cred_expire: a requeued job waits for as long, by default two minutes. config_overrides: a node has as many CPUs as
+the file says, not as the machine has. TmpFS: where PMIx has a folder for every step, on every node of the same name."""
+CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
+"""No plugin above uses control groups, and this one does not look for them when it starts."""
+TASK_PROLOG = """\
+#!/bin/sh
+# What is special about this cluster: its nodes share the cores of one machine, are joined by nothing but a network,
+# and jobs may be those of root.
+echo export OMPI_MCA_mpi_yield_when_idle=1
+echo export OMPI_MCA_pml=ob1
+echo export OMPI_MCA_btl=tcp,self
+echo export OMPI_ALLOW_RUN_AS_ROOT=1
+echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+"""
+
+
+class ClusterError(RuntimeError):
+    """There is no such cluster, or cannot be: one line."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="slurm/local_cluster.py", description=__doc__.splitlines()[0])
+    actions = parser.add_subparsers(dest="action", required=True, metavar="up | down | status")
+    for name, text in (("up", "start a cluster"), ("keep", argparse.SUPPRESS)):
+        sub = actions.add_parser(name, **({} if text is argparse.SUPPRESS else {"help": text}))
+        sub.add_argument("--nodes", type=int, default=4, metavar="N", help="(default: %(default)s)")
+        sub.add_argument("--rate", default="1gbit", help="of each node's link (default: %(default)s)")
+    sub = actions.add_parser("down", help="end a cluster and remove all that is there of it")
+    sub.add_argument("name", nargs="?", help="such as tb0; needed if there are several")
+    actions.add_parser("status", help="the clusters of this machine")
+    options = parser.parse_args()
+    try:
+        {"up": up, "keep": keep, "down": down, "status": status}[options.action](options)
+    except ClusterError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def up(options):
+    """Start a keeper in the background and wait until it says that all nodes are idle."""
+    check_machine()
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "slurm.local_cluster", "keep", "--nodes", str(options.nodes), "--rate", options.rate],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        ready, _, _ = select.select([keeper.stdout], [], [], 2 * SECONDS)
+        said = keeper.stdout.read() if ready else f"the keeper, process {keeper.pid}, says nothing"
+    except KeyboardInterrupt:
+        keeper.terminate()
+        keeper.wait()
+        raise
+    if keeper.poll() is None and said.startswith("cluster"):
+        print(said, end="")
+        return
+    keeper.terminate()
+    keeper.wait()
+    raise ClusterError(said.strip().removeprefix("slurm/local_cluster.py: error: "))
+
+
+def check_machine():
+    """Raises ClusterError where there can be no cluster."""
+    if os.geteuid() != 0:
+        raise ClusterError("a cluster on this machine needs root, for its network: try sudo")
+    if missing := [name for name in COMMANDS if shutil.which(name) is None]:
+        raise ClusterError(f"there is no {missing[0]} here; Debian: apt-get install {PACKAGES}")
+
+
+def keep(options):
+    """Hold a cluster until SIGTERM. Prints how to use it when all nodes are idle, and nothing more."""
+    from experiments.testbed.hosts import Testbed, TestbedError
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        with Testbed(hosts=options.nodes, rate=options.rate) as testbed:
+            folder = testbed.folder / "slurm"
+            with daemons(testbed, folder):
+                print(usage(testbed, folder), flush=True)
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, 1)  # `up` waits for the end of what is said
+                os.dup2(null, 2)
+                while True:
+                    signal.pause()
+    except TestbedError as error:
+        raise ClusterError(str(error)) from None
+
+
+@contextmanager
+def daemons(testbed, folder: Path):
+    """All of Slurm's, started in the testbed, whose end is theirs. Raises ClusterError."""
+    controller = join(testbed)
+    write(testbed, folder, controller)
+    environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
+    munged = ["munged", "--foreground", "--force", *(f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "seed"))]
+    started = {}
+
+    def start(name: str, host: str, command: list):
+        with open(folder / f"{name}.out", "w") as out:
+            started[name] = subprocess.Popen(
+                testbed.enter(host, command), env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    def wait_for(what: str, condition):
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            ended = [name for name, process in started.items() if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                raise ClusterError(f"{what}: " + (f"{ended[0]} has ended" if ended else f"not within {SECONDS} s") + last_words(folder))
+            time.sleep(0.1)
+
+    start("munged", testbed.head, [*munged, f"--socket={folder}/munge.socket", f"--log-file={folder}/munged.log"])
+    wait_for("munged", (folder / "munge.socket").exists)
+    start("slurmctld", testbed.head, ["slurmctld", "-D"])
+    for host in testbed.hosts:
+        start(f"slurmd-{host}", host, ["slurmd", "-D", "-N", host])
+    wait_for("nodes idle", lambda: idle(environment) == len(testbed.hosts))
+    yield
+
+
+def join(testbed) -> str:
+    """Join the head to this machine's own network, so that Slurm's commands work in any shell; the address of the
+    controller, the same for shells and nodes."""
+    number = int(testbed.name.removeprefix("tb"))
+    here, there = f"169.254.77.{4 * number + 1}", f"169.254.77.{4 * number + 2}"
+    for command in (
+        f"link add {testbed.name}-slurm type veth peer name slurm netns {testbed.head}",
+        f"address add {here}/30 dev {testbed.name}-slurm",
+        f"link set {testbed.name}-slurm up",
+        f"-n {testbed.head} address add {there}/30 dev slurm",
+        f"-n {testbed.head} link set slurm up",
+        *(f"-n {host} route add {there} via {testbed.address(testbed.head)}" for host in testbed.hosts),
+    ):
+        done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ClusterError(f"ip {command}: {done.stderr.strip()}")
+    return there
+
+
+def write(testbed, folder: Path, controller: str):
+    folder.mkdir()
+    (folder / "state").mkdir()
+    for host in testbed.hosts:
+        (folder / f"spool-{host}").mkdir()
+        (folder / f"tmp-{host}").mkdir()
+    cpus = max(4, os.cpu_count() or 1)
+    nodes = [f"NodeName={host} NodeAddr={testbed.address(host)} CPUs={cpus}" for host in testbed.hosts]
+    conf = CONF.format(
+        name=testbed.name, head=testbed.head, controller=controller, folder=folder, nodes="\n".join(nodes)
+    )
+    (folder / "slurm.conf").write_text(conf)
+    (folder / "cgroup.conf").write_text(CGROUP_CONF)
+    (folder / "task-prolog").write_text(TASK_PROLOG)
+    (folder / "task-prolog").chmod(0o755)
+    (folder / "munge.key").touch(0o600)
+    (folder / "munge.key").write_bytes(secrets.token_bytes(128))
+    (folder / "keeper.pid").write_text(f"{os.getpid()}\n")
+
+
+def idle(environment: dict) -> int:
+    """How many nodes are."""
+    with suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(
+            ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N %t"],
+            env=environment, capture_output=True, text=True, timeout=10, check=False,
+        )  # fmt: skip
+        return sum(line.split()[-1] == "idle" for line in done.stdout.splitlines())
+    return 0
+
+
+def last_words(folder: Path) -> str:
+    """What the logs say about errors; they go with the cluster."""
+    lines = [
+        f"{path.name}: {line}"
+        for path in sorted([*folder.glob("*.log"), *folder.glob("*.out")])
+        for line in path.read_text(errors="replace").splitlines()
+        if "error" in line.lower() or "fatal" in line.lower()
+    ]
+    return "; " + "; ".join(dict.fromkeys(lines[-3:])) if lines else f"; logs in {folder} say nothing of an error"
+
+
+def usage(testbed, folder: Path) -> str:
+    return f"""\
+cluster {testbed.name}: {len(testbed.hosts)} nodes, {testbed.hosts[0]} to {testbed.hosts[-1]}, all idle
+
+    export SLURM_CONF={folder}/slurm.conf
+    sbatch slurm/train.sbatch
+
+srun and salloc work on its head alone: experiments/testbed/enter.sh {testbed.head} bash
+logs: {folder}/*.log; the end: slurm/local_cluster.py down {testbed.name}"""
+
+
+def clusters() -> list[str]:
+    """The names of those of this machine, also of one whose keeper was killed."""
+    from experiments.testbed.hosts import STATE
+
+    return sorted(path.parents[1].name for path in STATE.glob("*/slurm/keeper.pid"))
+
+
+def down(options):
+    """End a cluster; it is gone when this returns."""
+    from experiments.testbed import hosts
+
+    found = clusters()
+    if options.name is None and len(found) > 1:
+        raise ClusterError(f"which one? {', '.join(found)}")
+    if not found or options.name not in (None, *found):
+        raise ClusterError(f"no cluster {options.name}" if options.name else "no cluster is up")
+    if os.geteuid() != 0:
+        raise ClusterError("to end a cluster needs root: try sudo")
+    name = options.name or found[0]
+    folder = hosts.STATE / name
+    with hosts.only_one():
+        if hosts.owned_by_nobody(name):  # its keeper was killed
+            hosts.remove(name)
+            return
+        os.kill(int((folder / "slurm" / "keeper.pid").read_text()), signal.SIGTERM)
+    deadline = time.monotonic() + SECONDS
+    while folder.exists():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"cluster {name} is still there after {SECONDS} s: {folder}")
+        time.sleep(0.05)
+
+
+def status(options):
+    """Every cluster and its nodes."""
+    from experiments.testbed.hosts import STATE
+
+    for name in clusters():
+        conf = STATE / name / "slurm" / "slurm.conf"
+        print(f"cluster {name}: export SLURM_CONF={conf}", flush=True)
+        subprocess.run(["sinfo", "--long", "--Node"], env=os.environ | {"SLURM_CONF": str(conf)}, timeout=30, check=False)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main())
