@@ -10,6 +10,8 @@ from grsgd.results import Run
 from grsgd.snapshots import Moment, common_marks, train_loss
 from grsgd.train import Measured, Trainer
 
+NOT_COUNTED = np.full(2, np.nan)
+
 
 @dataclass
 class Record:
@@ -24,9 +26,11 @@ class Record:
     sent_once: int
     staleness: dict[int, int]
     warnings: list[str]
+    interface: np.ndarray
 
     @classmethod
-    def of(cls, trainer: Trainer) -> "Record":
+    def of(cls, trainer: Trainer, interface: np.ndarray = NOT_COUNTED) -> "Record":
+        """``interface``: bytes that the interfaces of the rank's host have sent and received."""
         traffic = trainer.comm.traffic
         numbers = list(trainer.snapshots.numbers)  # before the moments: the trainer may be taking a snapshot
         return cls(
@@ -39,6 +43,7 @@ class Record:
             traffic.sent_once,
             dict(trainer.algorithm.staleness),
             trainer.algorithm.warnings(),
+            interface,
         )
 
     @classmethod
@@ -46,7 +51,7 @@ class Record:
         """Of a rank that did not answer: no traffic, no steps, and times that are not known."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(Measured())}
         zeros = np.zeros(ranks, np.int64)
-        return cls([], [], nothing, zeros, zeros, zeros, 0, {}, [])
+        return cls([], [], nothing, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED)
 
 
 def assemble(
@@ -64,6 +69,7 @@ def assemble(
     qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]
     ages = sorted(set().union(*(record.staleness for record in records)))
     warnings = [f"rank {rank}: {warning}" for rank, record in enumerate(records) for warning in record.warnings]
+    interface = np.array([record.interface for record in records])
     known = {"final_test_accuracy": final.mean if final else math.nan, "warnings": warnings or None}
     return Run(
         attributes=attributes | known,
@@ -83,7 +89,8 @@ def assemble(
             "headers": np.array([record.headers for record in records]),
             "messages": np.array([record.messages for record in records]),
             "sent_once": np.array([record.sent_once for record in records], np.int64),
-        },
+        }
+        | ({} if np.isnan(interface).all() else {"interface": interface}),
         staleness={
             "value": np.array(ages, np.int64),
             "count": np.array([[record.staleness.get(age, 0) for age in ages] for record in records], np.int64),

@@ -33,7 +33,8 @@ class Run:
         not stored. `final_test_accuracy` (a fraction of 1) is NaN where not known.
     curve: one value a snapshot, [s]: float64, but int64 for `step` and `samples`; NaN where not measured.
     ranks: one value a rank, [n]: int64 for `steps` and `samples`, float64 seconds for the rest.
-    traffic: int64; `sent`, `messages` and `headers` [n, n], element i, j from rank i to rank j; `sent_once` [n].
+    traffic: int64; `sent`, `messages` and `headers` [n, n], element i, j from rank i to rank j; `sent_once` [n];
+        float64: `interface` [n, 2], NaN where not counted.
     staleness: int64; `value` [k], in steps, ascending; `count` [n, k], the merged models of each age at each rank.
     extra: further groups, as nested dicts: dict for a group, array for a dataset, anything else for an attribute of
         its group. A group inside one of the four above stands under the name of that one: `extra["traffic"]["eth0"]`.
@@ -100,6 +101,13 @@ LAYOUT: dict[str, dict[str, Column]] = {
         "sent_once": Column(np.int64, ("rank",), "bytes", "payload sent by the rank, a multicast counted once"),
         "messages": Column(np.int64, ("rank", "rank"), "messages", "messages from rank i (row) to rank j (column)"),
         "headers": Column(np.int64, ("rank", "rank"), "bytes", "headers from rank i (row) to rank j (column)"),
+        "interface": Column(
+            np.float64,
+            ("rank", "way"),
+            "bytes",
+            "sent (column 0) and received (1) by the network interfaces of the rank's host, whoever sent it",
+            optional=True,
+        ),
     },
     "staleness": {
         "value": Column(np.int64, ("value",), "steps", "ages of merged models, ascending", optional=True),
@@ -296,7 +304,7 @@ def _checked(run: Run) -> Run:
             raise ValueError(f"attribute {name!r} must be {kind.__name__}, not {type(attributes[name]).__name__}")
     if loose := [name for name, value in run.extra.items() if not isinstance(value, dict | np.ndarray)]:
         raise ValueError(f"{loose[0]!r} in extra is neither a group nor an array: it belongs to the attributes")
-    sizes = {"rank": attributes["ranks"]}
+    sizes = {"rank": attributes["ranks"], "way": 2}
     if len(attributes["hosts"]) != sizes["rank"]:
         raise ValueError(f"attribute 'hosts' must name one host a rank: {len(attributes['hosts'])} for {sizes['rank']}")
     sections = {group: _section(group, getattr(run, group), sizes) for group in LAYOUT}

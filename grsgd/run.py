@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from grsgd import __version__, launch
+from grsgd import __version__, interfaces, launch
 from grsgd.comm.communicator import Communicator, subset
 from grsgd.comm.control import Control
 from grsgd.config import ENDS, Config, ConfigError
@@ -62,12 +62,12 @@ def run(mpi, config: Config, out: Path) -> Ending:
     rescue, evaluation = mpi.Dup(), Communicator(mpi.Dup())
     driver.watch = control.watch
     launch.meet(mpi, config.comm.timeout)
-    began = time.perf_counter()
+    began, counted = time.perf_counter(), interfaces.counters()
 
     def save_at_once():
         """The launcher may kill this job any moment: save what needs no computing."""
         control.request = INTERRUPTED  # the trainer stops and leaves the core to this thread
-        records = collect(rescue, Record.of(trainer), RESCUE_SECONDS)
+        records = collect(rescue, Record.of(trainer, interfaces.counters() - counted), RESCUE_SECONDS)
         if mpi.rank == 0:
             ending = {"stopped": INTERRUPTED, "wall_seconds": time.perf_counter() - began}
             save_run(out, assemble(records, attributes | ending))
@@ -76,7 +76,7 @@ def run(mpi, config: Config, out: Path) -> Ending:
         trainer.on_step = line.update
         stopped = driver.run(trainer.train())
     driver.watch = None
-    wall_seconds = time.perf_counter() - began
+    wall_seconds, counted = time.perf_counter() - began, interfaces.counters() - counted
     lost = trainer.algorithm.lost
     if mpi.rank in lost:
         launch.wait_for_the_end()
@@ -85,7 +85,7 @@ def run(mpi, config: Config, out: Path) -> Ending:
     evaluation = evaluation.subset(left) if lost else evaluation
     launch.meet(living, config.comm.timeout)
     records = [Record.of_nothing(mpi.size) for _ in range(mpi.size)]
-    for rank, record in living.allgather((mpi.rank, Record.of(trainer))):
+    for rank, record in living.allgather((mpi.rank, Record.of(trainer, counted))):
         records[rank] = record
     stopped = ending(living.allgather(stopped))
     attributes |= {"stopped": stopped, "wall_seconds": wall_seconds, "lost": sorted(lost) or None}

@@ -65,11 +65,11 @@ def test_round_trip(tmp_path):
 def test_extra_groups_and_their_units_survive(tmp_path):
     run = fake_run()
     run.extra = {
-        "traffic": {"interface": {"sent": np.arange(4), "names": np.array(["eth0", "ib0"]), "source": "sysfs", "n": 2}},
+        "traffic": {"cards": {"sent": np.arange(4), "names": np.array(["eth0", "ib0"]), "source": "sysfs", "n": 2}},
         "profile": {"deep": {"values": np.zeros((0, 3)), "labels": ["a", "b"]}, "scale": 0.5},
         "weights": np.eye(2),
     }
-    run.units = {"traffic/interface/sent": ("bytes", "sent through each interface")}
+    run.units = {"traffic/cards/sent": ("bytes", "sent through each interface")}
     for path in (tmp_path / "first.h5", tmp_path / "second.h5"):
         save_run(path, run)
         back = load_run(path)
@@ -77,7 +77,7 @@ def test_extra_groups_and_their_units_survive(tmp_path):
         assert back.units == run.units
         run = back
     with h5py.File(path) as file:
-        assert file["traffic/interface/sent"].attrs["unit"] == "bytes"
+        assert file["traffic/cards/sent"].attrs["unit"] == "bytes"
 
 
 def test_further_columns_of_a_group_stay_in_it(tmp_path):
@@ -148,6 +148,7 @@ def test_units_format_and_readable_text(saved):
         "traffic/sent_once": "bytes",
         "traffic/messages": "messages",
         "traffic/headers": "bytes",
+        "traffic/interface": "bytes",
         "staleness": None,
         "staleness/value": "steps",
     }

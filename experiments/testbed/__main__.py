@@ -1,0 +1,105 @@
+"""``python -m experiments.testbed --hosts 4 --rate 100mbit -- mpiexec-arguments``: a job on a testbed of its own."""
+
+import argparse
+import signal
+import subprocess
+import sys
+from typing import get_args
+
+from tabulate import tabulate
+
+from experiments.testbed.hosts import Testbed, TestbedError
+from experiments.testbed.links import Medium
+
+PATIENCE = 20.0
+"""Seconds that a job has for its own end once it has been asked to."""
+
+
+def main() -> int:
+    options, arguments = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGHUP, leave)
+    try:
+        with Testbed(options.hosts, options.rate, options.cpu, dict(options.slow), options.medium) as testbed:
+            before = testbed.counters()
+            code = run(testbed.mpiexec(arguments))
+            show(testbed, testbed.counters() - before)
+    except TestbedError as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return code
+
+
+def parse(words: list[str]):
+    """The options, and what comes after ``--``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.testbed",
+        usage="%(prog)s [options] -- mpiexec-arguments",
+        description="Run an MPI job over hosts emulated on this machine. Needs Linux, root and Open MPI.",
+    )
+    parser.add_argument("--hosts", type=int, default=4, help="how many (default: 4)")
+    parser.add_argument("--rate", default="100mbit", help="of each link, as for tc (default: 100mbit)")
+    parser.add_argument("--cpu", type=float, help="cores of each host, such as 0.4 (default: no limit)")
+    parser.add_argument(
+        "--slow",
+        type=slow_host,
+        action="append",
+        default=[],
+        metavar="HOST:FACTOR",
+        help="a host with so many times less of the processor; may be given again. Without --cpu the others then have "
+        "a fair part of the machine's cores",
+    )
+    parser.add_argument(
+        "--medium",
+        choices=get_args(Medium),
+        default="switched",
+        help="each host has a link of its own to a switch (default), or all share one",
+    )
+    cut = words.index("--") if "--" in words else len(words)
+    options, arguments = parser.parse_args(words[:cut]), words[cut + 1 :]
+    if not arguments:
+        parser.error("nothing to run: give mpiexec's arguments after `--`, such as `-- -n 4 python -m grsgd train ...`")
+    return options, arguments
+
+
+def slow_host(text: str) -> tuple[int, float]:
+    host, _, factor = text.partition(":")
+    try:
+        return int(host), float(factor)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:FACTOR, such as 2:4.0") from None
+
+
+def leave(number, frame):
+    raise SystemExit(128 + number)
+
+
+def run(command: list[str]) -> int:
+    """The exit code of a command. Interrupted, wait until it has ended by itself, but not for ever."""
+    job = subprocess.Popen(command)
+    try:
+        return job.wait()
+    except SystemExit:  # after Ctrl-C, a KeyboardInterrupt, the terminal has told it already
+        job.terminate()
+        raise
+    finally:
+        try:
+            job.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            job.kill()
+
+
+def show(testbed: Testbed, counted):
+    """What the interfaces of the hosts have counted during the whole job, its start included."""
+    rows = [
+        (host, f"{testbed.cpu[index]:.3g}" if testbed.cpu else "-", *(f"{count / 1e6:.2f}" for count in counted[index]))
+        for index, host in enumerate(testbed.hosts)
+    ]
+    table = tabulate(rows, headers=["host", "cores", "sent [MB]", "received [MB]"], tablefmt="pipe")
+    print(f"\n{testbed}; interfaces, the job's start and end included:\n{table}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

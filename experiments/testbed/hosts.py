@@ -1,0 +1,217 @@
+"""The hosts of a testbed: made when it is entered, gone when it is left, whatever happens in between."""
+
+import fcntl
+import itertools
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from experiments.testbed import links, quota
+from grsgd.simulate.network import as_rate
+from grsgd.simulate.network import rate as bytes_per_second
+
+STATE = Path("/run/grsgd-testbed")
+"""A folder for each testbed, which the process that it belongs to keeps locked."""
+NAMESPACES = Path("/run/netns")
+ENTER = Path(__file__).with_name("enter.sh")
+TOOLS = ("ip", "bridge", "tc", "nsenter", "unshare", "sysctl", "hostname")
+
+
+class TestbedError(RuntimeError):
+    """There cannot be such a testbed here: one line that says why."""
+
+    __test__ = False  # for pytest
+
+
+class Testbed:
+    """``hosts`` hosts on one machine, each with a network namespace, a host name and a share of the processor.
+
+    rate: of each link, as for ``tc``: ``"100mbit"``.
+    cpu: cores of each host, may be a fraction; None: no limit.
+    slow: by host, the factor by which its share is less than ``cpu``; without ``cpu`` that of a fair part of the cores.
+    medium: ``"switched"`` or ``"shared"``, see `links.connect`.
+
+    A context manager. Hosts are named after the testbed, ``tb0-0``, ``tb0-1``, ...; `head`, where launchers run, has
+    neither quota nor limiter. Raises TestbedError.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        hosts: int = 4,
+        rate: str = "100mbit",
+        cpu: float | None = None,
+        slow: Mapping[int, float] | None = None,
+        medium: links.Medium = "switched",
+    ):
+        slow = slow or {}
+        self.count, self.medium = hosts, medium
+        if not 1 <= hosts <= links.MOST_HOSTS:
+            raise TestbedError(f"hosts = {hosts}; allowed: 1 to {links.MOST_HOSTS}")
+        try:
+            self.rate = bytes_per_second(rate)
+        except ValueError as error:
+            raise TestbedError(str(error)) from None
+        if wrong := [host for host in slow if not 0 <= host < hosts]:
+            raise TestbedError(f"slow host {wrong[0]}; allowed: 0 to {hosts - 1}")
+        if wrong := [factor for factor in slow.values() if not factor >= 1]:
+            raise TestbedError(f"slow by {wrong[0]}; allowed: 1 or more")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        if slow and cpu is None:
+            cpu = min(cores / hosts, 1.0)
+        self.cpu = {host: cpu / slow.get(host, 1.0) for host in range(hosts)} if cpu is not None else {}
+        if wrong := [share for share in self.cpu.values() if not 0.05 <= share <= cores]:
+            raise TestbedError(f"a host of {wrong[0]:g} cores; allowed: 0.05 to {cores}, the cores of this machine")
+
+    def __enter__(self):
+        check_machine()
+        with only_one():
+            for stale in filter(owned_by_nobody, testbeds()):
+                remove(stale)
+            self.name = free_name()
+            self.folder = STATE / self.name
+            self.folder.mkdir()
+            self._lock = open(self.folder / "lock", "w")  # noqa: SIM115, closed by __exit__
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.hosts = [f"{self.name}-{index}" for index in range(self.count)]
+        self.head = f"{self.name}-head"
+        try:
+            self._write_hosts_file()
+            links.connect(self.head, self.hosts, self.rate, self.medium)
+            for index, cores in self.cpu.items():
+                host = self.hosts[index]
+                (self.folder / f"{host}.procs").symlink_to(quota.create(f"grsgd-{host}", cores))
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, (links.CommandFailed, OSError)):
+                raise TestbedError(f"the testbed cannot be made: {error}") from None
+            raise
+        return self
+
+    def __str__(self):
+        return f"{self.name}: {self.count} hosts, {self.medium}, {as_rate(self.rate)}/s"
+
+    def __exit__(self, *exception):
+        with uninterrupted():
+            remove(self.name)
+            self._lock.close()
+
+    def _write_hosts_file(self):
+        """What the hosts have in place of /etc/hosts: their names."""
+        lines = [f"{self.address(host)} {host}" for host in [*self.hosts, self.head]]
+        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
+
+    def address(self, host: str) -> str:
+        """IPv4 address of a host, or of the head."""
+        return links.HEAD_ADDRESS if host == self.head else links.address(self.hosts.index(host))
+
+    def enter(self, host: str, command: list) -> list[str]:
+        """The command that runs ``command`` on ``host``."""
+        return [str(ENTER), host, shlex.join(str(word) for word in command)]
+
+    def mpiexec(self, arguments: list) -> list[str]:
+        """The command that runs ``mpiexec arguments`` over the hosts, by default one rank on each in turn.
+
+        Raises TestbedError if there is no mpiexec of Open MPI 5.
+        """
+        options = [
+            *("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", ENTER, "--prtemca", "plm_ssh_no_tree_spawn", 1),
+            *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),  # nothing but the network
+            *("--host", ",".join(self.hosts), "--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"),
+        ]
+        return self.enter(self.head, [find_mpiexec(), *options, *arguments])
+
+    def counters(self) -> np.ndarray:
+        """Bytes sent and received by the interface of each host so far, int64 (hosts, 2)."""
+        return np.array([links.counters(host) for host in self.hosts], np.int64)
+
+
+def check_machine():
+    """Raises TestbedError where there can be no testbed."""
+    if not sys.platform.startswith("linux"):
+        raise TestbedError("a testbed needs Linux: network namespaces and control groups")
+    if os.geteuid() != 0:
+        raise TestbedError("a testbed needs root, for network namespaces and control groups: try sudo")
+    for tool in TOOLS:
+        if shutil.which(tool) is None:
+            raise TestbedError(f"a testbed needs `{tool}`; Debian: apt-get install iproute2 util-linux procps hostname")
+
+
+def find_mpiexec() -> str:
+    """The ``mpiexec`` beside this Python, or else on PATH. Raises TestbedError if it is not Open MPI's, 5 or newer."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise TestbedError(f"no mpiexec beside {sys.executable} or on PATH")
+    version = links.command(found, "--version")
+    if not any(word in version for word in ("Open MPI", "OpenRTE", "PRRTE", "prte")):
+        raise TestbedError(f"{found} is not of Open MPI: a testbed starts ranks through its launch agent")
+    return found
+
+
+def free_name() -> str:
+    """``tb0``, ``tb1``, ...: the first that nobody has, nor a network namespace of somebody else's."""
+    names = (f"tb{number}" for number in itertools.count())
+    return next(name for name in names if not (STATE / name).exists() and not any(NAMESPACES.glob(f"{name}-*")))
+
+
+def testbeds() -> list[str]:
+    """The names of all testbeds of this machine, also of those that were left behind."""
+    return sorted(folder.name for folder in STATE.iterdir() if folder.is_dir())
+
+
+def owned_by_nobody(name: str) -> bool:
+    """Whether the process that a testbed belonged to has ended without removing it: it was killed."""
+    with open(STATE / name / "lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def remove(name: str, seconds: float = 10.0):
+    """Remove whatever is there of a testbed: processes, namespaces with their interfaces, control groups, files."""
+    namespaces = [path.name for path in NAMESPACES.glob(f"{name}-*")]
+    deadline = time.monotonic() + seconds
+    while running := [pid for namespace in namespaces for pid in links.processes(namespace)]:
+        for pid in running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise TestbedError(f"processes of testbed {name} do not end: {running}")
+        time.sleep(0.02)
+    for namespace in namespaces:
+        links.command("ip", "netns", "delete", namespace)
+    quota.remove(f"grsgd-{name}-")
+    shutil.rmtree(STATE / name)
+
+
+@contextmanager
+def only_one():
+    """While one process is in here, others wait: testbeds are named and cleaned up by one at a time."""
+    STATE.mkdir(exist_ok=True)
+    with open(STATE / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def uninterrupted():
+    """Ctrl-C and the like must wait."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

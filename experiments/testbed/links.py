@@ -1,0 +1,115 @@
+"""The network of a testbed: namespaces, a bridge, and `tc tbf`, a limiter, at both ends of every link.
+
+All of it lies in namespaces of the testbed's own, the bridge in that of the head. Nothing is visible outside, testbeds
+do not meet, and all have the same addresses.
+"""
+
+import json
+import subprocess
+from typing import Literal
+
+NETWORK = "10.77.0"
+HEAD_ADDRESS = f"{NETWORK}.254"
+MOST_HOSTS = 200
+Medium = Literal["switched", "shared"]
+MTU = 9000
+"""Jumbo frames, as on most clusters: headers take 1 % of the wire, and the machine that emulates has fewer packets."""
+BURST_SECONDS = 0.001
+"""How much a link that was idle may send at once, in seconds of its rate; at least two frames."""
+FRAMES_AT_ONCE = 2
+"""How many frames TCP hands to the interface in one piece: with more, the few bytes with which MPI arranges its next
+transfer wait behind so much of the last one that links stand idle. On real cards byte queue limits see to that."""
+QUEUE_SECONDS = 0.1
+"""The length of a full queue; what comes then is dropped."""
+SETTINGS = {
+    "net.ipv6.conf.all.disable_ipv6": "1",
+    "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves a part of a limited link unused
+    "net.ipv4.tcp_limit_output_bytes": "32768",  # see FRAMES_AT_ONCE
+    "net.ipv4.tcp_slow_start_after_idle": "0",  # computing between two messages is not a reason to forget the rate
+}
+
+
+class CommandFailed(RuntimeError):
+    """A command that failed: one line, with what it said."""
+
+
+def command(*words: object) -> str:
+    """The output of a command. Raises CommandFailed."""
+    words = [str(word) for word in words]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise CommandFailed(f"`{' '.join(words)}`: {said}")
+    return done.stdout
+
+
+def address(index: int) -> str:
+    """Of host ``index``."""
+    return f"{NETWORK}.{index + 1}"
+
+
+def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int = MTU):
+    """Make the namespaces ``head`` and ``hosts`` and join them. rate: bytes per second. Raises CommandFailed.
+
+    switched: every host has a link of its own, full duplex, to one switch.
+    shared: all hosts share one link of the rate, in both directions together, as on a bus or a radio channel; only
+        what goes to and comes from the head does not pass it.
+    """
+    make_namespace(head)
+    add_bridge(head, BRIDGE := "bridge", mtu)
+    command("ip", "-n", head, "address", "add", f"{HEAD_ADDRESS}/24", "dev", BRIDGE)
+    for index, host in enumerate(hosts):
+        make_namespace(host)
+        port = f"port{index}"
+        veth = ("type", "veth", "peer", "name", "eth0", "mtu", mtu, "netns", host)
+        command("ip", "-n", head, "link", "add", port, "mtu", mtu, *veth)
+        command("ip", "-n", head, "link", "set", port, "master", BRIDGE, "up")
+        command("ip", "-n", host, "address", "add", f"{address(index)}/24", "dev", "eth0")
+        command("ip", "-n", host, "link", "set", "eth0", "gso_max_size", FRAMES_AT_ONCE * mtu, "up")
+        limit(host, "eth0", rate, mtu)
+        if medium == "switched":
+            limit(head, port, rate, mtu)
+        else:  # the hosts' ports do not talk to each other, only to ports that are not isolated
+            command("bridge", "-n", head, "link", "set", "dev", port, "isolated", "on")
+    if medium == "shared":
+        # Whatever goes from host to host leaves the bridge through one limited link to a second bridge, a mirror, which
+        # sends it back. The first must not learn from there on which side the hosts are.
+        add_bridge(head, "mirror", mtu)
+        command("ip", "-n", head, "link", "add", "out", "mtu", mtu, "type", "veth", "peer", "name", "back", "mtu", mtu)
+        command("ip", "-n", head, "link", "set", "out", "master", BRIDGE, "up")
+        command("ip", "-n", head, "link", "set", "back", "master", "mirror", "up")
+        command("bridge", "-n", head, "link", "set", "dev", "out", "learning", "off")
+        command("bridge", "-n", head, "link", "set", "dev", "back", "hairpin", "on")
+        limit(head, "out", rate, mtu)
+
+
+def make_namespace(name: str):
+    command("ip", "netns", "add", name)
+    command("ip", "-n", name, "link", "set", "lo", "up")
+    for key, value in SETTINGS.items():
+        command("ip", "netns", "exec", name, "sysctl", "-q", "-w", f"{key}={value}")
+
+
+def add_bridge(namespace: str, name: str, mtu: int):
+    command("ip", "-n", namespace, "link", "add", name, "mtu", mtu, "type", "bridge", "mcast_snooping", 0)
+    command("ip", "-n", namespace, "link", "set", name, "up")
+
+
+def limit(namespace: str, interface: str, rate: float, mtu: int):
+    """At most ``rate`` bytes per second leave through the interface."""
+    burst = max(rate * BURST_SECONDS, 2 * (mtu + 14))
+    queue = max(rate * QUEUE_SECONDS, 32 * (mtu + 14))
+    tbf = ("tbf", "rate", f"{rate * 8:.0f}bit", "burst", f"{burst:.0f}b", "limit", f"{queue:.0f}b")
+    command("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *tbf)
+
+
+def counters(host: str) -> tuple[int, int]:
+    """Bytes that the host's interface has sent and received."""
+    (interface,) = json.loads(command("ip", "-n", host, "-s", "-j", "link", "show", "eth0"))
+    counts = interface["stats64"]
+    return counts["tx"]["bytes"], counts["rx"]["bytes"]
+
+
+def processes(namespace: str) -> list[int]:
+    """The numbers of the processes in a namespace."""
+    return [int(pid) for pid in command("ip", "netns", "pids", namespace).split()]
