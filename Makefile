@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 
 DEMO := ring_allreduce dpsgd grsgd
 
-.PHONY: demo test setup lint bench figure-scaling table-strategies test-gpu clean
+.PHONY: demo test setup lint bench figure-scaling table-strategies test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -48,6 +48,9 @@ table-strategies: $(VENV)/ready  ## strategies of a parameter server with and wi
 
 test-gpu: $(VENV)/ready  ## tests that need a GPU; skipped with the reason where there is none
 	$(BIN)/python -m pytest tests -m gpu
+
+submit:  ## train EXP under Slurm, a rank on each of NODES nodes; SET="train.epochs=5 seed=1", SBATCH="--time=10"
+	sbatch --nodes=$(or $(NODES),4) $(SBATCH) slurm/train.sbatch $(EXP) $(SET:%=--set %)
 
 setup: $(VENV)/ready  ## build .venv
 

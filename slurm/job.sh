@@ -25,27 +25,33 @@ launch() {
     shift
     export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
     [[ ${SLURM_GPUS_ON_NODE:-0} == 0 ]] || set -- slurm/one_gpu.sh "$@"
-    if [[ $(launcher) == srun ]]; then
+    if [[ $LAUNCHER == srun ]]; then
         # srun does not take the number from sbatch any more.
         [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
-        exec srun --mpi="$SRUN_MPI" --ntasks="$ranks" --kill-on-bad-exit=0 "$@"
+        # shellcheck disable=SC2086
+        exec srun --mpi="$SRUN_MPI" --ntasks="$ranks" --kill-on-bad-exit=1 $LAUNCH_OPTIONS "$@"
     fi
-    # Where ranks go is up to the allocation, and which of its cores they use up to the kernel: Open MPI would bind
-    # each rank to one core, threads and all, on a shared node to one that is taken. After SIGTERM ranks have time to
-    # evaluate their models.
+    # Where ranks go is up to the allocation, and which of its cores they use up to the kernel: Open MPI would bind a
+    # rank with all its threads to one core, and on a shared node to one that another job has.
     unset PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_rmaps_base_oversubscribe
     export PRTE_MCA_hwloc_default_binding_policy=none OMPI_MCA_hwloc_base_binding_policy=none
-    export PRTE_MCA_odls_base_sigkill_timeout=60 OMPI_MCA_odls_base_sigkill_timeout=60
-    exec mpiexec -n "$ranks" "$@"
+    # shellcheck disable=SC2086
+    exec mpiexec -n "$ranks" $LAUNCH_OPTIONS "$@"
 }
 
-launcher() {
-    if [[ $LAUNCHER != auto ]]; then
-        echo "$LAUNCHER"
-    elif timeout 60 srun --mpi="$SRUN_MPI" --nodes=1 --ntasks=1 true &> /dev/null; then
-        echo srun
+# choose_launcher: srun or mpiexec in place of auto. `srun --mpi=list` also names plugins that do not work.
+choose_launcher() {
+    [[ $LAUNCHER == auto ]] || return 0
+    LAUNCHER=mpiexec
+    ! timeout 60 srun --mpi="$SRUN_MPI" --nodes=1 --ntasks=1 true &> /dev/null || LAUNCHER=srun
+}
+
+# end_launch: SIGTERM for the ranks. srun itself would kill them at once.
+end_launch() {
+    if [[ $LAUNCHER == srun ]]; then
+        scancel --signal=TERM "$SLURM_JOB_ID"
     else
-        echo mpiexec
+        kill -TERM "$child"
     fi
 }
 
@@ -56,7 +62,9 @@ train() {
     shift 2
     scratch=$SCRATCH/$SLURM_JOB_ID-$(basename "$file")
     mkdir -p "$SCRATCH" "$(dirname "$file")"
-    stop() { kill -TERM "$child"; }
+    choose_launcher
+    echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"
+    stop() { end_launch; }
     attend launch "$ranks" python -m grsgd train "$@" --out "$scratch" || code=$?
     if [[ -e $scratch ]]; then
         cp "$scratch" "$file.part"

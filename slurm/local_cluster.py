@@ -20,9 +20,11 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = ROOT / ".venv" / "bin" / "python"
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
 PACKAGES = "slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge"
 SECONDS = 60
@@ -144,7 +146,9 @@ def daemons(testbed, folder: Path):
     controller = join(testbed)
     write(testbed, folder, controller)
     environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
-    munged = ["munged", "--foreground", "--force", *(f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "seed"))]
+    files = {"socket": "munge.socket", "key-file": "munge.key", "seed-file": "munge.seed", "pid-file": "munged.pid"}
+    munged = ["munged", "--foreground", f"--log-file={folder}/munged.log"]
+    munged += [f"--{option}={folder / file}" for option, file in files.items()]
     started = {}
 
     def start(name: str, host: str, command: list):
@@ -158,10 +162,11 @@ def daemons(testbed, folder: Path):
         while not condition():
             ended = [name for name, process in started.items() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
-                raise ClusterError(f"{what}: " + (f"{ended[0]} has ended" if ended else f"not within {SECONDS} s") + last_words(folder))
+                why = f"{ended[0]} has ended" if ended else f"not within {SECONDS} s"
+                raise ClusterError(f"{what}: {why}; {last_words(folder)}")
             time.sleep(0.1)
 
-    start("munged", testbed.head, [*munged, f"--socket={folder}/munge.socket", f"--log-file={folder}/munged.log"])
+    start("munged", testbed.head, munged)
     wait_for("munged", (folder / "munge.socket").exists)
     start("slurmctld", testbed.head, ["slurmctld", "-D"])
     for host in testbed.hosts:
@@ -195,7 +200,7 @@ def write(testbed, folder: Path, controller: str):
     for host in testbed.hosts:
         (folder / f"spool-{host}").mkdir()
         (folder / f"tmp-{host}").mkdir()
-    cpus = max(4, os.cpu_count() or 1)
+    cpus = max(8, os.cpu_count() or 1)
     nodes = [f"NodeName={host} NodeAddr={testbed.address(host)} CPUs={cpus}" for host in testbed.hosts]
     conf = CONF.format(
         name=testbed.name, head=testbed.head, controller=controller, folder=folder, nodes="\n".join(nodes)
@@ -228,7 +233,7 @@ def last_words(folder: Path) -> str:
         for line in path.read_text(errors="replace").splitlines()
         if "error" in line.lower() or "fatal" in line.lower()
     ]
-    return "; " + "; ".join(dict.fromkeys(lines[-3:])) if lines else f"; logs in {folder} say nothing of an error"
+    return "; ".join(dict.fromkeys(lines[-3:])) or "the logs say nothing of an error"
 
 
 def usage(testbed, folder: Path) -> str:
@@ -281,9 +286,13 @@ def status(options):
     for name in clusters():
         conf = STATE / name / "slurm" / "slurm.conf"
         print(f"cluster {name}: export SLURM_CONF={conf}", flush=True)
-        subprocess.run(["sinfo", "--long", "--Node"], env=os.environ | {"SLURM_CONF": str(conf)}, timeout=30, check=False)
+        environment = os.environ | {"SLURM_CONF": str(conf)}
+        subprocess.run(["sinfo", "--long", "--Node"], env=environment, timeout=30, check=False)
 
 
 if __name__ == "__main__":
+    # sudo finds another Python than that of the environment.
+    if find_spec("numpy") is None and ENVIRONMENT.exists() and sys.executable != str(ENVIRONMENT):
+        os.execv(ENVIRONMENT, [ENVIRONMENT, *sys.argv])
     sys.path.insert(0, str(ROOT))
     sys.exit(main())

@@ -1,0 +1,222 @@
+"""The batch scripts on a Slurm cluster of this machine. Most jobs are submitted at the start, to run side by side."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.testbed.hosts import STATE, Testbed, TestbedError
+from grsgd.results import load_run
+from slurm import local_cluster
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 240
+"""Until any job must be done."""
+ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY")
+SHORT = ("--set", "train.steps=20")
+PMIX = Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")
+
+
+@pytest.fixture(scope="module")
+def machine():
+    """One that can have a cluster."""
+    try:
+        local_cluster.check_machine()
+        with Testbed(hosts=1):
+            pass
+    except (local_cluster.ClusterError, TestbedError) as error:
+        pytest.skip(str(error))
+
+
+def command(*words, **environment) -> str:
+    """What a command prints; it must succeed."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "SLURM", "SBATCH"))}
+    # As a user has it in a shell where mpiexec is used without Slurm, too.
+    inherited |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=ROOT, env=inherited | environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def local(*words) -> str:
+    return command(sys.executable, "slurm/local_cluster.py", *words)
+
+
+class Job:
+    """A job, from its submission on."""
+
+    def __init__(self, cluster, *words, **variables):
+        self.cluster, self.folder = cluster, cluster.folder
+        words = (f"--output={self.folder}/%j-%x.out", *words)
+        self.number = cluster("sbatch", "--parsable", *words, **variables).strip()
+
+    def show(self) -> list[dict]:
+        """What Slurm knows of it, of each task if it is an array."""
+        lines = self.cluster("scontrol", "--oneliner", "show", "job", self.number).splitlines()
+        return [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
+
+    def output(self) -> str:
+        numbers = [job["JobId"] for job in self.show()]
+        return "\n".join(path.read_text() for n in numbers for path in sorted(self.folder.glob(f"{n}-*.out")))
+
+    def wait_for(self, what: str, condition, seconds: float = SECONDS):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"job {self.number}: {what} not within {seconds} s: {self.show()}\n{self.output()}")
+            time.sleep(0.5)
+
+    def states(self) -> set[str]:
+        return {job["JobState"] for job in self.show()}
+
+    def starts(self):
+        self.wait_for("start", lambda: "PENDING" not in self.states())
+        return self
+
+    def ends(self, state: str = "COMPLETED"):
+        self.wait_for("end", lambda: self.states() <= set(ENDED))
+        assert self.states() == {state}, self.output()
+        return self
+
+
+class Cluster:
+    """A cluster that is up; a call runs a command with it."""
+
+    def __init__(self, folder: Path, nodes: int):
+        said = local("up", "--nodes", nodes).split()
+        self.name = said[said.index("cluster") + 1].rstrip(":")
+        self.conf = next(word.removeprefix("SLURM_CONF=") for word in said if word.startswith("SLURM_CONF="))
+        self.folder = folder
+
+    def __call__(self, *words, **variables) -> str:
+        variables = {"RESULTS": str(self.folder), "SCRATCH": str(self.folder / "scratch")} | variables
+        return command(*words, SLURM_CONF=self.conf, **variables)
+
+    def leftovers(self) -> list[str]:
+        """What there still is of it."""
+        found = [str(path) for path in (STATE / self.name, Path(f"/sys/class/net/{self.name}-slurm")) if path.exists()]
+        found += [str(path) for path in Path("/run/netns").glob(f"{self.name}-*")]
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.conf.encode() in (process / "environ").read_bytes():
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                pass
+        return found
+
+
+@pytest.fixture(scope="module")
+def cluster(machine, tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("jobs"), nodes=4)
+    yield cluster
+    if (STATE / cluster.name).exists():
+        local("down", cluster.name)
+
+
+@pytest.fixture(scope="module")
+def jobs(cluster) -> dict[str, Job]:
+    """One of each kind."""
+    makefile = cluster.folder / "tiny.mk"
+    makefile.write_text(
+        "all: $(RESULTS)/first $(RESULTS)/second\n"
+        "$(RESULTS)/first:\n\techo made >> $@\n"
+        '$(RESULTS)/second:\n\ttest -n "$$SLURM_RESTART_COUNT" || sleep 600\n\techo made >> $@\n'
+    )
+    delays = [f"stragglers.tail.{rank}.{key}" for rank in (0, 1) for key in ("probability=1", "seconds=0.5")]
+    slow = [word for setting in ["train.epochs=1000", *delays] for word in ("--set", setting)]
+    sweep = {"ALGORITHMS": "grsgd dpsgd", "SEEDS": "0", "RANKS": "2"}
+    submitted = {
+        "limited": Job(cluster, "--time=2", "--signal=B:USR1@30", "--nodes=2", "slurm/train.sbatch", *slow),
+        "mpiexec": Job(cluster, "slurm/train.sbatch", *SHORT, LAUNCHER="mpiexec"),
+        "requeued": Job(cluster, "--nodes=2", "slurm/train.sbatch", "experiments/demo/sgp.toml", *SHORT).starts(),
+        "tables": Job(cluster, "--exclusive=user", "slurm/tables.sbatch", f"--file={makefile}", "all"),
+        "sweep": Job(cluster, "--nodes=2", "--array=0-1", "slurm/sweep.sbatch", *SHORT, **sweep),
+    }
+    cluster("scontrol", "requeue", submitted["requeued"].number)
+    if next(PMIX, None):
+        submitted["srun"] = Job(cluster, "slurm/train.sbatch", "experiments/demo/dpsgd.toml", *SHORT, LAUNCHER="srun")
+    return submitted
+
+
+def the_run(job: Job, name: str):
+    return load_run(job.folder / f"{name}-{job.number}.h5")
+
+
+@pytest.mark.parametrize("launcher, config", [("mpiexec", "grsgd"), ("srun", "dpsgd")])
+def test_a_job_trains_with_a_rank_on_each_of_four_hosts(jobs, launcher, config):
+    if launcher not in jobs:
+        pytest.skip("Slurm's plugin for PMIx does not find its library; Debian: apt-get install libpmix-dev")
+    job = jobs[launcher].ends()
+    run = the_run(job, config)
+    assert run.attributes["hosts"] == [f"{job.cluster.name}-{index}" for index in range(4)]
+    assert run.attributes["stopped"] == "steps"
+    assert f"4 ranks by {launcher}" in job.output()
+
+
+def test_a_table_that_reaches_its_time_limit_puts_itself_into_the_queue_and_goes_on(jobs):
+    job = jobs["tables"]
+    job.wait_for("first file", (job.folder / "first").exists)
+    job.cluster("scancel", "--batch", "--signal=USR1", job.number)
+    job.ends()
+    assert (job.folder / "first").read_text() == (job.folder / "second").read_text() == "made\n"
+    assert job.show()[0]["Restarts"] == "1"
+    assert "goes on from here" in job.output()
+
+
+def test_a_sweep_makes_what_is_missing(jobs):
+    first = jobs["sweep"].ends()
+    files = [first.folder / "sweep" / f"{name}-n2-seed0.h5" for name in ("grsgd", "dpsgd")]
+    assert [load_run(path).attributes["stopped"] for path in files] == ["steps", "steps"]
+    files[1].unlink()
+    made = files[0].stat().st_mtime_ns
+    again = ("--nodes=2", "--array=0-1", "slurm/sweep.sbatch", *SHORT)
+    second = Job(first.cluster, *again, ALGORITHMS="grsgd dpsgd", SEEDS="0", RANKS="2").ends()
+    assert files[0].stat().st_mtime_ns == made and files[1].exists()
+    assert second.output().count("is there already") == 1
+
+
+def test_a_requeued_run_starts_over(jobs):
+    job = jobs["requeued"].ends()
+    assert job.show()[0]["Restarts"] == "1"
+    assert "start 1" in job.output()  # what it said before is kept or was not said yet
+    assert the_run(job, "sgp").attributes["stopped"] == "steps"
+
+
+def test_a_run_that_reaches_its_time_limit_keeps_what_it_measured(jobs):
+    job = jobs["limited"].ends("FAILED")
+    run = the_run(job, "grsgd")
+    assert run.attributes["stopped"] == "interrupted" and run.ranks["steps"].min() > 0
+    assert job.show()[0]["Restarts"] == "0"
+
+
+@pytest.mark.parametrize("keeper_is_killed", [True, False])
+def test_nothing_is_left_of_a_cluster(cluster, jobs, tmp_path, keeper_is_killed):
+    if keeper_is_killed:
+        cluster = Cluster(tmp_path, nodes=1)
+        os.kill(int((Path(cluster.conf).parent / "keeper.pid").read_text()), 9)
+    assert cluster.leftovers()
+    local("down", cluster.name)
+    assert cluster.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    "variables, seen",
+    [
+        ({"CUDA_VISIBLE_DEVICES": "2,5", "SLURM_LOCALID": "1"}, "5"),
+        ({"CUDA_VISIBLE_DEVICES": "2,5", "SLURM_LOCALID": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, "5"),
+        ({"CUDA_VISIBLE_DEVICES": "3", "SLURM_LOCALID": "1"}, "3"),
+    ],
+)
+def test_a_rank_sees_one_gpu(variables, seen):
+    environment = {"PATH": os.environ["PATH"]} | variables
+    done = subprocess.run(
+        [ROOT / "slurm" / "one_gpu.sh", "printenv", "CUDA_VISIBLE_DEVICES"],
+        env=environment, capture_output=True, text=True, check=True, timeout=10,
+    )  # fmt: skip
+    assert done.stdout == f"{seen}\n"
