@@ -50,7 +50,7 @@ test-gpu: $(VENV)/ready  ## tests that need a GPU; skipped with the reason where
 	$(BIN)/python -m pytest tests -m gpu
 
 submit:  ## train EXP under Slurm, a rank on each of NODES nodes; SET="train.epochs=5 seed=1", SBATCH="--time=10"
-	sbatch --nodes=$(or $(NODES),4) $(SBATCH) slurm/train.sbatch $(EXP) $(SET:%=--set %)
+	env -u OMPI_MCA_mpi_yield_when_idle sbatch --nodes=$(or $(NODES),4) $(SBATCH) slurm/train.sbatch $(EXP) $(SET:%=--set %)
 
 setup: $(VENV)/ready  ## build .venv
 

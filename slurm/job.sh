@@ -64,7 +64,7 @@ train() {
     mkdir -p "$SCRATCH" "$(dirname "$file")"
     choose_launcher
     echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"
-    stop() { end_launch; }
+    stop() { [[ $1 == TERM ]] || end_launch; }  # SIGTERM is from Slurm, for all processes of the job
     attend launch "$ranks" python -m grsgd train "$@" --out "$scratch" || code=$?
     if [[ -e $scratch ]]; then
         cp "$scratch" "$file.part"

@@ -82,6 +82,7 @@ def main() -> int:
     sub.add_argument("name", nargs="?", help="such as tb0; needed if there are several")
     actions.add_parser("status", help="the clusters of this machine")
     options = parser.parse_args()
+    os.environ["PATH"] += ":/usr/sbin:/sbin"  # where daemons are; not everybody has it
     try:
         {"up": up, "keep": keep, "down": down, "status": status}[options.action](options)
     except ClusterError as error:
@@ -123,11 +124,10 @@ def check_machine():
 
 def keep(options):
     """Hold a cluster until SIGTERM. Prints how to use it when all nodes are idle, and nothing more."""
-    from experiments.testbed.hosts import Testbed, TestbedError
-
+    hosts = testbed_hosts()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        with Testbed(hosts=options.nodes, rate=options.rate) as testbed:
+        with hosts.Testbed(hosts=options.nodes, rate=options.rate) as testbed:
             folder = testbed.folder / "slurm"
             with daemons(testbed, folder):
                 print(usage(testbed, folder), flush=True)
@@ -136,7 +136,7 @@ def keep(options):
                 os.dup2(null, 2)
                 while True:
                     signal.pause()
-    except TestbedError as error:
+    except hosts.TestbedError as error:
         raise ClusterError(str(error)) from None
 
 
@@ -249,16 +249,21 @@ logs: {folder}/*.log; the end: slurm/local_cluster.py down {testbed.name}"""
 
 def clusters() -> list[str]:
     """The names of those of this machine, also of one whose keeper was killed."""
-    from experiments.testbed.hosts import STATE
+    return sorted(path.parents[1].name for path in testbed_hosts().STATE.glob("*/slurm/keeper.pid"))
 
-    return sorted(path.parents[1].name for path in STATE.glob("*/slurm/keeper.pid"))
+
+def testbed_hosts():
+    """The module; imported here, for it needs the project's environment and `up` does not."""
+    try:
+        from experiments.testbed import hosts
+    except ModuleNotFoundError as error:
+        raise ClusterError(f"{error}: run it in the environment of this project") from None
+    return hosts
 
 
 def down(options):
     """End a cluster; it is gone when this returns."""
-    from experiments.testbed import hosts
-
-    found = clusters()
+    hosts, found = testbed_hosts(), clusters()
     if options.name is None and len(found) > 1:
         raise ClusterError(f"which one? {', '.join(found)}")
     if not found or options.name not in (None, *found):
@@ -281,10 +286,8 @@ def down(options):
 
 def status(options):
     """Every cluster and its nodes."""
-    from experiments.testbed.hosts import STATE
-
     for name in clusters():
-        conf = STATE / name / "slurm" / "slurm.conf"
+        conf = testbed_hosts().STATE / name / "slurm" / "slurm.conf"
         print(f"cluster {name}: export SLURM_CONF={conf}", flush=True)
         environment = os.environ | {"SLURM_CONF": str(conf)}
         subprocess.run(["sinfo", "--long", "--Node"], env=environment, timeout=30, check=False)
@@ -292,7 +295,7 @@ def status(options):
 
 if __name__ == "__main__":
     # sudo finds another Python than that of the environment.
-    if find_spec("numpy") is None and ENVIRONMENT.exists() and sys.executable != str(ENVIRONMENT):
+    if find_spec("numpy") is None and os.access(ENVIRONMENT, os.X_OK) and sys.executable != str(ENVIRONMENT):
         os.execv(ENVIRONMENT, [ENVIRONMENT, *sys.argv])
     sys.path.insert(0, str(ROOT))
     sys.exit(main())
