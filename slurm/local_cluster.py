@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""A Slurm cluster on this machine, to try batch scripts on: every node is a host of a testbed. Needs root::
+"""A Slurm cluster on this machine, to try batch scripts on.
+
+Every node is a host of a testbed. Needs root::
 
     slurm/local_cluster.py up --nodes 4
     export SLURM_CONF=...                    # as `up` says
@@ -19,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -74,8 +76,7 @@ class ClusterError(RuntimeError):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="slurm/local_cluster.py", description=__doc__.splitlines()[0])
     actions = parser.add_subparsers(dest="action", required=True, metavar="up | down | status")
-    for name, text in (("up", "start a cluster"), ("keep", argparse.SUPPRESS)):
-        sub = actions.add_parser(name, **({} if text is argparse.SUPPRESS else {"help": text}))
+    for sub in (actions.add_parser("up", help="start a cluster"), actions.add_parser("keep")):
         sub.add_argument("--nodes", type=int, default=4, metavar="N", help="(default: %(default)s)")
         sub.add_argument("--rate", default="1gbit", help="of each node's link (default: %(default)s)")
     sub = actions.add_parser("down", help="end a cluster and remove all that is there of it")
@@ -106,7 +107,7 @@ def up(options):
         keeper.terminate()
         keeper.wait()
         raise
-    if keeper.poll() is None and said.startswith("cluster"):
+    if keeper.poll() is None and "export SLURM_CONF=" in said:
         print(said, end="")
         return
     keeper.terminate()
@@ -129,29 +130,27 @@ def keep(options):
     try:
         with hosts.Testbed(hosts=options.nodes, rate=options.rate) as testbed:
             folder = testbed.folder / "slurm"
-            with daemons(testbed, folder):
-                print(usage(testbed, folder), flush=True)
-                null = os.open(os.devnull, os.O_RDWR)
-                os.dup2(null, 1)  # `up` waits for the end of what is said
-                os.dup2(null, 2)
-                while True:
-                    signal.pause()
+            start(testbed, folder)
+            print(usage(testbed, folder), flush=True)
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 1)  # `up` waits for the end of what is said
+            os.dup2(null, 2)
+            while True:
+                signal.pause()
     except hosts.TestbedError as error:
         raise ClusterError(str(error)) from None
 
 
-@contextmanager
-def daemons(testbed, folder: Path):
-    """All of Slurm's, started in the testbed, whose end is theirs. Raises ClusterError."""
-    controller = join(testbed)
-    write(testbed, folder, controller)
+def start(testbed, folder: Path):
+    """Start all daemons in the testbed, whose end is theirs, and wait until the nodes are idle. Raises ClusterError."""
+    write(testbed, folder, join(testbed))
     environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
     files = {"socket": "munge.socket", "key-file": "munge.key", "seed-file": "munge.seed", "pid-file": "munged.pid"}
     munged = ["munged", "--foreground", f"--log-file={folder}/munged.log"]
     munged += [f"--{option}={folder / file}" for option, file in files.items()]
     started = {}
 
-    def start(name: str, host: str, command: list):
+    def daemon(name: str, host: str, command: list):
         with open(folder / f"{name}.out", "w") as out:
             started[name] = subprocess.Popen(
                 testbed.enter(host, command), env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
@@ -166,13 +165,12 @@ def daemons(testbed, folder: Path):
                 raise ClusterError(f"{what}: {why}; {last_words(folder)}")
             time.sleep(0.1)
 
-    start("munged", testbed.head, munged)
+    daemon("munged", testbed.head, munged)
     wait_for("munged", (folder / "munge.socket").exists)
-    start("slurmctld", testbed.head, ["slurmctld", "-D"])
+    daemon("slurmctld", testbed.head, ["slurmctld", "-D"])
     for host in testbed.hosts:
-        start(f"slurmd-{host}", host, ["slurmd", "-D", "-N", host])
+        daemon(f"slurmd-{host}", host, ["slurmd", "-D", "-N", host])
     wait_for("nodes idle", lambda: idle(environment) == len(testbed.hosts))
-    yield
 
 
 def join(testbed) -> str:
@@ -226,14 +224,13 @@ def idle(environment: dict) -> int:
 
 
 def last_words(folder: Path) -> str:
-    """What the logs say about errors; they go with the cluster."""
-    lines = [
-        f"{path.name}: {line}"
-        for path in sorted([*folder.glob("*.log"), *folder.glob("*.out")])
-        for line in path.read_text(errors="replace").splitlines()
-        if "error" in line.lower() or "fatal" in line.lower()
-    ]
-    return "; ".join(dict.fromkeys(lines[-3:])) or "the logs say nothing of an error"
+    """What the logs, which go with the cluster, say of the reason."""
+    paths = sorted([*folder.glob("*.log"), *folder.glob("*.out")])
+    lines = [f"{path.name}: {line}" for path in paths for line in path.read_text(errors="replace").splitlines()]
+    for word in ("fatal", "error", ""):
+        if found := [line for line in lines if word in line.lower()]:
+            return "; ".join(found[-3:])
+    return f"the logs in {folder} are empty"
 
 
 def usage(testbed, folder: Path) -> str:

@@ -95,7 +95,7 @@ class Cluster:
         self.folder = folder
 
     def __call__(self, *words, **variables) -> str:
-        variables = {"RESULTS": str(self.folder), "SCRATCH": str(self.folder / "scratch")} | variables
+        variables = {"RESULTS": str(self.folder), "SCRATCH": f"{self.folder}-scratch"} | variables
         return command(*words, SLURM_CONF=self.conf, **variables)
 
     def leftovers(self) -> list[str]:
@@ -124,9 +124,9 @@ def jobs(cluster) -> dict[str, Job]:
     """One of each kind."""
     makefile = cluster.folder / "tiny.mk"
     makefile.write_text(
-        "all: $(RESULTS)/first $(RESULTS)/second\n"
-        "$(RESULTS)/first:\n\techo made >> $@\n"
-        '$(RESULTS)/second:\n\ttest -n "$$SLURM_RESTART_COUNT" || sleep 600\n\techo made >> $@\n'
+        "all: $(RESULTS)/tiny/first $(RESULTS)/tiny/second\n"
+        "$(RESULTS)/tiny/first:\n\tmkdir -p $(@D)\n\techo made >> $@\n"
+        '$(RESULTS)/tiny/second:\n\ttest -n "$$SLURM_RESTART_COUNT" || sleep 600\n\techo made >> $@\n'
     )
     delays = [f"stragglers.tail.{rank}.{key}" for rank in (0, 1) for key in ("probability=1", "seconds=0.5")]
     slow = [word for setting in ["train.epochs=1000", *delays] for word in ("--set", setting)]
@@ -161,10 +161,11 @@ def test_a_job_trains_with_a_rank_on_each_of_four_hosts(jobs, launcher, config):
 
 def test_a_table_that_reaches_its_time_limit_puts_itself_into_the_queue_and_goes_on(jobs):
     job = jobs["tables"]
-    job.wait_for("first file", (job.folder / "first").exists)
+    made = job.folder / "tiny"
+    job.wait_for("first file", (made / "first").exists)
     job.cluster("scancel", "--batch", "--signal=USR1", job.number)
     job.ends()
-    assert (job.folder / "first").read_text() == (job.folder / "second").read_text() == "made\n"
+    assert (made / "first").read_text() == (made / "second").read_text() == "made\n"
     assert job.show()[0]["Restarts"] == "1"
     assert "goes on from here" in job.output()
 
