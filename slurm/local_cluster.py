@@ -59,9 +59,10 @@ CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
 """No plugin above uses control groups, and this one does not look for them when it starts."""
 TASK_PROLOG = """\
 #!/bin/sh
-# What is special about this cluster: its nodes share the cores of one machine, are joined by nothing but a network,
-# and jobs may be those of root.
+# What is special about this cluster: its nodes share the cores and the files of one machine, are joined by nothing but
+# a network, and jobs may be those of root.
 echo export OMPI_MCA_mpi_yield_when_idle=1
+echo export PRTE_MCA_prte_tmpdir_base={folder}/tmp-$SLURMD_NODENAME
 echo export OMPI_MCA_pml=ob1
 echo export OMPI_MCA_btl=tcp,self
 echo export OMPI_ALLOW_RUN_AS_ROOT=1
@@ -198,6 +199,7 @@ def write(testbed, folder: Path, controller: str):
     for host in testbed.hosts:
         (folder / f"spool-{host}").mkdir()
         (folder / f"tmp-{host}").mkdir()
+        (folder / f"tmp-{host}").chmod(0o1777)
     cpus = max(8, os.cpu_count() or 1)
     nodes = [f"NodeName={host} NodeAddr={testbed.address(host)} CPUs={cpus}" for host in testbed.hosts]
     conf = CONF.format(
@@ -205,7 +207,7 @@ def write(testbed, folder: Path, controller: str):
     )
     (folder / "slurm.conf").write_text(conf)
     (folder / "cgroup.conf").write_text(CGROUP_CONF)
-    (folder / "task-prolog").write_text(TASK_PROLOG)
+    (folder / "task-prolog").write_text(TASK_PROLOG.format(folder=folder))
     (folder / "task-prolog").chmod(0o755)
     (folder / "munge.key").touch(0o600)
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
