@@ -1,6 +1,6 @@
-"""Whether a run need not be made any more; exit code 0 if so::
+"""Whether a run need not be made any more; exit code 0 if so. Sweeps ask before they train.
 
-$ python slurm/finished.py FILE.h5 RANKS CONFIG.toml [--set key=value ...]
+``python slurm/finished.py FILE.h5 RANKS CONFIG.toml [--set key=value ...]``
 """
 
 import argparse
