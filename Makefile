@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 
 DEMO := ring_allreduce dpsgd grsgd
 
-.PHONY: demo test setup lint bench figure-scaling table-strategies test-gpu submit clean
+.PHONY: demo test setup lint bench figure-scaling table-strategies test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -45,6 +45,12 @@ figure-scaling: $(VENV)/ready  ## simulated time per step of every algorithm on 
 
 table-strategies: $(VENV)/ready  ## strategies of a parameter server with and without stragglers; two to four minutes
 	$(BIN)/python -m experiments.strategies
+
+test-testbed: $(VENV)/ready  ## hosts, links and a Slurm cluster on this machine; root, else skipped with the reason
+	$(BIN)/python -m pytest tests/testbed
+
+validate-simulator: $(VENV)/ready  ## simulated times against those on a testbed, of every algorithm; root; five minutes
+	$(BIN)/python -m experiments.validation
 
 test-gpu: $(VENV)/ready  ## tests that need a GPU; skipped with the reason where there is none
 	$(BIN)/python -m pytest tests -m gpu

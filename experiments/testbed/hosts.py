@@ -24,6 +24,11 @@ NAMESPACES = Path("/run/netns")
 ENTER = Path(__file__).with_name("enter.sh")
 TOOLS = ("ip", "bridge", "tc", "nsenter", "unshare", "sysctl", "hostname")
 
+EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
+EAGER_BYTES = 4 * 1024 * 1024
+"""Messages up to this size leave at once. For longer ones Open MPI asks the receiver first, by default from 64 KiB on,
+and where data go both ways the answer waits in a TCP connection behind them: a slow link is idle half of the time."""
+
 
 class TestbedError(RuntimeError):
     """There cannot be such a testbed here: one line that says why."""
@@ -37,7 +42,7 @@ class Testbed:
     rate: of each link, as for ``tc``: ``"100mbit"``.
     cpu: cores of each host, may be a fraction; None: no limit.
     slow: by host, the factor by which its share is less than ``cpu``; without ``cpu`` that of a fair part of the cores.
-    medium: ``"switched"`` or ``"shared"``, see `links.connect`.
+    medium: ``"switched"`` or ``"shared"``, see `links.connect`. mtu: bytes of the largest packet.
 
     A context manager. Hosts are named after the testbed, ``tb0-0``, ``tb0-1``, ...; `head`, where launchers run, has
     neither quota nor limiter. Raises TestbedError.
@@ -52,9 +57,10 @@ class Testbed:
         cpu: float | None = None,
         slow: Mapping[int, float] | None = None,
         medium: links.Medium = "switched",
+        mtu: int = links.MTU,
     ):
         slow = slow or {}
-        self.count, self.medium = hosts, medium
+        self.count, self.medium, self.mtu = hosts, medium, mtu
         if not 1 <= hosts <= links.MOST_HOSTS:
             raise TestbedError(f"hosts = {hosts}; allowed: 1 to {links.MOST_HOSTS}")
         try:
@@ -86,7 +92,7 @@ class Testbed:
         self.head = f"{self.name}-head"
         try:
             self._write_hosts_file()
-            links.connect(self.head, self.hosts, self.rate, self.medium)
+            links.connect(self.head, self.hosts, self.rate, self.medium, self.mtu)
             for index, cores in self.cpu.items():
                 host = self.hosts[index]
                 (self.folder / f"{host}.procs").symlink_to(quota.create(f"grsgd-{host}", cores))
@@ -125,7 +131,9 @@ class Testbed:
         """
         options = [
             *("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", ENTER, "--prtemca", "plm_ssh_no_tree_spawn", 1),
+            *("--prtemca", "prte_tmpdir_base", self.folder),  # killed daemons leave files there
             *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),  # nothing but the network
+            *(word for key in EAGER for word in ("--mca", key, EAGER_BYTES)),
             *("--host", ",".join(self.hosts), "--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"),
         ]
         return self.enter(self.head, [find_mpiexec(), *options, *arguments])

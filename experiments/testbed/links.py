@@ -16,7 +16,7 @@ MTU = 9000
 """Jumbo frames, as on most clusters: headers take 1 % of the wire, and the machine that emulates has fewer packets."""
 BURST_SECONDS = 0.001
 """How much a link that was idle may send at once, in seconds of its rate; at least two frames."""
-FRAMES_AT_ONCE = 2
+FRAMES_AT_ONCE = 4
 """How many frames TCP hands to the interface in one piece: with more, the few bytes with which MPI arranges its next
 transfer wait behind so much of the last one that links stand idle. On real cards byte queue limits see to that."""
 QUEUE_SECONDS = 0.1
@@ -24,7 +24,7 @@ QUEUE_SECONDS = 0.1
 SETTINGS = {
     "net.ipv6.conf.all.disable_ipv6": "1",
     "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves a part of a limited link unused
-    "net.ipv4.tcp_limit_output_bytes": "32768",  # see FRAMES_AT_ONCE
+    "net.ipv4.tcp_limit_output_bytes": "65536",  # see FRAMES_AT_ONCE
     "net.ipv4.tcp_slow_start_after_idle": "0",  # computing between two messages is not a reason to forget the rate
 }
 
@@ -48,7 +48,7 @@ def address(index: int) -> str:
     return f"{NETWORK}.{index + 1}"
 
 
-def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int = MTU):
+def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int):
     """Make the namespaces ``head`` and ``hosts`` and join them. rate: bytes per second. Raises CommandFailed.
 
     switched: every host has a link of its own, full duplex, to one switch.

@@ -5,8 +5,11 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-PERIOD_US = 20_000
-"""A group that has used up its share waits for the next period: short, so that a throttled step is slow evenly."""
+LEAST_US = 1000
+"""The kernel takes neither shorter periods nor smaller quotas."""
+QUOTA_US = 2000
+"""What a group may compute in a period. A computation shorter than that, after a wait, would not be slowed at all, so
+it should be short; but of the order of the kernel's clock tick, which notices that it is used up."""
 
 
 def create(group: str, cores: float) -> Path:
@@ -15,16 +18,17 @@ def create(group: str, cores: float) -> Path:
     Raises OSError where control groups cannot be had.
     """
     folder = parent() / group
-    quota = f"{cores * PERIOD_US:.0f}"
+    period = max(LEAST_US, round(QUOTA_US / cores))
+    quota = round(cores * period)
     if version_2():
         with suppress(OSError):  # if it is refused, cpu.max is not there below
             (ROOT / "cgroup.subtree_control").write_text("+cpu")
         folder.mkdir()
-        (folder / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+        (folder / "cpu.max").write_text(f"{quota} {period}")
     else:
         folder.mkdir()
-        (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-        (folder / "cpu.cfs_quota_us").write_text(quota)
+        (folder / "cpu.cfs_period_us").write_text(str(period))
+        (folder / "cpu.cfs_quota_us").write_text(str(quota))
     return folder / "cgroup.procs"
 
 

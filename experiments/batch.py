@@ -1,0 +1,96 @@
+"""Several runs in one MPI job: starting Python and torch takes longer than many a run, and most of all on few cores.
+
+`train` starts ``mpiexec ... python -m experiments.batch LIST.json``, which makes one run after the other.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.bench.__main__ import ENVIRONMENT
+from experiments.cache import Unfinished
+from grsgd import config, launch
+
+STARTING_SECONDS = 60
+"""What a job may take longer for its first run than for the others."""
+POLL_SECONDS = 0.1
+
+
+class Training(NamedTuple):
+    """One run: its configuration, ``key=value``s that replace some of it, and its run file."""
+
+    config: str
+    overrides: list[str]
+    out: str
+
+
+def train(mpiexec: Callable[[list], list], ranks: int, runs: list[Training], seconds: float) -> Iterator[Training]:
+    """Make all runs in one job of so many ranks; yields each when its file is there, and whole.
+
+    mpiexec: from arguments of mpiexec to the command that runs it. seconds: for one run, at most.
+
+    Raises Unfinished if the job fails or a run takes too long.
+    """
+    for run in runs:
+        Path(run.out).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        todo, said = Path(folder) / "runs.json", Path(folder) / "said"
+        todo.write_text(json.dumps(runs))
+        command = mpiexec(["-n", ranks, sys.executable, "-m", "experiments.batch", todo])
+        with said.open("w") as output, started(command, output) as job:
+            deadline = time.monotonic() + STARTING_SECONDS
+            for run in runs:
+                deadline = max(deadline, time.monotonic()) + seconds
+                while not Path(run.out).exists():
+                    if job.poll() is not None and not Path(run.out).exists():
+                        raise Unfinished(f"{Path(run.out).name}: {said.read_text(errors='replace')[-3000:]}")
+                    if time.monotonic() > deadline:
+                        raise Unfinished(f"{Path(run.out).name}: no end within {seconds:g} s")
+                    time.sleep(POLL_SECONDS)
+                yield run
+
+
+@contextmanager
+def started(command: list, output) -> Iterator[subprocess.Popen]:
+    """A job that has ended, one way or the other, when the block is left."""
+    words = [str(word) for word in command]
+    job = subprocess.Popen(
+        words, env=ENVIRONMENT | os.environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True
+    )
+    try:
+        yield job
+        job.wait(STARTING_SECONDS)
+    finally:
+        if job.poll() is None:
+            job.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(10)
+            job.kill()
+            job.wait()
+
+
+def main():
+    """On every rank: make the runs of the list."""
+    from grsgd.run import run
+
+    mpi = launch.world()
+    launch.abort_on_error(mpi)
+    for settings, overrides, out in json.loads(Path(sys.argv[1]).read_text()):
+        partly = Path(out).with_suffix(".part.h5")  # a run file is there before the accuracies are
+        ending = run(mpi, config.load(Path(settings), overrides), partly)
+        launch.meet(mpi)
+        if mpi.rank == 0:
+            os.replace(partly, out)
+        if ending.living is not mpi:
+            raise Unfinished(f"{out}: ranks were lost")
+
+
+if __name__ == "__main__":
+    main()

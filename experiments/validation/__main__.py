@@ -1,0 +1,126 @@
+"""Simulated time held against the clock: every algorithm on a testbed, and simulated after calibrating there::
+
+    python -m experiments.validation                                      # what `make validate-simulator` does; root
+    python -m experiments.validation --hosts 8 --cpu 0.25 --rate 50mbit --only grsgd,dpsgd
+
+First `grsgd calibrate` measures computing, latency and bandwidth on the testbed. Then every algorithm trains there and
+is simulated with these figures. Time per step is that of `experiments.scaling`: n / (steps per second of all ranks).
+Ends with exit code 1 if a simulated one is off by more than 15 %. All-reduces by MPI itself cannot be simulated, and
+are left out.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tabulate import tabulate
+from tqdm import tqdm
+
+from experiments.batch import Training, train
+from experiments.bench.__main__ import ENVIRONMENT
+from experiments.cache import Unfinished
+from experiments.scaling.__main__ import result
+from experiments.testbed.hosts import Testbed, TestbedError
+from grsgd import config
+from grsgd.algorithms import ALGORITHMS
+from grsgd.results import load_run
+from grsgd.simulate.network import network
+from grsgd.simulate.run import simulate
+from grsgd.strategies import STRATEGIES
+
+BASE = Path(__file__).with_name("base.toml")
+TOLERANCE = 0.15
+TIMEOUT = 180
+"""Seconds for one job; one that takes longer hangs."""
+VARIANTS = {
+    "cssgd": [f'scheme="{scheme}"' for scheme in ("coded", "uncoded", "grouped-direct", "grouped-rs")],
+    "easgd": ['centre="server"', 'centre="allreduce"'],
+    "gossip": [*(f'mode="{mode}"' for mode in ("pair", "push", "pull")), "adaptive=true"],
+    "parameter_server": [f'strategy="{strategy}"' for strategy in STRATEGIES],
+    "ring_allreduce": [f'variant="{variant}"' for variant in ("ring", "halving-doubling", "tree")],
+}
+"""Options that make one algorithm several; of the others the defaults."""
+
+
+class Cell(NamedTuple):
+    """One line of the table."""
+
+    algorithm: str
+    option: str
+
+    @property
+    def name(self) -> str:
+        return "-".join(filter(None, (self.algorithm, self.option.replace('"', "").replace("=", "-"))))
+
+    def overrides(self) -> list[str]:
+        return [f'algorithm.name="{self.algorithm}"'] + ([f"algorithm.{self.option}"] if self.option else [])
+
+
+def calibrate(testbed: Testbed, topology: Path):
+    """Write the file that `grsgd simulate --topology` reads. Raises Unfinished."""
+    words = ["-n", testbed.count, sys.executable, "-m", "grsgd", "calibrate", BASE, "--out", topology]
+    try:
+        command = testbed.mpiexec(words)
+        done = subprocess.run(command, env=ENVIRONMENT | os.environ, timeout=TIMEOUT, capture_output=True)
+    except subprocess.TimeoutExpired:
+        raise Unfinished(f"calibrate: no end within {TIMEOUT} s") from None
+    if done.returncode:
+        raise Unfinished(f"calibrate: exit code {done.returncode}; it said: {done.stderr.decode()[-2000:]}")
+
+
+def seconds_per_step(run: Path) -> float:
+    return result(load_run(run)).seconds_per_step
+
+
+def simulated(cell: Cell, ranks: int, topology: Path, folder: Path) -> Path:
+    """The run file of the cell in simulated time."""
+    out = folder / f"{cell.name}-simulated.h5"
+    timing_only = "adaptive=true" not in cell.option  # which decides by the values of the model
+    simulate(config.load(BASE, cell.overrides()), ranks, network(None, str(topology)), out, timing_only=timing_only)
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.validation", description=__doc__.splitlines()[0])
+    parser.add_argument("--hosts", type=int, default=4, help="(default: %(default)s)")
+    parser.add_argument("--rate", default="100mbit", help="of each host's link (default: %(default)s)")
+    parser.add_argument("--cpu", type=float, help="cores of each host (default: a fair part of this machine's)")
+    parser.add_argument("--only", metavar="NAME,...", help="algorithms (default: all)")
+    parser.add_argument("--out", type=Path, default=Path("results/validation"), help="folder (default: %(default)s)")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else sorted(ALGORITHMS)
+    if unknown := [name for name in names if name not in ALGORITHMS]:
+        parser.error(f"no algorithm {unknown[0]!r}; there are {', '.join(sorted(ALGORITHMS))}")
+    cells = [Cell(name, option) for name in names for option in VARIANTS.get(name, [""])]
+    cpu = options.cpu or len(os.sched_getaffinity(0)) / options.hosts
+    options.out.mkdir(parents=True, exist_ok=True)
+    topology = options.out / "network.toml"
+    runs = [Training(str(BASE), cell.overrides(), str(options.out / f"{cell.name}.h5")) for cell in cells]
+    rows, off = [], []
+    try:
+        with Testbed(options.hosts, options.rate, cpu) as testbed, tqdm(desc="runs", total=len(cells)) as bar:
+            calibrate(testbed, topology)
+            for _ in train(testbed.mpiexec, options.hosts, runs, TIMEOUT):
+                bar.update()
+    except (TestbedError, Unfinished) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 1
+    for cell, run in zip(cells, runs, strict=True):
+        times = seconds_per_step(run.out), seconds_per_step(simulated(cell, options.hosts, topology, options.out))
+        error = times[1] / times[0] - 1
+        rows.append((cell.algorithm, cell.option.replace('"', ""), *(f"{1e3 * t:.1f}" for t in times), f"{error:+.1%}"))
+        if abs(error) > TOLERANCE:
+            off.append(cell)
+    print(topology.read_text())
+    headers = ["algorithm", "options", "measured [ms a step]", "simulated [ms a step]", "error"]
+    print(tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True))
+    close = f"{len(rows) - len(off)} of {len(rows)} simulated times are within {TOLERANCE:.0%}"
+    print(f"\n{testbed}, {cpu:g} cores each: {close}.")
+    return 1 if off else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

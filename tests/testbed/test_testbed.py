@@ -1,0 +1,304 @@
+"""Hosts, links and shares of the processor that are what they were asked to be, and gone afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.batch import Training, train
+from experiments.bench.__main__ import ENVIRONMENT
+from experiments.cache import Unfinished
+from experiments.testbed import hosts, links, quota
+from experiments.testbed.hosts import STATE, Testbed, TestbedError
+from grsgd.results import load_run
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+MIB = 1024 * 1024
+BYTES_PER_SECOND = 100e6 / 8
+RUN = """
+[algorithm]
+name = "ring_allreduce"
+[model]
+name = "mlp"
+hidden = [64]
+[data]
+name = "synthetic"
+samples = 2000
+shape = [1, 28, 28]
+[train]
+steps = 40
+snapshots = 1
+[comm]
+timeout = 60
+"""
+COUNTED = [
+    'name="ring_allreduce"',
+    'variant="halving-doubling"',
+    'variant="tree"',
+    'variant="mpi"',
+    'name="dpsgd"',
+    'name="grsgd"',
+]
+"""Algorithms whose traffic is compared; the variants are those of ring_allreduce."""
+
+
+@pytest.fixture(scope="module")
+def machine():
+    """One that can have a testbed."""
+    try:
+        with Testbed(hosts=1, cpu=0.5) as testbed:
+            testbed.mpiexec([])
+    except TestbedError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def testbed(machine):
+    with Testbed(hosts=4, rate="100mbit") as testbed:
+        yield testbed
+
+
+def output(command: list, seconds: float = 100) -> str:
+    """What a command prints; it must succeed."""
+    done = subprocess.run(
+        command, env=ENVIRONMENT | os.environ, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def start(*words) -> subprocess.Popen:
+    """``python -m experiments.testbed words`` in a process group of its own, as from a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.testbed", *map(str, words)],
+        env=ENVIRONMENT | os.environ,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def traces(name: str) -> list[str]:
+    """What there is of a testbed: folders, namespaces, control groups, and processes that are in them."""
+    found = [STATE / name, *hosts.NAMESPACES.glob(f"{name}-*"), *quota.parent().glob(f"grsgd-{name}-*")]
+    return [str(path) for path in found if path.exists()]
+
+
+# ---- the network
+
+
+@pytest.fixture(scope="module")
+def runs(testbed, tmp_path_factory):
+    """A run of each algorithm of `COUNTED`, by what distinguishes it."""
+    folder = tmp_path_factory.mktemp("counted")
+    (folder / "run.toml").write_text(RUN)
+    todo = {
+        what: Training(str(folder / "run.toml"), [f"algorithm.{what}"], str(folder / f"{number}.h5"))
+        for number, what in enumerate(COUNTED)
+    }
+    for _ in train(testbed.mpiexec, testbed.count, list(todo.values()), seconds=60):
+        pass
+    return {what: load_run(run.out) for what, run in todo.items()}
+
+
+@pytest.mark.parametrize("what", COUNTED)
+def test_counted_payload_is_what_the_interfaces_count(testbed, runs, what):
+    run = runs[what]
+    payload = run.traffic["sent"] + run.traffic["headers"]
+    interfaces = run.traffic["interface"]
+    assert run.attributes["hosts"] == testbed.hosts
+    assert payload.sum() > 30 * run.attributes["model_bytes"], "too little to compare"
+    for counted, seen in ((payload.sum(axis=1), interfaces[:, 0]), (payload.sum(axis=0), interfaces[:, 1])):
+        if "mpi" in what:  # a tree: ranks send unequally, which only the library knows
+            counted, seen = counted.sum(keepdims=True), seen.sum(keepdims=True)
+        assert (abs(seen / counted - 1) < 0.06).all(), (what, seen / counted)
+
+
+def test_a_ring_allreduce_is_as_fast_as_the_links(testbed):
+    least = {16 * MIB: 0.90, 4 * MIB: 0.85, MIB // 4: 0.75}
+    medians = json.loads(output(testbed.mpiexec(["-n", 4, sys.executable, HERE / "ring.py", *least])))
+    for size, part in least.items():
+        ideal = 2 * 3 / 4 * size / BYTES_PER_SECOND
+        assert part <= ideal / medians[str(size)] < 1.05, (size, medians)
+
+
+def test_on_a_shared_medium_all_hosts_have_one_rate(machine):
+    with Testbed(hosts=4, rate="100mbit", medium="shared") as testbed:
+        before = testbed.counters()
+        medians = json.loads(output(testbed.mpiexec(["-n", 4, sys.executable, HERE / "ring.py", MIB])))
+        sent = (testbed.counters() - before)[:, 0]
+    ideal = 4 * 2 * 3 / 4 * MIB / BYTES_PER_SECOND
+    assert 0.75 <= ideal / medians[str(MIB)] < 1.05
+    assert np.ptp(sent) < 0.05 * sent.mean()  # nobody hears the frames of others
+
+
+def test_jumbo_frames_are_not_needed(machine):
+    with Testbed(hosts=2, rate="100mbit", mtu=1500) as testbed:
+        medians = json.loads(output(testbed.mpiexec(["-n", 2, sys.executable, HERE / "ring.py", 4 * MIB])))
+    assert 0.8 <= 4 * MIB / BYTES_PER_SECOND / medians[str(4 * MIB)] < 0.96
+
+
+# ---- the processor
+
+SPIN = """
+import sys, time
+def work():
+    begin = time.perf_counter()
+    sum(i * i for i in range(300_000))
+    return time.perf_counter() - begin
+end = time.perf_counter() + 5
+done = 0
+while time.perf_counter() < end:
+    work()
+    done += 1
+print(done)
+"""
+
+
+@pytest.mark.parametrize("slow", [2.0, 4.0])
+def test_a_slow_host_is_as_slow_as_asked(machine, slow):
+    """Both compute at the same time, in turns of a few milliseconds and for long enough to be throttled evenly."""
+    with Testbed(hosts=2, cpu=0.6, slow={1: slow}) as testbed:
+        jobs = [
+            subprocess.Popen(testbed.enter(host, [sys.executable, "-c", SPIN]), stdout=subprocess.PIPE, text=True)
+            for host in testbed.hosts
+        ]
+        fast, slowed = (int(job.communicate(timeout=60)[0]) for job in jobs)
+    assert fast / slowed == pytest.approx(slow, rel=0.1)
+
+
+# ---- nothing is left behind
+
+
+def test_after_success(machine):
+    job = start("--hosts", 2, "--cpu", 0.5, "--", "-n", 2, "hostname")
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 0, said
+    names = {line for line in said.splitlines() if line.startswith("tb")} - {""}
+    name = next(iter(names)).split("-")[0]
+    assert {f"{name}-0", f"{name}-1"} <= names
+    assert "sent [MB]" in said
+    assert traces(name) == []
+
+
+def test_after_failure(machine):
+    job = start("--hosts", 2, "--cpu", 0.5, "--", "-n", 2, "sh", "-c", "hostname; exit 3")
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 3, said
+    assert traces(said.split("-")[0]) == []
+
+
+@pytest.fixture
+def sleeping(machine):
+    """A testbed on which two ranks sleep, and its name."""
+    job = start("--hosts", 2, "--cpu", 0.5, "--", "-n", 2, "sh", "-c", "hostname; exec sleep 1000")
+    name = job.stdout.readline().split("-")[0]
+    assert name.startswith("tb") and traces(name)
+    yield job, name
+    if job.poll() is None:
+        os.killpg(job.pid, signal.SIGKILL)
+    job.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_after_a_signal(sleeping, number):
+    job, name = sleeping
+    pids = sleepers(name)
+    if number == signal.SIGINT:
+        os.killpg(job.pid, number)  # as a terminal does
+    else:
+        job.send_signal(number)
+    job.communicate(timeout=60)
+    assert job.returncode == 128 + number
+    assert traces(name) == [] and not any(map(alive, pids))
+
+
+def test_after_kill_the_next_one_cleans_up(sleeping):
+    job, name = sleeping
+    pids = sleepers(name)
+    job.kill()
+    job.wait(10)
+    assert traces(name) and any(map(alive, pids))
+    with Testbed(hosts=1):
+        assert not any(map(alive, pids))
+    assert traces(name) == []
+
+
+def test_two_side_by_side(testbed, sleeping):
+    _, name = sleeping
+    with Testbed(hosts=2) as third:
+        assert len({testbed.name, name, third.name}) == 3
+        assert sorted(output(third.mpiexec(["-n", 2, "hostname"])).split()) == third.hosts
+    assert traces(name) and traces(testbed.name) and not traces(third.name)
+
+
+def sleepers(name: str) -> list[int]:
+    """The processes on the hosts of a testbed; there must be some."""
+    deadline = time.monotonic() + 10
+    while not (found := [pid for index in (0, 1) for pid in links.processes(f"{name}-{index}")]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+# ---- what is refused, in one line
+
+
+def test_without_root(monkeypatch, capsys):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(TestbedError, match="needs root"):
+        Testbed().__enter__()
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--hosts", 0, "--", "x"], "hosts = 0; allowed: 1 to 200"),
+        (["--rate", "100", "--", "x"], "no unit"),
+        (["--slow", "4:2", "--", "x"], "slow host 4; allowed: 0 to 3"),
+        (["--slow", "1:0.5", "--", "x"], "slow by 0.5; allowed: 1 or more"),
+        (["--cpu", "1000", "--", "x"], "1000 cores"),
+        (["--slow", "one", "--", "x"], "'one' is not HOST:FACTOR"),
+        (["--hosts", 2], "nothing to run"),
+    ],
+)
+def test_what_is_refused(words, message):
+    job = start(*words)
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 2 and message in said, said
+    assert "Traceback" not in said
+
+
+# ---- several runs in one job
+
+
+def test_a_job_of_several_runs_that_fails_says_why(testbed, tmp_path):
+    (tmp_path / "run.toml").write_text(RUN)
+    runs = [
+        Training(str(tmp_path / "run.toml"), ["train.steps=2"], str(tmp_path / "one.h5")),
+        Training(str(tmp_path / "run.toml"), ['algorithm.name="none"'], str(tmp_path / "two.h5")),
+    ]
+    made = []
+    with pytest.raises(Unfinished, match="two.h5.*algorithm.name"):
+        for run in train(testbed.mpiexec, 2, runs, seconds=60):
+            made.append(run)
+    assert made == runs[:1] and load_run(runs[0].out).attributes["stopped"] == "steps"
+    assert [path.name for path in tmp_path.glob("*.h5")] == ["one.h5"]
