@@ -50,7 +50,7 @@ def train(mpiexec: Callable[[list], list], ranks: int, runs: list[Training], sec
                 deadline = max(deadline, time.monotonic()) + seconds
                 while not Path(run.out).exists():
                     if job.poll() is not None and not Path(run.out).exists():
-                        raise Unfinished(f"{Path(run.out).name}: {said.read_text(errors='replace')[-3000:]}")
+                        raise Unfinished(f"{Path(run.out).name}: {reason(said.read_text(errors='replace'))}")
                     if time.monotonic() > deadline:
                         raise Unfinished(f"{Path(run.out).name}: no end within {seconds:g} s")
                     time.sleep(POLL_SECONDS)
@@ -76,21 +76,37 @@ def started(command: list, output) -> Iterator[subprocess.Popen]:
             job.wait()
 
 
-def main():
+def reason(said: str) -> str:
+    """Why a job failed: what grsgd says in one line, or else all there is."""
+    return next((line for line in said.splitlines() if line.startswith("grsgd: error")), said[-3000:])
+
+
+def main() -> int:
     """On every rank: make the runs of the list."""
     from grsgd.run import run
 
     mpi = launch.world()
     launch.abort_on_error(mpi)
-    for settings, overrides, out in json.loads(Path(sys.argv[1]).read_text()):
-        partly = Path(out).with_suffix(".part.h5")  # a run file is there before the accuracies are
-        ending = run(mpi, config.load(Path(settings), overrides), partly)
-        launch.meet(mpi)
+    try:
+        for settings, overrides, out in json.loads(Path(sys.argv[1]).read_text()):
+            with launch.together(mpi, (config.ConfigError,)):
+                loaded = config.load(Path(settings), overrides)
+            partly = Path(out).with_suffix(".part.h5")  # a run file is there before its accuracies are
+            stopped, living = run(mpi, loaded, partly)
+            if stopped not in config.ENDS or living.size < mpi.size:
+                if living.rank == 0:
+                    partly.unlink()
+                    print(f"grsgd: error: {stopped}", file=sys.stderr)
+                launch.leave(living, 1, complete=living.size == mpi.size)
+            launch.meet(mpi)
+            if mpi.rank == 0:
+                os.replace(partly, out)
+    except launch.UsageError as error:
         if mpi.rank == 0:
-            os.replace(partly, out)
-        if ending.living is not mpi:
-            raise Unfinished(f"{out}: ranks were lost")
+            print(f"grsgd: error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -24,6 +24,7 @@ from grsgd import __version__, launch
 from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import Driver, available_cores
+from grsgd.comm.pollables import Delay
 from grsgd.config import Config, ConfigError
 from grsgd.simulate.network import ComputeSpec, as_duration, as_rate
 
@@ -34,6 +35,8 @@ ROUNDS = {8: 1000, LARGE_BYTES: 30}
 """Round trips by size of the message, at most; fewer if they take longer than `SECONDS` together."""
 SECONDS = 0.5
 FEWEST = 5
+SHARED_BYTES, SHARED_ROUNDS = 1024 * 1024, 9
+"""Of the messages that show how two share a port."""
 STARTS_AGAIN_SECONDS = 120.0
 """How long two more ranks may take to start and to measure."""
 TAG = 1
@@ -51,12 +54,14 @@ class Pair(NamedTuple):
 
 class Calibration(NamedTuple):
     """What was measured: pairs of neighbouring ranks; by rank, median and sigma of the logarithm of the seconds of a
-    step, and the host. ``crowded``: whether ranks share cores, so that they computed by turns."""
+    step, and the host. ``crowded``: whether ranks share cores, so that they computed by turns. ``seniority`` as for
+    `NetworkSpec`; None without three hosts."""
 
     pairs: list[Pair]
     compute: list[tuple[float, float]]
     hosts: list[str]
     crowded: bool
+    seniority: float | None = None
 
 
 def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
@@ -88,11 +93,14 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
         trainer.algorithm.update()
     driver.run(barrier(comm))
     pairs = driver.run(measure_pairs(comm)) if mpi.size > 1 else pairs_of_two_ranks()
+    driver.run(barrier(comm))
+    hosts = launch.hosts(mpi)
+    seniority = driver.run(measure_seniority(comm)) if len(set(hosts[:3])) == 3 else None
     driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
-    return Calibration(pairs, mpi.allgather(compute), launch.hosts(mpi), crowded)
+    return Calibration(pairs, mpi.allgather(compute), hosts, crowded, mpi.bcast(seniority))
 
 
 def single_trainer(config: Config, driver: Driver):
@@ -160,6 +168,39 @@ def answer(comm, other: int, nbytes: int):
     while incoming[0]:
         yield comm.Irecv(incoming, other, TAG)
         yield comm.Isend(outgoing, other, TAG)
+
+
+def measure_seniority(comm):
+    """Schedule: how evenly two messages share the way to rank 0, of which that of rank 2 begins when half of that of
+    rank 1 is there. On rank 0 a number from 0.1 to 1, the median of several, elsewhere nothing.
+
+    Alone, a message takes S. The first of two then ends after S/2 + (1 + seniority) S/2.
+    """
+    rank, word = comm.rank, np.zeros(1)
+    message, other = np.zeros(SHARED_BYTES, np.uint8), np.zeros(SHARED_BYTES, np.uint8)
+    found = []
+    for _ in range(SHARED_ROUNDS) if rank < 3 else ():
+        if rank == 0:
+            begin = time.perf_counter()
+            receiving = comm.Irecv(message, 1, TAG)
+            yield comm.Isend(word, 1, TAG)
+            yield receiving
+            word[0] = alone = time.perf_counter() - begin
+            begin = time.perf_counter()
+            receiving, later = comm.Irecv(message, 1, TAG), comm.Irecv(other, 2, TAG)
+            yield comm.Isend(word, 1, TAG), comm.Isend(word, 2, TAG)
+            yield receiving
+            found.append(2 * (time.perf_counter() - begin) / alone - 2)
+            yield later
+        elif rank == 1:
+            for _ in range(2):
+                yield comm.Irecv(word, 0, TAG)
+                yield comm.Isend(message, 0, TAG)
+        else:
+            yield comm.Irecv(word, 0, TAG)
+            yield Delay(word[0] / 2)
+            yield comm.Isend(message, 0, TAG)
+    return min(max(statistics.median(found), 0.1), 1.0) if found else None
 
 
 def find_mpiexec() -> str:
@@ -234,6 +275,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
         "# One pair at a time; medians of all pairs, which also stand for the pairs that were not measured.",
         f"bandwidth = {quoted(as_rate(bandwidth))}",
         f"latency = {quoted(as_duration(latency))}",
+        *([] if measured.seniority is None else [f"seniority = {measured.seniority:.2g}"]),
         "",
         *([f"# {CROWDED}"] if measured.crowded else []),
         "[compute]  # of a training step, gradient and update, on all ranks at once",

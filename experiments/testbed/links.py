@@ -9,7 +9,7 @@ import subprocess
 from typing import Literal
 
 NETWORK = "10.77.0"
-HEAD_ADDRESS = f"{NETWORK}.254"
+HEAD_ADDRESS, MEDIUM_ADDRESS = f"{NETWORK}.254", f"{NETWORK}.253"
 MOST_HOSTS = 200
 Medium = Literal["switched", "shared"]
 MTU = 9000
@@ -56,31 +56,39 @@ def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int):
         what goes to and comes from the head does not pass it.
     """
     make_namespace(head)
-    add_bridge(head, BRIDGE := "bridge", mtu)
-    command("ip", "-n", head, "address", "add", f"{HEAD_ADDRESS}/24", "dev", BRIDGE)
+    command("ip", "-n", head, "link", "add", "bridge", "mtu", mtu, "type", "bridge", "mcast_snooping", 0)
+    command("ip", "-n", head, "link", "set", "bridge", "up")
+    command("ip", "-n", head, "address", "add", f"{HEAD_ADDRESS}/24", "dev", "bridge")
     for index, host in enumerate(hosts):
         make_namespace(host)
-        port = f"port{index}"
-        veth = ("type", "veth", "peer", "name", "eth0", "mtu", mtu, "netns", host)
-        command("ip", "-n", head, "link", "add", port, "mtu", mtu, *veth)
-        command("ip", "-n", head, "link", "set", port, "master", BRIDGE, "up")
-        command("ip", "-n", host, "address", "add", f"{address(index)}/24", "dev", "eth0")
-        command("ip", "-n", host, "link", "set", "eth0", "gso_max_size", FRAMES_AT_ONCE * mtu, "up")
+        plug_in(head, f"port{index}", host, mtu)
+        command("ip", "-n", host, "link", "set", "eth0", "gso_max_size", FRAMES_AT_ONCE * mtu)
         limit(host, "eth0", rate, mtu)
         if medium == "switched":
-            limit(head, port, rate, mtu)
-        else:  # the hosts' ports do not talk to each other, only to ports that are not isolated
-            command("bridge", "-n", head, "link", "set", "dev", port, "isolated", "on")
+            command("ip", "-n", host, "address", "add", f"{address(index)}/24", "dev", "eth0")
+            limit(head, f"port{index}", rate, mtu)
+        else:  # only the head is near; the others are reached by way of the medium
+            command("ip", "-n", host, "address", "add", f"{address(index)}/32", "dev", "eth0")
+            command("ip", "-n", host, "route", "add", HEAD_ADDRESS, "dev", "eth0")
+            command("ip", "-n", host, "route", "add", MEDIUM_ADDRESS, "dev", "eth0")
+            command("ip", "-n", host, "route", "add", "default", "via", MEDIUM_ADDRESS)
     if medium == "shared":
-        # Whatever goes from host to host leaves the bridge through one limited link to a second bridge, a mirror, which
-        # sends it back. The first must not learn from there on which side the hosts are.
-        add_bridge(head, "mirror", mtu)
-        command("ip", "-n", head, "link", "add", "out", "mtu", mtu, "type", "veth", "peer", "name", "back", "mtu", mtu)
-        command("ip", "-n", head, "link", "set", "out", "master", BRIDGE, "up")
-        command("ip", "-n", head, "link", "set", "back", "master", "mirror", "up")
-        command("bridge", "-n", head, "link", "set", "dev", "out", "learning", "off")
-        command("bridge", "-n", head, "link", "set", "dev", "back", "hairpin", "on")
-        limit(head, "out", rate, mtu)
+        # A router with one link, on which everything comes and goes; on the way to it, it is limited.
+        router = f"{head}-medium"
+        make_namespace(router)
+        plug_in(head, "medium", router, mtu)
+        command("ip", "-n", router, "address", "add", f"{MEDIUM_ADDRESS}/24", "dev", "eth0")
+        for key, value in {"ip_forward": 1, "conf.all.send_redirects": 0, "conf.eth0.send_redirects": 0}.items():
+            command("ip", "netns", "exec", router, "sysctl", "-q", "-w", f"net.ipv4.{key}={value}")
+        limit(head, "medium", rate, mtu)
+
+
+def plug_in(head: str, port: str, namespace: str, mtu: int):
+    """Join the interface eth0 of a namespace, which is made, to a port of the bridge."""
+    veth = ("type", "veth", "peer", "name", "eth0", "mtu", mtu, "netns", namespace)
+    command("ip", "-n", head, "link", "add", port, "mtu", mtu, *veth)
+    command("ip", "-n", head, "link", "set", port, "master", "bridge", "up")
+    command("ip", "-n", namespace, "link", "set", "eth0", "up")
 
 
 def make_namespace(name: str):
@@ -88,11 +96,6 @@ def make_namespace(name: str):
     command("ip", "-n", name, "link", "set", "lo", "up")
     for key, value in SETTINGS.items():
         command("ip", "netns", "exec", name, "sysctl", "-q", "-w", f"{key}={value}")
-
-
-def add_bridge(namespace: str, name: str, mtu: int):
-    command("ip", "-n", namespace, "link", "add", name, "mtu", mtu, "type", "bridge", "mcast_snooping", 0)
-    command("ip", "-n", namespace, "link", "set", name, "up")
 
 
 def limit(namespace: str, interface: str, rate: float, mtu: int):

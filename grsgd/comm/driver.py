@@ -13,6 +13,10 @@ from grsgd.comm.pollables import Delay
 
 Schedule = Generator[object, None, object]
 
+SPIN_SECONDS, BACKGROUND_SPIN_SECONDS = 1e-3, 2e-4
+"""How long a rank that waits polls without sleeping. A thread beside a trainer should not: where a process has a share
+of a core, what the thread uses is taken from the gradient."""
+
 
 class WaitTimeout(RuntimeError):
     """A wait took longer than the driver's time-out; says which rank waited for what."""
@@ -217,16 +221,16 @@ class Driver:
                 idle_since = None
             else:
                 idle_since = idle_since or time.perf_counter()
-                back_off(time.perf_counter() - idle_since)
+                back_off(time.perf_counter() - idle_since, BACKGROUND_SPIN_SECONDS)
 
 
-def back_off(waited: float):
-    """Pause between two polls after having waited ``waited`` seconds: first give way, then sleep a part of it.
+def back_off(waited: float, spin: float = SPIN_SECONDS):
+    """Pause between two polls after having waited ``waited`` seconds: for ``spin`` seconds give way, then sleep a part.
 
     A rank that waits must not take the core from one that computes, and a wait must not be prolonged by more than
     a few per cent.
     """
-    if waited < 1e-3:
+    if waited < spin:
         os.sched_yield()
     else:
         time.sleep(min(waited / 16, 1e-3))

@@ -14,6 +14,8 @@ import simpy
 
 from grsgd.simulate.network import NetworkSpec
 
+LEAST_WEIGHT = 0.1
+"""Of a flow, however many began before it."""
 SETTLE = 2
 """SimPy priority of sharing the ports anew: after all flows that begin or end at the same instant."""
 
@@ -43,12 +45,14 @@ class Connection:
 
 
 class Flow:
-    """A message on its way; ``left`` bytes have not left yet at the time ``since``."""
+    """A message on its way; ``left`` bytes have not left yet at the time ``since``. ``weight``: of its share in a port.
+    """
 
-    __slots__ = ("network", "connection", "message", "left", "rate", "since", "end")
+    __slots__ = ("network", "connection", "message", "left", "weight", "rate", "since", "end")
 
     def __init__(self, network: "Network", connection: Connection, nbytes: int, message):
         self.network, self.connection, self.message, self.left = network, connection, message, nbytes
+        self.weight = 1.0
         self.rate = 0.0
         self.since = 0.0
         self.end: simpy.Event | None = None
@@ -155,6 +159,8 @@ class Network:
         flows = {flow: None for port in dirty for flow in port.flows}
         while True:
             ports = {port: None for flow in flows for port in flow.connection.ports}
+            if self.spec.seniority != 1:
+                self._weigh(ports)
             rates = max_min_fair(flows, ports)
             unfair = unfair_flows(rates, ports)
             if not unfair:
@@ -165,6 +171,15 @@ class Network:
             if rate != flow.rate:
                 flow.set_rate(rate)
 
+    def _weigh(self, ports):
+        """Of flows that meet, the one that began first counts most."""
+        places = {}
+        for port in ports:
+            for place, flow in enumerate(port.flows):
+                places[flow] = max(place, places.get(flow, 0))
+        for flow, place in places.items():
+            flow.weight = max(self.spec.seniority**place, LEAST_WEIGHT)
+
 
 def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
     """The flows through ``ports`` that have no bottleneck: neither are at their limit, nor pass a full port at which no
@@ -172,46 +187,50 @@ def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:
     levels: dict[Port, float] = {}
 
     def level(port: Port) -> float:
-        """The highest rate at a full port; infinite at others."""
+        """The highest rate for its weight at a full port; infinite at others."""
         if port not in levels:
-            there = [rates.get(flow, flow.rate) for flow in port.flows]
-            levels[port] = max(there) if sum(there) >= port.bandwidth * (1 - 1e-9) else math.inf
+            there = {flow: rates.get(flow, flow.rate) for flow in port.flows}
+            full = sum(there.values()) >= port.bandwidth * (1 - 1e-9)
+            levels[port] = max(rate / flow.weight for flow, rate in there.items()) if full else math.inf
         return levels[port]
 
     def is_fair(flow: Flow) -> bool:
         rate = rates.get(flow, flow.rate) * (1 + 1e-9)
-        return rate >= flow.connection.limit or any(level(port) <= rate for port in flow.connection.ports)
+        ports = flow.connection.ports
+        return rate >= flow.connection.limit or any(level(port) <= rate / flow.weight for port in ports)
 
     return [flow for flow in {flow: None for port in ports for flow in port.flows} if not is_fair(flow)]
 
 
 def max_min_fair(flows, ports) -> dict[Flow, float]:
-    """The rates by progressive filling (Bertsekas, Gallager 1992, section 6.5.2): all grow alike until a port is full
-    or a flow has reached its limit; those that are held stay, the others grow on. Other flows through the ports keep
-    the rates they have."""
+    """The rates by progressive filling (Bertsekas, Gallager 1992, section 6.5.2): all grow, in proportion to their
+    weights, until a port is full or a flow has reached its limit; those that are held stay, the others grow on. Other
+    flows through the ports keep the rates they have."""
     rates: dict[Flow, float] = {}
-    left, growing = {}, {}
+    left, growing, weight = {}, {}, {}
     for port in ports:
         kept = [flow.rate for flow in port.flows if flow not in flows]
         left[port] = max(port.bandwidth - math.fsum(kept), 0.0)
         growing[port] = len(port.flows) - len(kept)
+        weight[port] = sum(flow.weight for flow in port.flows if flow in flows)
     unsettled = dict.fromkeys(flows)
     while unsettled:
         level = min(
-            min((left[port] / growing[port] for port in ports if growing[port]), default=math.inf),
-            min(flow.connection.limit for flow in unsettled),
+            min((left[port] / weight[port] for port in ports if growing[port]), default=math.inf),
+            min(flow.connection.limit / flow.weight for flow in unsettled),
         )
         slack = level * (1 + 1e-12)  # equal shares differ in the last digits
-        full = {port for port in ports if growing[port] and left[port] / growing[port] <= slack}
+        full = {port for port in ports if growing[port] and left[port] / weight[port] <= slack}
         held = [
             flow
             for flow in unsettled
-            if flow.connection.limit <= slack or any(port in full for port in flow.connection.ports)
+            if flow.connection.limit / flow.weight <= slack or any(port in full for port in flow.connection.ports)
         ]
         for flow in held:
-            rates[flow] = level
+            rates[flow] = level * flow.weight
             del unsettled[flow]
             for port in flow.connection.ports:
-                left[port] -= level
+                left[port] -= rates[flow]
                 growing[port] -= 1
+                weight[port] -= flow.weight
     return rates

@@ -120,6 +120,7 @@ class NetworkSpec(Section):
     medium: ``switch``, each rank has a full-duplex port; ``shared``, all messages share one medium; ``links``, a
     switch on which only the ranks named by a ``[[link]]`` can talk to each other.
     multicast: whether one copy on the way out reaches all receivers; a shared medium always has it.
+    seniority: of two messages that share a port, the rate of the one that began later in that of the other; 1: equal.
     """
 
     medium: Literal["switch", "shared", "links"] = "switch"
@@ -127,6 +128,7 @@ class NetworkSpec(Section):
     latency: Duration
     multicast: bool = Field(False, strict=True)
     eager_bytes: int = Field(EAGER_BYTES, ge=0, strict=True)
+    seniority: float = Field(1.0, gt=0, le=1)
     link: tuple[Link, ...] = ()
     port: tuple[PortSpec, ...] = ()
     compute: ComputeSpec | None = None
@@ -190,6 +192,7 @@ class NetworkSpec(Section):
         """In one line, for the run file."""
         words = [self.medium, f"{self.bandwidth * 8:g} bit/s", f"{self.latency:g} s"]
         words += ["multicast"] if self.multicast else []
+        words += [f"seniority {self.seniority:g}"] if self.seniority != 1 else []
         words += [f"{len(self.link)} links of their own"] if self.link else []
         words += [f"{len(self.port)} ports of their own"] if self.port else []
         return ", ".join(words)
