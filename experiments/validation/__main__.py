@@ -5,8 +5,8 @@
 
 In each of three rounds `grsgd calibrate` measures computing, latency and bandwidth on the testbed; then every algorithm
 trains there and is simulated with these figures. Medians are compared, because the speed of a machine drifts. Time per
-step is that of `experiments.scaling`: n / (steps per second of all ranks). Ends with exit code 1 if a simulated one is off by more than 15 %. All-reduces by MPI itself cannot be simulated, and
-are left out.
+step is that of `experiments.scaling`: n / (steps per second of all ranks). Ends with exit code 1 if a simulated one is
+off by more than 15 %. All-reduces by MPI itself cannot be simulated, and are left out.
 """
 
 import argparse
