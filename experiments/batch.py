@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.bench.__main__ import ENVIRONMENT
 from experiments.cache import Unfinished
+from experiments.environment import environment
 from grsgd import config, launch
 
 STARTING_SECONDS = 60
@@ -44,10 +44,9 @@ def train(mpiexec: Callable[[list], list], ranks: int, runs: list[Training], sec
         todo, said = Path(folder) / "runs.json", Path(folder) / "said"
         todo.write_text(json.dumps(runs))
         command = mpiexec(["-n", ranks, sys.executable, "-m", "experiments.batch", todo])
-        with said.open("w") as output, started(command, output) as job:
-            deadline = time.monotonic() + STARTING_SECONDS
-            for run in runs:
-                deadline = max(deadline, time.monotonic()) + seconds
+        with said.open("w") as output, started(command, output, [partly(run.out) for run in runs]) as job:
+            for number, run in enumerate(runs):
+                deadline = time.monotonic() + seconds + (0 if number else STARTING_SECONDS)
                 while not Path(run.out).exists():
                     if job.poll() is not None and not Path(run.out).exists():
                         raise Unfinished(f"{Path(run.out).name}: {reason(said.read_text(errors='replace'))}")
@@ -58,27 +57,36 @@ def train(mpiexec: Callable[[list], list], ranks: int, runs: list[Training], sec
 
 
 @contextmanager
-def started(command: list, output) -> Iterator[subprocess.Popen]:
+def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess.Popen]:
     """A job that has ended, one way or the other, when the block is left."""
     words = [str(word) for word in command]
     job = subprocess.Popen(
-        words, env=ENVIRONMENT | os.environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True
+        words, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True
     )
     try:
         yield job
-        job.wait(STARTING_SECONDS)
+        with suppress(subprocess.TimeoutExpired):  # all files are there
+            job.wait(STARTING_SECONDS)
     finally:
         if job.poll() is None:
             job.terminate()
             with suppress(subprocess.TimeoutExpired):
                 job.wait(10)
             job.kill()
-            job.wait()
+            job.wait(STARTING_SECONDS)
+        for path in leftovers:
+            path.unlink(missing_ok=True)
+
+
+def partly(out: str) -> Path:
+    """Where a run is written first: its file is there before its accuracies are."""
+    return Path(out).with_suffix(".part.h5")
 
 
 def reason(said: str) -> str:
-    """Why a job failed: what grsgd says in one line, or else all there is."""
-    return next((line for line in said.splitlines() if line.startswith("grsgd: error")), said[-3000:])
+    """Why a job failed: what grsgd says in one line, or else the end of what there is."""
+    lines = [line for line in said.splitlines() if line.startswith("grsgd: ") and not line.endswith("failed:")]
+    return lines[0] if lines else said[-3000:].strip() or "it said nothing"
 
 
 def main() -> int:
@@ -91,16 +99,14 @@ def main() -> int:
         for settings, overrides, out in json.loads(Path(sys.argv[1]).read_text()):
             with launch.together(mpi, (config.ConfigError,)):
                 loaded = config.load(Path(settings), overrides)
-            partly = Path(out).with_suffix(".part.h5")  # a run file is there before its accuracies are
-            stopped, living = run(mpi, loaded, partly)
+            stopped, living = run(mpi, loaded, partly(out))
             if stopped not in config.ENDS or living.size < mpi.size:
                 if living.rank == 0:
-                    partly.unlink()
                     print(f"grsgd: error: {stopped}", file=sys.stderr)
                 launch.leave(living, 1, complete=living.size == mpi.size)
             launch.meet(mpi)
             if mpi.rank == 0:
-                os.replace(partly, out)
+                os.replace(partly(out), out)
     except launch.UsageError as error:
         if mpi.rank == 0:
             print(f"grsgd: error: {error}", file=sys.stderr)

@@ -55,7 +55,7 @@ class Pair(NamedTuple):
 class Calibration(NamedTuple):
     """What was measured: pairs of neighbouring ranks; by rank, median and sigma of the logarithm of the seconds of a
     step, and the host. ``crowded``: whether ranks share cores, so that they computed by turns. ``seniority`` as for
-    `NetworkSpec`; None without three hosts."""
+    `NetworkSpec`; None with fewer than three hosts."""
 
     pairs: list[Pair]
     compute: list[tuple[float, float]]
@@ -95,12 +95,13 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
     pairs = driver.run(measure_pairs(comm)) if mpi.size > 1 else pairs_of_two_ranks()
     driver.run(barrier(comm))
     hosts = launch.hosts(mpi)
-    seniority = driver.run(measure_seniority(comm)) if len(set(hosts[:3])) == 3 else None
+    three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
+    seniority = driver.run(measure_seniority(comm, *three)) if len(three) == 3 else None
     driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
-    return Calibration(pairs, mpi.allgather(compute), hosts, crowded, mpi.bcast(seniority))
+    return Calibration(pairs, mpi.allgather(compute), hosts, crowded, mpi.bcast(seniority, root=three[0]))
 
 
 def single_trainer(config: Config, driver: Driver):
@@ -170,36 +171,36 @@ def answer(comm, other: int, nbytes: int):
         yield comm.Isend(outgoing, other, TAG)
 
 
-def measure_seniority(comm):
-    """Schedule: how evenly two messages share the way to rank 0, of which that of rank 2 begins when half of that of
-    rank 1 is there. On rank 0 a number from 0.1 to 1, the median of several, elsewhere nothing.
+def measure_seniority(comm, dest: int, early: int, late: int):
+    """Schedule: how evenly two messages share the way to rank ``dest``, of which that of ``late`` begins when half of
+    that of ``early`` is there. On ``dest`` a number from 0.1 to 1, the median of several, elsewhere nothing.
 
     Alone, a message takes S. The first of two then ends after S/2 + (1 + seniority) S/2.
     """
     rank, word = comm.rank, np.zeros(1)
     message, other = np.zeros(SHARED_BYTES, np.uint8), np.zeros(SHARED_BYTES, np.uint8)
     found = []
-    for _ in range(SHARED_ROUNDS) if rank < 3 else ():
-        if rank == 0:
+    for _ in range(SHARED_ROUNDS):
+        if rank == dest:
             begin = time.perf_counter()
-            receiving = comm.Irecv(message, 1, TAG)
-            yield comm.Isend(word, 1, TAG)
+            receiving = comm.Irecv(message, early, TAG)
+            yield comm.Isend(word, early, TAG)
             yield receiving
             word[0] = alone = time.perf_counter() - begin
             begin = time.perf_counter()
-            receiving, later = comm.Irecv(message, 1, TAG), comm.Irecv(other, 2, TAG)
-            yield comm.Isend(word, 1, TAG), comm.Isend(word, 2, TAG)
+            receiving, later = comm.Irecv(message, early, TAG), comm.Irecv(other, late, TAG)
+            yield comm.Isend(word, early, TAG), comm.Isend(word, late, TAG)
             yield receiving
             found.append(2 * (time.perf_counter() - begin) / alone - 2)
             yield later
-        elif rank == 1:
+        elif rank == early:
             for _ in range(2):
-                yield comm.Irecv(word, 0, TAG)
-                yield comm.Isend(message, 0, TAG)
-        else:
-            yield comm.Irecv(word, 0, TAG)
+                yield comm.Irecv(word, dest, TAG)
+                yield comm.Isend(message, dest, TAG)
+        elif rank == late:
+            yield comm.Irecv(word, dest, TAG)
             yield Delay(word[0] / 2)
-            yield comm.Isend(message, 0, TAG)
+            yield comm.Isend(message, dest, TAG)
     return min(max(statistics.median(found), 0.1), 1.0) if found else None
 
 

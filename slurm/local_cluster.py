@@ -106,13 +106,13 @@ def up(options):
         said = keeper.stdout.read() if ready else f"the keeper, process {keeper.pid}, says nothing"
     except KeyboardInterrupt:
         keeper.terminate()
-        keeper.wait()
+        keeper.wait(SECONDS)
         raise
     if keeper.poll() is None and "export SLURM_CONF=" in said:
         print(said, end="")
         return
     keeper.terminate()
-    keeper.wait()
+    keeper.wait(SECONDS)
     raise ClusterError(said.strip().removeprefix("slurm/local_cluster.py: error: "))
 
 
@@ -271,10 +271,14 @@ def down(options):
         raise ClusterError("to end a cluster needs root: try sudo")
     name = options.name or found[0]
     folder = hosts.STATE / name
-    with hosts.only_one():
-        if hosts.owned_by_nobody(name):  # its keeper was killed
-            hosts.remove(name)
-            return
+    try:
+        with hosts.only_one():
+            if hosts.owned_by_nobody(name):  # its keeper was killed
+                hosts.remove(name)
+                return
+    except hosts.TestbedError as error:
+        raise ClusterError(str(error)) from None
+    with suppress(ProcessLookupError):
         os.kill(int((folder / "slurm" / "keeper.pid").read_text()), signal.SIGTERM)
     deadline = time.monotonic() + SECONDS
     while folder.exists():
@@ -289,7 +293,8 @@ def status(options):
         conf = testbed_hosts().STATE / name / "slurm" / "slurm.conf"
         print(f"cluster {name}: export SLURM_CONF={conf}", flush=True)
         environment = os.environ | {"SLURM_CONF": str(conf)}
-        subprocess.run(["sinfo", "--long", "--Node"], env=environment, timeout=30, check=False)
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(["sinfo", "--long", "--Node"], env=environment, timeout=30, check=False)
 
 
 if __name__ == "__main__":

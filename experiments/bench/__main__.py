@@ -5,26 +5,18 @@
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from experiments.bench.side_by_side import machine
+from experiments.environment import environment
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {"allreduce": (2, 4), "training": (2,), "overhead": (1,), "overlap": (2,), "codec": (1,)}
 """The sections, each a module of its own, and the numbers of ranks on which it runs."""
 TIMEOUT = 240
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks that wait must leave the cores to ranks that compute
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 
 
 def main() -> int:
@@ -52,7 +44,7 @@ def job(section: str, ranks: int, quick: bool) -> bool:
     command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", f"experiments.bench.{section}"]
     try:
         done = subprocess.run(
-            command + ["--quick"] * quick, cwd=ROOT, env=ENVIRONMENT | os.environ, timeout=TIMEOUT, check=False
+            command + ["--quick"] * quick, cwd=ROOT, env=environment(), timeout=TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
         print(f"{section} on {ranks} ranks: not done after {TIMEOUT} s", flush=True)

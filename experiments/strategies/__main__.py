@@ -23,8 +23,8 @@ import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
-from experiments.bench.__main__ import ENVIRONMENT
 from experiments.cache import Unfinished, kept, made_side_by_side
+from experiments.environment import environment
 from grsgd import config
 from grsgd.calibrate import find_mpiexec
 from grsgd.config import Config, ConfigError
@@ -117,7 +117,7 @@ def run_cell(cell: Cell, folder: Path):
     command += [word for override in cell.overrides() for word in ("--set", override)] + ["--out", str(path)]
     try:
         done = subprocess.run(
-            command, env=ENVIRONMENT | os.environ, timeout=TIMEOUT, check=False, text=True, capture_output=True
+            command, env=environment(), timeout=TIMEOUT, check=False, text=True, capture_output=True
         )
     except subprocess.TimeoutExpired:
         raise Unfinished(f"{cell.name}: not done after {TIMEOUT} s") from None

@@ -8,6 +8,7 @@ from typing import get_args
 
 from tabulate import tabulate
 
+from experiments.environment import environment
 from experiments.testbed.hosts import Testbed, TestbedError
 from experiments.testbed.links import Medium
 
@@ -17,8 +18,6 @@ PATIENCE = 20.0
 
 def main() -> int:
     options, arguments = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGHUP, leave)
     try:
         with Testbed(options.hosts, options.rate, options.cpu, dict(options.slow), options.medium) as testbed:
             before = testbed.counters()
@@ -72,13 +71,9 @@ def slow_host(text: str) -> tuple[int, float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:FACTOR, such as 2:4.0") from None
 
 
-def leave(number, frame):
-    raise SystemExit(128 + number)
-
-
 def run(command: list[str]) -> int:
     """The exit code of a command. Interrupted, wait until it has ended by itself, but not for ever."""
-    job = subprocess.Popen(command)
+    job = subprocess.Popen(command, env=environment())
     try:
         return job.wait()
     except SystemExit:  # after Ctrl-C, a KeyboardInterrupt, the terminal has told it already

@@ -3,10 +3,12 @@
 import fcntl
 import itertools
 import os
+import re
 import shlex
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from experiments.testbed import links, quota
+from experiments.testbed.links import TestbedError
+from grsgd import calibrate
+from grsgd.comm.driver import available_cores
+from grsgd.config import ConfigError
 from grsgd.simulate.network import as_rate
 from grsgd.simulate.network import rate as bytes_per_second
 
@@ -24,16 +30,11 @@ NAMESPACES = Path("/run/netns")
 ENTER = Path(__file__).with_name("enter.sh")
 TOOLS = ("ip", "tc", "nsenter", "unshare", "sysctl", "hostname")
 
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 EAGER_BYTES = 4 * 1024 * 1024
 """Messages up to this size leave at once. For longer ones Open MPI asks the receiver first, by default from 64 KiB on,
 and where data go both ways the answer waits in a TCP connection behind them: a slow link is idle half of the time."""
-
-
-class TestbedError(RuntimeError):
-    """There cannot be such a testbed here: one line that says why."""
-
-    __test__ = False  # for pytest
 
 
 class Testbed:
@@ -44,8 +45,8 @@ class Testbed:
     slow: by host, the factor by which its share is less than ``cpu``; without ``cpu`` that of a fair part of the cores.
     medium: ``"switched"`` or ``"shared"``, see `links.connect`. mtu: bytes of the largest packet.
 
-    A context manager. Hosts are named after the testbed, ``tb0-0``, ``tb0-1``, ...; `head`, where launchers run, has
-    neither quota nor limiter. Raises TestbedError.
+    A context manager; SIGTERM and SIGHUP leave it, too, unless the program deals with them. Hosts are named after the
+    testbed, ``tb0-0``, ``tb0-1``, ...; `head`, where launchers run, has neither quota nor limiter. Raises TestbedError.
     """
 
     __test__ = False
@@ -71,15 +72,16 @@ class Testbed:
             raise TestbedError(f"slow host {wrong[0]}; allowed: 0 to {hosts - 1}")
         if wrong := [factor for factor in slow.values() if not factor >= 1]:
             raise TestbedError(f"slow by {wrong[0]}; allowed: 1 or more")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        cores = available_cores()
         if slow and cpu is None:
-            cpu = min(cores / hosts, 1.0)
+            cpu = fair_part(hosts)
         self.cpu = {host: cpu / slow.get(host, 1.0) for host in range(hosts)} if cpu is not None else {}
         if wrong := [share for share in self.cpu.values() if not 0.05 <= share <= cores]:
             raise TestbedError(f"a host of {wrong[0]:g} cores; allowed: 0.05 to {cores}, the cores of this machine")
 
     def __enter__(self):
         check_machine()
+        self._handlers = exit_on_signals()
         with only_one():
             for stale in filter(owned_by_nobody, testbeds()):
                 remove(stale)
@@ -98,7 +100,7 @@ class Testbed:
                 (self.folder / f"{host}.procs").symlink_to(quota.create(f"grsgd-{host}", cores))
         except BaseException as error:
             self.__exit__()
-            if isinstance(error, (links.CommandFailed, OSError)):
+            if isinstance(error, OSError):
                 raise TestbedError(f"the testbed cannot be made: {error}") from None
             raise
         return self
@@ -107,9 +109,13 @@ class Testbed:
         return f"{self.name}: {self.count} hosts, {self.medium}, {as_rate(self.rate)}/s"
 
     def __exit__(self, *exception):
-        with uninterrupted():
-            remove(self.name)
+        try:
+            with uninterrupted(), only_one():
+                remove(self.name)
+        finally:
             self._lock.close()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
 
     def _write_hosts_file(self):
         """What the hosts have in place of /etc/hosts: their names."""
@@ -156,14 +162,20 @@ def check_machine():
 
 def find_mpiexec() -> str:
     """The ``mpiexec`` beside this Python, or else on PATH. Raises TestbedError if it is not Open MPI's, 5 or newer."""
-    beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
-        raise TestbedError(f"no mpiexec beside {sys.executable} or on PATH")
-    version = links.command(found, "--version")
-    if not any(word in version for word in ("Open MPI", "OpenRTE", "PRRTE", "prte")):
-        raise TestbedError(f"{found} is not of Open MPI: a testbed starts ranks through its launch agent")
-    return found
+    try:
+        mpiexec = calibrate.find_mpiexec()
+    except ConfigError:
+        raise TestbedError(f"no mpiexec beside {sys.executable} or on PATH") from None
+    version = links.command(mpiexec, "--version").splitlines()[0]
+    found = re.search(r"Open MPI\) (\d+)", version)
+    if found is None or int(found[1]) < 5:
+        raise TestbedError(f"{mpiexec} is {version!r}; a testbed needs the launch agent of Open MPI 5 or newer")
+    return mpiexec
+
+
+def fair_part(hosts: int) -> float:
+    """Cores for each of so many hosts, so that none has to wait for another."""
+    return min(available_cores() / hosts, 1.0)
 
 
 def free_name() -> str:
@@ -188,7 +200,10 @@ def owned_by_nobody(name: str) -> bool:
 
 
 def remove(name: str, seconds: float = 10.0):
-    """Remove whatever is there of a testbed: processes, namespaces with their interfaces, control groups, files."""
+    """Remove whatever is there of a testbed: processes, namespaces with their interfaces, control groups, files.
+
+    Raises TestbedError.
+    """
     namespaces = [path.name for path in NAMESPACES.glob(f"{name}-*")]
     deadline = time.monotonic() + seconds
     while running := [pid for namespace in namespaces for pid in links.processes(namespace)]:
@@ -200,26 +215,48 @@ def remove(name: str, seconds: float = 10.0):
         time.sleep(0.02)
     for namespace in namespaces:
         links.command("ip", "netns", "delete", namespace)
-    quota.remove(f"grsgd-{name}-")
-    shutil.rmtree(STATE / name)
+    try:
+        quota.remove(f"grsgd-{name}-")
+        shutil.rmtree(STATE / name)
+    except OSError as error:
+        raise TestbedError(f"testbed {name} cannot be removed: {error}") from None
 
 
 @contextmanager
-def only_one():
-    """While one process is in here, others wait: testbeds are named and cleaned up by one at a time."""
+def only_one(seconds: float = 120.0):
+    """While one process is in here, others wait: testbeds are named and removed one at a time. Raises TestbedError."""
     STATE.mkdir(exist_ok=True)
+    deadline = time.monotonic() + seconds
     with open(STATE / "lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TestbedError(f"another process has held {STATE}/lock for {seconds:g} s") from None
+                time.sleep(0.02)
         yield
 
 
 @contextmanager
 def uninterrupted():
-    """Ctrl-C and the like must wait."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    """Ctrl-C and the like come afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *ENDING))
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def exit_on_signals() -> dict:
+    """From now on the signals of `ENDING` raise SystemExit if they would have killed this process; the handlers that
+    were there before. Only a program's main thread can have handlers."""
+
+    def leave(number, frame):
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    numbers = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    return {number: signal.signal(number, leave) for number in numbers}

@@ -6,6 +6,7 @@ do not meet, and all have the same addresses.
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Literal
 
 NETWORK = "10.77.0"
@@ -22,24 +23,33 @@ transfer wait behind so much of the last one that links stand idle. On real card
 QUEUE_SECONDS = 0.1
 """The length of a full queue; what comes then is dropped."""
 SETTINGS = {
-    "net.ipv6.conf.all.disable_ipv6": "1",
     "net.ipv4.tcp_congestion_control": "reno",  # allowed on every machine; BBR leaves a part of a limited link unused
     "net.ipv4.tcp_limit_output_bytes": "65536",  # see FRAMES_AT_ONCE
     "net.ipv4.tcp_slow_start_after_idle": "0",  # computing between two messages is not a reason to forget the rate
 }
 
 
-class CommandFailed(RuntimeError):
-    """A command that failed: one line, with what it said."""
+COMMAND_SECONDS = 30
+
+
+class TestbedError(RuntimeError):
+    """There cannot be such a testbed here: one line that says why."""
+
+    __test__ = False  # for pytest
 
 
 def command(*words: object) -> str:
-    """The output of a command. Raises CommandFailed."""
+    """The output of a command. Raises TestbedError."""
     words = [str(word) for word in words]
-    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=COMMAND_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise TestbedError(f"`{' '.join(words)}`: no end within {COMMAND_SECONDS} s") from None
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        raise CommandFailed(f"`{' '.join(words)}`: {said}")
+        raise TestbedError(f"`{' '.join(words)}`: {said}")
     return done.stdout
 
 
@@ -49,7 +59,7 @@ def address(index: int) -> str:
 
 
 def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int):
-    """Make the namespaces ``head`` and ``hosts`` and join them. rate: bytes per second. Raises CommandFailed.
+    """Make the namespaces ``head`` and ``hosts`` and join them. rate: bytes per second. Raises TestbedError.
 
     switched: every host has a link of its own, full duplex, to one switch.
     shared: all hosts share one link of the rate, in both directions together, as on a bus or a radio channel; only
@@ -94,7 +104,8 @@ def plug_in(head: str, port: str, namespace: str, mtu: int):
 def make_namespace(name: str):
     command("ip", "netns", "add", name)
     command("ip", "-n", name, "link", "set", "lo", "up")
-    for key, value in SETTINGS.items():
+    settings = SETTINGS | ({"net.ipv6.conf.all.disable_ipv6": "1"} if Path("/proc/sys/net/ipv6").exists() else {})
+    for key, value in settings.items():
         command("ip", "netns", "exec", name, "sysctl", "-q", "-w", f"{key}={value}")
 
 
@@ -114,5 +125,8 @@ def counters(host: str) -> tuple[int, int]:
 
 
 def processes(namespace: str) -> list[int]:
-    """The numbers of the processes in a namespace."""
-    return [int(pid) for pid in command("ip", "netns", "pids", namespace).split()]
+    """The numbers of the processes in a namespace; none if it was left half-made."""
+    try:
+        return [int(pid) for pid in command("ip", "netns", "pids", namespace).split()]
+    except TestbedError:
+        return []

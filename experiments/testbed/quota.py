@@ -1,7 +1,6 @@
 """A share of the processor for each host: control groups, of version 1 or 2, whichever the machine has."""
 
 import time
-from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
@@ -21,8 +20,9 @@ def create(group: str, cores: float) -> Path:
     period = max(LEAST_US, round(QUOTA_US / cores))
     quota = round(cores * period)
     if version_2():
-        with suppress(OSError):  # if it is refused, cpu.max is not there below
-            (ROOT / "cgroup.subtree_control").write_text("+cpu")
+        controllers = ROOT / "cgroup.subtree_control"
+        if "cpu" not in controllers.read_text().split():
+            controllers.write_text("+cpu")
         folder.mkdir()
         (folder / "cpu.max").write_text(f"{quota} {period}")
     else:

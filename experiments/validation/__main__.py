@@ -10,7 +10,6 @@ off by more than 15 %. All-reduces by MPI itself cannot be simulated, and are le
 """
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -20,11 +19,11 @@ from typing import NamedTuple
 from tabulate import tabulate
 from tqdm import tqdm
 
-from experiments.batch import Training, train
-from experiments.bench.__main__ import ENVIRONMENT
+from experiments.batch import Training, reason, train
 from experiments.cache import Unfinished
+from experiments.environment import environment
 from experiments.scaling.__main__ import result
-from experiments.testbed.hosts import Testbed, TestbedError
+from experiments.testbed.hosts import Testbed, TestbedError, fair_part
 from grsgd import config
 from grsgd.algorithms import ALGORITHMS
 from grsgd.results import load_run
@@ -62,14 +61,16 @@ class Cell(NamedTuple):
 
 def calibrate(testbed: Testbed, topology: Path):
     """Write the file that `grsgd simulate --topology` reads. Raises Unfinished."""
-    words = ["-n", testbed.count, sys.executable, "-m", "grsgd", "calibrate", BASE, "--out", topology]
+    words = ["-n", testbed.count, sys.executable, "-m", "grsgd", "calibrate", BASE, "--steps", 100, "--out", topology]
+    command = testbed.mpiexec(words)
     try:
-        command = testbed.mpiexec(words)
-        done = subprocess.run(command, env=ENVIRONMENT | os.environ, timeout=TIMEOUT, capture_output=True)
+        done = subprocess.run(
+            command, env=environment(), timeout=TIMEOUT, capture_output=True, text=True, errors="replace", check=False
+        )
     except subprocess.TimeoutExpired:
         raise Unfinished(f"calibrate: no end within {TIMEOUT} s") from None
     if done.returncode:
-        raise Unfinished(f"calibrate: exit code {done.returncode}; it said: {done.stderr.decode()[-2000:]}")
+        raise Unfinished(f"calibrate: {reason(done.stderr)}")
 
 
 def seconds_per_step(run: Path) -> float:
@@ -114,7 +115,7 @@ def main() -> int:
     if options.rounds < 1:
         parser.error("--rounds is 1 or more")
     cells = [Cell(name, option) for name in names for option in VARIANTS.get(name, [""])]
-    cpu = options.cpu or min(len(os.sched_getaffinity(0)) / options.hosts, 1.0)
+    cpu = fair_part(max(options.hosts, 1)) if options.cpu is None else options.cpu
     rounds = []
     try:
         with (

@@ -173,11 +173,13 @@ class Network:
 
     def _weigh(self, ports):
         """Of flows that meet, the one that began first counts most."""
-        places = {}
-        for port in ports:
-            for place, flow in enumerate(port.flows):
-                places[flow] = max(place, places.get(flow, 0))
-        for flow, place in places.items():
+        flows = {flow: None for port in ports for flow in port.flows}
+        places = {
+            port: {flow: place for place, flow in enumerate(port.flows)}
+            for port in {port: None for flow in flows for port in flow.connection.ports}
+        }
+        for flow in flows:
+            place = max(places[port][flow] for port in flow.connection.ports)
             flow.weight = max(self.spec.seniority**place, LEAST_WEIGHT)
 
 

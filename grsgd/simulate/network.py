@@ -128,7 +128,7 @@ class NetworkSpec(Section):
     latency: Duration
     multicast: bool = Field(False, strict=True)
     eager_bytes: int = Field(EAGER_BYTES, ge=0, strict=True)
-    seniority: float = Field(1.0, gt=0, le=1)
+    seniority: float = Field(1.0, ge=0.1, le=1)
     link: tuple[Link, ...] = ()
     port: tuple[PortSpec, ...] = ()
     compute: ComputeSpec | None = None

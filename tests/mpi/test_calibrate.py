@@ -129,7 +129,8 @@ def test_mpiexec_that_fails(script, reason, tmp_path, monkeypatch):
 def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "library", lambda: "MPI")
     pairs = [Pair((0, 1), 10e-6, 1e9), Pair((1, 2), 11e-6, 0.5e9), Pair((2, 3), 30e-6, 1.1e9), Pair((3, 0), 10e-6, 3e9)]
-    measured = Calibration(pairs, [(0.01, 0.1), (0.011, 0.1), (0.019, 0.1), (0.01, 0.1)], ["a", "a", "b", "b"], False)
+    compute = [(0.01, 0.1), (0.011, 0.1), (0.019, 0.1), (0.01, 0.1)]
+    measured = Calibration(pairs, compute, ["a", "a", "b", "b"], crowded=False, seniority=0.8)
     (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
     spec = network(None, str(tmp_path / "network.toml"))
     assert spec.bandwidth == pytest.approx(1.05e9) and spec.latency == pytest.approx(10.5e-6)
@@ -146,3 +147,4 @@ def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
             assert spec.link_latency(source, dest) == pytest.approx(pair.latency, rel=0.2)
     assert spec.compute.slowdown == {2: pytest.approx(0.019 / 0.0105, rel=1e-2)}
     assert spec.compute.median == pytest.approx(0.0105)
+    assert spec.seniority == 0.8

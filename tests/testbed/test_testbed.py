@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from experiments.batch import Training, train
-from experiments.bench.__main__ import ENVIRONMENT
 from experiments.cache import Unfinished
+from experiments.environment import environment
 from experiments.testbed import hosts, links, quota
 from experiments.testbed.hosts import STATE, Testbed, TestbedError
 from grsgd.results import load_run
+from grsgd.simulate.network import network
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -70,7 +71,7 @@ def testbed(machine):
 def output(command: list, seconds: float = 100) -> str:
     """What a command prints; it must succeed."""
     done = subprocess.run(
-        command, env=ENVIRONMENT | os.environ, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+        command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
     )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -80,7 +81,7 @@ def start(*words) -> subprocess.Popen:
     """``python -m experiments.testbed words`` in a process group of its own, as from a terminal."""
     return subprocess.Popen(
         [sys.executable, "-m", "experiments.testbed", *map(str, words)],
-        env=ENVIRONMENT | os.environ,
+        env=environment(),
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -155,6 +156,16 @@ def test_on_a_shared_medium_all_hosts_have_one_rate(machine):
 def test_jumbo_frames_are_not_needed(machine):
     with Testbed(hosts=2, rate="100mbit", mtu=1500) as testbed:
         assert 0.75 <= shares_of_the_wire(testbed, [4 * MIB], links=2)[4 * MIB] < 0.96
+
+
+def test_calibrating_finds_the_rate(testbed, tmp_path):
+    (tmp_path / "run.toml").write_text(RUN)
+    words = ["-m", "grsgd", "calibrate", tmp_path / "run.toml", "--out", tmp_path / "network.toml"]
+    output(testbed.mpiexec(["-n", 4, sys.executable, *words]))
+    spec = network(None, str(tmp_path / "network.toml"))
+    assert 0.85 < spec.bandwidth / BYTES_PER_SECOND < 1.02
+    assert 0.5 < spec.seniority <= 1
+    assert spec.latency < 2e-3
 
 
 # ---- the processor

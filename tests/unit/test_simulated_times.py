@@ -12,7 +12,7 @@ from grsgd.comm.allreduce import ALLREDUCE, broadcast, halving_doubling_allreduc
 from grsgd.comm.exchange import neighbour_exchange
 from grsgd.comm.pollables import Delay
 from grsgd.phantom import Phantom
-from grsgd.simulate.flows import Connection, Flow, Port, max_min_fair
+from grsgd.simulate.flows import LEAST_WEIGHT, Connection, Flow, Port, max_min_fair
 
 B = 125e6
 L = 50e-6
@@ -169,6 +169,22 @@ def test_two_flows_share_a_port(pairs):
     assert arrivals(switch(3), (a, b, 2000), (c, d, 2000, 1.0)) == pytest.approx([3, 4])
 
 
+@pytest.mark.parametrize("pairs", [[(0, 2), (1, 2)], [(2, 0), (2, 1)]], ids=["in", "out"])
+def test_the_flow_that_began_first_gets_more(pairs):
+    """Two thirds and a third with a seniority of 1/2; then the second one is the first."""
+    (a, b), (c, d) = pairs
+    messages = (a, b, 2000), (c, d, 2000, 1.0), (c, d, 100, 3.9)
+    assert arrivals(switch(3, seniority=0.5), *messages) == pytest.approx([2.5, 4, 4.1])
+    shared = switch(3, seniority=0.5, medium="shared")
+    assert arrivals(shared, *messages[:2]) == pytest.approx([2.5, 4])
+
+
+def test_seniority_at_two_ports():
+    """A flow's place is the worst of those it has at its ports. The way 0 to 3 is the first at both of its ports."""
+    messages = (0, 3, 6000), (0, 2, 3000), (1, 3, 3000)
+    assert arrivals(switch(4, seniority=0.5), *messages) == pytest.approx([9, 9, 9])
+
+
 def test_ways_in_and_out_are_apart():
     assert arrivals(switch(3), (0, 1, 2000), (1, 0, 2000)) == pytest.approx([2, 2])
     assert arrivals(switch(3), (0, 1, 2000), (1, 2, 2000)) == pytest.approx([2, 2])
@@ -274,13 +290,15 @@ def test_no_port_carries_more_than_it_can(messages, medium):
 
 @st.composite
 def shared_ports(draw):
-    """Ports, and flows that each take some of them and may have a limit of their own."""
+    """Ports, and flows that each take some of them and may have a limit and a weight of their own."""
+    weights = st.just(1.0) if draw(st.booleans()) else st.sampled_from([1.0, 0.8, 0.64, LEAST_WEIGHT])
     capacities = st.floats(1e-3, 1e9) | st.sampled_from([1.0, 3.0, math.inf])
     ports = [Port(draw(capacities)) for _ in range(draw(st.integers(1, 6)))]
     flows = []
     for _ in range(draw(st.integers(1, 12))):
         chosen = draw(st.lists(st.sampled_from(ports), min_size=1, max_size=3, unique=True))
         flow = Flow(None, Connection(tuple(chosen), draw(capacities), []), 1, None)
+        flow.weight = draw(weights)
         flows.append(flow)
         for port in chosen:
             port.flows[flow] = None
@@ -291,7 +309,7 @@ def shared_ports(draw):
 @given(shared_ports())
 def test_rates_are_max_min_fair(drawn):
     """No port carries more than it can, and every flow has a bottleneck: its own limit, or a full port at which no
-    other flow gets more. This is equivalent to max-min fairness (Bertsekas, Gallager 1992)."""
+    other flow gets more for its weight. This is equivalent to max-min fairness (Bertsekas, Gallager 1992)."""
     flows, ports = drawn
     rates = max_min_fair(flows, ports)
     assert set(rates) == set(flows)
@@ -308,7 +326,8 @@ def test_rates_are_max_min_fair(drawn):
         bottlenecks = [
             port
             for port in connection.ports
-            if full(port) and max(rates[other] for other in port.flows) <= rate * (1 + 1e-9)
+            if full(port)
+            and max(rates[other] / other.weight for other in port.flows) <= rate / flow.weight * (1 + 1e-9)
         ]
         assert bottlenecks or rate >= connection.limit * (1 - 1e-9)
 
