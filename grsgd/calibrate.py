@@ -35,7 +35,7 @@ ROUNDS = {8: 1000, LARGE_BYTES: 30}
 """Round trips by size of the message, at most; fewer if they take longer than `SECONDS` together."""
 SECONDS = 0.5
 FEWEST = 5
-SHARED_BYTES, SHARED_ROUNDS = 1024 * 1024, 9
+SHARED_BYTES, SHARED_ROUNDS = 1024 * 1024, 15
 """Of the messages that show how two share a port."""
 STARTS_AGAIN_SECONDS = 120.0
 """How long two more ranks may take to start and to measure."""
