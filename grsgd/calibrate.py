@@ -171,37 +171,61 @@ def answer(comm, other: int, nbytes: int):
         yield comm.Isend(outgoing, other, TAG)
 
 
-def measure_seniority(comm, dest: int, early: int, late: int):
-    """Schedule: how evenly two messages share the way to rank ``dest``, of which that of ``late`` begins when half of
-    that of ``early`` is there. On ``dest`` a number from 0.1 to 1, the median of several, elsewhere nothing.
+def measure_seniority(comm, hub: int, early: int, late: int):
+    """Schedule: how evenly two messages share the way to ``hub``, and the way from it, when that of ``late`` begins as
+    half of that of ``early`` is there. On ``hub`` a number from 0.1 to 1, the mean of both medians, elsewhere nothing.
 
     Alone, a message takes S. The first of two then ends after S/2 + (1 + seniority) S/2.
     """
-    rank, word = comm.rank, np.zeros(1)
     message, other = np.zeros(SHARED_BYTES, np.uint8), np.zeros(SHARED_BYTES, np.uint8)
+    word = np.zeros(1)
     found = []
-    for _ in range(SHARED_ROUNDS):
-        if rank == dest:
-            begin = time.perf_counter()
-            receiving = comm.Irecv(message, early, TAG)
-            yield comm.Isend(word, early, TAG)
-            yield receiving
-            word[0] = alone = time.perf_counter() - begin
-            begin = time.perf_counter()
-            receiving, later = comm.Irecv(message, early, TAG), comm.Irecv(other, late, TAG)
-            yield comm.Isend(word, early, TAG), comm.Isend(word, late, TAG)
-            yield receiving
-            found.append(2 * (time.perf_counter() - begin) / alone - 2)
-            yield later
-        elif rank == early:
-            for _ in range(2):
-                yield comm.Irecv(word, dest, TAG)
-                yield comm.Isend(message, dest, TAG)
-        elif rank == late:
-            yield comm.Irecv(word, dest, TAG)
-            yield Delay(word[0] / 2)
-            yield comm.Isend(message, dest, TAG)
-    return min(max(statistics.median(found), 0.1), 1.0) if found else None
+    for outwards in (False, True):
+        ratios = []
+        for _ in range(SHARED_ROUNDS):
+            if comm.rank == hub:
+                alone = yield from seconds_of_first(comm, outwards, early, None, (message, other), 0.0)
+                first = yield from seconds_of_first(comm, outwards, early, late, (message, other), alone / 2)
+                ratios.append(2 * first / alone - 2)
+            elif comm.rank == early:
+                yield from take_part(comm, outwards, hub, message, word)
+                yield from take_part(comm, outwards, hub, message, word)
+            elif comm.rank == late:
+                yield from take_part(comm, outwards, hub, message, word)
+        if ratios:
+            found.append(min(max(statistics.median(ratios), 0.1), 1.0))
+    return statistics.mean(found) if found else None
+
+
+def seconds_of_first(comm, outwards: bool, early: int, late: int | None, buffers, wait: float):
+    """Schedule: seconds until a message to or from ``early`` is there, if ``wait`` seconds after it one to or from
+    ``late`` begins."""
+    now, later, answers = np.zeros(1), np.full(1, wait), (np.zeros(1), np.zeros(1))
+    begin = time.perf_counter()
+    if outwards:
+        first, sending = comm.Irecv(answers[0], early, TAG), [comm.Isend(buffers[0], early, TAG)]
+        if late is not None:
+            yield Delay(wait)
+            sending += [comm.Isend(buffers[1], late, TAG), comm.Irecv(answers[1], late, TAG)]
+    else:
+        first, sending = comm.Irecv(buffers[0], early, TAG), [comm.Isend(now, early, TAG)]
+        if late is not None:
+            sending += [comm.Irecv(buffers[1], late, TAG), comm.Isend(later, late, TAG)]
+    yield first
+    seconds = time.perf_counter() - begin
+    yield sending
+    return seconds
+
+
+def take_part(comm, outwards: bool, hub: int, message, word):
+    """Schedule: what ``hub`` measures, at the other end."""
+    if outwards:
+        yield comm.Irecv(message, hub, TAG)
+        yield comm.Isend(word, hub, TAG)
+    else:
+        yield comm.Irecv(word, hub, TAG)
+        yield Delay(float(word[0]))
+        yield comm.Isend(message, hub, TAG)
 
 
 def find_mpiexec() -> str:
