@@ -19,7 +19,9 @@ PATIENCE = 20.0
 def main() -> int:
     options, arguments = parse(sys.argv[1:])
     try:
-        with Testbed(options.hosts, options.rate, options.cpu, dict(options.slow), options.medium) as testbed:
+        with Testbed(
+            options.hosts, options.rate, options.cpu, dict(options.slow), options.medium, delay=options.delay
+        ) as testbed:
             before = testbed.counters()
             code = run(testbed.mpiexec(arguments))
             show(testbed, testbed.counters() - before)
@@ -55,6 +57,9 @@ def parse(words: list[str]):
         choices=get_args(Medium),
         default="switched",
         help="each host has a link of its own to a switch (default), or all share one",
+    )
+    parser.add_argument(
+        "--delay", default="0s", help="of everything that leaves a host, such as 2ms; needs a kernel with netem"
     )
     cut = words.index("--") if "--" in words else len(words)
     options, arguments = parser.parse_args(words[:cut]), words[cut + 1 :]

@@ -21,7 +21,7 @@ from experiments.testbed.links import TestbedError
 from grsgd import calibrate
 from grsgd.comm.driver import available_cores
 from grsgd.config import ConfigError
-from grsgd.simulate.network import as_rate
+from grsgd.simulate.network import as_duration, as_rate, duration
 from grsgd.simulate.network import rate as bytes_per_second
 
 STATE = Path("/run/grsgd-testbed")
@@ -44,6 +44,7 @@ class Testbed:
     cpu: cores of each host, may be a fraction; None: no limit.
     slow: by host, the factor by which its share is less than ``cpu``; without ``cpu`` that of a fair part of the cores.
     medium: ``"switched"`` or ``"shared"``, see `links.connect`. mtu: bytes of the largest packet.
+    delay: of everything that leaves a host, such as ``"2ms"``; needs a kernel with `netem`.
 
     A context manager; SIGTERM and SIGHUP leave it, too, unless the program deals with them. Hosts are named after the
     testbed, ``tb0-0``, ``tb0-1``, ...; `head`, where launchers run, has neither quota nor limiter. Raises TestbedError.
@@ -59,13 +60,14 @@ class Testbed:
         slow: Mapping[int, float] | None = None,
         medium: links.Medium = "switched",
         mtu: int = links.MTU,
+        delay: str = "0s",
     ):
         slow = slow or {}
         self.count, self.medium, self.mtu = hosts, medium, mtu
         if not 1 <= hosts <= links.MOST_HOSTS:
             raise TestbedError(f"hosts = {hosts}; allowed: 1 to {links.MOST_HOSTS}")
         try:
-            self.rate = bytes_per_second(rate)
+            self.rate, self.delay = bytes_per_second(rate), duration(delay)
         except ValueError as error:
             raise TestbedError(str(error)) from None
         if wrong := [host for host in slow if not 0 <= host < hosts]:
@@ -94,7 +96,7 @@ class Testbed:
         self.head = f"{self.name}-head"
         try:
             self._write_hosts_file()
-            links.connect(self.head, self.hosts, self.rate, self.medium, self.mtu)
+            links.connect(self.head, self.hosts, self.rate, self.medium, self.mtu, self.delay)
             for index, cores in self.cpu.items():
                 host = self.hosts[index]
                 (self.folder / f"{host}.procs").symlink_to(quota.create(f"grsgd-{host}", cores))
@@ -107,7 +109,8 @@ class Testbed:
         return self
 
     def __str__(self):
-        return f"{self.name}: {self.count} hosts, {self.medium}, {as_rate(self.rate)}/s"
+        late = f", {as_duration(self.delay)} late" if self.delay else ""
+        return f"{self.name}: {self.count} hosts, {self.medium}, {as_rate(self.rate)}/s{late}"
 
     def __exit__(self, *exception):
         try:

@@ -58,8 +58,9 @@ def address(index: int) -> str:
     return f"{NETWORK}.{index + 1}"
 
 
-def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int):
-    """Make the namespaces ``head`` and ``hosts`` and join them. rate: bytes per second. Raises TestbedError.
+def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int, delay: float):
+    """Make the namespaces ``head`` and ``hosts`` and join them. rate: bytes per second; delay: seconds that everything
+    takes longer which leaves a host. Raises TestbedError.
 
     switched: every host has a link of its own, full duplex, to one switch.
     shared: all hosts share one link of the rate, in both directions together, as on a bus or a radio channel; only
@@ -73,7 +74,7 @@ def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int):
         make_namespace(host)
         plug_in(head, f"port{index}", host, mtu)
         command("ip", "-n", host, "link", "set", "eth0", "gso_max_size", FRAMES_AT_ONCE * mtu)
-        limit(host, "eth0", rate, mtu)
+        limit(host, "eth0", rate, mtu, delay)
         if medium == "switched":
             command("ip", "-n", host, "address", "add", f"{address(index)}/24", "dev", "eth0")
             limit(head, f"port{index}", rate, mtu)
@@ -109,12 +110,15 @@ def make_namespace(name: str):
         command("ip", "netns", "exec", name, "sysctl", "-q", "-w", f"{key}={value}")
 
 
-def limit(namespace: str, interface: str, rate: float, mtu: int):
-    """At most ``rate`` bytes per second leave through the interface."""
+def limit(namespace: str, interface: str, rate: float, mtu: int, delay: float = 0.0):
+    """At most ``rate`` bytes per second leave through the interface, each of them ``delay`` seconds late."""
     burst = max(rate * BURST_SECONDS, 2 * (mtu + 14))
     queue = max(rate * QUEUE_SECONDS, 32 * (mtu + 14))
     tbf = ("tbf", "rate", f"{rate * 8:.0f}bit", "burst", f"{burst:.0f}b", "limit", f"{queue:.0f}b")
-    command("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *tbf)
+    add = ("tc", "-n", namespace, "qdisc", "add", "dev", interface)
+    if delay:
+        command(*add, "root", "handle", "1:", "netem", "delay", f"{delay * 1e6:.0f}us", "limit", 1_000_000)
+    command(*add, *(("parent", "1:1") if delay else ("root",)), *tbf)
 
 
 def counters(host: str) -> tuple[int, int]:

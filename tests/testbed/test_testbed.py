@@ -158,6 +158,15 @@ def test_jumbo_frames_are_not_needed(machine):
         assert 0.75 <= shares_of_the_wire(testbed, [4 * MIB], links=2)[4 * MIB] < 0.96
 
 
+def test_a_delay_is_there_or_refused_in_one_line(machine):
+    try:
+        with Testbed(hosts=2, rate="100mbit", delay="20ms") as testbed:
+            seconds = 262144 / BYTES_PER_SECOND / shares_of_the_wire(testbed, [262144], links=2)[262144]
+            assert 0.04 < seconds < 0.25  # two messages, one after the other
+    except TestbedError as error:
+        assert "netem" in str(error) and "\n" not in str(error)
+
+
 def test_calibrating_finds_the_rate(testbed, tmp_path):
     (tmp_path / "run.toml").write_text(RUN)
     words = ["-m", "grsgd", "calibrate", tmp_path / "run.toml", "--out", tmp_path / "network.toml"]
