@@ -1,8 +1,6 @@
-"""On every rank: how fast a ring all-reduce is. Prints JSON: the median of its seconds by size in bytes."""
+"""On every rank: how fast a ring all-reduce is. Prints JSON: the mean of its seconds by size in bytes."""
 
-import itertools
 import json
-import statistics
 import sys
 import time
 
@@ -16,7 +14,7 @@ mpi = launch.world()
 launch.abort_on_error(mpi)
 driver = launch.driver(mpi, timeout=60, progress="inline")
 comm = Communicator(mpi.Dup())
-medians = {}
+means = {}
 for size in map(int, sys.argv[1:]):
     x = np.zeros(size // 4, np.float32)
     launch.meet(mpi)
@@ -24,6 +22,6 @@ for size in map(int, sys.argv[1:]):
     for _ in range(8):  # one directly after the other: none ends before all ranks have begun it
         driver.run(ring_allreduce(comm, x))
         ends.append(time.perf_counter())
-    medians[size] = statistics.median(end - begin for begin, end in itertools.pairwise(ends))
+    means[size] = (ends[-1] - ends[0]) / (len(ends) - 1)
 if mpi.rank == 0:
-    print(json.dumps(medians))
+    print(json.dumps(means))

@@ -137,7 +137,7 @@ def test_counted_payload_is_what_the_interfaces_count(testbed, runs, what):
 def shares_of_the_wire(testbed, sizes, links: int) -> dict[int, float]:
     """How much of ``links`` links of 100 Mbit/s a ring all-reduce fills, by size of the array in bytes."""
     command = testbed.mpiexec(["-n", testbed.count, sys.executable, HERE / "ring.py", *sizes])
-    seconds = {int(size): median for size, median in json.loads(output(command)).items()}
+    seconds = {int(size): mean for size, mean in json.loads(output(command)).items()}
     return {size: 2 * (testbed.count - 1) * size / links / BYTES_PER_SECOND / seconds[size] for size in sizes}
 
 
