@@ -49,7 +49,7 @@ table-strategies: $(VENV)/ready  ## strategies of a parameter server with and wi
 test-testbed: $(VENV)/ready  ## hosts, links and a Slurm cluster on this machine; root, else skipped with the reason
 	$(BIN)/python -m pytest tests/testbed
 
-validate-simulator: $(VENV)/ready  ## simulated times against those on a testbed, of every algorithm; root; five minutes
+validate-simulator: $(VENV)/ready  ## simulated times against those on a testbed, of every algorithm; root; ten minutes
 	$(BIN)/python -m experiments.validation
 
 test-gpu: $(VENV)/ready  ## tests that need a GPU; skipped with the reason where there is none

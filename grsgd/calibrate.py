@@ -188,8 +188,8 @@ def measure_seniority(comm, hub: int, early: int, late: int):
                 first = yield from seconds_of_first(comm, outwards, early, late, (message, other), alone / 2)
                 ratios.append(2 * first / alone - 2)
             elif comm.rank == early:
-                yield from take_part(comm, outwards, hub, message, word)
-                yield from take_part(comm, outwards, hub, message, word)
+                for _ in range(2):
+                    yield from take_part(comm, outwards, hub, message, word)
             elif comm.rank == late:
                 yield from take_part(comm, outwards, hub, message, word)
         if ratios:

@@ -29,7 +29,6 @@ STATE = Path("/run/grsgd-testbed")
 NAMESPACES = Path("/run/netns")
 ENTER = Path(__file__).with_name("enter.sh")
 TOOLS = ("ip", "tc", "nsenter", "unshare", "sysctl", "hostname")
-
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 EAGER_BYTES = 4 * 1024 * 1024
@@ -83,7 +82,6 @@ class Testbed:
 
     def __enter__(self):
         check_machine()
-        self._handlers = exit_on_signals()
         with only_one():
             for stale in filter(owned_by_nobody, testbeds()):
                 remove(stale)
@@ -92,6 +90,7 @@ class Testbed:
             self.folder.mkdir()
             self._lock = open(self.folder / "lock", "w")  # noqa: SIM115, closed by __exit__
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._handlers = exit_on_signals()
         self.hosts = [f"{self.name}-{index}" for index in range(self.count)]
         self.head = f"{self.name}-head"
         try:

@@ -27,8 +27,6 @@ SETTINGS = {
     "net.ipv4.tcp_limit_output_bytes": "65536",  # see FRAMES_AT_ONCE
     "net.ipv4.tcp_slow_start_after_idle": "0",  # computing between two messages is not a reason to forget the rate
 }
-
-
 COMMAND_SECONDS = 30
 
 
