@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import os.path
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -180,16 +181,69 @@ class Config(Section):
 
 
 def load(path: str | Path, overrides: list[str] = ()) -> Config:
-    """Read a TOML file and apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``; raises ConfigError."""
+    """Read a TOML file and apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``; raises ConfigError.
+
+    What the file does not have is taken from the file that its key ``base`` names, if it has one.
+    """
+    content = read(Path(path))
+    for override in overrides:
+        apply(override, content)
+    return parse(content, str(path))
+
+
+def read(path: Path, heirs: tuple[str, ...] = ()) -> dict:
+    """The content of a TOML file, merged into that of its base; raises ConfigError.
+
+    ``heirs``: real paths of the files that are based on this one.
+    """
     try:
-        content = tomllib.loads(Path(path).read_text())
+        content = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    for override in overrides:
-        apply(override, content)
-    return parse(content, str(path))
+    if "base" not in content:
+        return content
+    name = content.pop("base")
+    where = f"{path}: base = {name!r}"
+    if not isinstance(name, str):
+        raise ConfigError(f"{where}: expected the path of another configuration file")
+    base = path.parent / name
+    heirs = (*heirs, os.path.realpath(path))
+    if os.path.realpath(base) in heirs:
+        raise ConfigError(f"{where}: {base} is itself based on {path}")
+    try:
+        return inherit(read(base, heirs), content)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def inherit(base: dict, own: dict) -> dict:
+    """``own`` content of a configuration, and from ``base`` what it lacks."""
+    base = dict(base)
+    for section in ("algorithm", "model"):  # whose further keys mean something to one name only
+        name = table(own, section).get("name")
+        if name is not None and name != table(base, section).get("name"):
+            base.pop(section, None)
+    if not table(own, "train").keys().isdisjoint(ENDS):  # to give one end is to mean that one
+        base["train"] = {key: value for key, value in table(base, "train").items() if key not in ENDS}
+    return merge(base, own)
+
+
+def merge(base: dict, own: dict) -> dict:
+    """Both; where both have a key, tables are merged and any other value is ``own``'s."""
+    both = {
+        key: merge(base[key], value)
+        for key, value in own.items()
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+    }
+    return base | own | both
+
+
+def table(content: dict, name: str) -> dict:
+    """A section, empty if it is missing or, by mistake, a plain value."""
+    section = content.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def parse(content: dict, where: str = "config") -> Config:

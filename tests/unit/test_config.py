@@ -233,6 +233,111 @@ def test_apply_makes_missing_sections():
     assert content == {"a": {"b": {"c": 1}}}
 
 
+# ---- a base
+
+
+def based(file, own, base=FULL, overrides=()):
+    file(base, "base.toml")
+    return load(file('base = "base.toml"\n' + own), overrides)
+
+
+def test_a_file_may_have_no_more_than_a_base(file):
+    assert based(file, "") == load(file(FULL))
+
+
+@pytest.mark.parametrize(
+    "own, value",
+    [
+        ("seed = 8", lambda c: c.seed == 8 and c.device == "cpu"),
+        ("[algorithm]\nH = 9", lambda c: (c.algorithm_options.H, c.algorithm_options.policy) == (9, "alt")),
+        ('[algorithm]\nname = "grsgd"\nH = 9', lambda c: c.algorithm_options.policy == "alt"),
+        ('[algorithm]\nname = "dpsgd"', lambda c: (c.algorithm.name, c.algorithm.options) == ("dpsgd", {})),
+        ('[model]\nname = "mlp"', lambda c: c.model.options == {"hidden": [32, 16]}),
+        ('[model]\nname = "cnn"', lambda c: (c.model.name, c.model.options) == ("cnn", {})),
+        ("[model]\nhidden = [8]", lambda c: c.model.options == {"hidden": [8]}),
+        ('[data]\nname = "digits"', lambda c: c.data.batch_size == 8 and c.data.options == {"size": 64}),
+        ('[optimizer]\nname = "adam"', lambda c: c.optimizer.lr == 0.01 and c.optimizer.options["betas"] == [0.8, 0.9]),
+        ('[schedule]\nname = "cosine"', lambda c: (c.schedule.name, c.schedule.warmup) == ("cosine", 0.5)),
+        ("[train]\nsnapshots = 6", lambda c: (c.train.samples, c.train.snapshots) == (1000, 6)),
+        ("[train]\nepochs = 2", lambda c: (c.train.epochs, c.train.samples, c.train.snapshots) == (2.0, None, 5)),
+        ("[stragglers.slowdown]\n2 = 3", lambda c: c.stragglers.slowdown == {1: 2.0, 2: 3.0}),
+        ("[stragglers.tail.0]\nseconds = 4", lambda c: c.stragglers.tail[0].probability == 0.1),
+    ],
+)
+def test_own_keys_replace_those_of_the_base(file, own, value):
+    config = based(file, own)
+    assert value(config)
+    assert load(file(config.toml(), "again.toml")).toml() == config.toml()
+    assert "base" not in config.toml()
+
+
+def test_sections_that_only_one_file_has(file):
+    data = '[data]\nname = "digits"\n'
+    config = based(file, '[schedule]\nname = "step"\n' + data, MINIMAL.replace(data, ""))
+    assert (config.schedule.name, config.data.name, config.model.name) == ("step", "digits", "mlp")
+
+
+def test_overrides_come_after_the_base(file):
+    config = based(file, "seed = 8\n[train]\nepochs = 2", overrides=["seed=9", "train.steps=4", "algorithm.H=5"])
+    assert (config.seed, config.train.steps, config.train.epochs, config.algorithm_options.H) == (9, 4, None, 5)
+
+
+def test_a_base_of_a_base_lies_relative_to_the_file_that_names_it(file, tmp_path, monkeypatch):
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    file(MINIMAL, "first.toml")
+    file('base = "../first.toml"\nseed = 1\ndevice = "cpu"', "deeper/second.toml")
+    path = file('base = "deeper/second.toml"\nseed = 2')
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    config = load(path)
+    assert (config.seed, config.device, config.train.epochs) == (2, "cpu", 1.0)
+    assert load(file(f"base = '{path}'", "elsewhere/third.toml")) == config
+
+
+def test_two_ends_are_still_refused(file):
+    message = refusal(file, content=f"base = '{file(MINIMAL, 'base.toml')}'\n[train]\nsteps = 1\nseconds = 2")
+    assert "train: give exactly one of epochs, steps, samples and seconds; found steps and seconds" in message
+
+
+def test_mistakes_in_a_base_are_told_of_the_file_given(file):
+    file(MINIMAL + "epoch = 3", "base.toml")
+    message = refusal(file, content='base = "base.toml"\nsed = 3')
+    assert message.startswith(f"{file('', 'run.toml')}: ")
+    assert "train.epoch: unknown key" in message and "sed: unknown key" in message
+
+
+@pytest.mark.parametrize("base, reason", [("seed = ", "not valid TOML: "), (None, "No such file or directory")])
+def test_a_base_that_cannot_be_read(file, tmp_path, base, reason):
+    if base:
+        file(base, "base.toml")
+    message = refusal(file, content='base = "base.toml"')
+    assert message.startswith(f"{tmp_path / 'run.toml'}: base = 'base.toml': {tmp_path / 'base.toml'}: {reason}")
+
+
+@pytest.mark.parametrize("value", ["3", "true", '["base.toml"]'])
+def test_a_base_is_a_path(file, value):
+    assert ": expected the path of another configuration file" in refusal(file, content=f"base = {value}")
+
+
+@pytest.mark.parametrize("other", ["run.toml", "./run.toml", "base.toml"])
+def test_bases_in_a_circle(file, tmp_path, other):
+    file(f'base = "{other}"', "base.toml")
+    message = refusal(file, content='base = "base.toml"')
+    name, heir = tmp_path / other, tmp_path / "base.toml"
+    assert message.endswith(f"{heir}: base = '{other}': {name} is itself based on {heir}")
+    assert message.startswith(f"{tmp_path / 'run.toml'}: ")
+
+
+def test_a_section_replaces_a_value(file):
+    section = '[model]\nname = "mlp"\n'
+    assert based(file, section, "model = 3\n" + MINIMAL.replace(section, "")).model.name == "mlp"
+
+
+def test_a_value_replaces_a_section(file):
+    with pytest.raises(ConfigError, match="run.toml: model = 3: "):
+        based(file, "model = 3")
+
+
 # ---- refusals
 
 
