@@ -52,6 +52,9 @@ class Data(Named):
     batch_size: int = Field(16, ge=1, description="samples per rank and step")
     alpha: PositiveFloat | None = Field(None, description="shards by label, Dirichlet(alpha); iid if not given")
     augment: bool = Field(False, description="random crops and flips of the training images")
+    only_classes: int | None = Field(None, ge=1, description="train and test on so many first classes; else on all")
+    only_train: int | None = Field(None, ge=1, description="so many training samples, evenly spaced; else all")
+    only_test: int | None = Field(None, ge=1, description="so many test samples, evenly spaced; else all")
     workers: int = Field(0, ge=0, description="processes per rank that decode images; 0: in the rank itself")
 
 

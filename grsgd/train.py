@@ -17,6 +17,7 @@ from grsgd.comm.control import Control, Stopped
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import ENDS, Config, ConfigError
 from grsgd.data import Dataset
+from grsgd.data.part import part_of
 from grsgd.data.shards import held_by, index_stream, shards
 from grsgd.evaluate import Quality, quality
 from grsgd.progress import FreeRunning, Lockstep, Progress
@@ -309,11 +310,13 @@ class Trainer:
 
 
 def load_data(config: Config) -> Dataset:
-    """The data of ``config``; raises ConfigError or DataError."""
+    """The data of ``config``, the part that it names; raises ConfigError or DataError."""
+    chosen = config.data
     try:
-        return data.load(config.data.name, config.data.dir, seed=config.seed, **config.data.options)
+        whole = data.load(chosen.name, chosen.dir, seed=config.seed, **chosen.options)
     except TypeError as error:
-        raise ConfigError(f"data {config.data.name}: {error}") from None
+        raise ConfigError(f"data {chosen.name}: {error}") from None
+    return part_of(whole, chosen.only_classes, chosen.only_train, chosen.only_test)
 
 
 def build_model(config: Config, dataset: Dataset, device: torch.device) -> torch.nn.Module:

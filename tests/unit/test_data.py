@@ -1,5 +1,6 @@
 """The data sets: what they hold, what their batches are, and that nothing wrong is let through."""
 
+import dataclasses
 import gzip
 import itertools
 import os
@@ -17,7 +18,9 @@ import torch
 from PIL import Image
 
 from grsgd.data import NAMES, DataError, base, bundled, cifar, idx, imagefolder, load, status
+from grsgd.data.part import PartSplit, part_of
 from grsgd.data.pixels import Normalise, crop_and_flip
+from grsgd.data.shards import shards
 
 
 @pytest.fixture(autouse=True)
@@ -465,6 +468,97 @@ def test_imagefolder_workers_change_nothing(folders):
         with pytest.raises(DataError, match=r"imagefolder: .*1\.png: broken image \(.*\)") as caught:
             list(split.batches([np.arange(24)], workers=workers))
         assert "\n" not in str(caught.value) and str(broken) in str(caught.value)
+
+
+# Parts
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic", "cifar-10", "imagefolder"])
+def test_part_of_every_kind_of_set(name, folders, cifar_binary):
+    whole = load(name, folders)
+    some = part_of(whole, 2, 3, 2)
+    assert (len(some.train), len(some.test), some.classes, some.shape) == (3, 2, 2, whole.shape)
+    assert some.train.labels.dtype == np.int64 and some.train.labels.max() < 2
+    members = np.flatnonzero(whole.train.labels < 2)
+    spaced = members[[0, len(members) // 3, 2 * len(members) // 3]]
+    (images, labels), (expected, _) = (
+        next(split.batches([index])) for split, index in ((some.train, np.arange(3)), (whole.train, spaced))
+    )
+    assert torch.equal(images, expected) and np.array_equal(labels, some.train.labels)
+
+
+def test_part_of_a_set_sorted_by_class_has_all_classes(folders):
+    some = part_of(load("imagefolder", folders, size=16), None, 6, None)
+    assert some.train.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert some.classes == 3 and len(some.test) == 12
+
+
+def test_part_without_limits_is_the_set_itself(tmp_path):
+    data = load("digits", tmp_path)
+    assert part_of(data, None, None, None) is data
+    everything = part_of(data, 10, 1437, 360)
+    assert everything.train.labels.tolist() == data.train.labels.tolist()
+    assert len(part_of(data, None, None, 1).test) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ((11, None, None), "data.only_classes = 11: there are 10 classes of mnist; allowed: 1 to 10"),
+        (
+            (3, 10, None),
+            "data.only_train = 10: there are 9 train samples of the first 3 classes of mnist; allowed: 1 to 9",
+        ),
+        ((3, 9, 7), "data.only_test = 7: there are 6 test samples of the first 3 classes of mnist; allowed: 1 to 6"),
+        (
+            (None, 31, 1),
+            "data.only_train = 31: there are 30 train samples of the first 10 classes of mnist; allowed: 1 to 30",
+        ),
+    ],
+)
+def test_part_larger_than_the_set(mnist, limits, message):
+    with pytest.raises(DataError) as caught:
+        part_of(load("mnist", mnist[0]), *limits)
+    assert str(caught.value) == message
+
+
+def test_part_without_a_test_sample(tmp_path):
+    data = load("digits", tmp_path)
+    lacking = dataclasses.replace(data, test=PartSplit(data.test, np.flatnonzero(data.test.labels > 1)))
+    with pytest.raises(
+        DataError, match="^data.only_classes = 2: there are no test samples of the first 2 classes of dig"
+    ):
+        part_of(lacking, 2, None, None)
+
+
+def test_part_reads_indices_lazily_and_passes_options_on(cifar_binary):
+    whole = load("cifar-10", cifar_binary)
+    some = part_of(whole, 5, 20, None)
+    members = np.flatnonzero(whole.train.labels < 5)[np.arange(20) * 50 // 20]
+    index = [np.array([k, 19 - k]) for k in range(8)]
+    options = dict(augment=True, seed=(3, 1), workers=0)
+    images = [batch[0] for batch in whole.train.batches((members[i] for i in index), **options)]
+    again = some.train.batches(itertools.cycle(index), **options)
+    assert all(torch.equal(next(again)[0], image) for image in images)
+    again.close()
+    assert torch.equal(next(some.train.batches(index[5:], start=5, **options))[0], images[5])
+    with pytest.raises(DataError, match="augment is on"):
+        part_of(load("digits", cifar_binary), 5, None, None).train.batches([], augment=True)
+
+
+def test_part_of_images_decoded_by_workers(folders):
+    some = part_of(load("imagefolder", folders, size=16), 2, 5, None).train
+    index = [np.array([k % 5, (3 * k) % 5]) for k in range(4)]
+    alone, helped = (list(some.batches(index, augment=True, workers=workers)) for workers in (0, 2))
+    for one, other in zip(alone, helped, strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("alpha", [None, 0.5])
+def test_part_in_shards(tmp_path, alpha):
+    some = part_of(load("digits", tmp_path), 4, 200, None).train
+    parts = shards(some.labels, 4, alpha=alpha)
+    assert sorted(np.concatenate(parts)) == list(range(200))
 
 
 class Die:

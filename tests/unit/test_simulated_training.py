@@ -17,6 +17,7 @@ from simulated import letters, letters_under_way, network_of, seeded
 import grsgd
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import ConfigError, parse
+from grsgd.data import DataError
 from grsgd.results import load_run
 from grsgd.simulate.run import LOSS_COLUMNS, Simulation, simulate
 
@@ -138,6 +139,19 @@ def test_algorithms_know_nothing_of_the_simulator():
                 strings = [part for part in body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
                 node.body = [part for part in body if part not in strings] or [ast.Pass()]
         assert "simulat" not in ast.unparse(tree).lower(), file
+
+
+def test_a_part_of_the_data(tmp_path):
+    """Sharded by label, too. The model has an output a class that is left."""
+    chosen = {"name": "synthetic", "samples": 100, "shape": [1, 4, 4], "classes": 4, "batch_size": 4, "alpha": 5.0}
+    limits = {"only_classes": 3, "only_train": 40, "only_test": 5}
+    simulate(config("dpsgd", data=chosen | limits), 2, network_of(**SLOW), tmp_path / "run.h5", CONSTANT)
+    run = load_run(tmp_path / "run.h5")
+    assert (run.attributes["train_samples"], run.attributes["parameters"]) == (40, 3 * 16 + 3)
+    assert set(run.curve["test_accuracy"]) <= {k / 5 for k in range(6)}
+    assert "only_train = 40" in run.attributes["config"]
+    with pytest.raises(DataError, match="^data.only_test = 50: there are 20 test samples"):
+        simulation("dpsgd", 2, data=chosen | {"only_test": 50})
 
 
 # ---- repeatable

@@ -1,0 +1,51 @@
+"""A part of a data set: its first classes, and fewer samples of them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from grsgd.data.base import DataError, Dataset, Split
+
+
+def part_of(dataset: Dataset, classes: int | None, train: int | None, test: int | None) -> Dataset:
+    """The first `classes` classes of a data set, and of their samples `train` and `test`; None stands for all.
+
+    Raises DataError, which names the key of the configuration, if there are not so many, or no samples are left.
+    """
+    if classes is train is test is None:
+        return dataset
+    _check("only_classes", classes, dataset.classes, f"classes of {dataset.name}")
+    classes = classes or dataset.classes
+    splits = {}
+    for name, count in (("train", train), ("test", test)):
+        split = getattr(dataset, name)
+        members = np.flatnonzero(split.labels < classes)
+        what = f"{name} samples of the first {classes} classes of {dataset.name}"
+        if not len(members):
+            raise DataError(f"data.only_classes = {classes}: there are no {what}")
+        _check(f"only_{name}", count, len(members), what)
+        # Evenly spaced, because some sets are sorted by class.
+        splits[name] = PartSplit(split, members[np.arange(count) * len(members) // count] if count else members)
+    return replace(dataset, classes=classes, **splits)
+
+
+def _check(key: str, value: int | None, there: int, what: str) -> None:
+    if value is not None and value > there:
+        raise DataError(f"data.{key} = {value}: there are {there} {what}; allowed: 1 to {there}")
+
+
+class PartSplit:
+    """The samples of another split that have the numbers `chosen`, int64 [n]; a `Split`."""
+
+    def __init__(self, split: Split, chosen: np.ndarray):
+        self.labels = split.labels[chosen]
+        self._split, self._chosen = split, chosen
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self, indices: Iterable[np.ndarray], **options) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches as `Split.batches` says, with the same options."""
+        return self._split.batches((self._chosen[index] for index in indices), **options)
