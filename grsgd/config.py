@@ -103,6 +103,7 @@ class Train(Section):
     seconds: PositiveFloat | None = Field(None, description="end after so much time")
     target_accuracy: float | None = Field(None, gt=0, le=1, description="reports give the time to it")
     snapshots: int = Field(20, ge=1, description="points of the curve, evenly spread over the run")
+    evaluate_replicas: bool = Field(True, description="test single replicas too; else their average alone")
 
     @model_validator(mode="after")
     def one_end(self):

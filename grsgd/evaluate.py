@@ -1,5 +1,6 @@
 """Accuracy of single replicas and of their average, after training."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,8 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Quality:
-    """Test accuracy of the averaged model; lowest and highest of the single replicas; and the consensus distance
-    ``sqrt(mean_i |x_i - xbar|^2) / |xbar|`` of their parameters."""
+    """Test accuracy of the averaged model; lowest and highest of the single replicas, NaN if they were not evaluated;
+    and the consensus distance ``sqrt(mean_i |x_i - xbar|^2) / |xbar|`` of their parameters."""
 
     mean: float
     lowest: float
@@ -36,10 +37,13 @@ def correct(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -
     return count
 
 
-def quality(comm, replica: Replica, split: Split):
-    """Schedule, on all ranks at once: the `Quality` of the present replicas. Leaves their average in the replica."""
+def quality(comm, replica: Replica, split: Split, replicas: bool = True):
+    """Schedule, on all ranks at once: the `Quality` of the present replicas. Leaves their average in the replica.
+
+    ``replicas``: whether to evaluate single ones, each on all of ``split``; their average is evaluated by all together.
+    """
     everything = np.arange(len(split))
-    own = correct(replica.model, split, everything, replica.device) / len(split)
+    own = correct(replica.model, split, everything, replica.device) / len(split) if replicas else math.nan
     # The mean is taken of the differences to rank 0's model: then replicas that are equal have no distance at all.
     local, reference = replica.params.tensor.clone(), replica.params.like()
     reference.tensor.copy_(local)

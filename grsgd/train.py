@@ -297,16 +297,17 @@ class Trainer:
 
         ``comm`` is used for nothing else: after an early end, messages may be left on the others.
         """
+        replicas = self.config.train.evaluate_replicas
         final = self.algorithm.model().tensor.clone(), self.replica.buffers.tensor.clone()
         qualities: list[Quality] = []
         for mark in marks:
             self.snapshots.restore(mark)
             yield from self.algorithm.publish(comm)
-            qualities.append((yield from quality(comm, self.replica, self.data.test)))
+            qualities.append((yield from quality(comm, self.replica, self.data.test, replicas)))
         self.replica.params.tensor.copy_(final[0])
         self.replica.buffers.tensor.copy_(final[1])
         yield from self.algorithm.publish(comm)
-        return qualities, (yield from quality(comm, self.replica, self.data.test))
+        return qualities, (yield from quality(comm, self.replica, self.data.test, replicas))
 
 
 def load_data(config: Config) -> Dataset:

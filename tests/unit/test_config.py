@@ -400,6 +400,7 @@ def test_unknown_key(file, override, expected):
         ("train.target_accuracy=93", "train.target_accuracy = 93"),
         ("train.target_accuracy=0", "train.target_accuracy = 0"),
         ("train.snapshots=0", "train.snapshots = 0"),
+        ("train.evaluate_replicas=0", "train.evaluate_replicas = 0"),
         ("comm.progress=fast", "comm.progress = 'fast'"),
         ("comm.timeout=0", "comm.timeout = 0"),
         ("stragglers=3", "stragglers = 3"),

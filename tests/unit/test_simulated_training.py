@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from simulated import letters, letters_under_way, network_of, seeded
 
 import grsgd
+from grsgd import evaluate
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import ConfigError, parse
 from grsgd.data import DataError
+from grsgd.evaluate import correct
 from grsgd.results import load_run
 from grsgd.simulate.run import LOSS_COLUMNS, Simulation, simulate
 
@@ -152,6 +154,29 @@ def test_a_part_of_the_data(tmp_path):
     assert "only_train = 40" in run.attributes["config"]
     with pytest.raises(DataError, match="^data.only_test = 50: there are 20 test samples"):
         simulation("dpsgd", 2, data=chosen | {"only_test": 50})
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_single_replicas_need_not_be_evaluated(name, tmp_path, monkeypatch):
+    """Nothing else of the run file changes."""
+    evaluated = []
+
+    def counting(model, split, indices, device):
+        evaluated.append(len(indices))
+        return correct(model, split, indices, device)
+
+    monkeypatch.setattr(evaluate, "correct", counting)
+    for replicas in (True, False):
+        evaluated.clear()
+        chosen = config(name, train={"steps": 8, "snapshots": 4, "evaluate_replicas": replicas})
+        simulate(chosen, 3, network_of(**SLOW), tmp_path / f"{replicas}.h5", CONSTANT)
+        assert sum(evaluated) == (4 + 1) * (4 if replicas else 1) * 12  # 12 test samples, 4 snapshots and the end
+    all_evaluated, run = load_run(tmp_path / "True.h5"), load_run(tmp_path / "False.h5")
+    for column in ("test_accuracy_min", "test_accuracy_max"):
+        assert np.isnan(run.curve.pop(column)).all() and np.isfinite(all_evaluated.curve.pop(column)).all()
+    for column, values in run.curve.items():
+        np.testing.assert_array_equal(values, all_evaluated.curve[column], column)
+    assert run.attributes["final_test_accuracy"] == all_evaluated.attributes["final_test_accuracy"]
 
 
 # ---- repeatable
