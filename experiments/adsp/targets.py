@@ -1,0 +1,493 @@
+"""The figures of adsp (Wang, Zhu 2024): strategies of a parameter server under constant and random delays."""
+
+import math
+
+import numpy as np
+
+from experiments.reproduce.cell import CLOCK, EXPERIMENTS, SIMULATED
+from experiments.reproduce.compare import all_positive, extent
+from experiments.reproduce.draw import Panel
+from experiments.reproduce.lab import (
+    SOURCES,
+    Lab,
+    Page,
+    Scenario,
+    best_accuracy,
+    less,
+    middle,
+    percent,
+    saving,
+    seconds_to,
+    spread,
+)
+from experiments.reproduce.report import read_claims
+from experiments.reproduce.targets import target
+from grsgd.results import Run
+
+ALL = {"adsp": "adsp/adsp", "BSP": "adsp/bsp", "ASP": "adsp/asp", "SSP": "adsp/ssp", "DSSP": "adsp/dssp"}
+OURS, *OTHERS = ALL
+BOUNDED = ("SSP", "DSSP", "adsp")
+"""Those that bound by how much a worker may lead."""
+
+NONE, CONSTANT, RANDOM, BOTH = "equal workers", "one slow worker", "random delays", "both"
+DELAYS = (CONSTANT, RANDOM, BOTH)
+SLOW, FACTOR = 1, 4.0
+"""Which worker is slow all the time, and how many times."""
+PROBABILITY = 0.05
+"""Of a step of any worker to be delayed; the delay is distributed exponentially."""
+SHORT, LONG = ("tiny", "smoke"), {True: 0.25, False: 0.05}
+"""Seconds of a delay, on average, at the scales that are short and at others: some eight steps, of 30 ms on a testbed
+with a fifth of a core for each host, and of 6 ms for the batch of base.toml on a GPU."""
+
+THRESHOLDS, RATIO = (0, 1, 3, 6, 15), 5
+"""s, and smax / s, which is that of the defaults."""
+BUCKETS = {"0": (0, 0), "1-2": (1, 2), "3-5": (3, 5), "6+": (6, math.inf)}
+"""Of the staleness of gradients: first and last number of updates."""
+TOLERANCE = 0.02
+"""By which a number may fall and still counts as one that does not."""
+
+WORDS = (
+    f"One slow worker: worker {SLOW} computes {FACTOR:g} times longer. Random delays: every step of every worker takes "
+    f"longer with probability {PROBABILITY:g}, by {{:g}} s on average, exponentially distributed. n is the number of "
+    "workers; the server is one rank more. All strategies take the same step a sample, and train on alike shards."
+)
+ALIKE = "Workers have alike shards: late gradients cost little accuracy, and ASP, which never waits, gains."
+BEHIND = "Once the others lead by all they may, they step at the pace of the slow worker, as with BSP."
+
+
+@target("adsp-convergence-time", "Time to a fixed accuracy: adsp, BSP, ASP, SSP, DSSP")
+def convergence_time(lab, page):
+    """Simulated: all delays on `tuning_ranks` workers; random ones, and those that are measured, on other numbers of
+    workers with a single seed. Measured: on the fewest workers of the clock."""
+    times = {
+        (kind, source, n): {
+            name: lab.seconds(config, n, source, scenario(lab, kind, n), seeds=seeds) for name, config in ALL.items()
+        }
+        for kind, source, n, seeds in settings(lab)
+    }
+    decisive = {key: values for key, values in times.items() if key[1] == CLOCK or key[2] == workers(lab)}
+    page.figure(
+        "Time to the target accuracy; median and range of the seeds.",
+        [
+            Panel(
+                f"simulated, n = {workers(lab)}",
+                "delays",
+                "time to accuracy [s]",
+                bars={name: {k: times[k, SIMULATED, workers(lab)][name] for k in (NONE, *DELAYS)} for name in ALL},
+            ),
+            Panel(
+                f"measured, n = {measured_on(lab)}",
+                "delays",
+                "time to accuracy [s]",
+                bars={name: {k: times[k, CLOCK, measured_on(lab)][name] for k in (CONSTANT, RANDOM)} for name in ALL},
+            ),
+            Panel(
+                "simulated, random delays",
+                "workers n",
+                "time to accuracy [s]",
+                lines={name: {n: times[RANDOM, SIMULATED, n][name] for n in numbers(lab)} for name in ALL},
+                logx=True,
+            ),
+        ],
+    )
+    page.table(
+        "Seconds to the target accuracy: median (range) of the seeds.",
+        ["delays", "time", *ALL],
+        [[kind, f"{SOURCES[source]}, n = {n}", *map(spread, t.values())] for (kind, source, n), t in times.items()],
+    )
+    page.table(
+        "How much less or more time adsp takes than each other strategy, by medians.",
+        ["delays", "time", *OTHERS],
+        [
+            [kind, f"{SOURCES[source]}, n = {n}", *(percent(saving(t[OURS], t[other])) for other in OTHERS)]
+            for (kind, source, n), t in times.items()
+        ],
+    )
+    savings = {
+        (kind, other): [saving(t[OURS], t[other]) for (k, _, _), t in decisive.items() if k == kind]
+        for kind in (NONE, *DELAYS)
+        for other in OTHERS
+    }
+    least = claim("adsp-time")["low"]
+    page.finding(
+        "adsp-time",
+        "; ".join(
+            f"{kind}: " + ", ".join(f"{extent(savings[kind, other])} than {other}" for other in OTHERS)
+            for kind in (NONE, *DELAYS)
+        ),
+        f"time to accuracy, simulated with n = {workers(lab)} and measured with n = {measured_on(lab)}; a condition "
+        f"counts if all of these are at least {least:g} % less",
+        {
+            f"{kind}, against {other}": all_positive(value - least for value in values)
+            for (kind, other), values in savings.items()
+        },
+        f"{ALIKE} Equal workers leave nothing to adapt to. With one slow worker: {BEHIND[0].lower()}{BEHIND[1:]}",
+    )
+    note(lab, page)
+    page.note("Numbers of workers other than those of the finding have a single seed, and show a tendency only.")
+
+
+@target("adsp-accuracy", "Best accuracy after equally many samples: adsp, BSP, ASP, SSP, DSSP")
+def accuracy(lab, page):
+    n = workers(lab)
+    best = {kind: simulated(lab, best_accuracy, kind) for kind in (NONE, *DELAYS)}
+    points = {
+        (kind, other): [100 * (a - b) for a, b in zip(best[kind][OURS], best[kind][other], strict=True)]
+        for kind in best
+        for other in OTHERS
+    }
+    page.figure(
+        "Test accuracy by samples, one curve a seed.",
+        [
+            Panel(
+                kind,
+                "samples of all workers [thousands]",
+                "test accuracy",
+                curves={name: [curve(run) for run in runs(lab, name, kind)[:1]] for name in ALL},
+            )
+            for kind in (NONE, *DELAYS)
+        ],
+    )
+    page.table(
+        f"Highest test accuracy [%] of any snapshot: median (range) of the seeds; simulated, n = {n}.",
+        ["delays", *ALL],
+        [[kind, *(spread((100 * a for a in values), ".1f") for values in best[kind].values())] for kind in best],
+    )
+    page.table(
+        "Points of accuracy that adsp has more than each other, seed by seed: median (range).",
+        ["delays", *OTHERS],
+        [[kind, *(spread(points[kind, other], "+.2f") for other in OTHERS)] for kind in best],
+    )
+    largest = max((middle(values) for values in points.values()), default=math.nan)
+    page.finding(
+        "adsp-accuracy",
+        f"from {min(map(middle, points.values())):+.2f} to {largest:+.2f} points, medians of the seeds",
+        f"best snapshot after as many samples, simulated, n = {n}; a condition counts if adsp is ahead with all seeds",
+        {f"{kind}, against {other}": all_positive(values) for (kind, other), values in points.items()},
+        f"The paper has up to {claim('adsp-accuracy')['high']:g} points. Shards are alike here and all strategies take "
+        "the same step a sample, so there is little accuracy to lose by late gradients.",
+    )
+    note(lab, page)
+
+
+@target("adsp-staleness", "How late gradients are, and whose they are")
+def staleness(lab, page):
+    n = workers(lab)
+    ages = {kind: simulated(lab, mean_staleness, kind) for kind in (NONE, *DELAYS)}
+    page.figure(
+        "Shares of gradients by their staleness, in updates of the model; median and range of the seeds.",
+        [
+            Panel(
+                kind,
+                "staleness [updates]",
+                "share of gradients [%]",
+                bars={
+                    name: {
+                        bucket: lab.measure(share_of(bucket), ALL[name], n, SIMULATED, scenario(lab, kind, n))
+                        for bucket in BUCKETS
+                    }
+                    for name in ALL
+                },
+            )
+            for kind in DELAYS
+        ],
+    )
+    page.table(
+        "Staleness of gradients in updates of the model, the mean and shares by staleness; shares of each worker in "
+        "the gradients; pushes of all workers per second. Medians of the seeds.",
+        ["delays", "time", "strategy", "mean", *(f"{b} [%]" for b in BUCKETS), "of each worker [%]", "pushes/s"],
+        [
+            [kind, f"{SOURCES[source]}, n = {number}", name, *staleness_row(lab, name, kind, number, source)]
+            for source, number, kinds in (
+                (SIMULATED, n, (NONE, *DELAYS)),
+                (CLOCK, measured_on(lab), (CONSTANT, RANDOM)),
+            )
+            for kind in kinds
+            for name in ALL
+        ],
+    )
+    page.finding(
+        "adsp-staleness",
+        "; ".join(
+            f"{kind}: mean {middle(ages[kind][OURS]):.2f} updates, ASP {middle(ages[kind]['ASP']):.2f}, "
+            f"BSP {middle(ages[kind]['BSP']):.2f}"
+            for kind in DELAYS
+        ),
+        f"updates of the model between a gradient's pull and its push, simulated, n = {n}",
+        {kind: less(ages[kind][OURS], ages[kind]["ASP"]) and middle(ages[kind]["BSP"]) == 0 for kind in DELAYS},
+        "A bound that is seldom reached changes little: ASP's staleness is n - 1 on average, whatever the delays.",
+    )
+    note(lab, page)
+    page.note("BSP takes the n gradients of a round in one update; the others take one gradient or a few in each.")
+
+
+@target("adsp-threshold", "The threshold s of adsp, with random delays")
+def threshold(lab, page):
+    n, seeds = workers(lab), range(lab.scale.clock_seeds)
+    swept = {"BSP": ("BSP", ())}
+    swept |= {f"s = {s}, smax = {RATIO * s}": (OURS, bounds(lab, s)) for s in THRESHOLDS}
+    swept |= {"ASP": ("ASP", ())}
+    found = {
+        label: {
+            value: lab.measure(value, ALL[name], n, SIMULATED, scenario(lab, RANDOM, n), extra, seeds)
+            for value in (pushes_per_second, mean_staleness, seconds_to, best_accuracy)
+        }
+        for label, (name, extra) in swept.items()
+    }
+    page.figure(
+        "BSP, adsp with growing thresholds, and ASP; median and range of the seeds.",
+        [
+            Panel("speed", "s of adsp", "pushes per second", bars=bars(found, pushes_per_second)),
+            Panel("staleness", "s of adsp", "mean staleness [updates]", bars=bars(found, mean_staleness)),
+            Panel("both together", "s of adsp", "time to accuracy [s]", bars=bars(found, seconds_to)),
+        ],
+    )
+    page.table(
+        f"Random delays, simulated, n = {n}: median (range) of the seeds.",
+        ["strategy", "pushes/s", "mean staleness", "to accuracy [s]", "best accuracy [%]"],
+        [
+            [
+                label,
+                *(spread(values[value]) for value in (pushes_per_second, mean_staleness, seconds_to)),
+                spread((100 * a for a in values[best_accuracy]), ".1f"),
+            ]
+            for label, values in found.items()
+        ],
+    )
+    speeds = [middle(values[pushes_per_second]) for values in found.values()]
+    ages = [middle(values[mean_staleness]) for values in found.values()]
+    page.finding(
+        "adsp-threshold",
+        f"from s = {THRESHOLDS[0]} to {THRESHOLDS[-1]}: {speeds[1]:.3g} to {speeds[-2]:.3g} pushes/s, staleness "
+        f"{ages[1]:.2f} to {ages[-2]:.2f}; BSP {speeds[0]:.3g} and {ages[0]:.2f}, "
+        f"ASP {speeds[-1]:.3g} and {ages[-1]:.2f}",
+        f"random delays, simulated, n = {n}; what falls by less than {TOLERANCE:.0%} counts as not falling",
+        {
+            "speed, from each s to the next": rises(speeds[1:-1]),
+            "staleness, from each s to the next": rises(ages[1:-1]),
+            "speed, between BSP and ASP": within_ends(speeds),
+            "staleness, between BSP and ASP": within_ends(ages),
+        },
+        "Gradients that wait in the buffer grow stale there, and leave it together, in one update.",
+    )
+    note(lab, page)
+
+
+@target("adsp-heterogeneity", "A worker that is slow all the time, random delays, and both")
+def heterogeneity(lab, page):
+    n = workers(lab)
+    times = {kind: simulated(lab, seconds_to, kind) for kind in DELAYS}
+    ends = {kind: simulated(lab, pushes_per_second_at_the_end, kind) for kind in (NONE, *DELAYS)}
+    relative = {
+        name: {kind: [seconds / middle(times[kind]["BSP"]) for seconds in times[kind][name]] for kind in DELAYS}
+        for name in ALL
+    }
+    page.figure(
+        "Left: time to the target accuracy, in that of BSP. Right: speed in the second half of the training.",
+        [
+            Panel(f"simulated, n = {n}", "delays", "time relative to BSP", bars=relative, mark=(1.0, "")),
+            Panel(
+                f"simulated, n = {n}",
+                "delays",
+                "pushes per second at the end",
+                bars={name: {kind: ends[kind][name] for kind in ends} for name in ALL},
+            ),
+        ],
+    )
+    page.table(
+        f"Time to the target accuracy in that of BSP: median (range) of the seeds; simulated, n = {n}.",
+        ["delays", *ALL, "adsp loses to"],
+        [
+            [
+                kind,
+                *(spread(relative[name][kind]) for name in ALL),
+                ", ".join(other for other in OTHERS if less(times[kind][other], times[kind][OURS])) or "none",
+            ]
+            for kind in DELAYS
+        ],
+    )
+    page.table(
+        "Pushes of all workers per second, in the second half of the training: median (range) of the seeds.",
+        ["delays", *ALL],
+        [[kind, *map(spread, ends[kind].values())] for kind in ends],
+    )
+    slow = ends[CONSTANT]
+    page.finding(
+        "adsp-heterogeneity",
+        "; ".join(f"{kind}: {percent(saving(times[kind][OURS], times[kind]['BSP']))} time than BSP" for kind in DELAYS)
+        + f"; {CONSTANT}, pushes/s at the end: "
+        + ", ".join(f"{name} {middle(slow[name]):.3g}" for name in ALL),
+        f"time to accuracy and pushes per second of the second half, simulated, n = {n}",
+        {
+            "random delays: adsp against BSP": less(times[RANDOM][OURS], times[RANDOM]["BSP"]),
+            "both: adsp against BSP": less(times[BOTH][OURS], times[BOTH]["BSP"]),
+            "one slow worker: bounded strategies against ASP in the end": all_true(
+                less(slow[name], slow["ASP"]) for name in BOUNDED
+            ),
+        },
+        BEHIND,
+    )
+    note(lab, page)
+
+
+# ---- what is run
+
+
+def scenario(lab: Lab, kind: str, n: int) -> Scenario:
+    """Delays of n workers; the server has none."""
+    slowdown = (f"stragglers.slowdown.{SLOW}={FACTOR}",)
+    tail = {"probability": PROBABILITY, "seconds": delay(lab)}
+    tails = tuple(f"stragglers.tail.{rank}.{key}={value}" for rank in range(n) for key, value in tail.items())
+    return Scenario(kind, {NONE: (), CONSTANT: slowdown, RANDOM: tails, BOTH: slowdown + tails}[kind])
+
+
+def delay(lab: Lab) -> float:
+    return LONG[lab.scale.name in SHORT]
+
+
+def settings(lab: Lab):
+    """(kind of delays, source of time, n, seeds) of the comparison in time."""
+    for kind in (NONE, *DELAYS):
+        yield kind, SIMULATED, workers(lab), None
+    for kind in (CONSTANT, RANDOM):
+        yield kind, CLOCK, measured_on(lab), None
+    for n in numbers(lab):
+        if n != workers(lab):
+            yield RANDOM, SIMULATED, n, [0]
+    if measured_on(lab) != workers(lab):
+        yield CONSTANT, SIMULATED, measured_on(lab), [0]
+
+
+def workers(lab: Lab) -> int:
+    """n of what is simulated with all delays and seeds."""
+    return lab.scale.tuning_ranks
+
+
+def numbers(lab: Lab) -> list[int]:
+    """All n that are simulated."""
+    return sorted({*lab.scale.ranks, workers(lab), measured_on(lab)})
+
+
+def measured_on(lab: Lab) -> int:
+    """n of what is measured."""
+    return min(lab.scale.clock_ranks)
+
+
+def runs(lab: Lab, name: str, kind: str) -> list[Run]:
+    n = workers(lab)
+    return lab.runs(ALL[name], n, SIMULATED, scenario(lab, kind, n))
+
+
+def simulated(lab: Lab, value, kind: str) -> dict[str, list[float]]:
+    """A number of the runs of each strategy."""
+    n = workers(lab)
+    return {name: lab.measure(value, config, n, SIMULATED, scenario(lab, kind, n)) for name, config in ALL.items()}
+
+
+def bounds(lab: Lab, s: int) -> tuple[str, ...]:
+    """Overrides for this threshold; none for that of adsp.toml, which is a run of other targets as well."""
+    options = lab.load(ALL[OURS]).algorithm_options
+    wanted = {"s": s, "smax": RATIO * s}
+    return tuple(f"algorithm.{key}={value}" for key, value in wanted.items() if getattr(options, key) != value)
+
+
+# ---- numbers of a run
+
+
+def counts(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Staleness, ascending, and how many gradients had it."""
+    return run.staleness["value"], run.staleness["count"].sum(axis=0)
+
+
+def mean_staleness(run: Run) -> float:
+    ages, gradients = counts(run)
+    return float(np.average(ages, weights=gradients))
+
+
+def share_of(bucket: str):
+    """The share of a run's gradients in the bucket, in per cent, as a function of the run."""
+    least, most = BUCKETS[bucket]
+
+    def share(run: Run) -> float:
+        ages, gradients = counts(run)
+        return 100 * float(gradients[(ages >= least) & (ages <= most)].sum() / gradients.sum())
+
+    return share
+
+
+def gradients_of(worker: int):
+    """The worker's share of a run's gradients, in per cent, as a function of the run."""
+    return lambda run: 100 * float(run.ranks["steps"][worker] / run.ranks["steps"].sum())
+
+
+def pushes_per_second(run: Run) -> float:
+    return float(run.ranks["steps"].sum() / run.curve["time"][-1])
+
+
+def pushes_per_second_at_the_end(run: Run) -> float:
+    """In the second half of the samples."""
+    time, samples = run.curve["time"], run.curve["samples"]
+    half = int((samples >= samples[-1] / 2).argmax())
+    pushes = run.ranks["steps"].sum() * (samples[-1] - samples[half]) / samples[-1]
+    return float(pushes / (time[-1] - time[half]))
+
+
+def curve(run: Run) -> tuple:
+    return run.curve["samples"] / 1000, run.curve["test_accuracy"]
+
+
+# ---- what is shown
+
+
+def staleness_row(lab: Lab, name: str, kind: str, n: int, source: str) -> list[str]:
+    def number(value) -> float:
+        return middle(lab.measure(value, ALL[name], n, source, scenario(lab, kind, n)))
+
+    return [
+        f"{number(mean_staleness):.2f}",
+        *(f"{number(share_of(bucket)):.0f}" for bucket in BUCKETS),
+        shares([number(gradients_of(worker)) for worker in range(n)]),
+        f"{number(pushes_per_second):.3g}",
+    ]
+
+
+def shares(values: list[float]) -> str:
+    """The slow worker's, and the range of the others'."""
+    others = [value for worker, value in enumerate(values) if worker != SLOW]
+    return f"worker {SLOW}: {values[SLOW]:.1f}; others: {min(others):.1f} to {max(others):.1f}"
+
+
+def bars(found: dict, value) -> dict[str, dict[str, list[float]]]:
+    """Of a sweep: one label, groups by s alone."""
+    return {"adsp": {label.partition(",")[0].removeprefix("s = "): values[value] for label, values in found.items()}}
+
+
+def note(lab: Lab, page: Page):
+    page.note(WORDS.format(delay(lab)))
+
+
+# ---- what is decided
+
+
+def claim(name: str) -> dict:
+    return read_claims([EXPERIMENTS / "adsp"])[name]
+
+
+def rises(values: list[float]) -> bool | None:
+    """Whether none is lower than the one before, but for the tolerance; None if one is not known."""
+    if any(map(math.isnan, values)):
+        return None
+    return all(b >= (1 - TOLERANCE) * a for a, b in zip(values, values[1:], strict=False))
+
+
+def within_ends(values: list[float]) -> bool | None:
+    """Whether all are between the first and the last, but for the tolerance."""
+    first, *inner, last = values
+    cases = [rises([first, value, last]) for value in inner]
+    return all_true(cases)
+
+
+def all_true(cases) -> bool | None:
+    """None if one is not known."""
+    known = list(cases)
+    return None if None in known else all(known)
