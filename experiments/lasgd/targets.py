@@ -1,0 +1,373 @@
+"""The figures of LASGD (Avidor, Tal-Israel 2022), against synchronous SGD and gossip."""
+
+import math
+from collections.abc import Iterable
+
+from experiments.reproduce.cell import CLOCK, SIMULATED, Link
+from experiments.reproduce.compare import ns, time_to_accuracy
+from experiments.reproduce.draw import Panel
+from experiments.reproduce.lab import (
+    EQUAL,
+    SLOW_LINKS,
+    SOURCES,
+    STRAGGLER,
+    Lab,
+    Scenario,
+    best_accuracy,
+    middle,
+    samples_to,
+    spread,
+)
+from experiments.reproduce.targets import target
+from grsgd.algorithms import ALGORITHMS
+from grsgd.results import Run
+
+LASGD, RING, ADPSGD, SGP = "LASGD", "SGD, ring all-reduce", "AD-PSGD", "SGP"
+ALL = {LASGD: "lasgd/lasgd", RING: "lasgd/ring_allreduce", ADPSGD: "lasgd/adpsgd", SGP: "lasgd/sgp"}
+SCENARIOS = {
+    EQUAL: "With equal ranks and fast links there is little to wait for, and averages of models come later than "
+    "those of gradients.",
+    STRAGGLER: "The slow rank's processor delays all averages, and gossip does not wait for it either.",
+    SLOW_LINKS: "An all-reduce of all models takes long where links are slow: the average is late, and models differ.",
+}
+SLOWDOWN = 4
+"""Of a slow rank."""
+TWO_STRAGGLERS = Scenario("two ranks 4 times slower", (*STRAGGLER.overrides, "stragglers.slowdown.2=4.0"))
+SLOW_RANKS = {EQUAL: 0, STRAGGLER: 1, TWO_STRAGGLERS: 2}
+SLOWEST_RATE = "50mbit"
+"""Of links, beside the two rates of the scale."""
+NEAR = 0.9
+"""So much of what ranks do that compute alone is called near it."""
+SEEDS = range(2)
+"""Of trainings that only this paper's side questions need."""
+MOST_RANKS = 64
+"""Of those whose throughput is simulated: messages of an all-reduce grow with the square of them."""
+STEPS = 256
+"""Of all ranks together, of which a time of steps is measured, at least: each takes another time."""
+MERGES = {
+    "delta": ("lasgd/lasgd", ()),
+    "overwrite": ("lasgd/lasgd", ("algorithm.merge=overwrite",)),
+    "anchor": ("lasgd/lasgd", ("algorithm.merge=anchor",)),
+    "cocod, 4 steps": ("lasgd/lasgd", ("algorithm.merge=cocod", "algorithm.Hmin=4")),
+    **{f"Local SGD, H = {H}": ("lasgd/local_sgd", (f"algorithm.H={H}",)) for H in (1, 4, 16)},
+}
+"""Configuration and overrides."""
+
+
+def is_synchronous(lab: Lab, config: str) -> bool:
+    return ALGORITHMS[lab.load(config).algorithm.name].synchronous
+
+
+def distance(run: Run) -> float:
+    """Of the ranks' models from their average at the last snapshot."""
+    return float(run.curve["consensus_distance"][-1])
+
+
+# ---- time to accuracy
+
+
+@target("lasgd-time-to-acc", "Time to a fixed accuracy: LASGD, synchronous SGD, gossip")
+def time_to_acc(lab, page):
+    time_to_accuracy(lab, page, "lasgd-time", ALL, SCENARIOS, "ring all-reduce, SGP")
+    best = {
+        name: {n: best_accuracies(lab, config, n, seeds=None) for n in ns(lab, SIMULATED)}
+        for name, config in ALL.items()
+    }
+    page.table(
+        "Best test accuracy [%] within equally many samples, equal ranks and fast links, simulated: median (range) of "
+        "the seeds.",
+        ["ranks", *ALL],
+        [[f"n = {n}", *(spread(in_percent(best[name][n]), ".1f") for name in ALL)] for n in ns(lab, SIMULATED)],
+    )
+    cases, texts = {}, []
+    for gossip in (ADPSGD, SGP):
+        for n in ns(lab, SIMULATED):
+            cases[f"n = {n}, against {gossip}"] = at_least(best[LASGD][n], best[gossip][n])
+        texts.append(f"{in_points(best, gossip)} {gossip}")
+    page.finding(
+        "lasgd-accuracy",
+        f"best accuracy of LASGD: {'; '.join(texts)}; {in_points(best, RING)} synchronous SGD",
+        "averaged models, after equally many samples, simulated, all n, equal ranks and fast links",
+        cases,
+        ""
+        if all(cases.values())
+        else "LASGD's averages are of all models, but late: each is of the models of some steps ago. "
+        "Few ranks mix well by gossip, too, and it is their average that is tested.",
+    )
+
+
+def best_accuracies(lab: Lab, config: str, n: int, scenario=EQUAL, extra=(), seeds=SEEDS) -> list[float]:
+    """By seed, of trainings in simulated time."""
+    return numbers(lab, best_accuracy, config, n, scenario, extra, seeds)
+
+
+def numbers(lab: Lab, value, config: str, n: int, scenario=EQUAL, extra=(), seeds=SEEDS) -> list[float]:
+    """By seed, of trainings in simulated time; a synchronous one is the same in every scenario."""
+    if is_synchronous(lab, config):
+        return [value(run) for run in lab.curves(config, n, extra, seeds)] or [math.nan]
+    return lab.measure(value, config, n, SIMULATED, scenario, extra, seeds)
+
+
+def at_least(ours: Iterable[float], theirs: Iterable[float]) -> bool | None:
+    """By medians; None if one is not known."""
+    a, b = middle(ours), middle(theirs)
+    return None if math.isnan(a) or math.isnan(b) else a >= b
+
+
+def in_percent(values: Iterable[float]) -> list[float]:
+    return [100 * value for value in values]
+
+
+def in_points(best: dict[str, dict[int, list[float]]], other: str) -> str:
+    """How much more accurate LASGD is than the other, over all n, in words."""
+    gains = [100 * (middle(values) - middle(best[other][n])) for n, values in best[LASGD].items()]
+    return f"{min(gains):+.1f} to {max(gains):+.1f} points against"
+
+
+# ---- throughput
+
+
+@target("lasgd-throughput", "Samples per second over ranks and over bandwidth")
+def throughput(lab, page):
+    places = {SIMULATED: [n for n in lab.scale.many_ranks if n <= MOST_RANKS], CLOCK: lab.scale.clock_ranks}
+    over_ranks = {
+        (name, source): {n: [fraction(lab, config, n, source)] for n in some}
+        for name, config in ALL.items()
+        for source, some in places.items()
+    }
+    n = lab.scale.tuning_ranks
+    rates = (lab.scale.rate, lab.scale.slow_rate, SLOWEST_RATE)
+    over_rates = {
+        name: {rate: [fraction(lab, config, n, SIMULATED, Link(rate))] for rate in rates}
+        for name, config in ALL.items()
+    }
+    slow = {
+        name: {n: [fraction(lab, config, n, CLOCK, Link(lab.scale.slow_rate))] for n in lab.scale.clock_ranks}
+        for name, config in ALL.items()
+    }
+    lines = {f"{name}, {SOURCES[source]}": shares for (name, source), shares in over_ranks.items()}
+    page.figure(
+        "Samples per second, as a fraction of those of ranks that compute alone and never communicate: over the number "
+        f"of ranks with links of {lab.scale.rate}, and over the rate of the links.",
+        [
+            Panel(f"links of {lab.scale.rate}", "ranks n", "fraction of computing alone", lines, logx=True),
+            Panel(f"n = {n}, simulated", "link", "fraction of computing alone", bars=over_rates),
+        ],
+    )
+    shown = {*lab.scale.clock_ranks, *lab.scale.ranks, *places[SIMULATED][-2:]}
+    page.table(
+        "Samples per second, as a fraction of those of ranks that compute alone.",
+        ["links", "time and ranks", *ALL],
+        [
+            [
+                lab.scale.rate,
+                f"{SOURCES[source]}, n = {n}",
+                *(spread(over_ranks[name, source][n], ".2f") for name in ALL),
+            ]
+            for source, some in places.items()
+            for n in some
+            if n in shown
+        ]
+        + [
+            [rate, f"{SOURCES[SIMULATED]}, n = {n}", *(spread(over_rates[name][rate], ".2f") for name in ALL)]
+            for rate in rates[1:]
+        ]
+        + [
+            [lab.scale.slow_rate, f"{SOURCES[CLOCK]}, n = {n}", *(spread(slow[name][n], ".2f") for name in ALL)]
+            for n in lab.scale.clock_ranks
+        ],
+    )
+    shares = {
+        "simulated, any number of ranks": over_ranks[LASGD, SIMULATED],
+        "simulated, any rate": over_rates[LASGD],
+        f"measured, links of {lab.scale.rate}": over_ranks[LASGD, CLOCK],
+        f"measured, links of {lab.scale.slow_rate}": slow[LASGD],
+    }
+    least = {where: min(value for values in found.values() for value in values) for where, found in shares.items()}
+    cases = {where: None if math.isnan(share) else share >= NEAR for where, share in least.items()}
+    page.finding(
+        "lasgd-throughput",
+        "at least " + ", ".join(f"{share:.2f} ({where})" for where, share in least.items()),
+        f"samples per second as a fraction of those of as many ranks that compute alone; near them: at least {NEAR:g}. "
+        "Alone: a single rank, times n",
+        cases,
+        ""
+        if all(cases.values())
+        else "Where it is less, the all-reduce takes the processor's time from the training that "
+        "goes on beside it; simulated time does not have this effect.",
+    )
+    page.note(
+        "LASGD and AD-PSGD never wait in their training, so samples per second say what their background costs the "
+        "processor, and not how well models are mixed: with slow links or many ranks averages are late or rare instead."
+    )
+
+
+def fraction(lab: Lab, config: str, n: int, source: str, link: Link | None = None) -> float:
+    """Samples per second, as a fraction of those of n ranks that compute alone."""
+    return computing_alone(lab, source, link) / a_step(lab, config, n, source, link=link)
+
+
+def computing_alone(lab: Lab, source: str, link: Link | None = None) -> float:
+    """Seconds a step of a rank that never communicates. For every link simulated computing was measured anew."""
+    return a_step(lab, ALL[RING], 1, source, link=link)
+
+
+def a_step(lab: Lab, config: str, n: int, source: str, scenario=EQUAL, link=None) -> float:
+    """Seconds, of so many steps that the mean of them means something."""
+    least = STEPS if source == SIMULATED else STEPS // 4
+    return lab.seconds_per_step(config, n, source, scenario, steps=max(lab.scale.steps, least // n), link=link)
+
+
+# ---- stragglers
+
+
+@target("lasgd-straggler", "One and two slow ranks: LASGD, synchronous SGD, AD-PSGD")
+def straggler(lab, page):
+    configs = {name: ALL[name] for name in (LASGD, RING, ADPSGD)}
+    some = lab.scale.ranks[-2:]
+    times = {
+        (scenario, n): {
+            name: lab.seconds(config, n, SIMULATED, scenario, seeds=SEEDS) for name, config in configs.items()
+        }
+        for scenario, slow in SLOW_RANKS.items()
+        for n in some
+        if n > slow
+    }
+    steps = {
+        (scenario, source, n): {
+            name: a_step(lab, config, n, source, scenario) / computing_alone(lab, source)
+            for name, config in configs.items()
+        }
+        for scenario, slow in SLOW_RANKS.items()
+        for source, several in ((CLOCK, lab.scale.clock_ranks), (SIMULATED, some))
+        for n in several
+        if n > slow
+    }
+    page.figure(
+        f"Time to the target accuracy, simulated, with ranks that are {SLOWDOWN} times slower; median and range of the "
+        "seeds.",
+        [
+            Panel(
+                f"n = {n}",
+                "slow ranks",
+                "time to accuracy [s]",
+                bars={
+                    name: {str(SLOW_RANKS[scenario]): values[name] for (scenario, m), values in times.items() if m == n}
+                    for name in configs
+                },
+            )
+            for n in some
+        ],
+    )
+    page.table(
+        "Seconds to the target accuracy, simulated: median (range) of the seeds.",
+        ["ranks", "n", *configs],
+        [[scenario.name, n, *map(spread, values.values())] for (scenario, n), values in times.items()],
+    )
+    page.table(
+        "Time in which n ranks take n steps, in times that one takes for a step alone. Ideal: nobody waits, and a slow "
+        "rank merely computes less.",
+        ["ranks", "time and ranks", "ideal", *configs],
+        [
+            [
+                scenario.name,
+                f"{SOURCES[source]}, n = {n}",
+                f"{ideal(scenario, n):.2f}",
+                *(f"{v:.2f}" for v in values.values()),
+            ]
+            for (scenario, source, n), values in steps.items()
+        ],
+    )
+    with_slow = {where: values for where, values in steps.items() if where[0] is not EQUAL}
+    shares = {where: ideal(where[0], where[2]) / values[LASGD] for where, values in with_slow.items()}
+    paces = {where: values[RING] / SLOWDOWN for where, values in with_slow.items()}
+    cases = {}
+    for source, word in ((CLOCK, "measured"), (SIMULATED, "simulated")):
+        cases[f"LASGD, {word}"] = all_near(shares, source)
+        cases[f"all-reduce, {word}"] = all_near(paces, source)
+    page.finding(
+        "lasgd-straggler",
+        f"steps per second of LASGD: {of_range(shares)} of the ideal; a step with an all-reduce takes "
+        f"{of_range(paces)} times what a slow rank alone does",
+        f"one and two ranks {SLOWDOWN} times slower; ideal: nobody waits. It holds for LASGD with at least {NEAR:g} of "
+        f"the ideal, for the all-reduce if a step takes at least {NEAR:g} times a slow rank's alone",
+        cases,
+        ""
+        if all(cases.values())
+        else "What LASGD's steps lack of the ideal is the processor's time for the all-reduce "
+        "beside them, which simulated time does not count; steps of a short run differ by chance, too.",
+    )
+
+
+def ideal(scenario: Scenario, n: int) -> float:
+    """Time in which n ranks take n steps if nobody waits, in times of a step."""
+    slow = SLOW_RANKS[scenario]
+    return n / (n - slow + slow / SLOWDOWN)
+
+
+def all_near(shares: dict, source: str) -> bool | None:
+    known = [share for where, share in shares.items() if where[1] == source and not math.isnan(share)]
+    return min(known) >= NEAR if known else None
+
+
+def of_range(shares: dict) -> str:
+    return f"{min(shares.values()):.2f} to {max(shares.values()):.2f}"
+
+
+# ---- merge rules
+
+
+@target("lasgd-merge-ablation", "Merge rules side by side, and local SGD")
+def merge_ablation(lab, page):
+    n = lab.scale.tuning_ranks
+    best, apart, samples, times = {}, {}, {}, {}
+    for scenario in (EQUAL, SLOW_LINKS):
+        for name, (config, extra) in MERGES.items():
+            where = scenario.name, name
+            best[where] = in_percent(numbers(lab, best_accuracy, config, n, scenario, extra))
+            apart[where] = numbers(lab, distance, config, n, scenario, extra)
+            samples[where] = numbers(lab, samples_to, config, n, scenario, extra)
+            times[where] = lab.seconds(config, n, SIMULATED, scenario, extra, SEEDS)
+    page.figure(
+        f"Merge rules of LASGD, and local SGD, n = {n}, simulated; median and range of the seeds.",
+        [
+            Panel(
+                scenario.name,
+                "",
+                "time to accuracy [s]",
+                bars={name: {"": times[scenario.name, name]} for name in MERGES},
+            )
+            for scenario in (EQUAL, SLOW_LINKS)
+        ],
+    )
+    page.table(
+        f"Merge rules, and local SGD, n = {n}, simulated: median (range) of the seeds.",
+        ["links", "rule", "best accuracy [%]", "consensus distance", "thousand samples to the target", "seconds to it"],
+        [
+            [*where, spread(best[where], ".1f"), spread(apart[where]), spread(v / 1000 for v in samples[where])]
+            + [spread(times[where])]
+            for where in best
+        ],
+    )
+    cases = {
+        scenario.name: at_least(best[scenario.name, "delta"], best[scenario.name, "overwrite"])
+        for scenario in (EQUAL, SLOW_LINKS)
+    }
+    page.finding(
+        "lasgd-merge",
+        "; ".join(
+            f"{scenario.name}: delta {spread(best[scenario.name, 'delta'], '.1f')} %, "
+            f"overwrite {spread(best[scenario.name, 'overwrite'], '.1f')} %"
+            for scenario in (EQUAL, SLOW_LINKS)
+        ),
+        f"best accuracy of the averaged model after equally many samples, simulated, n = {n}, delta's learning rate",
+        cases,
+        ""
+        if all(cases.values())
+        else "Where few steps are taken during an all-reduce, few are dropped; overwriting makes "
+        "all models equal instead, and the rest is within the seeds' range.",
+    )
+    page.note(
+        "The distance of Local SGD's models depends on how many steps after an average the last snapshot lies; right "
+        "after one there is none."
+    )
