@@ -1,0 +1,236 @@
+"""Figures 8 to 11, 14 and 15: time to the benchmark accuracy and traffic, over the number of nodes."""
+
+import math
+
+from coding.load_table import ranges
+from experiments.cssgd.family import (
+    ASGD,
+    COPIES,
+    MULTICAST,
+    NETWORKS,
+    RING,
+    SHARED,
+    TESTBED,
+    TRUE_MULTICAST,
+    UNICAST,
+    Contestant,
+    Family,
+    Way,
+    coded,
+    grouped,
+    grouped_direct,
+    seconds,
+    short_run,
+    step,
+    steps_to_target,
+)
+from experiments.reproduce.compare import SHARED_TRAJECTORY, extent
+from experiments.reproduce.draw import Panel
+from experiments.reproduce.lab import less, saving, spread
+
+ALL = {
+    "SSGD, unicast": UNICAST,
+    "SSGD, multicast": MULTICAST,
+    "CSSGD, r = 2": coded(2),
+    "CSSGD, r = 3": coded(3),
+    "grouped-rs, r = 2": grouped(2),
+    "grouped-direct, r = 2": grouped_direct(2),
+    "ring all-reduce": RING,
+}
+MEASURED = ("SSGD, unicast", "SSGD, multicast", "CSSGD, r = 2", "CSSGD, r = 3", "grouped-rs, r = 2")
+"""Of these, on the testbed."""
+CODED = ("CSSGD, r = 2", "CSSGD, r = 3")
+MORE_IS_SENT = (
+    "Coded blocks cannot be added up before they are sent: all nodes together send n C(n-1, r) / r gradients, once, "
+    "and SSGD by multicast n, by unicast n (n-1)."
+)
+
+
+def nodes_of(lab, family: Family, way: Way) -> list[int]:
+    if way is TESTBED:
+        return [n for n in lab.scale.clock_ranks if 1 / n < family.target(lab)]
+    return family.nodes(lab)
+
+
+# ---- figures 8 and 10
+
+
+def time_over_nodes(family: Family, lab, page):
+    panels, rows, measured, cases = [], [], [], {}
+    for way in (SHARED, COPIES, TESTBED):
+        compared = {name: who for name, who in ALL.items() if way is not TESTBED or name in MEASURED}
+        times = {
+            name: {n: seconds(lab, family, who, n, way) for n in nodes_of(lab, family, way) if who.takes_part(n)}
+            for name, who in compared.items()
+        }
+        panels.append(Panel(way.name, "nodes n", "time to accuracy [s]", times, logy=True))
+        rows += [
+            [way.name, n, *(spread(times.get(name, {}).get(n, [math.nan])) for name in ALL)]
+            for n in nodes_of(lab, family, way)
+        ]
+        savings = {}
+        for ours in CODED:
+            for theirs in ("SSGD, unicast", "SSGD, multicast"):
+                savings[f"{ours}, than {theirs}"] = extent(
+                    saving(times[ours][n], times[theirs][n]) for n in times[ours]
+                )
+                cases |= by_nodes(f"{way.name}: {ours}, against {theirs}", times[ours], times[theirs])
+        measured.append(f"{way.name}: " + ", ".join(f"{pair} {text}" for pair, text in savings.items()))
+    target = family.target(lab)
+    page.figure("Time to the target accuracy; median and range of the seeds.", panels)
+    caption = f"Seconds to a test accuracy of {target:.0%} on n classes: median (range) of the seeds."
+    page.table(caption, ["network", "n", *ALL], rows)
+    accounting = "time to accuracy, from the least to the greatest saving over n"
+    page.finding("cssgd-time-nodes", "; ".join(measured), accounting, cases, MORE_IS_SENT)
+    page.note(NETWORKS)
+    page.note(SHARED_TRAJECTORY.format("all of these"))
+    note_left_out(family, lab, page)
+
+
+def by_nodes(condition: str, ours: dict[int, list[float]], theirs: dict[int, list[float]]) -> dict[str, bool | None]:
+    """Cases of a finding: for which n ours is less, and for which it is not."""
+    found = {n: less(ours[n], theirs[n]) for n in ours}
+    kept = {holds: [n for n, value in found.items() if value is holds] for holds in (True, False)}
+    return {f"{condition}, n = {ranges(ns)}": holds for holds, ns in kept.items() if ns} or {condition: None}
+
+
+def note_left_out(family: Family, lab, page):
+    page.note(
+        f"n nodes train on the first n classes; n of which a guess is right as often as the target "
+        f"({family.target(lab):.0%}) are left out, as is r = n, with which nothing is sent. The paper's benchmark is "
+        f"{family.benchmark:.0%}."
+    )
+
+
+# ---- figures 9 and 11
+
+ACCOUNTINGS = {
+    "once": ("sent_once", "sent_once"),
+    "per receiver": ("sent", "sent"),
+    "the paper's, CSSGD once, others per receiver": ("sent_once", "sent"),
+}
+"""How bytes count that CSSGD and the grouped schemes send, and those that the others send."""
+REDUNDANT = [name for name, who in ALL.items() if who.r]
+
+
+def traffic_over_nodes(family: Family, lab, page):
+    nodes = family.nodes(lab)
+    sent = {
+        name: {n: bytes_of_a_step(lab, family, who, n) for n in nodes if who.takes_part(n)} for name, who in ALL.items()
+    }
+    for r in (2, 3):  # the paper's own comparison: SSGD that does not add up
+        blocks = ("algorithm.accounting='per-block'", f"algorithm.r={r}")
+        sent[f"blocks of r = {r}, not added up"] = {
+            n: bytes_of_a_step(lab, family, MULTICAST, n, blocks) for n in nodes if coded(r).takes_part(n)
+        }
+    steps = {n: steps_to_target(lab, family, n) for n in nodes}
+    panels, rows, measured, cases = [], [], [], {}
+    for accounting, (of_coded, of_others) in ACCOUNTINGS.items():
+        gigabytes = {
+            name: {
+                n: [count * counted[of_coded if name in REDUNDANT else of_others] / 1e9 for count in steps[n]]
+                for n, counted in by_n.items()
+            }
+            for name, by_n in sent.items()
+        }
+        panels.append(Panel(accounting, "nodes n", "sent, all nodes, to the target [GB]", gigabytes, logy=True))
+        rows += [[accounting, n, *(spread(gigabytes[name].get(n, [math.nan])) for name in gigabytes)] for n in nodes]
+        savings = {}
+        for r, ours in zip((2, 3), CODED, strict=True):
+            for theirs in ("SSGD, multicast", f"blocks of r = {r}, not added up"):
+                against = theirs if theirs == "SSGD, multicast" else "SSGD that does not add up its blocks"
+                by_n = [saving(gigabytes[ours][n], gigabytes[theirs][n]) for n in gigabytes[ours]]
+                savings[f"{ours}, than {against}"] = extent(by_n)
+                cases |= by_nodes(f"{accounting}: {ours}, against {against}", gigabytes[ours], gigabytes[theirs])
+        measured.append(f"{accounting}: " + ", ".join(f"{pair} {text}" for pair, text in savings.items()))
+    page.figure("Sent by all nodes until the target accuracy; median and range of the seeds.", panels)
+    page.table(
+        "GB that all nodes together send until the target accuracy: median (range) of the seeds.",
+        ["a packet to several nodes counts", "n", *sent],
+        rows,
+    )
+    page.table(
+        "MB that all nodes together send in a step: once / per receiver.",
+        ["n", *sent],
+        [
+            [n, *(f"{megabytes(by_n, n, 'sent_once')} / {megabytes(by_n, n, 'sent')}" for by_n in sent.values())]
+            for n in nodes
+        ],
+    )
+    page.finding(
+        "cssgd-traffic",
+        "; ".join(measured),
+        "payload counted by the communicator, to the target accuracy, by three accountings",
+        cases,
+        MORE_IS_SENT
+        + " The paper counts coded packets once, and against them blocks that are not added up, per receiver.",
+    )
+    page.note("Bytes of a step are counted in a short simulated run, and multiplied by the steps to the target.")
+    note_left_out(family, lab, page)
+
+
+def bytes_of_a_step(lab, family: Family, who: Contestant, n: int, more=()) -> dict[str, float]:
+    """All nodes together, by dataset of the run file."""
+    runs = short_run(lab, family, who, n, SHARED, more)
+    return {
+        what: float(runs[0].traffic[what].sum() / runs[0].ranks["steps"].max()) if runs else math.nan
+        for what in ("sent_once", "sent")
+    }
+
+
+def megabytes(by_n: dict[int, dict[str, float]], n: int, what: str) -> str:
+    return f"{by_n[n][what] / 1e6:.4g}" if n in by_n else "—"
+
+
+# ---- figures 14 and 15
+
+
+def redundancies(n: int) -> list[int]:
+    """Those of which the best is taken: the paper's, and the one with which coding sends the least."""
+    return sorted({r for r in (2, 3, n - 1) if 1 < r < n})
+
+
+def best_of(seconds_by_r: dict[int, float]) -> tuple[int | None, float]:
+    """The redundancy of the shortest step, and its seconds."""
+    known = {r: value for r, value in seconds_by_r.items() if not math.isnan(value)}
+    return min(known.items(), key=lambda pair: pair[1], default=(None, math.nan))
+
+
+def best_over_nodes(family: Family, lab, page):
+    nodes = [n for n in family.nodes(lab) if redundancies(n)]
+    panels, rows, measured, cases = [], [], [], {}
+    for way in (TRUE_MULTICAST, COPIES):
+        times = {
+            "SSGD, multicast": {n: seconds(lab, family, MULTICAST, n, way) for n in nodes},
+            "ASGD": {n: seconds(lab, family, ASGD, n, way) for n in nodes},
+        }
+        best_r = {}
+        for name, scheme in (("CSSGD, best r", coded), ("grouped-rs, best r", grouped)):
+            steps = {n: best_of({r: step(lab, family, scheme(r), n, way) for r in redundancies(n)}) for n in nodes}
+            times[name] = {n: [count * steps[n][1] for count in steps_to_target(lab, family, n)] for n in nodes}
+            best_r[name] = {n: f" (r = {steps[n][0]})" for n in nodes}
+            for theirs in ("SSGD, multicast", "ASGD"):
+                savings = [saving(times[name][n], times[theirs][n]) for n in nodes]
+                known = [value for value in savings if not math.isnan(value)]
+                mean = sum(known) / len(known) if known else math.nan
+                measured.append(f"{way.name}: {name} {extent([mean])} than {theirs}, {extent(savings)}")
+                cases[f"{way.name}: {name}, against {theirs}"] = mean > 0 if known else None
+        panels.append(Panel(way.name, "nodes n", "time to accuracy [s]", times, logy=True))
+        rows += [
+            [way.name, n, *(spread(values[n]) + best_r.get(name, {}).get(n, "") for name, values in times.items())]
+            for n in nodes
+        ]
+    page.figure("Time to the target accuracy; median and range of the seeds.", panels)
+    caption = f"Seconds to a test accuracy of {family.target(lab):.0%} on n classes: median (range) of the seeds."
+    page.table(caption, ["network", "n", "SSGD, multicast", "ASGD", "CSSGD, best r", "grouped-rs, best r"], rows)
+    page.finding(
+        family.claim,
+        "; ".join(measured) + f"; the paper: {family.savings} less",
+        "mean over n of the time saved, and its range over n; simulated, r from 2, 3 and n-1",
+        cases,
+        MORE_IS_SENT + " A node computes r times as much as without redundancy.",
+    )
+    page.note(SHARED_TRAJECTORY.format("CSSGD, SSGD and the grouped schemes"))
+    page.note(NETWORKS)
+    page.note("ASGD sends nothing to several nodes, so its time is the same on both switches.")
+    note_left_out(family, lab, page)
