@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 MPICH  ?= .venv-mpich
 RANKS  ?= 4
+SCALE  ?= smoke
 BIN    := $(VENV)/bin
 MPIEXEC ?= $(BIN)/mpiexec
 
@@ -17,7 +18,10 @@ export OMP_NUM_THREADS ?= 1
 
 DEMO := ring_allreduce dpsgd grsgd
 
-.PHONY: demo test setup lint bench figure-scaling table-strategies test-testbed validate-simulator test-gpu submit clean
+REPRODUCE = $(BIN)/python -m experiments.reproduce --scale $(if $(IMAGENET),imagenet,$(SCALE)) \
+    $(if $(IMAGENET),--set data.dir=$(IMAGENET)) $(SET:%=--set %)
+
+.PHONY: demo test setup lint bench tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/ready  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -40,11 +44,20 @@ bench: $(VENV)/ready  ## ratios measured side by side in one run
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]
 	$(BIN)/python -m experiments.bench
 
+tables: $(VENV)/ready  ## all tables and figures of the papers, and results/report.html; SCALE=smoke (half an hour) or paper
+	$(REPRODUCE)
+
+table-%: $(VENV)/ready  ## those of a paper, such as table-cssgd, or one, such as table-cssgd-load; IMAGENET=folder
+	$(REPRODUCE) $*
+
+figure-%: $(VENV)/ready
+	$(REPRODUCE) $*
+
+report: $(VENV)/ready  ## results/report.html of what has been made
+	$(REPRODUCE) --report
+
 figure-scaling: $(VENV)/ready  ## simulated time per step of every algorithm on 4 to 256 ranks; minutes
 	$(BIN)/python -m experiments.scaling
-
-table-strategies: $(VENV)/ready  ## strategies of a parameter server with and without stragglers; two to four minutes
-	$(BIN)/python -m experiments.strategies
 
 test-testbed: $(VENV)/ready  ## hosts, links and a Slurm cluster on this machine; root, else skipped with the reason
 	$(BIN)/python -m pytest tests/testbed
@@ -64,7 +77,7 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[mpi,data,test]
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[mpi,data,tables,test]
 	touch $@
 
 # A second environment with another MPI library, on top of the packages of the first.

@@ -23,6 +23,10 @@ STARTING_SECONDS = 60
 POLL_SECONDS = 0.1
 
 
+Mpiexec = Callable[[list], list]
+"""From arguments of mpiexec to the command that runs it."""
+
+
 class Training(NamedTuple):
     """One run: its configuration, ``key=value``s that replace some of it, and its run file."""
 
@@ -31,10 +35,10 @@ class Training(NamedTuple):
     out: str
 
 
-def train(mpiexec: Callable[[list], list], ranks: int, runs: list[Training], seconds: float) -> Iterator[Training]:
+def train(mpiexec: Mpiexec, ranks: int, runs: list[Training], seconds: float) -> Iterator[Training]:
     """Make all runs in one job of so many ranks; yields each when its file is there, and whole.
 
-    mpiexec: from arguments of mpiexec to the command that runs it. seconds: for one run, at most.
+    seconds: for one run, at most.
 
     Raises Unfinished if the job fails or a run takes too long.
     """
@@ -56,13 +60,26 @@ def train(mpiexec: Callable[[list], list], ranks: int, runs: list[Training], sec
                 yield run
 
 
+def calibrate(mpiexec: Mpiexec, ranks: int, toml: Path, overrides, out: Path, seconds: float, steps: int = 30):
+    """Run ``grsgd calibrate`` on so many ranks. Raises Unfinished."""
+    settings = [word for override in overrides for word in ("--set", override)]
+    words = ["-n", ranks, sys.executable, "-m", "grsgd", "calibrate", toml, *settings, "--steps", steps, "--out", out]
+    command = [str(word) for word in mpiexec(words)]
+    try:
+        done = subprocess.run(
+            command, env=environment(), timeout=seconds, capture_output=True, text=True, errors="replace", check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Unfinished(f"calibrate: no end within {seconds:g} s") from None
+    if done.returncode:
+        raise Unfinished(f"calibrate: {reason(done.stderr)}")
+
+
 @contextmanager
 def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess.Popen]:
     """A job that has ended, one way or the other, when the block is left."""
     words = [str(word) for word in command]
-    job = subprocess.Popen(
-        words, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True
-    )
+    job = subprocess.Popen(words, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True)
     try:
         yield job
         with suppress(subprocess.TimeoutExpired):  # all files are there
@@ -96,7 +113,8 @@ def main() -> int:
     mpi = launch.world()
     launch.abort_on_error(mpi)
     try:
-        for settings, overrides, out in json.loads(Path(sys.argv[1]).read_text()):
+        runs = json.loads(Path(sys.argv[1]).read_text()) if mpi.rank == 0 else None
+        for settings, overrides, out in mpi.bcast(runs):  # the list may lie on a disk of rank 0's host alone
             with launch.together(mpi, (config.ConfigError,)):
                 loaded = config.load(Path(settings), overrides)
             stopped, living = run(mpi, loaded, partly(out))

@@ -134,6 +134,17 @@ def time_split(run: Run) -> dict[str, float]:
     return {name: float(run.ranks[f"{name}_seconds"].mean()) for name in ("compute", "communicate", "wait")}
 
 
+def seconds_per_step(run: Run) -> float:
+    """n / (steps per second of all ranks), while they train: what a step of all ranks takes on average [s].
+
+    From the times of the ranks' steps alone, because the end of the curve includes what is drained after them.
+    """
+    steps = run.ranks["steps"]
+    seconds = sum(run.ranks[f"{what}_seconds"] for what in ("compute", "communicate", "wait"))
+    trains = steps > 0  # others serve
+    return float(trains.sum() / (steps[trains] / seconds[trains]).sum())
+
+
 def target(run: Run) -> float:
     """The target accuracy of the run, a fraction; NaN if it has none."""
     return run.attributes.get("target_accuracy") or math.nan

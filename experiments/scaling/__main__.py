@@ -29,6 +29,7 @@ from grsgd import config
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import Config, ConfigError
 from grsgd.figures import COLOURS, LINES, MARKERS
+from grsgd.report import seconds_per_step
 from grsgd.results import Run, load_run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
@@ -108,15 +109,12 @@ def done(cell: Cell, folder: Path) -> Run | None:
 
 
 def result(run: Run) -> Result:
-    """From the times of the ranks' steps alone, because the end of the curve includes what is drained after them."""
-    steps = run.ranks["steps"]
     seconds = sum(run.ranks[f"{what}_seconds"] for what in ("compute", "communicate", "wait"))
-    trains = run.ranks["steps"] > 0  # others serve
     models_sent = run.traffic["sent"].sum() / run.attributes["model_bytes"]
     return Result(
-        seconds_per_step=float(trains.sum() / (steps[trains] / seconds[trains]).sum()),
+        seconds_per_step=seconds_per_step(run),
         drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),  # sums of many, rounded
-        models_sent_per_step=float(models_sent / steps.sum()),
+        models_sent_per_step=float(models_sent / run.ranks["steps"].sum()),
     )
 
 

@@ -11,7 +11,6 @@ off by more than 15 %. All-reduces by MPI itself cannot be simulated, and are le
 
 import argparse
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -19,13 +18,12 @@ from typing import NamedTuple
 from tabulate import tabulate
 from tqdm import tqdm
 
-from experiments.batch import Training, reason, train
+from experiments.batch import Training, calibrate, train
 from experiments.cache import Unfinished
-from experiments.environment import environment
-from experiments.scaling.__main__ import result
 from experiments.testbed.hosts import Testbed, TestbedError, fair_part
 from grsgd import config
 from grsgd.algorithms import ALGORITHMS
+from grsgd.report import seconds_per_step
 from grsgd.results import load_run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
@@ -61,41 +59,23 @@ class Cell(NamedTuple):
         return [f'algorithm.name="{self.algorithm}"'] + ([f"algorithm.{self.option}"] if self.option else [])
 
 
-def calibrate(testbed: Testbed, topology: Path):
-    """Write the file that `grsgd simulate --topology` reads. Raises Unfinished."""
-    words = ["-n", testbed.count, sys.executable, "-m", "grsgd", "calibrate", BASE, "--steps", 100, "--out", topology]
-    command = testbed.mpiexec(words)
-    try:
-        done = subprocess.run(
-            command, env=environment(), timeout=TIMEOUT, capture_output=True, text=True, errors="replace", check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise Unfinished(f"calibrate: no end within {TIMEOUT} s") from None
-    if done.returncode:
-        raise Unfinished(f"calibrate: {reason(done.stderr)}")
-
-
-def seconds_per_step(run: Path) -> float:
-    return result(load_run(run)).seconds_per_step
-
-
 def simulated(cell: Cell, ranks: int, topology: Path, out: Path) -> float:
     """Seconds per step of the cell in simulated time."""
     timing_only = "adaptive=true" not in cell.option  # which decides by the values of the model
     simulate(config.load(BASE, cell.overrides()), ranks, network(None, str(topology)), out, timing_only=timing_only)
-    return seconds_per_step(out)
+    return seconds_per_step(load_run(out))
 
 
 def one_round(testbed: Testbed, cells: list[Cell], folder: Path, bar: tqdm) -> dict[Cell, tuple[float, float]]:
     """Calibrate, then measure and simulate every cell: seconds per step of both. Raises Unfinished."""
     topology = folder / "network.toml"
-    calibrate(testbed, topology)
+    calibrate(testbed.mpiexec, testbed.count, BASE, (), topology, TIMEOUT, steps=100)
     runs = [Training(str(BASE), cell.overrides(), str(folder / f"{cell.name}.h5")) for cell in cells]
     for _ in train(testbed.mpiexec, testbed.count, runs, TIMEOUT):
         bar.update()
     return {
         cell: (
-            seconds_per_step(Path(run.out)),
+            seconds_per_step(load_run(run.out)),
             simulated(cell, testbed.count, topology, folder / f"{cell.name}-simulated.h5"),
         )
         for cell, run in zip(cells, runs, strict=True)

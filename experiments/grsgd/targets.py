@@ -1,0 +1,168 @@
+"""The figures of GRSGD (Zhou, Tu, Ren 2023), against ring all-reduce and D-PSGD."""
+
+from experiments.reproduce.cell import CLOCK, SIMULATED
+from experiments.reproduce.compare import ns, time_to_accuracy
+from experiments.reproduce.draw import Panel
+from experiments.reproduce.lab import (
+    EQUAL,
+    SLOW_LINKS,
+    SOURCES,
+    STRAGGLER,
+    best_accuracy,
+    middle,
+    points,
+    spread,
+)
+from experiments.reproduce.targets import target
+from grsgd.report import human_bytes
+
+OURS, RING = "GRSGD", "ring all-reduce"
+ALL = {OURS: "grsgd/grsgd", RING: "grsgd/ring_allreduce", "D-PSGD": "grsgd/dpsgd"}
+SCENARIOS = {
+    EQUAL: "With equal ranks and fast links there is little to wait for, and a step of an all-reduce is worth more.",
+    STRAGGLER: "Few ranks wait for the slow one only a little longer than its own steps take.",
+    SLOW_LINKS: "Models that arrive late are worth less.",
+}
+SLIGHTLY = 1.0
+"""Points of accuracy."""
+ALPHA = 0.5
+"""Of the shards in `redundancy`: with shards that are alike every rank has enough in its own."""
+
+
+@target("grsgd-time-to-acc", "Time to a fixed accuracy")
+def time_to_acc(lab, page):
+    time_to_accuracy(lab, page, "grsgd-time", ALL, SCENARIOS, "ring all-reduce, D-PSGD")
+
+
+@target("grsgd-epoch-acc", "Accuracy after equally many samples: the price of gossip")
+def epoch_acc(lab, page):
+    panels, rows, lost = [], [], {}
+    for n in lab.scale.ranks:
+        runs = {
+            name: lab.runs(config, n, SIMULATED) if name == OURS else lab.curves(config, n)
+            for name, config in ALL.items()
+        }
+        best = {name: [best_accuracy(run) for run in found] for name, found in runs.items()}
+        rows.append([n, *(spread((100 * value for value in values), ".1f") for values in best.values())])
+        lost[f"n = {n}"] = points(best[RING], best[OURS])
+        curves = {name: [epochs_and_accuracy(run) for run in found] for name, found in runs.items()}
+        panels.append(Panel(f"n = {n}", "epochs", "test accuracy [%]", curves=curves))
+    shown = [panel for panel in panels if panel.title in ("n = 4", "n = 8", "n = 16")] or panels
+    page.figure("Accuracy of the averaged model over epochs; a line a seed.", shown)
+    page.table("Best test accuracy in per cent: median (range) of the seeds.", ["n", *ALL], rows)
+    page.finding(
+        "grsgd-accuracy",
+        "GRSGD minus ring all-reduce: " + ", ".join(f"{-value:+.1f} points ({n})" for n, value in lost.items()),
+        f"best accuracy of equally many epochs, simulated; holds with at most {SLIGHTLY:g} point less",
+        {n: value <= SLIGHTLY for n, value in lost.items()},
+        "A ring brings models together slowly, and the more slowly the more ranks it has.",
+    )
+
+
+def epochs_and_accuracy(run):
+    return run.curve["samples"] / run.attributes["train_samples"], 100 * run.curve["test_accuracy"]
+
+
+@target("grsgd-wait", "Time spent waiting in a step")
+def wait(lab, page):
+    rows, waits = [], {}
+    panels = []
+    for scenario in SCENARIOS:
+        bars = {}
+        for source in (CLOCK, SIMULATED):
+            for n in ns(lab, source):
+                split = {name: lab.step_split(config, n, source, scenario) for name, config in ALL.items()}
+                for name, parts in split.items():
+                    bars.setdefault(name, {})[f"{SOURCES[source][:4]}.\nn = {n}"] = [1e3 * parts["wait"]]
+                    rows.append(
+                        [scenario.name, f"{SOURCES[source]}, n = {n}", name]
+                        + [f"{1e3 * parts[part]:.1f}" for part in ("compute", "communicate", "wait")]
+                    )
+                waits.setdefault(scenario.name, []).append((split[OURS]["wait"], split[RING]["wait"]))
+        panels.append(Panel(scenario.name, "", "waiting a step [ms]", bars=bars))
+    page.figure("Time that a rank waits for others in a step, mean over the ranks.", panels)
+    page.table(
+        "Milliseconds a step, means over the ranks.",
+        ["ranks and links", "time", "algorithm", "compute", "communicate", "wait"],
+        rows,
+    )
+    page.finding(
+        "grsgd-wait",
+        "; ".join(
+            f"{name}: at most {1e3 * max(ours for ours, _ in pairs):.2f} ms a step, ring all-reduce up to "
+            f"{1e3 * max(ring for _, ring in pairs):.0f} ms"
+            for name, pairs in waits.items()
+        ),
+        "waiting time of a step, measured and simulated, all n",
+        {name: all(ours < 0.01 * ring for ours, ring in pairs) for name, pairs in waits.items()},
+        "It waits where its inbox's lock is held, or a buffer is not free yet.",
+    )
+
+
+@target("grsgd-redundancy", "Redundancy of the data and distance of the pushes: bytes and accuracy")
+def redundancy(lab, page):
+    n = lab.scale.tuning_ranks
+    kinds = {
+        f"rho = {rho}, H = {h}": (f"data.alpha={ALPHA}", f"algorithm.rho={rho}", f"algorithm.H={h}")
+        for rho, h in ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 3))
+    }
+    rows, accuracy, sent = [], {}, {}
+    for name, extra in kinds.items():
+        runs = lab.runs(ALL[OURS], n, SIMULATED, extra=extra)
+        accuracy[name] = lab.each(best_accuracy, runs)
+        sent[name] = lab.each(lambda run: run.traffic["sent"].sum(), runs)
+        distance = lab.each(lambda run: run.curve["consensus_distance"][-1], runs)
+        rows.append(
+            [
+                name,
+                spread((100 * value for value in accuracy[name]), ".1f"),
+                spread(sent[name], ".3g"),
+                spread(distance),
+            ]
+        )
+    page.figure(
+        f"n = {n}, shards by label (Dirichlet, alpha = {ALPHA:g}).",
+        [
+            Panel(
+                "", "", "best accuracy [%]", bars={"": {wrapped(k): [100 * v for v in a] for k, a in accuracy.items()}}
+            ),
+            Panel(
+                "", "", "sent by all ranks [MB]", bars={"": {wrapped(k): [v / 1e6 for v in a] for k, a in sent.items()}}
+            ),
+        ],
+    )
+    page.table(
+        "Best test accuracy [%], bytes sent by all ranks, and consensus distance at the end; median (range).",
+        ["redundancy, steps between pushes", "accuracy", "sent [bytes]", "consensus distance"],
+        rows,
+    )
+    pairs = {rho: (f"rho = {rho}, H = {rho}", "rho = 1, H = 1", f"rho = 1, H = {rho}") for rho in (2, 3)}
+    page.finding(
+        "grsgd-redundancy",
+        "; ".join(
+            f"{ours}: {human_bytes(median_of(sent[ours]))} instead of {human_bytes(median_of(sent[base]))}, accuracy "
+            f"{points(accuracy[ours], accuracy[base]):+.1f} points; without redundancy, {other}: "
+            f"{points(accuracy[other], accuracy[base]):+.1f} points"
+            for ours, base, other in pairs.values()
+        ),
+        f"simulated, n = {n}, shards by label; holds if bytes are saved, at most {SLIGHTLY:g} point of accuracy is "
+        "lost, and more would be lost without the redundancy",
+        {
+            f"rho = {rho}": middle(sent[ours]) < middle(sent[base])
+            and points(accuracy[ours], accuracy[base]) >= -SLIGHTLY
+            and points(accuracy[ours], accuracy[other]) > 0
+            for rho, (ours, base, other) in pairs.items()
+        },
+        "What saves bytes is pushing less often; shards that overlap are to make up for it.",
+    )
+    page.note("Only communication is measured here, not the tolerance of faults.")
+
+
+def wrapped(name: str) -> str:
+    return name.replace(", ", "\n")
+
+
+def median_of(values) -> float:
+    """For texts: 0 where nothing is known yet."""
+    value = middle(values)
+    return value if value == value else 0.0

@@ -1,0 +1,77 @@
+"""What a run is: a configuration, a number of ranks, and where its time comes from."""
+
+import functools
+import hashlib
+import json
+import shlex
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+from grsgd import config
+from grsgd.config import Config
+
+EXPERIMENTS = Path(__file__).parent.parent
+CLOCK, SIMULATED, TIMES, STEPS = "clock", "simulated", "times", "steps"
+"""Sources of time: the clock, on a testbed or a cluster; simulated time, with gradients; the same without, times alone;
+and steps of a second each, for trainings whose times mean nothing."""
+
+
+class Link(NamedTuple):
+    """What joins the ranks. multicast: one copy on the way out reaches all receivers; a shared medium always has it."""
+
+    rate: str
+    medium: str = "switch"
+    multicast: bool = False
+
+    def __str__(self):
+        return f"{self.rate} {self.medium}" + (", true multicast" if self.multicast or self.medium == "shared" else "")
+
+
+class Cell(NamedTuple):
+    """One run. config: ``paper/name`` of a file in `EXPERIMENTS`; overrides: ``key=value``s, as for ``--set``."""
+
+    config: str
+    overrides: tuple[str, ...]
+    ranks: int
+    source: str
+    link: Link
+
+    @property
+    def toml(self) -> Path:
+        return EXPERIMENTS / f"{self.config}.toml"
+
+    def load(self) -> Config:
+        return loaded(self.toml, self.overrides)
+
+    def words(self) -> list[str]:
+        """The configuration and its overrides as arguments of ``grsgd train`` and ``grsgd simulate``."""
+        return [
+            f"experiments/{self.config}.toml",
+            *(word for override in self.overrides for word in ("--set", shlex.quote(override))),
+        ]
+
+    def name(self, where: str) -> str:
+        """For the run file: the same for the same run ``where``, on whatever time depends besides."""
+        content = "\n".join([self.load().toml(), str(self.ranks), self.source, where])
+        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+        return f"{self.config.replace('/', '-')}-n{self.ranks}-{self.source}-{digest}"
+
+
+@functools.cache  # targets ask again and again
+def loaded(toml: Path, overrides: tuple[str, ...]) -> Config:
+    return config.load(toml, list(overrides))
+
+
+@functools.cache
+def overrides(path: Path) -> tuple[str, ...]:
+    """The content of a TOML file as ``key=value``s."""
+    return tuple(flattened(tomllib.loads(path.read_text())))
+
+
+def flattened(table: dict, prefix: str = ""):
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={json.dumps(value)}"  # which is TOML, too, and in one line.replace("\n", "")

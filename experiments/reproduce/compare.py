@@ -1,0 +1,78 @@
+"""Comparisons that several papers make: one algorithm against others in time, with stragglers and slow links."""
+
+import math
+from collections.abc import Iterable
+
+from experiments.reproduce.cell import CLOCK, SIMULATED
+from experiments.reproduce.draw import Panel
+from experiments.reproduce.lab import SOURCES, Lab, Page, Scenario, percent, saving, spread
+
+SHARED_TRAJECTORY = (
+    "Synchronous algorithms ({}) do the same in a step whatever time it takes, so their time to the target accuracy "
+    "is computed: steps to it, of trainings in simulated time, times the time of a step, measured or simulated. Those "
+    "that apply the same gradient (ring all-reduce, SSGD, CSSGD) share the trainings of a single rank with a batch n "
+    "times as large; they differ from it in the order of the samples and in rounding. The time of asynchronous ones is "
+    "that of the first snapshot at or above the target, so it is known to the distance of two snapshots."
+)
+
+
+def time_to_accuracy(
+    lab: Lab, page: Page, claim: str, configs: dict[str, str], scenarios: dict[Scenario, str], synchronous: str
+):
+    """The first of the configurations, by name, against the others, under all scenarios, measured and simulated.
+
+    scenarios: with why the claim does not hold there, if it should not. synchronous: the names of those that are.
+    """
+    ours, *others = configs
+    panels, rows, measured, cases, reasons = [], [], [], {}, []
+    for scenario, reason in scenarios.items():
+        times = {
+            (source, n): {name: lab.seconds(config, n, source, scenario) for name, config in configs.items()}
+            for source in (CLOCK, SIMULATED)
+            for n in ns(lab, source)
+        }
+        rows += [
+            [scenario.name, f"{SOURCES[source]}, n = {n}", *map(spread, values.values())]
+            for (source, n), values in times.items()
+        ]
+        lines = {
+            f"{name}, {SOURCES[source]}": {n: times[source, n][name] for n in ns(lab, source)}
+            for name in configs
+            for source in (CLOCK, SIMULATED)
+        }
+        panels.append(Panel(scenario.name, "ranks n", "time to accuracy [s]", lines, logx=True))
+        savings = {other: [saving(values[ours], values[other]) for values in times.values()] for other in others}
+        measured.append(f"{scenario.name}: " + ", ".join(f"{extent(savings[other])} than {other}" for other in others))
+        for other in others:
+            cases[f"{scenario.name}, against {other}"] = all_positive(savings[other])
+            if not all_positive(savings[other]) and reason not in reasons:
+                reasons.append(reason)
+    page.figure("Time to the target accuracy; median and range of the seeds.", panels)
+    page.table(
+        "Seconds to the target accuracy: median (range) of the seeds.", ["ranks and links", "time", *configs], rows
+    )
+    page.finding(
+        claim, "; ".join(measured), "time to accuracy, measured and simulated, all n", cases, " ".join(reasons)
+    )
+    page.note(SHARED_TRAJECTORY.format(synchronous))
+
+
+def ns(lab: Lab, source: str) -> tuple[int, ...]:
+    """Numbers of ranks that train, for times of this source."""
+    return lab.scale.clock_ranks if source == CLOCK else lab.scale.ranks
+
+
+def all_positive(savings: Iterable[float]) -> bool | None:
+    """Whether all that are known are above 0; None if none is."""
+    known = [value for value in savings if not math.isnan(value)]
+    return min(known) > 0 if known else None
+
+
+def extent(savings: Iterable[float]) -> str:
+    """From the least to the greatest, in words."""
+    known = sorted(value for value in savings if not math.isnan(value))
+    if not known:
+        return "not known how much less"
+    if round(known[0], 1) == round(known[-1], 1):
+        return percent(known[0])
+    return f"from {percent(known[0])} to {percent(known[-1])}"

@@ -1,0 +1,333 @@
+"""What a target asks for runs, and what it writes its results on.
+
+A target is a function of a `Lab` and a `Page`, read from top to bottom like a description of the experiment. It is
+called three times: first to learn which trainings need a learning rate, then to learn which runs are needed, and at
+last, when all runs are there, for its results. Until then every number it asks for is NaN, every list of runs empty,
+and its page is thrown away; so it must not decide by numbers what it asks for.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.reproduce import cell as cells
+from experiments.reproduce.cell import CLOCK, SIMULATED, STEPS, TIMES, Cell, Link
+from experiments.reproduce.draw import Panel, draw
+from experiments.reproduce.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figure, Finding, Table
+from experiments.reproduce.scale import Scale
+from experiments.reproduce.sources import Store
+from grsgd.algorithms import ALGORITHMS
+from grsgd.config import Config
+from grsgd.report import seconds_per_step as seconds_a_step
+from grsgd.results import Run
+
+SAME_GRADIENT = ("ring_allreduce", "ssgd", "cssgd")
+"""Algorithms that apply the mean gradient of the global batch: all of them take the steps of a single rank with a batch
+n times as large, but for the order of samples and the rounding of fixed-point numbers."""
+TUNING_SEED = 1000
+"""Not one of the seeds that are reported."""
+SOURCES = {CLOCK: "measured", SIMULATED: "simulated"}
+
+
+class Scenario(NamedTuple):
+    """What is wrong with the ranks or links. slow_links: whether every link has the scale's slow rate."""
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    slow_links: bool = False
+
+
+EQUAL = Scenario("equal ranks, fast links")
+STRAGGLER = Scenario("one rank 4 times slower", ("stragglers.slowdown.1=4.0",))
+SLOW_LINKS = Scenario("slow links", slow_links=True)
+
+
+class MissingRun(RuntimeError):
+    """A run that a target needs could not be made."""
+
+
+class Lab:
+    """The runs of a scale, for one target at a time. ``more``: overrides of the user, for every training.
+
+    A configuration is named ``paper/name``; ``extra`` are overrides that one target makes.
+    """
+
+    def __init__(self, scale: Scale, store: Store, more: tuple[str, ...] = ()):
+        self.scale, self.store, self.more = scale, store, more
+        self.stage = "tuning"
+        self.asked: dict[Cell, None] = {}
+        """Cells of this stage, in order."""
+        self.begin()
+
+    def begin(self):
+        """A target."""
+        self.used: dict[Cell, None] = {}
+        self.compared: dict[tuple, dict[str, float]] = {}
+        """What was asked for on the clock and in simulated time, by source."""
+        self.tuned: dict[str, dict[float, tuple[float, float]]] = {}
+        """By configuration: samples to the target and best accuracy with each learning rate."""
+
+    # ---- asking for runs
+
+    def runs(self, config, n, source, scenario=EQUAL, extra=(), seeds=None, link=None) -> list[Run]:
+        """A run a seed; empty before the last stage. Raises MissingRun."""
+        if seeds is None:
+            seeds = range(self.scale.clock_seeds if source == CLOCK else self.scale.seeds)
+        rate = self.learning_rate(config)
+        wanted = (
+            self.cell(config, n, source, (*extra, *scenario.overrides), seed, rate, scenario, link) for seed in seeds
+        )
+        return [run for cell in wanted for run in self.ask(cell)]
+
+    def measure(self, value: Callable[[Run], float], *words, **more) -> list[float]:
+        """A number of each of `runs`."""
+        return self.each(value, self.runs(*words, **more))
+
+    def each(self, value: Callable[[Run], float], runs: list[Run]) -> list[float]:
+        """A number of each run; NaN before the last stage."""
+        return [float(value(run)) for run in runs] or [math.nan]
+
+    def cell(self, config, n, source, extra, seed, rate, scenario=EQUAL, link=None) -> Cell:
+        settings = (*self.settings(config), *extra, f"optimizer.lr={rate}", f"seed={seed}")
+        link = link or Link(self.scale.slow_rate if scenario.slow_links else self.scale.rate)
+        options = self.load(config, extra).algorithm_options
+        servers = options.servers if getattr(options, "server", None) == "dedicated" else 0
+        return Cell(config, settings, n + servers, source, link)
+
+    def settings(self, config: str) -> tuple[str, ...]:
+        """What the scale and the user replace of every training of the folder."""
+        path = (cells.EXPERIMENTS / config).with_name(self.scale.file) if self.scale.file else None
+        replaced = cells.overrides(path) if path is not None and path.exists() else ()
+        return (*replaced, *self.scale.overrides, *self.more)
+
+    def load(self, config: str, extra=()) -> Config:
+        return Cell(config, (*self.settings(config), *extra), 1, SIMULATED, Link("")).load()
+
+    def ask(self, cell: Cell) -> list[Run]:
+        self.used[cell] = None
+        if self.stage != "tuning":
+            self.asked[cell] = None
+        return [self.found(cell)] if self.stage == "showing" else []
+
+    def found(self, cell: Cell) -> Run:
+        run = self.store.find(cell)
+        if run is None:
+            raise MissingRun(self.store.path(cell).name)
+        return run
+
+    # ---- one trajectory for all algorithms that apply the same gradient
+
+    def trajectory(self, config: str) -> str:
+        """The configuration whose steps a training takes: its own, or the ring all-reduce beside it."""
+        shared = self.load(config).algorithm.name in SAME_GRADIENT
+        return str(Path(config).with_name("ring_allreduce")) if shared else config
+
+    def trajectory_cell(self, config, n, extra, seed, rate) -> Cell:
+        """The run of a trajectory: a single rank with all samples of a step where all apply the same gradient; in
+        simulated time where that matters."""
+        algorithm = ALGORITHMS[self.load(config, extra).algorithm.name]
+        if algorithm.name not in SAME_GRADIENT:
+            return self.cell(config, n, STEPS if algorithm.synchronous else SIMULATED, extra, seed, rate)
+        kept = [override for override in extra if not override.startswith("algorithm.")]
+        leader = self.trajectory(config)
+        whole = n * self.load(leader, kept).data.batch_size
+        return self.cell(leader, 1, STEPS, (*kept, f"data.batch_size={whole}"), seed, rate)
+
+    def curves(self, config, n, extra=(), seeds=None) -> list[Run]:
+        """A synchronous algorithm's trainings, a run a seed; their times mean nothing."""
+        rate = self.learning_rate(config)
+        seeds = range(self.scale.seeds) if seeds is None else seeds
+        return [run for seed in seeds for run in self.ask(self.trajectory_cell(config, n, extra, seed, rate))]
+
+    def samples(self, config, n, extra=(), seeds=None) -> list[float]:
+        """Samples, of all ranks together, to the target accuracy, by seed; of synchronous algorithms."""
+        return [samples_to(run) for run in self.curves(config, n, extra, seeds)] or [math.nan]
+
+    # ---- learning rates
+
+    def learning_rate(self, config: str) -> float:
+        """The rate of the grid with which the fewest samples lead to the target accuracy, on `tuning_ranks` ranks and
+        in simulated time; if none leads there, the one with the highest accuracy."""
+        leader = self.trajectory(config)
+        trials = {
+            rate: self.trajectory_cell(leader, self.scale.tuning_ranks, (), TUNING_SEED, rate)
+            for rate in self.scale.learning_rates
+        }
+        if self.stage == "tuning":
+            self.asked |= dict.fromkeys(trials.values())
+            return self.scale.learning_rates[0]
+        if leader not in self.tuned:
+            self.used |= dict.fromkeys(trials.values())
+            runs = {rate: self.found(cell) for rate, cell in trials.items()}
+            self.tuned[leader] = {rate: (samples_to(run), best_accuracy(run)) for rate, run in runs.items()}
+        found = self.tuned[leader]
+        return min(found, key=lambda rate: (nan_last(found[rate][0]), -found[rate][1]))
+
+    # ---- times
+
+    def seconds_per_step(self, config, n, source, scenario=EQUAL, extra=(), steps=None, link=None) -> float:
+        """n / (steps per second of all ranks), of a short run that only this is measured of."""
+        values = self.each(seconds_a_step, self.short(config, n, source, scenario, extra, steps, link))
+        self.compare((config, n, scenario, extra, link, "step"), source, values)
+        return values[0]
+
+    def step_split(self, config, n, source, scenario=EQUAL, extra=(), steps=None, link=None) -> dict[str, float]:
+        """Seconds of a step that a rank spends on each of compute, communicate and wait, mean over those that train."""
+        found = {"compute": math.nan, "communicate": math.nan, "wait": math.nan}
+        for run in self.short(config, n, source, scenario, extra, steps, link):
+            trains = run.ranks["steps"] > 0
+            steps_done = run.ranks["steps"][trains]
+            found = {part: float((run.ranks[f"{part}_seconds"][trains] / steps_done).mean()) for part in found}
+        return found
+
+    def short(self, config, n, source, scenario=EQUAL, extra=(), steps=None, link=None) -> list[Run]:
+        """One run of a few steps, for its times and bytes."""
+        loaded = self.load(config, extra)
+        timed = ALGORITHMS[loaded.algorithm.name].needs_content(loaded.algorithm_options)
+        kind = TIMES if source == SIMULATED and not timed else source
+        brief = (f"train.steps={steps or self.scale.steps}", "train.snapshots=1", "train.evaluate_replicas=false")
+        return self.runs(config, n, kind, scenario, (*extra, *brief), seeds=[0], link=link)
+
+    def seconds(self, config, n, source, scenario=EQUAL, extra=(), seeds=None, link=None, steps=None) -> list[float]:
+        """Seconds to the target accuracy, by seed; NaN where it was not reached.
+
+        Synchronous algorithms: samples to the target / (n b) times seconds per step, because what a step does is the
+        same whatever time it takes. Others: the first snapshot at or above the target.
+        """
+        loaded = self.load(config, extra)
+        if ALGORITHMS[loaded.algorithm.name].synchronous:
+            step = self.seconds_per_step(config, n, source, scenario, extra, steps, link)
+            batch = n * loaded.data.batch_size
+            return [samples / batch * step for samples in self.samples(config, n, extra, seeds)]
+        values = self.measure(seconds_to, config, n, source, scenario, extra, seeds, link=link)
+        self.compare((config, n, scenario, extra, link, "seconds"), source, values)
+        return values
+
+    def compare(self, what: tuple, source: str, values: list[float]):
+        known = [value for value in values if not math.isnan(value)]
+        if known:
+            self.compared.setdefault(what, {})[source] = median(known)
+
+    def simulator_error(self) -> str:
+        """How far simulated times of this target are from measured ones of the same trainings."""
+        errors = [both[SIMULATED] / both[CLOCK] - 1 for both in self.compared.values() if len(both) == 2]
+        if not errors:
+            return ""
+        return (
+            f"Simulated against measured times of the same trainings: median {median(errors):+.0%}, "
+            f"from {min(errors):+.0%} to {max(errors):+.0%}, of {len(errors)}."
+        )
+
+
+# ---- numbers of a run
+
+
+def reached(run: Run) -> int | None:
+    """The first snapshot at or above the target accuracy."""
+    there = run.curve["test_accuracy"] >= run.attributes["target_accuracy"]
+    return int(there.argmax()) if there.any() else None
+
+
+def seconds_to(run: Run) -> float:
+    """To the target accuracy; NaN if it was not reached."""
+    return math.nan if (at := reached(run)) is None else float(run.curve["time"][at])
+
+
+def samples_to(run: Run) -> float:
+    """To the target accuracy, all ranks together; NaN if it was not reached."""
+    return math.nan if (at := reached(run)) is None else float(run.curve["samples"][at])
+
+
+def best_accuracy(run: Run) -> float:
+    known = run.curve["test_accuracy"][~np.isnan(run.curve["test_accuracy"])]
+    return float(known.max()) if known.size else math.nan
+
+
+def nan_last(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+# ---- numbers as text
+
+
+def spread(values: Iterable[float], form: str = ".3g") -> str:
+    """Median and range of the seeds: ``12 (11–13)``; those that are not known are counted."""
+    values = list(values)
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return "—"
+    shown = [format(value, form) for value in (median(known), min(known), max(known))]
+    text = shown[0] if len(set(shown)) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
+    return text if len(known) == len(values) else f"{text}, {len(known)} of {len(values)}"
+
+
+def middle(values: Iterable[float]) -> float:
+    """The median of the seeds; NaN if one of them is not known."""
+    return float(np.median(list(values)))
+
+
+def saving(ours: Iterable[float], theirs: Iterable[float]) -> float:
+    """How much less ours is, by medians, in per cent."""
+    return 100 * (1 - middle(ours) / middle(theirs))
+
+
+def points(ours: Iterable[float], theirs: Iterable[float]) -> float:
+    """How much higher our accuracy is, by medians, in points of per cent."""
+    return 100 * (middle(ours) - middle(theirs))
+
+
+def percent(value: float) -> str:
+    """A saving in words."""
+    return "not known" if math.isnan(value) else f"{abs(value):.1f} % {'less' if value >= 0 else 'more'}"
+
+
+# ---- pages
+
+
+class Page:
+    """What a target writes: tables, figures, findings and notes."""
+
+    def __init__(self, name: str, folder: Path | None):
+        self.name, self.folder = name, folder
+        self.tables: list[Table] = []
+        self.figures: list[Figure] = []
+        self.findings: list[Finding] = []
+        self.notes: list[str] = []
+
+    def table(self, caption: str, headers: list[str], rows: list[list]):
+        self.tables.append(Table(caption, headers, [[str(cell) for cell in row] for row in rows]))
+
+    def figure(self, caption: str, panels: list[Panel]):
+        if self.folder is not None:
+            svg = f"{self.name}-{len(self.figures) + 1}.svg"
+            draw(self.folder / svg, panels)
+            self.figures.append(Figure(caption, svg))
+
+    def note(self, text: str):
+        self.notes.append(text)
+
+    def finding(self, claim: str, measured: str, accounting: str, cases: dict[str, bool | None], reason: str = ""):
+        """cases: by condition, whether the claim holds there; None where it cannot be said. reason: why it does not."""
+        found = verdict(cases)
+        self.findings.append(Finding(claim, measured, accounting, found, "" if found == HOLDS else reason))
+
+
+def verdict(cases: dict[str, bool | None]) -> str:
+    known = {condition: holds for condition, holds in cases.items() if holds is not None}
+    if not known:
+        return f"{UNDECIDED}: the target accuracy was not reached"
+    if all(known.values()):
+        return HOLDS
+    if not any(known.values()):
+        return FAILS
+    return f"{PARTLY} {'; '.join(condition for condition, holds in known.items() if holds)}"
+
+
+def less(ours: Iterable[float], theirs: Iterable[float], by: float = 0.0) -> bool | None:
+    """Whether ours is less than theirs by this share; None if one is not known."""
+    a, b = middle(ours), middle(theirs)
+    return None if math.isnan(a) or math.isnan(b) else a < (1 - by) * b

@@ -1,0 +1,200 @@
+"""The tables and figures of the papers: what runs they ask for, and what they make of them."""
+
+import math
+
+import pytest
+from runs import fake_run
+
+from experiments.reproduce import cell as cells
+from experiments.reproduce import compare, lab, report, sources
+from experiments.reproduce.cell import CLOCK, SIMULATED, STEPS, TIMES, Cell, Link
+from experiments.reproduce.lab import EQUAL, STRAGGLER, Lab, MissingRun, Page
+from experiments.reproduce.outcome import FAILS, HOLDS, PARTLY, UNDECIDED
+from experiments.reproduce.scale import SCALES, SMOKE, TINY
+from experiments.reproduce.targets import PAPERS, TARGETS, chosen
+from grsgd import config
+
+FOLDERS = [cells.EXPERIMENTS / paper for paper in PAPERS]
+LINK = Link("1gbit")
+
+
+class FakeStore:
+    """Has every run that `make` makes; None is a run that is missing."""
+
+    def __init__(self, make=lambda cell: fake_run()):
+        self.find = make
+
+    def path(self, cell):
+        return cells.EXPERIMENTS / f"{cell.name('fake')}.h5"
+
+
+def rate_of(cell) -> float:
+    return cell.load().optimizer.lr
+
+
+def test_every_target_checks_a_claim_and_every_claim_has_targets():
+    claims = report.read_claims(FOLDERS)
+    chosen([])
+    assert {name for claim in claims.values() for name in claim["targets"]} == set(TARGETS)
+    assert all(claim["statement"] and claim["source"] for claim in claims.values())
+
+
+def test_names_of_targets():
+    assert [target.name for target in chosen(["cssgd-load"])] == ["cssgd-load"]
+    assert {target.paper for target in chosen(["lasgd"])} == {"lasgd"}
+    assert len(chosen([])) == len(TARGETS) >= 33
+    with pytest.raises(ValueError, match="no table or figure 'cssgd-fig3'; there are"):
+        chosen(["cssgd-fig3"])
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_run_of_every_target_can_be_run(scale):
+    """At every scale: the configurations are valid, also for that many ranks."""
+    found = Lab(SCALES[scale], FakeStore())
+    for found.stage in ("tuning", "asking"):
+        for target in chosen([]):
+            found.begin()
+            target.make(found, Page(target.name, None))
+    assert {cell.source for cell in found.asked} >= {CLOCK, SIMULATED, STEPS, TIMES}
+    sizes = {(cell.config, cell.overrides, cell.ranks) for cell in found.asked}
+    for name, overrides, ranks in sizes:
+        Cell(name, overrides, ranks, CLOCK, LINK).load().check_ranks(ranks)
+
+
+@pytest.mark.parametrize("toml", sorted(cells.EXPERIMENTS.glob("*/**/smoke.toml")), ids=lambda path: path.parent.name)
+def test_what_a_scale_replaces(toml):
+    loaded = config.load(toml.with_name("base.toml"), list(cells.overrides(toml)))
+    assert loaded.train.target_accuracy != config.load(toml.with_name("base.toml")).train.target_accuracy or (
+        loaded.data != config.load(toml.with_name("base.toml")).data
+    )
+
+
+def test_overrides_are_values_as_toml_has_them(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text('a = 1\n[b]\nc = "two words"\nd = [1.5, 2.0]\n[b.e]\nf = true\n')
+    assert set(cells.overrides(path)) == {"a=1", 'b.c="two words"', "b.d=[1.5, 2.0]", "b.e.f=true"}
+
+
+def test_a_run_is_found_again_by_what_it_depends_on():
+    cell = Cell("grsgd/dpsgd", ("seed=1",), 4, CLOCK, LINK)
+    name = cell.name("here")
+    assert name == cell.name("here") and name.startswith("grsgd-dpsgd-n4-clock-")
+    others = [cell._replace(overrides=("seed=2",)), cell._replace(ranks=5), cell._replace(source=SIMULATED)]
+    assert len({name, cell.name("there"), *(other.name("here") for other in others)}) == 5
+    assert cell._replace(overrides=("seed=1", "train.epochs=160")).name("here") == name, "which it has anyway"
+
+
+def test_the_learning_rate_that_takes_fewest_samples():
+    """0.1 gets there first; 0.2 is more accurate in the end."""
+
+    def run(cell):
+        found = fake_run(snapshots=6)
+        if rate_of(cell) == 0.1:
+            found.curve["test_accuracy"][2] = 0.7
+        if rate_of(cell) == 0.2:
+            found.curve["test_accuracy"][5] = 1.0
+        return found
+
+    there = Lab(SMOKE, FakeStore(run))
+    there.stage = "showing"
+    assert there.learning_rate("grsgd/dpsgd") == 0.1
+    assert there.tuned["grsgd/dpsgd"][0.1] == (2000, 1.0) and there.tuned["grsgd/dpsgd"][0.2] == (3000, 1.0)
+
+
+def test_the_most_accurate_learning_rate_where_none_reaches_the_target():
+    def run(cell):
+        found = fake_run(target_accuracy=0.99)
+        found.curve["test_accuracy"][-1] = 0.8 + rate_of(cell) / 10
+        return found
+
+    there = Lab(SMOKE, FakeStore(run))
+    there.stage = "showing"
+    found = there.learning_rate("grsgd/dpsgd")
+    assert found == max(SMOKE.learning_rates)
+
+
+def test_a_synchronous_algorithms_time_is_steps_times_seconds_per_step():
+    """The target after 3000 samples; a step of 4 ranks has 1024 and takes as long as the straggler makes it."""
+
+    def run(cell):
+        if cell.source != TIMES:
+            assert cell.source == STEPS and cell.ranks == 1, "a single rank with a batch four times as large"
+            return fake_run()
+        slow = "stragglers.slowdown.1=4.0" in cell.overrides
+        found = fake_run(ranks=4)
+        found.ranks["compute_seconds"] = found.ranks["steps"] * (2.0 if slow else 0.5)
+        found.ranks["communicate_seconds"] = found.ranks["wait_seconds"] = found.ranks["steps"] * 0.0
+        return found
+
+    there = Lab(SMOKE, FakeStore(run))
+    there.stage = "showing"
+    batch = there.load("grsgd/ring_allreduce").data.batch_size
+    for scenario, step in ((EQUAL, 0.5), (STRAGGLER, 2.0)):
+        times = there.seconds("grsgd/ring_allreduce", 4, SIMULATED, scenario)
+        assert times == pytest.approx([3000 / (4 * batch) * step] * SMOKE.seeds)
+
+
+def test_an_asynchronous_algorithms_time_is_its_snapshots():
+    there = Lab(SMOKE, FakeStore())
+    there.stage = "showing"
+    assert there.seconds("grsgd/grsgd", 4, CLOCK) == [30.0] * SMOKE.clock_seeds
+    there.seconds("grsgd/grsgd", 4, SIMULATED)
+    assert "median +0%" in there.simulator_error()
+
+
+def test_a_missing_run_is_named():
+    there = Lab(SMOKE, FakeStore(lambda cell: None))
+    there.stage = "showing"
+    with pytest.raises(MissingRun, match="grsgd-grsgd-n9-simulated|grsgd-grsgd-n8-simulated"):
+        there.seconds("grsgd/grsgd", 4, CLOCK)
+
+
+def test_a_parameter_server_is_one_rank_more():
+    there = Lab(SMOKE, FakeStore())
+    assert there.cell("adsp/adsp", 4, CLOCK, (), 0, 0.1).ranks == 5
+    assert there.cell("grsgd/grsgd", 4, CLOCK, (), 0, 0.1).ranks == 4
+
+
+def test_tiny_replaces_what_smoke_does():
+    assert Lab(TINY, FakeStore()).load("grsgd/grsgd").data.name == "digits"
+    assert Lab(SMOKE, FakeStore(), ("train.epochs=1",)).load("grsgd/grsgd").train.epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("cases", "expected"),
+    [
+        ({"a": True, "b": True}, HOLDS),
+        ({"a": False, "b": False}, FAILS),
+        ({"with stragglers": True, "else": False}, f"{PARTLY} with stragglers"),
+        ({"a": True, "b": None}, HOLDS),
+    ],
+)
+def test_verdicts(cases, expected):
+    assert lab.verdict(cases) == expected
+
+
+def test_no_verdict_without_a_figure():
+    assert lab.verdict({"a": None}).startswith(UNDECIDED)
+
+
+def test_numbers_of_seeds():
+    assert lab.spread([3.0, 1.0, 2.0]) == "2 (1–3)"
+    assert lab.spread([2.0, math.nan]) == "2, 1 of 2"
+    assert lab.spread([math.nan]) == "—"
+    assert lab.saving([1.0], [4.0]) == 75
+    assert lab.percent(lab.saving([5.0], [4.0])) == "25.0 % more"
+    assert lab.less([1.0], [2.0]) and lab.less([math.nan], [2.0]) is None
+    assert compare.extent([-10.0, math.nan, 20.0]) == "from 10.0 % more to 20.0 % less"
+    assert compare.all_positive([1.0, -1.0]) is False and compare.all_positive([math.nan]) is None
+
+
+def test_without_root_it_says_so(monkeypatch):
+    def refuse(*arguments):
+        raise sources.TestbedError("needs root")
+
+    monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
+    monkeypatch.setattr(sources, "Testbed", refuse)
+    on = sources.hosts(9, 0.2)
+    assert not on.emulated and "without root" in on.describe(LINK)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
+    assert sources.hosts(9, 0.2).words.startswith("4 nodes")
