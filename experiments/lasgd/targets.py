@@ -145,13 +145,14 @@ def throughput(lab, page):
         name: {n: [fraction(lab, config, n, CLOCK, Link(lab.scale.slow_rate))] for n in lab.scale.clock_ranks}
         for name, config in ALL.items()
     }
+    bars = {f"{name}, {SOURCES[SIMULATED]}": shares for name, shares in over_rates.items()}
     lines = {f"{name}, {SOURCES[source]}": shares for (name, source), shares in over_ranks.items()}
     page.figure(
         "Samples per second, as a fraction of those of ranks that compute alone and never communicate: over the number "
         f"of ranks with links of {lab.scale.rate}, and over the rate of the links.",
         [
             Panel(f"links of {lab.scale.rate}", "ranks n", "fraction of computing alone", lines, logx=True),
-            Panel(f"n = {n}, simulated", "link", "fraction of computing alone", bars=over_rates),
+            Panel(f"n = {n}, simulated", "link", "fraction of computing alone", bars=bars),
         ],
     )
     shown = {*lab.scale.clock_ranks, *lab.scale.ranks, *places[SIMULATED][-2:]}
