@@ -123,3 +123,8 @@ def steps_to_target(lab: Lab, family: Family, n: int) -> list[float]:
     config = f"{family.folder}/ring_allreduce"
     batch = n * lab.load(config).data.batch_size
     return [samples / batch for samples in lab.samples(config, n, RING.extra(n), family.seeds(lab))]
+
+
+def why(cases: dict[str, bool | None], reason: str) -> str:
+    """The reason of a finding, if there is something to explain."""
+    return reason if False in cases.values() else ""

@@ -23,23 +23,24 @@ from experiments.cssgd.family import (
     short_run,
     step,
     steps_to_target,
+    why,
 )
 from experiments.reproduce.compare import SHARED_TRAJECTORY, extent
 from experiments.reproduce.draw import Panel
 from experiments.reproduce.lab import less, saving, spread
 
 ALL = {
-    "SSGD, unicast": UNICAST,
-    "SSGD, multicast": MULTICAST,
-    "CSSGD, r = 2": coded(2),
-    "CSSGD, r = 3": coded(3),
-    "grouped-rs, r = 2": grouped(2),
-    "grouped-direct, r = 2": grouped_direct(2),
+    "SSGD by unicast": UNICAST,
+    "SSGD by multicast": MULTICAST,
+    "CSSGD (r = 2)": coded(2),
+    "CSSGD (r = 3)": coded(3),
+    "grouped-rs (r = 2)": grouped(2),
+    "grouped-direct (r = 2)": grouped_direct(2),
     "ring all-reduce": RING,
 }
-MEASURED = ("SSGD, unicast", "SSGD, multicast", "CSSGD, r = 2", "CSSGD, r = 3", "grouped-rs, r = 2")
+MEASURED = ("SSGD by unicast", "SSGD by multicast", "CSSGD (r = 2)", "CSSGD (r = 3)", "grouped-rs (r = 2)")
 """Of these, on the testbed."""
-CODED = ("CSSGD, r = 2", "CSSGD, r = 3")
+CODED = ("CSSGD (r = 2)", "CSSGD (r = 3)")
 MORE_IS_SENT = (
     "Coded blocks cannot be added up before they are sent: all nodes together send n C(n-1, r) / r gradients, once, "
     "and SSGD by multicast n, by unicast n (n-1)."
@@ -68,20 +69,19 @@ def time_over_nodes(family: Family, lab, page):
             [way.name, n, *(spread(times.get(name, {}).get(n, [math.nan])) for name in ALL)]
             for n in nodes_of(lab, family, way)
         ]
-        savings = {}
+        savings = []
         for ours in CODED:
-            for theirs in ("SSGD, unicast", "SSGD, multicast"):
-                savings[f"{ours}, than {theirs}"] = extent(
-                    saving(times[ours][n], times[theirs][n]) for n in times[ours]
-                )
+            for theirs in ("SSGD by unicast", "SSGD by multicast"):
+                by_n = [saving(times[ours][n], times[theirs][n]) for n in times[ours]]
+                savings += [f"{ours} {extent(by_n)} than {theirs}"] if by_n else []
                 cases |= by_nodes(f"{way.name}: {ours}, against {theirs}", times[ours], times[theirs])
-        measured.append(f"{way.name}: " + ", ".join(f"{pair} {text}" for pair, text in savings.items()))
+        measured.append(f"{way.name}: " + ", ".join(savings))
     target = family.target(lab)
     page.figure("Time to the target accuracy; median and range of the seeds.", panels)
     caption = f"Seconds to a test accuracy of {target:.0%} on n classes: median (range) of the seeds."
     page.table(caption, ["network", "n", *ALL], rows)
     accounting = "time to accuracy, from the least to the greatest saving over n"
-    page.finding("cssgd-time-nodes", "; ".join(measured), accounting, cases, MORE_IS_SENT)
+    page.finding("cssgd-time-nodes", "; ".join(measured), accounting, cases, why(cases, MORE_IS_SENT))
     page.note(NETWORKS)
     page.note(SHARED_TRAJECTORY.format("all of these"))
     note_left_out(family, lab, page)
@@ -135,14 +135,14 @@ def traffic_over_nodes(family: Family, lab, page):
         }
         panels.append(Panel(accounting, "nodes n", "sent, all nodes, to the target [GB]", gigabytes, logy=True))
         rows += [[accounting, n, *(spread(gigabytes[name].get(n, [math.nan])) for name in gigabytes)] for n in nodes]
-        savings = {}
+        savings = []
         for r, ours in zip((2, 3), CODED, strict=True):
-            for theirs in ("SSGD, multicast", f"blocks of r = {r}, not added up"):
-                against = theirs if theirs == "SSGD, multicast" else "SSGD that does not add up its blocks"
+            for theirs in ("SSGD by multicast", f"blocks of r = {r}, not added up"):
+                against = theirs if theirs == "SSGD by multicast" else "SSGD that does not add up its blocks"
                 by_n = [saving(gigabytes[ours][n], gigabytes[theirs][n]) for n in gigabytes[ours]]
-                savings[f"{ours}, than {against}"] = extent(by_n)
+                savings += [f"{ours} {extent(by_n)} than {against}"] if by_n else []
                 cases |= by_nodes(f"{accounting}: {ours}, against {against}", gigabytes[ours], gigabytes[theirs])
-        measured.append(f"{accounting}: " + ", ".join(f"{pair} {text}" for pair, text in savings.items()))
+        measured.append(f"{accounting}: " + ", ".join(savings))
     page.figure("Sent by all nodes until the target accuracy; median and range of the seeds.", panels)
     page.table(
         "GB that all nodes together send until the target accuracy: median (range) of the seeds.",
@@ -162,8 +162,7 @@ def traffic_over_nodes(family: Family, lab, page):
         "; ".join(measured),
         "payload counted by the communicator, to the target accuracy, by three accountings",
         cases,
-        MORE_IS_SENT
-        + " The paper counts coded packets once, and against them blocks that are not added up, per receiver.",
+        why(cases, MORE_IS_SENT + " The paper counts coded packets once, against blocks that are not added up."),
     )
     page.note("Bytes of a step are counted in a short simulated run, and multiplied by the steps to the target.")
     note_left_out(family, lab, page)
@@ -201,19 +200,19 @@ def best_over_nodes(family: Family, lab, page):
     panels, rows, measured, cases = [], [], [], {}
     for way in (TRUE_MULTICAST, COPIES):
         times = {
-            "SSGD, multicast": {n: seconds(lab, family, MULTICAST, n, way) for n in nodes},
+            "SSGD by multicast": {n: seconds(lab, family, MULTICAST, n, way) for n in nodes},
             "ASGD": {n: seconds(lab, family, ASGD, n, way) for n in nodes},
         }
         best_r = {}
-        for name, scheme in (("CSSGD, best r", coded), ("grouped-rs, best r", grouped)):
+        for name, scheme in (("CSSGD (best r)", coded), ("grouped-rs (best r)", grouped)):
             steps = {n: best_of({r: step(lab, family, scheme(r), n, way) for r in redundancies(n)}) for n in nodes}
             times[name] = {n: [count * steps[n][1] for count in steps_to_target(lab, family, n)] for n in nodes}
             best_r[name] = {n: f" (r = {steps[n][0]})" for n in nodes}
-            for theirs in ("SSGD, multicast", "ASGD"):
+            for theirs in ("SSGD by multicast", "ASGD"):
                 savings = [saving(times[name][n], times[theirs][n]) for n in nodes]
                 known = [value for value in savings if not math.isnan(value)]
                 mean = sum(known) / len(known) if known else math.nan
-                measured.append(f"{way.name}: {name} {extent([mean])} than {theirs}, {extent(savings)}")
+                measured.append(f"{way.name}: {name} {extent([mean])} than {theirs} ({extent(savings)})")
                 cases[f"{way.name}: {name}, against {theirs}"] = mean > 0 if known else None
         panels.append(Panel(way.name, "nodes n", "time to accuracy [s]", times, logy=True))
         rows += [
@@ -222,13 +221,13 @@ def best_over_nodes(family: Family, lab, page):
         ]
     page.figure("Time to the target accuracy; median and range of the seeds.", panels)
     caption = f"Seconds to a test accuracy of {family.target(lab):.0%} on n classes: median (range) of the seeds."
-    page.table(caption, ["network", "n", "SSGD, multicast", "ASGD", "CSSGD, best r", "grouped-rs, best r"], rows)
+    page.table(caption, ["network", "n", "SSGD by multicast", "ASGD", "CSSGD (best r)", "grouped-rs (best r)"], rows)
     page.finding(
         family.claim,
         "; ".join(measured) + f"; the paper: {family.savings} less",
         "mean over n of the time saved, and its range over n; simulated, r from 2, 3 and n-1",
         cases,
-        MORE_IS_SENT + " A node computes r times as much as without redundancy.",
+        why(cases, MORE_IS_SENT + " A node computes r times as much as without redundancy."),
     )
     page.note(SHARED_TRAJECTORY.format("CSSGD, SSGD and the grouped schemes"))
     page.note(NETWORKS)

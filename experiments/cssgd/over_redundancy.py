@@ -3,7 +3,19 @@
 import math
 
 from coding.time_model import paper_step_seconds, step_seconds
-from experiments.cssgd.family import COPIES, NETWORKS, SHARED, TESTBED, Family, Way, coded, grouped, short_run, step
+from experiments.cssgd.family import (
+    COPIES,
+    NETWORKS,
+    SHARED,
+    TESTBED,
+    Family,
+    Way,
+    coded,
+    grouped,
+    short_run,
+    step,
+    why,
+)
 from experiments.reproduce.draw import Panel
 from grsgd.report import time_split
 from grsgd.simulate.network import rate
@@ -11,6 +23,10 @@ from grsgd.simulate.network import rate
 MEDIA = {SHARED: "shared", COPIES: "point-to-point", TESTBED: "point-to-point"}
 """What `coding.time_model` calls the networks."""
 SCHEMES = {"CSSGD": coded, "grouped-rs": grouped}
+MORE_AT_FIRST = (
+    "Gradients of blocks are not added up before they are sent, so what is sent goes with C(n-1, r) / r, not 1/r: it "
+    "grows at first, and is least for the greatest r, where every node computes nearly the whole batch."
+)
 MODEL, TRUE = "model r Tcalc + Tcomm / r", "model by the true loads of CSSGD"
 
 
@@ -47,8 +63,7 @@ def time_over_redundancy(family: Family, lab, page):
         "the best r: " + "; ".join(measured),
         f"seconds of a step, {n} nodes",
         cases,
-        "Gradients of blocks are not added up before they are sent, so what is sent goes with C(n-1, r) / r, not 1/r: it "
-        "grows at first, and is least for the greatest r, where every node computes nearly the whole batch.",
+        why(cases, MORE_AT_FIRST),
     )
     page.note(NETWORKS)
     page.note(

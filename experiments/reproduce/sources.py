@@ -22,6 +22,8 @@ from grsgd.simulate.run import simulate
 SECONDS = 600
 """For one run on the clock, at most; one that takes longer hangs."""
 CALIBRATION_SECONDS = 300
+LAUNCH = Path(__file__).parents[2] / "slurm" / "launch.sh"
+"""Starts ranks on the nodes of an allocation: their number, then the command."""
 LATENCY = "50us"
 """Of simulated links where none was measured."""
 STEP_BY_STEP = {"text": "1gbit,50us", "topology": "switch"}, "constant:1"
@@ -57,13 +59,18 @@ class Hosts:
 
 
 class Cluster(Hosts):
-    """The nodes of a Slurm allocation."""
+    """The nodes of a Slurm allocation, with its launcher, as slurm/tables.sbatch has chosen it."""
 
     calibration_ranks = 4
 
     def __init__(self, hosts: int, cpu: float):
         super().__init__(hosts, cpu)
-        self.words = f"{os.environ['SLURM_JOB_NUM_NODES']} nodes of a cluster ({os.environ.get('SLURM_JOB_PARTITION')})"
+        nodes, partition = os.environ["SLURM_JOB_NUM_NODES"], os.environ.get("SLURM_JOB_PARTITION")
+        self.words = f"{nodes} nodes of a cluster, partition {partition}; links are as fast as they are"
+
+    @contextmanager
+    def joined(self, link: Link) -> Iterator[Mpiexec]:
+        yield lambda words: ["bash", str(LAUNCH), *words[1:]]
 
 
 class EmulatedHosts(Hosts):
