@@ -42,8 +42,8 @@ SEEDS = range(2)
 """Of trainings that only this paper's side questions need."""
 MOST_RANKS = 64
 """Of those whose throughput is simulated: messages of an all-reduce grow with the square of them."""
-STEPS = 256
-"""Of all ranks together, of which a time of steps is measured, at least: each takes another time."""
+ALONE = "lasgd/local_sgd", ("algorithm.H=1000000000",)
+"""Ranks that compute as all others do, and never communicate."""
 MERGES = {
     "delta": ("lasgd/lasgd", ()),
     "overwrite": ("lasgd/lasgd", ("algorithm.merge=overwrite",)),
@@ -189,8 +189,8 @@ def throughput(lab, page):
     page.finding(
         "lasgd-throughput",
         "at least " + ", ".join(f"{share:.2f} ({where})" for where, share in least.items()),
-        f"samples per second as a fraction of those of as many ranks that compute alone; near them: at least {NEAR:g}. "
-        "Alone: a single rank, times n",
+        f"samples per second as a fraction of those of as many ranks that never communicate; near them: at least "
+        f"{NEAR:g}",
         cases,
         ""
         if all(cases.values())
@@ -205,18 +205,13 @@ def throughput(lab, page):
 
 def fraction(lab: Lab, config: str, n: int, source: str, link: Link | None = None) -> float:
     """Samples per second, as a fraction of those of n ranks that compute alone."""
-    return computing_alone(lab, source, link) / a_step(lab, config, n, source, link=link)
+    return computing_alone(lab, n, source, link=link) / lab.seconds_per_step(config, n, source, link=link)
 
 
-def computing_alone(lab: Lab, source: str, link: Link | None = None) -> float:
-    """Seconds a step of a rank that never communicates. For every link simulated computing was measured anew."""
-    return a_step(lab, ALL[RING], 1, source, link=link)
-
-
-def a_step(lab: Lab, config: str, n: int, source: str, scenario=EQUAL, link=None) -> float:
-    """Seconds, of so many steps that the mean of them means something."""
-    least = STEPS if source == SIMULATED else STEPS // 4
-    return lab.seconds_per_step(config, n, source, scenario, steps=max(lab.scale.steps, least // n), link=link)
+def computing_alone(lab: Lab, n: int, source: str, scenario=EQUAL, link: Link | None = None) -> float:
+    """Seconds a step of ranks that never communicate."""
+    config, extra = ALONE
+    return lab.seconds_per_step(config, n, source, scenario, extra, link=link)
 
 
 # ---- stragglers
@@ -236,8 +231,8 @@ def straggler(lab, page):
     }
     steps = {
         (scenario, source, n): {
-            name: a_step(lab, config, n, source, scenario) / computing_alone(lab, source)
-            for name, config in configs.items()
+            "alone": computing_alone(lab, n, source, scenario),
+            **{name: lab.seconds_per_step(config, n, source, scenario) for name, config in configs.items()},
         }
         for scenario, slow in SLOW_RANKS.items()
         for source, several in ((CLOCK, lab.scale.clock_ranks), (SIMULATED, some))
@@ -266,44 +261,35 @@ def straggler(lab, page):
         [[scenario.name, n, *map(spread, values.values())] for (scenario, n), values in times.items()],
     )
     page.table(
-        "Time in which n ranks take n steps, in times that one takes for a step alone. Ideal: nobody waits, and a slow "
-        "rank merely computes less.",
-        ["ranks", "time and ranks", "ideal", *configs],
+        "Milliseconds in which n ranks take n steps. Alone: they never communicate, and a slow rank merely does less.",
+        ["ranks", "time and ranks", "alone", *configs],
         [
-            [
-                scenario.name,
-                f"{SOURCES[source]}, n = {n}",
-                f"{ideal(scenario, n):.2f}",
-                *(f"{v:.2f}" for v in values.values()),
-            ]
+            [scenario.name, f"{SOURCES[source]}, n = {n}", *(f"{1000 * seconds:.1f}" for seconds in values.values())]
             for (scenario, source, n), values in steps.items()
         ],
     )
     with_slow = {where: values for where, values in steps.items() if where[0] is not EQUAL}
-    shares = {where: ideal(where[0], where[2]) / values[LASGD] for where, values in with_slow.items()}
-    paces = {where: values[RING] / SLOWDOWN for where, values in with_slow.items()}
+    shares = {where: values["alone"] / values[LASGD] for where, values in with_slow.items()}
+    paces = {
+        (scenario, source, n): values[RING] / (SLOWDOWN * steps[EQUAL, source, n]["alone"])
+        for (scenario, source, n), values in with_slow.items()
+    }
     cases = {}
     for source, word in ((CLOCK, "measured"), (SIMULATED, "simulated")):
         cases[f"LASGD, {word}"] = all_near(shares, source)
         cases[f"all-reduce, {word}"] = all_near(paces, source)
     page.finding(
         "lasgd-straggler",
-        f"steps per second of LASGD: {of_range(shares)} of the ideal; a step with an all-reduce takes "
-        f"{of_range(paces)} times what a slow rank alone does",
-        f"one and two ranks {SLOWDOWN} times slower; ideal: nobody waits. It holds for LASGD with at least {NEAR:g} of "
-        f"the ideal, for the all-reduce if a step takes at least {NEAR:g} times a slow rank's alone",
+        f"steps per second of LASGD: {of_range(shares)} of those of ranks that never communicate; a step with an "
+        f"all-reduce takes {of_range(paces)} times as long as one of a slow rank alone",
+        f"one and two ranks {SLOWDOWN} times slower. It holds for LASGD with at least {NEAR:g} of those steps, for the "
+        f"all-reduce if a step takes at least {NEAR:g} times that long",
         cases,
         ""
         if all(cases.values())
-        else "What LASGD's steps lack of the ideal is the processor's time for the all-reduce "
-        "beside them, which simulated time does not count; steps of a short run differ by chance, too.",
+        else "What LASGD lacks is the processor's time for the all-reduce beside its steps, which simulated time does "
+        "not count; steps of a short run differ by chance, too.",
     )
-
-
-def ideal(scenario: Scenario, n: int) -> float:
-    """Time in which n ranks take n steps if nobody waits, in times of a step."""
-    slow = SLOW_RANKS[scenario]
-    return n / (n - slow + slow / SLOWDOWN)
 
 
 def all_near(shares: dict, source: str) -> bool | None:
