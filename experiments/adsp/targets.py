@@ -121,8 +121,8 @@ def convergence_time(lab, page):
             f"{kind}: " + ", ".join(f"{extent(savings[kind, other])} than {other}" for other in OTHERS)
             for kind in (NONE, *DELAYS)
         ),
-        f"time to accuracy, simulated with n = {workers(lab)} and measured with n = {measured_on(lab)}; a condition "
-        f"counts if all of these are at least {least:g} % less",
+        f"time to accuracy, simulated with n = {workers(lab)}; {CONSTANT} and {RANDOM} also measured with "
+        f"n = {measured_on(lab)}; a condition counts if all of its savings are at least {least:g} %",
         {
             f"{kind}, against {other}": all_positive(value - least for value in values)
             for (kind, other), values in savings.items()
