@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -192,8 +193,7 @@ def show(target: Target, lab: Lab, folder: Path) -> Outcome:
     lab.begin()
     page = Page(target.name, folder)
     target.make(lab, page)
-    if error := lab.simulator_error():
-        page.note(error)
+    error = lab.simulator_error()
     if lab.tuned:
         page.table(*learning_rates(lab))
     runs = [(cell, lab.store.path(cell), lab.found(cell)) for cell in lab.used]
@@ -205,7 +205,7 @@ def show(target: Target, lab: Lab, folder: Path) -> Outcome:
         scale=lab.scale.name,
         command=f"make table-{target.name} SCALE={lab.scale.name}",
         tables=page.tables,
-        figures=page.figures,
+        figures=[replace(figure, caption=f"{figure.caption} {error}".strip()) for figure in page.figures],
         findings=page.findings,
         notes=page.notes,
         provenance={

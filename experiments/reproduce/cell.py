@@ -74,4 +74,4 @@ def flattened(table: dict, prefix: str = ""):
         if isinstance(value, dict):
             yield from flattened(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}={json.dumps(value)}"  # which is TOML, too, and in one line.replace("\n", "")
+            yield f"{prefix}{key}={json.dumps(value)}"  # which is TOML, too, and in one line

@@ -1,0 +1,80 @@
+"""Tables of the papers, from nothing to the page, at the smallest scale: trainings by the clock and in simulated time."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.environment import environment
+from experiments.reproduce import outcome
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("grsgd-time-to-acc", "cssgd-load")
+TIMEOUT = 600
+
+
+def command(results: Path) -> list[str]:
+    return [sys.executable, "-m", "experiments.reproduce", *NAMES, "--scale", "tiny", "--results", str(results)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    """Of a command that was interrupted after its first runs, and given again."""
+    folder = tmp_path_factory.mktemp("tables")
+    job = subprocess.Popen(command(folder), cwd=ROOT, env=environment(), start_new_session=True)
+    deadline = time.monotonic() + TIMEOUT
+    while len(there := runs(folder)) < 2 and job.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(job.pid, signal.SIGINT)
+    assert job.wait(60) != 0, "it had not ended"
+    done = subprocess.run(
+        command(folder), cwd=ROOT, env=environment(), timeout=TIMEOUT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert there.items() <= runs(folder).items(), "runs that are there are not made again"
+    (folder / "printed.txt").write_text(done.stdout)
+    return folder
+
+
+def runs(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("tiny/runs/*.h5") if ".part" not in path.name}
+
+
+def test_what_is_printed(results):
+    printed = (results / "printed.txt").read_text()
+    assert "Time to a fixed accuracy" in printed and "GRSGD ends training in less time" in printed
+    assert "measured, n = 3" in printed and "simulated, n = 2" in printed
+
+
+def test_outcomes(results):
+    found = outcome.load(results / "tiny" / "grsgd-time-to-acc.json")
+    assert {run["source"] for run in found.runs} == {"clock", "simulated", "times", "steps"}
+    assert all((results / "tiny" / "runs" / Path(run["file"]).name).exists() for run in found.runs)
+    assert [finding.claim for finding in found.findings] == ["grsgd-time"]
+    assert all("Simulated against measured" in figure.caption for figure in found.figures)
+    assert found.provenance["clock"]
+    load = outcome.load(results / "tiny" / "cssgd-load.json")
+    assert load.findings[0].verdict == outcome.HOLDS and not load.runs, "needs no training"
+
+
+def test_the_page(results):
+    page = (results / "report.html").read_text()
+    assert page.count("<svg") >= 1 and "make table-grsgd-wait" in page, "what is missing is named"
+
+
+def test_given_again_nothing_is_made(results):
+    before = runs(results)
+    done = subprocess.run(
+        command(results), cwd=ROOT, env=environment(), timeout=TIMEOUT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and runs(results) == before
+
+
+def test_unknown_names_are_refused(tmp_path):
+    wrong = [sys.executable, "-m", "experiments.reproduce", "cssgd-fig3", "--results", str(tmp_path)]
+    done = subprocess.run(wrong, cwd=ROOT, timeout=TIMEOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "no table or figure 'cssgd-fig3'" in done.stderr
