@@ -48,7 +48,7 @@ CLAIMED = {claim["id"]: claim["low"] for claim in CLAIMS if "low" in claim}
 
 BY_CONSTRUCTION = (
     "The automatic threshold is set to about 0.08 exchanges a step: 92 % fewer than one a step, and a fifth fewer than "
-    "one in ten steps, whatever the training does."
+    "one in ten steps, whatever the training does. A run of few steps keeps to that rate only roughly."
 )
 
 
@@ -197,8 +197,8 @@ def traffic(lab, page):
         cases,
         unless_all(
             cases,
-            "A run of few steps keeps the rate of exchanges only roughly, and bytes to the target also depend on how "
-            "many steps it takes to get there.",
+            "The rate of exchanges is not that of the claim in so few steps, or against such a period; bytes to the "
+            "target also depend on how many steps it takes to get there.",
         ),
     )
     page.note(BY_CONSTRUCTION)
