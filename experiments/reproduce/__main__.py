@@ -95,6 +95,7 @@ def main() -> int:
 def make(cells: list[Cell], store: Store, workers: int) -> list[str]:
     """Make the runs that are not there; returns what went wrong. Raises Unfinished if there can be no calibration."""
     calibrate(cells, store)
+    cells = list({store.path(cell): cell for cell in cells}.values())  # other words may say the same
     missing = [cell for cell in cells if store.find(cell) is None]
     missing.sort(
         key=lambda cell: (cell.source, cell.ranks), reverse=True

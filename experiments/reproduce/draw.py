@@ -51,13 +51,9 @@ def draw(path: Path, panels: list[Panel]):
             handles.setdefault(label, handle)
     shown = [label for label in labels if label in handles]
     if len(shown) > 1 or not panels[0].bars:
-        figure.legend(
-            [handles[label] for label in shown],
-            shown,
-            loc="outside lower center",
-            ncols=min(4, len(shown)),
-            frameon=False,
-        )
+        columns = max(1, min(len(shown), int(12 * figure.get_figwidth() / (6 + max(map(len, shown))))))
+        handles = [handles[label] for label in shown]
+        figure.legend(handles, shown, loc="outside lower center", ncols=columns, frameon=False)
     with matplotlib.rc_context({"svg.fonttype": "path"}):
         figure.savefig(path, metadata={"Date": None})
 
@@ -75,7 +71,7 @@ def draw_panel(ax, panel: Panel, labels: list[str]):
             ax.plot(x, y, label=label if number == 0 else None, markevery=max(1, len(x) // 6), **look)
     groups = list(dict.fromkeys(group for values in panel.bars.values() for group in values))
     for number, (label, values) in enumerate(panel.bars.items()):
-        width = 0.8 / len(panel.bars)
+        width, drawn = 0.8 / len(panel.bars), False
         for place, group in enumerate(groups):
             known = [value for value in values.get(group, []) if not np.isnan(value)]
             if not known:
@@ -88,19 +84,20 @@ def draw_panel(ax, panel: Panel, labels: list[str]):
                 width,
                 yerr=[[m - min(known)], [max(known) - m]],
                 capsize=2,
-                label=label if group == next(g for g in groups if values.get(g)) else None,
+                label=label if not drawn else None,
                 color=COLOURS[index % len(COLOURS)],
                 hatch=HATCHES[index % len(HATCHES)],
                 edgecolor="white",
                 linewidth=0,
             )
+            drawn = True
     if panel.bars:
         ax.set_xticks(range(len(groups)), groups)
     if panel.logx and not panel.bars:
         ax.set_xscale("log")
         ticks = sorted({x for points in panel.lines.values() for x in points})
         if ticks and len(ticks) <= 16:
-            kept = [x for x in ticks if x in (2, 4, 8, 16, 32, 64, 128, 256)] or ticks
+            kept = [x for x in ticks if x in (2, 4, 8, 16, 32, 64, 128, 256)] if len(ticks) > 5 else ticks
             ax.set_xticks(kept, [f"{x:g}" for x in kept])
             ax.minorticks_off()
     if panel.logy:

@@ -188,13 +188,17 @@ class Store:
     def train(self, cells: list[Cell], mpiexec: Mpiexec) -> Iterator[tuple[Cell, str | None]]:
         """Make runs of one number of ranks on the clock; yields each when it is done, with what went wrong.
 
-        A run that fails ends its job; the next one begins another.
+        A run that fails ends its job; another one begins with the same run, and if it fails again, with the next one:
+        launchers now and then fail by themselves.
         """
-        left = list(cells)
+        left, failed = list(cells), None
         while left:
             runs = [Training(str(cell.toml), list(cell.overrides), str(self.path(cell))) for cell in left]
             try:
                 for _ in train(mpiexec, left[0].ranks, runs, SECONDS):
                     yield left.pop(0), None
             except Unfinished as error:
-                yield left.pop(0), str(error)
+                if failed == left[0]:
+                    yield left.pop(0), str(error)
+                else:
+                    failed = left[0]

@@ -1,4 +1,4 @@
-"""Tables of the papers, from nothing to the page, at the smallest scale: trainings by the clock and in simulated time."""
+"""Tables of the papers from nothing to the page, at the smallest scale: trainings by the clock and simulated ones."""
 
 import os
 import signal
