@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from experiments.reproduce.cell import CLOCK, SIMULATED, TIMES, Link
+from experiments.reproduce.cell import CLOCK, SIMULATED, Link
 from experiments.reproduce.lab import EQUAL, Lab
 from grsgd.results import Run
 
@@ -113,9 +113,8 @@ def seconds(lab: Lab, family: Family, who: Contestant, n: int, way: Way) -> list
 
 def short_run(lab: Lab, family: Family, who: Contestant, n: int, way: Way, more: tuple[str, ...] = ()) -> list[Run]:
     """The run that `step` is measured of, for what else it tells."""
-    short = (f"train.steps={STEPS}", "train.snapshots=1", "train.evaluate_replicas=false")
-    config, source = f"{family.folder}/{who.config}", TIMES if way.source == SIMULATED else way.source
-    return lab.runs(config, n, source, EQUAL, (*who.extra(n), *more, *short), seeds=[0], link=way.link(lab))
+    config = f"{family.folder}/{who.config}"
+    return lab.short(config, n, way.source, EQUAL, (*who.extra(n), *more), STEPS, way.link(lab))
 
 
 def steps_to_target(lab: Lab, family: Family, n: int) -> list[float]:
