@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from tabulate import tabulate
 
 from experiments.reproduce.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figure, Finding, Outcome, Table, load
+from experiments.reproduce.scale import SCALES
 
 NOT_MADE = "not made yet"
 SYMBOLS = {FAILS: "✗", PARTLY: "◐", UNDECIDED: "?", HOLDS: "✓", NOT_MADE: "–"}
@@ -22,11 +23,6 @@ COUNTED = {
     FAILS: ("does not hold", "do not hold"),
     UNDECIDED: ("is not decided", "are not decided"),
     NOT_MADE: ("is not made yet", "are not made yet"),
-}
-SCALES = {
-    "smoke": "Small stand-ins for the papers' experiments, made in minutes on a small machine: "
-    "the figures are not of the papers' sizes.",
-    "paper": "The papers' own sizes of models, data and clusters, unless a target's notes say otherwise.",
 }
 NO_NUMBER = "no number could be had"
 EXPECTED = "expected of the method"
@@ -59,7 +55,7 @@ def build(folder: Path, papers: list[Path], out: Path) -> None:
     findings = _findings(claims, outcomes)
     page = environment.get_template("report.html.j2").render(
         scale=folder.name,
-        meaning=SCALES.get(folder.name, ""),
+        meaning=SCALES[folder.name].words if folder.name in SCALES else "",
         machines=_distinct(outcome.provenance.get("machine") for outcome in outcomes.values()),
         commits=_distinct(run.get("commit") for outcome in outcomes.values() for run in outcome.runs),
         dates=sorted(_date(outcomes, path) for path in paths),

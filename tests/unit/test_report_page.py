@@ -184,7 +184,7 @@ def test_target_without_the_finding_its_claim_expects_leaves_it_undecided(paper,
 def test_head_says_where_and_when(page):
     head = plain(re.search(r"<header>.*?</header>", page, re.DOTALL)[0])
     assert (
-        "smoke. Small stand-ins" in head and "2 cores" in head and "abc123" in head and "2026-01-02 03:04 to 2" in head
+        "smoke: small stand-ins" in head and "2 cores" in head and "abc123" in head and "2026-01-02 03:04 to 2" in head
     )
 
 
