@@ -17,6 +17,7 @@ from experiments.reproduce.lab import (
     Lab,
     best_accuracy,
     middle,
+    rises,
     samples_to,
     saving,
     seconds_to,
@@ -195,18 +196,10 @@ def traffic(lab, page):
         f"consensus distance: {distances(apart)}",
         "payload of all ranks, measured and simulated, all n, slow links; to the target: bytes a sample times samples",
         cases,
-        unless_all(
-            cases,
-            "The rate of exchanges is not that of the claim in so few steps, or against such a period; bytes to the "
-            "target also depend on how many steps it takes to get there.",
-        ),
+        "The rate of exchanges is not that of the claim in so few steps, or against such a period; bytes to the "
+        "target also depend on how many steps it takes to get there.",
     )
     page.note(BY_CONSTRUCTION)
-
-
-def unless_all(cases: dict[str, bool | None], reason: str) -> str:
-    """The reason why a claim does not simply hold; none if it does."""
-    return "" if all(cases.values()) else reason
 
 
 def distances(found: dict) -> str:
@@ -246,11 +239,8 @@ def time(lab, page):
         f"slow links: {in_words(savings(slow))}; fast links: {in_words(savings(fast))}",
         f"time to accuracy; slow links: measured and simulated, all n; fast links: simulated, n = {n}",
         cases,
-        unless_all(
-            cases,
-            "Time falls only as far as exchanges took time: the link and the period of the baseline decide whether so "
-            "much can be saved. Fewer exchanges may also need more steps to the same accuracy.",
-        ),
+        "Time falls only as far as exchanges took time: the link and the period of the baseline decide whether so "
+        "much can be saved. Fewer exchanges may also need more steps to the same accuracy.",
     )
     page.note(
         "A time is that of the first snapshot at or above the target, so it is known to the distance of two snapshots."
@@ -306,7 +296,7 @@ def accuracy(lab, page):
         "; ".join(texts),
         f"simulated, n = {n}, after equally many samples; the same means: at most one point less",
         cases,
-        unless_all(cases, "With rare exchanges a rank's model knows little of what the others have learnt meanwhile."),
+        "With rare exchanges a rank's model knows little of what the others have learnt meanwhile.",
     )
 
 
@@ -355,18 +345,8 @@ def theta(lab, page):
         f"{100 * best_[0]:.1f} to {100 * best_[-1]:.1f} %",
         f"simulated, n = {n}, after equally many samples, with the learning rate tuned for the automatic threshold",
         cases,
-        unless_all(
-            cases,
-            "The average of models that seldom meet may be as good as of those that often do, and seeds differ too.",
-        ),
+        "The average of models that seldom meet may be as good as of those that often do, and seeds differ too.",
     )
-
-
-def rises(values: list[float]) -> bool | None:
-    """Whether no value is less than the one before; None if one is not known."""
-    if any(map(math.isnan, values)):
-        return None
-    return all(a <= b for a, b in zip(values, values[1:], strict=False))
 
 
 @target("adgossip-exchange-rate", "Exchanges over the epochs")
@@ -393,7 +373,7 @@ def exchange_rate(lab, page):
         "; ".join(f"{name}: from {early:.2g} to {late:.2g} exchanges a step" for name, (early, late) in ends.items()),
         f"exchanges between two ends of trainings that differ in length alone; simulated, n = {n}",
         cases,
-        unless_all(cases, "With a constant learning rate, models need not move less a step towards the end."),
+        "With a constant learning rate, models need not move less a step towards the end.",
     )
 
 
@@ -454,11 +434,8 @@ def easgd(lab, page):
         + ", ".join(f"{name} {100 * middle(best[name][SIMULATED, n]):.1f} %" for name in ELASTIC),
         f"simulated, n = {n}, slow links; about the same accuracy: at most one point less",
         cases,
-        unless_all(
-            cases,
-            "The result is the centre, which moves only with exchanges: with few of them it lags behind the "
-            "ranks' models, and a period of 10 has few, too.",
-        ),
+        "The result is the centre, which moves only with exchanges: with few of them it lags behind the "
+        "ranks' models, and a period of 10 has few, too.",
     )
     page.note(BY_CONSTRUCTION)
 

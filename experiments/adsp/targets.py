@@ -13,9 +13,11 @@ from experiments.reproduce.lab import (
     Page,
     Scenario,
     best_accuracy,
+    each,
     less,
     middle,
     percent,
+    rises,
     saving,
     seconds_to,
     spread,
@@ -189,7 +191,7 @@ def staleness(lab, page):
         for kind in kinds
         for name, config in ALL.items()
     }
-    ages = {kind: {name: of(found[kind, SIMULATED, n, name], mean_staleness) for name in ALL} for kind in DELAYS}
+    ages = {kind: {name: each(mean_staleness, found[kind, SIMULATED, n, name]) for name in ALL} for kind in DELAYS}
     page.figure(
         "Shares of gradients by their staleness, in updates of the model; median and range of the seeds.",
         [
@@ -198,7 +200,7 @@ def staleness(lab, page):
                 "staleness [updates]",
                 "share of gradients [%]",
                 bars={
-                    name: {bucket: of(found[kind, SIMULATED, n, name], share_of(bucket)) for bucket in BUCKETS}
+                    name: {bucket: each(share_of(bucket), found[kind, SIMULATED, n, name]) for bucket in BUCKETS}
                     for name in ALL
                 },
             )
@@ -240,7 +242,7 @@ def threshold(lab, page):
         for label, (name, extra) in swept.items()
     }
     measures = (pushes_per_second, mean_staleness, seconds_to, best_accuracy)
-    found = {label: {value: of(runs, value) for value in measures} for label, runs in trainings.items()}
+    found = {label: {value: each(value, runs) for value in measures} for label, runs in trainings.items()}
     page.figure(
         "BSP, adsp with growing thresholds, and ASP; median and range of the seeds.",
         [
@@ -270,8 +272,8 @@ def threshold(lab, page):
         f"ASP {speeds[-1]:.3g} and {ages[-1]:.2f}",
         f"random delays, simulated, n = {n}; what falls by less than {TOLERANCE:.0%} counts as not falling",
         {
-            "speed, from each s to the next": rises(speeds[1:-1]),
-            "staleness, from each s to the next": rises(ages[1:-1]),
+            "speed, from each s to the next": rises(speeds[1:-1], TOLERANCE),
+            "staleness, from each s to the next": rises(ages[1:-1], TOLERANCE),
             "speed, between BSP and ASP": within_ends(speeds),
             "staleness, between BSP and ASP": within_ends(ages),
         },
@@ -409,11 +411,6 @@ def bounds(lab: Lab, s: int) -> tuple[str, ...]:
 # ---- numbers of a run
 
 
-def of(found: list[Run], value) -> list[float]:
-    """A number of each run."""
-    return [float(value(run)) for run in found] or [math.nan]
-
-
 def counts(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Staleness, ascending, and how many gradients had it."""
     return run.staleness["value"], run.staleness["count"].sum(axis=0)
@@ -461,10 +458,10 @@ def curve(run: Run) -> tuple:
 
 def staleness_row(found: list[Run], n: int) -> list[str]:
     return [
-        f"{middle(of(found, mean_staleness)):.2f}",
-        *(f"{middle(of(found, share_of(bucket))):.0f}" for bucket in BUCKETS),
-        shares([middle(of(found, gradients_of(worker))) for worker in range(n)]),
-        f"{middle(of(found, pushes_per_second)):.3g}",
+        f"{middle(each(mean_staleness, found)):.2f}",
+        *(f"{middle(each(share_of(bucket), found)):.0f}" for bucket in BUCKETS),
+        shares([middle(each(gradients_of(worker), found)) for worker in range(n)]),
+        f"{middle(each(pushes_per_second, found)):.3g}",
     ]
 
 
@@ -500,17 +497,10 @@ def separated(ours: list[float], theirs: list[float]) -> bool | None:
     return None if any(map(math.isnan, (*ours, *theirs))) else min(ours) > max(theirs)
 
 
-def rises(values: list[float]) -> bool | None:
-    """Whether none is lower than the one before, but for the tolerance; None if one is not known."""
-    if any(map(math.isnan, values)):
-        return None
-    return all(b >= (1 - TOLERANCE) * a for a, b in zip(values, values[1:], strict=False))
-
-
 def within_ends(values: list[float]) -> bool | None:
     """Whether all are between the first and the last, but for the tolerance."""
     first, *inner, last = values
-    cases = [rises([first, value, last]) for value in inner]
+    cases = [rises([first, value, last], TOLERANCE) for value in inner]
     return all_true(cases)
 
 

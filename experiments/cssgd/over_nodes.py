@@ -23,7 +23,6 @@ from experiments.cssgd.family import (
     short_run,
     step,
     steps_to_target,
-    why,
 )
 from experiments.reproduce.compare import SHARED_TRAJECTORY, extent
 from experiments.reproduce.draw import Panel
@@ -81,7 +80,7 @@ def time_over_nodes(family: Family, lab, page):
     caption = f"Seconds to a test accuracy of {target:.0%} on n classes: median (range) of the seeds."
     page.table(caption, ["network", "n", *ALL], rows)
     accounting = "time to accuracy, from the least to the greatest saving over n"
-    page.finding("cssgd-time-nodes", "; ".join(measured), accounting, cases, why(cases, MORE_IS_SENT))
+    page.finding("cssgd-time-nodes", "; ".join(measured), accounting, cases, MORE_IS_SENT)
     page.note(NETWORKS)
     page.note(SHARED_TRAJECTORY.format("all of these"))
     note_left_out(family, lab, page)
@@ -162,7 +161,7 @@ def traffic_over_nodes(family: Family, lab, page):
         "; ".join(measured),
         "payload counted by the communicator, to the target accuracy, by three accountings",
         cases,
-        why(cases, MORE_IS_SENT + " The paper counts coded packets once, against blocks that are not added up."),
+        MORE_IS_SENT + " The paper counts coded packets once, against blocks that are not added up.",
     )
     page.note("Bytes of a step are counted in a short simulated run, and multiplied by the steps to the target.")
     note_left_out(family, lab, page)
@@ -227,7 +226,7 @@ def best_over_nodes(family: Family, lab, page):
         "; ".join(measured) + f"; the paper: {family.savings} less",
         "mean over n of the time saved, and its range over n; simulated, r from 2, 3 and n-1",
         cases,
-        why(cases, MORE_IS_SENT + " A node computes r times as much as without redundancy."),
+        MORE_IS_SENT + " A node computes r times as much as without redundancy.",
     )
     page.note(SHARED_TRAJECTORY.format("CSSGD, SSGD and the grouped schemes"))
     page.note(NETWORKS)

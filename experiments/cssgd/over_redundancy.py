@@ -14,7 +14,6 @@ from experiments.cssgd.family import (
     grouped,
     short_run,
     step,
-    why,
 )
 from experiments.reproduce.draw import Panel
 from grsgd.report import time_split
@@ -63,7 +62,7 @@ def time_over_redundancy(family: Family, lab, page):
         "the best r: " + "; ".join(measured),
         f"seconds of a step, {n} nodes",
         cases,
-        why(cases, MORE_AT_FIRST),
+        MORE_AT_FIRST,
     )
     page.note(NETWORKS)
     page.note(

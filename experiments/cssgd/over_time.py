@@ -12,7 +12,6 @@ from experiments.cssgd.family import (
     grouped,
     seconds,
     step,
-    why,
 )
 from experiments.cssgd.over_nodes import best_of, redundancies
 from experiments.reproduce.cell import SIMULATED
@@ -61,7 +60,7 @@ def accuracy_over_time(family: Family, zoom: bool, lab, page):
         "node computes r times as much."
     )
     accounting = f"time to {target:.0%}, {n} nodes, simulated; the best of r = {', '.join(map(str, redundancies(n)))}"
-    page.finding("cssgd-curves", "; ".join(measured), accounting, cases, why(cases, reason))
+    page.finding("cssgd-curves", "; ".join(measured), accounting, cases, reason)
     page.note(SHARED_TRAJECTORY.format("CSSGD, SSGD and the grouped schemes"))
     page.note(NETWORKS)
     page.note(f"The paper's benchmark is {family.benchmark:.0%}.")

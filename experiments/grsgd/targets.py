@@ -9,6 +9,7 @@ from experiments.reproduce.lab import (
     SOURCES,
     STRAGGLER,
     best_accuracy,
+    each,
     middle,
     points,
     spread,
@@ -109,9 +110,9 @@ def redundancy(lab, page):
     rows, accuracy, sent = [], {}, {}
     for name, extra in kinds.items():
         runs = lab.runs(ALL[OURS], n, SIMULATED, extra=extra)
-        accuracy[name] = lab.each(best_accuracy, runs)
-        sent[name] = lab.each(lambda run: run.traffic["sent"].sum(), runs)
-        distance = lab.each(lambda run: run.curve["consensus_distance"][-1], runs)
+        accuracy[name] = each(best_accuracy, runs)
+        sent[name] = each(lambda run: run.traffic["sent"].sum(), runs)
+        distance = each(lambda run: run.curve["consensus_distance"][-1], runs)
         rows.append(
             [
                 name,
@@ -145,8 +146,8 @@ def redundancy(lab, page):
             f"{points(accuracy[other], accuracy[base]):+.1f} points"
             for ours, base, other in pairs.values()
         ),
-        f"simulated, n = {n}, shards by label; holds if bytes are saved, at most {SLIGHTLY:g} point of accuracy is "
-        "lost, and more would be lost without the redundancy",
+        f"communication alone, not faults; simulated, n = {n}, shards by label; holds if bytes are saved, at most "
+        f"{SLIGHTLY:g} point of accuracy is lost, and more would be lost without the redundancy",
         {
             f"rho = {rho}": middle(sent[ours]) < middle(sent[base])
             and points(accuracy[ours], accuracy[base]) >= -SLIGHTLY

@@ -14,6 +14,7 @@ from experiments.reproduce.lab import (
     Lab,
     Scenario,
     best_accuracy,
+    each,
     middle,
     samples_to,
     spread,
@@ -89,9 +90,7 @@ def time_to_acc(lab, page):
         f"best accuracy of LASGD: {'; '.join(texts)}; {in_points(best, RING)} synchronous SGD",
         "averaged models, after equally many samples, simulated, all n, equal ranks and fast links",
         cases,
-        ""
-        if all(cases.values())
-        else "LASGD's averages are of all models, but late: each is of the models of some steps ago. "
+        "LASGD's averages are of all models, but late: each is of the models of some steps ago. "
         "Few ranks mix well by gossip, too, and it is their average that is tested.",
     )
 
@@ -104,7 +103,7 @@ def best_accuracies(lab: Lab, config: str, n: int, scenario=EQUAL, extra=(), see
 def numbers(lab: Lab, value, config: str, n: int, scenario=EQUAL, extra=(), seeds=SEEDS) -> list[float]:
     """By seed, of trainings in simulated time; a synchronous one is the same in every scenario."""
     if is_synchronous(lab, config):
-        return [value(run) for run in lab.curves(config, n, extra, seeds)] or [math.nan]
+        return each(value, lab.curves(config, n, extra, seeds))
     return lab.measure(value, config, n, SIMULATED, scenario, extra, seeds)
 
 
@@ -192,9 +191,7 @@ def throughput(lab, page):
         f"samples per second as a fraction of those of as many ranks that never communicate; near them: at least "
         f"{NEAR:g}",
         cases,
-        ""
-        if all(cases.values())
-        else "Where it is less, the all-reduce takes the processor's time from the training that "
+        "Where it is less, the all-reduce takes the processor's time from the training that "
         "goes on beside it; simulated time does not have this effect.",
     )
     page.note(
@@ -285,9 +282,7 @@ def straggler(lab, page):
         f"one and two ranks {SLOWDOWN} times slower. It holds for LASGD with at least {NEAR:g} of those steps, for the "
         f"all-reduce if a step takes at least {NEAR:g} times that long",
         cases,
-        ""
-        if all(cases.values())
-        else "What LASGD lacks is the processor's time for the all-reduce beside its steps, which simulated time does "
+        "What LASGD lacks is the processor's time for the all-reduce beside its steps, which simulated time does "
         "not count; steps of a short run differ by chance, too.",
     )
 
@@ -349,9 +344,7 @@ def merge_ablation(lab, page):
         ),
         f"best accuracy of the averaged model after equally many samples, simulated, n = {n}, delta's learning rate",
         cases,
-        ""
-        if all(cases.values())
-        else "Where few steps are taken during an all-reduce, few are dropped; overwriting makes "
+        "Where few steps are taken during an all-reduce, few are dropped; overwriting makes "
         "all models equal instead, and the rest is within the seeds' range.",
     )
     page.note(

@@ -21,7 +21,7 @@ from experiments.reproduce.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figur
 from experiments.reproduce.scale import Scale
 from experiments.reproduce.sources import Store
 from grsgd.algorithms import ALGORITHMS
-from grsgd.config import Config
+from grsgd.config import ENDS, Config
 from grsgd.report import seconds_per_step as seconds_a_step
 from grsgd.results import Run
 
@@ -61,6 +61,7 @@ class Lab:
         self.stage = "tuning"
         self.asked: dict[Cell, None] = {}
         """Cells of this stage, in order."""
+        self.read: dict[Cell, Run | None] = {}
         self.begin()
 
     def begin(self):
@@ -85,11 +86,7 @@ class Lab:
 
     def measure(self, value: Callable[[Run], float], *words, **more) -> list[float]:
         """A number of each of `runs`."""
-        return self.each(value, self.runs(*words, **more))
-
-    def each(self, value: Callable[[Run], float], runs: list[Run]) -> list[float]:
-        """A number of each run; NaN before the last stage."""
-        return [float(value(run)) for run in runs] or [math.nan]
+        return each(value, self.runs(*words, **more))
 
     def cell(self, config, n, source, extra, seed, rate, scenario=EQUAL, link=None) -> Cell:
         settings = (*self.settings(config), *extra, f"optimizer.lr={rate}", f"seed={seed}")
@@ -114,7 +111,9 @@ class Lab:
         return [self.found(cell)] if self.stage == "showing" else []
 
     def found(self, cell: Cell) -> Run:
-        run = self.store.find(cell)
+        if cell not in self.read:
+            self.read[cell] = self.store.find(cell)
+        run = self.read[cell]
         if run is None:
             raise MissingRun(self.store.path(cell).name)
         return run
@@ -171,7 +170,7 @@ class Lab:
 
     def seconds_per_step(self, config, n, source, scenario=EQUAL, extra=(), steps=None, link=None) -> float:
         """n / (steps per second of all ranks), of a short run that only this is measured of."""
-        values = self.each(seconds_a_step, self.short(config, n, source, scenario, extra, steps, link))
+        values = each(seconds_a_step, self.short(config, n, source, scenario, extra, steps, link))
         self.compare((config, n, scenario, extra, link, "step"), source, values)
         return values[0]
 
@@ -226,8 +225,15 @@ class Lab:
 # ---- numbers of a run
 
 
+def each(value: Callable[[Run], float], runs: list[Run]) -> list[float]:
+    """A number of each run; NaN before the last stage."""
+    return [float(value(run)) for run in runs] or [math.nan]
+
+
 def reached(run: Run) -> int | None:
-    """The first snapshot at or above the target accuracy."""
+    """The first snapshot at or above the target accuracy; none of a run that diverged after it."""
+    if run.attributes["stopped"] not in ENDS:
+        return None
     there = run.curve["test_accuracy"] >= run.attributes["target_accuracy"]
     return int(there.argmax()) if there.any() else None
 
@@ -325,6 +331,13 @@ def verdict(cases: dict[str, bool | None]) -> str:
     if not any(known.values()):
         return FAILS
     return f"{PARTLY} {'; '.join(condition for condition, holds in known.items() if holds)}"
+
+
+def rises(values: list[float], tolerance: float = 0.0) -> bool | None:
+    """Whether no value is less than the one before, but for a share of it; None if one is not known."""
+    if any(map(math.isnan, values)):
+        return None
+    return all(b >= (1 - tolerance) * a for a, b in zip(values, values[1:], strict=False))
 
 
 def less(ours: Iterable[float], theirs: Iterable[float], by: float = 0.0) -> bool | None:

@@ -29,6 +29,9 @@ LATENCY = "50us"
 STEP_BY_STEP = {"text": "1gbit,50us", "topology": "switch"}, "constant:1"
 """Network and processor where times mean nothing."""
 
+DIVERGED = "non-finite loss"
+"""How the reason begins why such a run ended."""
+
 
 class Hosts:
     """What runs by the clock are made on: this machine as it is.
@@ -126,7 +129,7 @@ class Store:
             run = load_run(self.path(cell))
         except RunFileError:
             return None
-        return run if run.attributes["stopped"] in config.ENDS else None
+        return run if finished(run.attributes["stopped"]) else None
 
     def command(self, cell: Cell) -> str:
         """What a user types to make the run."""
@@ -143,7 +146,9 @@ class Store:
     def calibration(self, cell: Cell) -> Path:
         """The file with what `grsgd calibrate` measures for the cell's model and data, and links of its rate."""
         loaded = cell.load()
-        data = loaded.data.model_copy(update={"only_classes": None})  # a step takes as long with few classes
+        data = loaded.data.model_copy(
+            update={"only_classes": None, "alpha": None}
+        )  # a step takes as long with few classes
         content = f"{loaded.model!r} {data!r} {self.on.describe(cell.link)}"
         digest = hashlib.sha256(content.encode()).hexdigest()[:12]
         return self.networks / f"{loaded.model.name}-{loaded.data.name}-{cell.link.rate}-{digest}.measured.toml"
@@ -179,7 +184,7 @@ class Store:
             else:
                 joined, compute = network(None, str(self.network_file(cell))), None
             stopped = simulate(cell.load(), cell.ranks, joined, partly, compute, timing_only=cell.source == TIMES)
-            if stopped not in config.ENDS:
+            if not finished(stopped):
                 raise Unfinished(f"{out.name}: {stopped}")
             os.replace(partly, out)
         finally:
@@ -202,3 +207,8 @@ class Store:
                     yield left.pop(0), str(error)
                 else:
                     failed = left[0]
+
+
+def finished(stopped: str) -> bool:
+    """Whether a run need not be made again: it trained to its end, or cannot, because it diverges."""
+    return stopped in config.ENDS or stopped.startswith(DIVERGED)
