@@ -44,7 +44,7 @@ bench: $(VENV)/ready  ## ratios measured side by side in one run
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]
 	$(BIN)/python -m experiments.bench
 
-tables: $(VENV)/ready  ## all tables and figures of the papers, and results/report.html; SCALE=smoke (half an hour) or paper
+tables: $(VENV)/ready  ## all tables and figures of the papers, and results/report.html; SCALE=smoke (40 minutes) or paper
 	$(REPRODUCE)
 
 table-%: $(VENV)/ready  ## those of a paper, such as table-cssgd, or one, such as table-cssgd-load; IMAGENET=folder

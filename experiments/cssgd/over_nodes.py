@@ -56,7 +56,7 @@ def nodes_of(lab, family: Family, way: Way) -> list[int]:
 
 
 def time_over_nodes(family: Family, lab, page):
-    panels, rows, measured, cases = [], [], [], {}
+    panels, rows, measured, found = [], [], [], {}
     for way in (SHARED, COPIES, TESTBED):
         compared = {name: who for name, who in ALL.items() if way is not TESTBED or name in MEASURED}
         times = {
@@ -73,24 +73,43 @@ def time_over_nodes(family: Family, lab, page):
             for theirs in ("SSGD by unicast", "SSGD by multicast"):
                 by_n = [saving(times[ours][n], times[theirs][n]) for n in times[ours]]
                 savings += [f"{ours} {extent(by_n)} than {theirs}"] if by_n else []
-                cases |= by_nodes(f"{way.name}: {ours}, against {theirs}", times[ours], times[theirs])
+                is_less = {n: less(times[ours][n], times[theirs][n]) for n in times[ours]}
+                found.setdefault(f"{way.name}, against {theirs}", {})[ours] = is_less
         measured.append(f"{way.name}: " + ", ".join(savings))
     target = family.target(lab)
     page.figure("Time to the target accuracy; median and range of the seeds.", panels)
     caption = f"Seconds to a test accuracy of {target:.0%} on n classes: median (range) of the seeds."
     page.table(caption, ["network", "n", *ALL], rows)
     accounting = "time to accuracy, from the least to the greatest saving over n"
-    page.finding("cssgd-time-nodes", "; ".join(measured), accounting, cases, MORE_IS_SENT)
+    reason = f"{MORE_IS_SENT} {exceptions(found)}"
+    page.finding("cssgd-time-nodes", "; ".join(measured), accounting, for_all_nodes(found), reason)
     page.note(NETWORKS)
     page.note(SHARED_TRAJECTORY.format("all of these"))
     note_left_out(family, lab, page)
 
 
-def by_nodes(condition: str, ours: dict[int, list[float]], theirs: dict[int, list[float]]) -> dict[str, bool | None]:
-    """Cases of a finding: for which n ours is less, and for which it is not."""
-    found = {n: less(ours[n], theirs[n]) for n in ours}
-    kept = {holds: [n for n, value in found.items() if value is holds] for holds in (True, False)}
-    return {f"{condition}, n = {ranges(ns)}": holds for holds, ns in kept.items() if ns} or {condition: None}
+Found = dict[str, dict[str, dict[int, bool | None]]]
+"""By condition, scheme and n, whether it needs less."""
+
+
+def for_all_nodes(found: Found) -> dict[str, bool | None]:
+    """Cases of a finding: conditions under which all schemes need less for all n."""
+    known = {
+        condition: [value for by_n in schemes.values() for value in by_n.values() if value is not None]
+        for condition, schemes in found.items()
+    }
+    return {condition: all(values) if values else None for condition, values in known.items()}
+
+
+def exceptions(found: Found) -> str:
+    """Where they need less although they do not for all n."""
+    texts = []
+    for condition, holds in for_all_nodes(found).items():
+        some = {name: [n for n, value in by_n.items() if value] for name, by_n in found[condition].items()}
+        if holds is False and any(some.values()):
+            schemes = ", ".join(f"{name} for n = {ranges(ns)}" for name, ns in some.items() if ns)
+            texts.append(f"{condition}: {schemes}")
+    return f"Only for some n it holds on: {'; '.join(texts)}." if texts else ""
 
 
 def note_left_out(family: Family, lab, page):
@@ -123,7 +142,7 @@ def traffic_over_nodes(family: Family, lab, page):
             n: bytes_of_a_step(lab, family, MULTICAST, n, blocks) for n in nodes if coded(r).takes_part(n)
         }
     steps = {n: steps_to_target(lab, family, n) for n in nodes}
-    panels, rows, measured, cases = [], [], [], {}
+    panels, rows, measured, found = [], [], [], {}
     for accounting, (of_coded, of_others) in ACCOUNTINGS.items():
         gigabytes = {
             name: {
@@ -140,7 +159,8 @@ def traffic_over_nodes(family: Family, lab, page):
                 against = theirs if theirs == "SSGD by multicast" else "SSGD that does not add up its blocks"
                 by_n = [saving(gigabytes[ours][n], gigabytes[theirs][n]) for n in gigabytes[ours]]
                 savings += [f"{ours} {extent(by_n)} than {against}"] if by_n else []
-                cases |= by_nodes(f"{accounting}: {ours}, against {against}", gigabytes[ours], gigabytes[theirs])
+                is_less = {n: less(gigabytes[ours][n], gigabytes[theirs][n]) for n in gigabytes[ours]}
+                found.setdefault(f"{accounting}, against {against}", {})[ours] = is_less
         measured.append(f"{accounting}: " + ", ".join(savings))
     page.figure("Sent by all nodes until the target accuracy; median and range of the seeds.", panels)
     page.table(
@@ -160,8 +180,9 @@ def traffic_over_nodes(family: Family, lab, page):
         "cssgd-traffic",
         "; ".join(measured),
         "payload counted by the communicator, to the target accuracy, by three accountings",
-        cases,
-        MORE_IS_SENT + " The paper counts coded packets once, against blocks that are not added up.",
+        for_all_nodes(found),
+        f"{MORE_IS_SENT} The paper counts coded packets once, against blocks that are not added up. "
+        f"{exceptions(found)}",
     )
     page.note("Bytes of a step are counted in a short simulated run, and multiplied by the steps to the target.")
     note_left_out(family, lab, page)
