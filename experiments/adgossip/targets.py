@@ -1,14 +1,12 @@
 """The figures of adaptive gossip (Ho, Wu, Liu 2018): exchanges by the change of the model against fixed periods."""
 
 import math
-import tomllib
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import numpy as np
 
 from experiments.reproduce.cell import CLOCK, SIMULATED
-from experiments.reproduce.compare import all_positive, extent, ns
+from experiments.reproduce.compare import all_positive, claim, extent, ns
 from experiments.reproduce.draw import Panel
 from experiments.reproduce.lab import (
     EQUAL,
@@ -42,10 +40,6 @@ ABOUT = 0.01
 """By so much, one point of accuracy, models may differ that are called about as accurate."""
 
 UNITS = {"[MB]": 1e6, "[%]": 0.01}
-
-CLAIMS = tomllib.loads(Path(__file__).with_name("claims.toml").read_text())["claim"]
-CLAIMED = {claim["id"]: claim["low"] for claim in CLAIMS if "low" in claim}
-"""Savings in per cent."""
 
 BY_CONSTRUCTION = (
     "The automatic threshold is set to about 0.08 exchanges a step: 92 % fewer than one a step, and a fifth fewer than "
@@ -187,7 +181,7 @@ def traffic(lab, page):
         ["time and ranks", "exchanges", *counted],
         rows_by_place(found, number),
     )
-    claimed = CLAIMED["adgossip-traffic"]
+    claimed = claim("adgossip-traffic")["low"]
     cases = against(claimed, "bytes to the target", savings(to_target))
     cases |= against(claimed, "bytes of the whole run", savings(whole))
     page.finding(
@@ -232,7 +226,7 @@ def time(lab, page):
         [["slow", *row] for row in rows_by_place({"seconds": slow}, number)]
         + [["fast", *row] for row in rows_by_place({"seconds": fast}, number)],
     )
-    claimed = CLAIMED["adgossip-time"]
+    claimed = claim("adgossip-time")["low"]
     cases = against(claimed, "slow links", savings(slow)) | against(claimed, "fast links", savings(fast))
     page.finding(
         "adgossip-time",

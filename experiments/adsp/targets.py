@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from experiments.reproduce.cell import CLOCK, EXPERIMENTS, SIMULATED
-from experiments.reproduce.compare import all_positive, extent
+from experiments.reproduce.cell import CLOCK, SIMULATED
+from experiments.reproduce.compare import all_positive, claim, extent
 from experiments.reproduce.draw import Panel
 from experiments.reproduce.lab import (
     SOURCES,
@@ -22,7 +22,6 @@ from experiments.reproduce.lab import (
     seconds_to,
     spread,
 )
-from experiments.reproduce.report import read_claims
 from experiments.reproduce.targets import target
 from grsgd.results import Run
 
@@ -233,7 +232,7 @@ def staleness(lab, page):
 
 @target("adsp-threshold", "The threshold s of adsp, with random delays")
 def threshold(lab, page):
-    n, seeds = workers(lab), range(lab.scale.clock_seeds)
+    n, seeds = workers(lab), range(2)
     swept = {"BSP": ("BSP", ())}
     swept |= {f"s = {s}, smax = {RATIO * s}": (OURS, bounds(lab, s)) for s in THRESHOLDS}
     swept |= {"ASP": ("ASP", ())}
@@ -486,10 +485,6 @@ def note(lab: Lab, page: Page):
 
 
 # ---- what is decided
-
-
-def claim(name: str) -> dict:
-    return read_claims([EXPERIMENTS / "adsp"])[name]
 
 
 def separated(ours: list[float], theirs: list[float]) -> bool | None:

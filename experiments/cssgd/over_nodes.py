@@ -24,7 +24,7 @@ from experiments.cssgd.family import (
     step,
     steps_to_target,
 )
-from experiments.reproduce.compare import SHARED_TRAJECTORY, extent
+from experiments.reproduce.compare import SHARED_TRAJECTORY, claim, extent
 from experiments.reproduce.draw import Panel
 from experiments.reproduce.lab import less, saving, spread
 
@@ -217,6 +217,7 @@ def best_of(seconds_by_r: dict[int, float]) -> tuple[int | None, float]:
 
 def best_over_nodes(family: Family, lab, page):
     nodes = [n for n in family.nodes(lab) if redundancies(n)]
+    claimed = {"SSGD by multicast": claim(family.claim)["high"], "ASGD": claim(family.claim)["low"]}
     panels, rows, measured, cases = [], [], [], {}
     for way in (TRUE_MULTICAST, COPIES):
         times = {
@@ -228,12 +229,12 @@ def best_over_nodes(family: Family, lab, page):
             steps = {n: best_of({r: step(lab, family, scheme(r), n, way) for r in redundancies(n)}) for n in nodes}
             times[name] = {n: [count * steps[n][1] for count in steps_to_target(lab, family, n)] for n in nodes}
             best_r[name] = {n: f" (r = {steps[n][0]})" for n in nodes}
-            for theirs in ("SSGD by multicast", "ASGD"):
+            for theirs, least in claimed.items():
                 savings = [saving(times[name][n], times[theirs][n]) for n in nodes]
                 known = [value for value in savings if not math.isnan(value)]
                 mean = sum(known) / len(known) if known else math.nan
                 measured.append(f"{way.name}: {name} {extent([mean])} than {theirs} ({extent(savings)})")
-                cases[f"{way.name}: {name}, against {theirs}"] = mean > 0 if known else None
+                cases[f"{way.name}: {name}, against {theirs}"] = mean >= least if known else None
         panels.append(Panel(way.name, "nodes n", "time to accuracy [s]", times, logy=True))
         rows += [
             [way.name, n, *(spread(values[n]) + best_r.get(name, {}).get(n, "") for name, values in times.items())]
@@ -244,8 +245,9 @@ def best_over_nodes(family: Family, lab, page):
     page.table(caption, ["network", "n", "SSGD by multicast", "ASGD", "CSSGD (best r)", "grouped-rs (best r)"], rows)
     page.finding(
         family.claim,
-        "; ".join(measured) + f"; the paper: {family.savings} less",
-        "mean over n of the time saved, and its range over n; simulated, r from 2, 3 and n-1",
+        "; ".join(measured),
+        "mean over n of the time saved, and its range over n; simulated, r from 2, 3 and n-1; a condition counts if "
+        "the mean is at least the paper's",
         cases,
         MORE_IS_SENT + " A node computes r times as much as without redundancy.",
     )

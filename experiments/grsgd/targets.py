@@ -105,7 +105,7 @@ def redundancy(lab, page):
     n = lab.scale.tuning_ranks
     kinds = {
         f"rho = {rho}, H = {h}": (f"data.alpha={ALPHA}", f"algorithm.rho={rho}", f"algorithm.H={h}")
-        for rho, h in ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 3))
+        for rho, h in ((1, 1), (1, 2), (1, 3), (2, 2), (3, 3))
     }
     rows, accuracy, sent = [], {}, {}
     for name, extra in kinds.items():

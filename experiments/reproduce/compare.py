@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterable
 
-from experiments.reproduce.cell import CLOCK, SIMULATED
+from experiments.reproduce.cell import CLOCK, EXPERIMENTS, SIMULATED
 from experiments.reproduce.draw import Panel
 from experiments.reproduce.lab import SOURCES, Lab, Page, Scenario, percent, saving, spread
+from experiments.reproduce.report import read_claims
 
 SHARED_TRAJECTORY = (
     "Synchronous algorithms ({}) do the same in a step whatever time it takes, so their time to the target accuracy "
@@ -55,6 +56,11 @@ def time_to_accuracy(
         claim, "; ".join(measured), "time to accuracy, measured and simulated, all n", cases, " ".join(reasons)
     )
     page.note(SHARED_TRAJECTORY.format(synchronous))
+
+
+def claim(name: str) -> dict:
+    """The claim of this id, as its paper's claims.toml has it."""
+    return read_claims([EXPERIMENTS / name.partition("-")[0]])[name]
 
 
 def ns(lab: Lab, source: str) -> tuple[int, ...]:
