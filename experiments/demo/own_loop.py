@@ -1,6 +1,6 @@
 """A standard PyTorch MNIST script, and the three lines (marked) that make it train on all ranks of an MPI job.
 
-    mpiexec -n 4 python experiments/own_loop.py
+    mpiexec -n 4 python experiments/demo/own_loop.py
 """
 
 import numpy as np
