@@ -231,32 +231,39 @@ def test_tasks_without_mpi_are_refused(config, tmp_path):
 def test_nobody_waits_for_a_suspended_rank(config, tmp_path):
     """GRSGD: with one rank suspended for half of the run, the others take as many steps as without that.
 
-    Every rank is slowed down by a fixed pause, so that more ranks than cores do not disturb each other.
+    Every rank is slowed down by a fixed pause, so that more ranks than cores do not disturb each other; other load on
+    the machine may, so there are three attempts.
     """
-    steps = {}
-    for suspended in (False, True):
-        out = tmp_path / "run.h5"
-        pauses = ", ".join(f"{rank} = {{ every = 1, seconds = 0.02 }}" for rank in range(3))
-        settings = ["--set", "train.seconds=6.0", "--set", f"stragglers.pause={{ {pauses} }}"]
-        ranks = "import os, sys; open(sys.argv[-1] + os.environ['OMPI_COMM_WORLD_RANK'], 'w').write(str(os.getpid()));"
-        run = "sys.argv.pop(); import grsgd.cli; sys.exit(grsgd.cli.main(sys.argv[1:]))"
-        pid = tmp_path / "pid"
-        job = start("openmpi", 3, ["-c", ranks + run, "train", config, "--out", out, *settings, pid])
-        if suspended:
-            deadline = time.monotonic() + 60
-            while not os.path.exists(f"{pid}2") and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(6.0)
-            rank = int((tmp_path / "pid2").read_text())
-            os.kill(rank, signal.SIGSTOP)
-            time.sleep(3.0)
-            os.kill(rank, signal.SIGCONT)
-        code, output = finish(job, 60)
-        assert code == 0, output
-        steps[suspended] = load_run(out).ranks["steps"]
-        for file in tmp_path.glob("pid*"):
-            file.unlink()
-    assert (steps[True][:2] >= 0.95 * steps[False][:2]).all(), steps
+    for _ in range(3):
+        undisturbed, disturbed = (steps_of_three(config, tmp_path, suspended) for suspended in (False, True))
+        if (disturbed[:2] >= 0.95 * undisturbed[:2]).all():
+            break
+    else:
+        pytest.fail(f"steps: {disturbed}; without a suspended rank: {undisturbed}")
+
+
+def steps_of_three(config, tmp_path, suspended: bool):
+    """Steps of three ranks in six seconds; the last one may be suspended for a part of them."""
+    out, pid = tmp_path / "run.h5", tmp_path / "pid"
+    pauses = ", ".join(f"{rank} = {{ every = 1, seconds = 0.02 }}" for rank in range(3))
+    settings = ["--set", "train.seconds=6.0", "--set", f"stragglers.pause={{ {pauses} }}"]
+    ranks = "import os, sys; open(sys.argv[-1] + os.environ['OMPI_COMM_WORLD_RANK'], 'w').write(str(os.getpid()));"
+    run = "sys.argv.pop(); import grsgd.cli; sys.exit(grsgd.cli.main(sys.argv[1:]))"
+    job = start("openmpi", 3, ["-c", ranks + run, "train", config, "--out", out, *settings, pid])
+    if suspended:
+        deadline = time.monotonic() + 60
+        while not os.path.exists(f"{pid}2") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(6.0)
+        rank = int((tmp_path / "pid2").read_text())
+        os.kill(rank, signal.SIGSTOP)
+        time.sleep(3.0)
+        os.kill(rank, signal.SIGCONT)
+    code, output = finish(job, 60)
+    assert code == 0, output
+    for file in tmp_path.glob("pid*"):
+        file.unlink()
+    return load_run(out).ranks["steps"]
 
 
 @pytest.mark.parametrize("command", [["algorithms"], ["data", "list"], ["--help"], ["train", "--help"]])
