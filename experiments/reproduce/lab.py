@@ -144,7 +144,7 @@ class Lab:
 
     def samples(self, config, n, extra=(), seeds=None) -> list[float]:
         """Samples, of all ranks together, to the target accuracy, by seed; of synchronous algorithms."""
-        return [samples_to(run) for run in self.curves(config, n, extra, seeds)] or [math.nan]
+        return each(samples_to, self.curves(config, n, extra, seeds))
 
     # ---- learning rates
 

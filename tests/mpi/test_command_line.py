@@ -231,8 +231,8 @@ def test_tasks_without_mpi_are_refused(config, tmp_path):
 def test_nobody_waits_for_a_suspended_rank(config, tmp_path):
     """GRSGD: with one rank suspended for half of the run, the others take as many steps as without that.
 
-    Every rank is slowed down by a fixed pause, so that more ranks than cores do not disturb each other; other load on
-    the machine may, so there are three attempts.
+    Every rank is slowed down by a fixed pause, so that more ranks than cores do not disturb each other. There are
+    three attempts because it failed once for a reason that was not found.
     """
     for _ in range(3):
         undisturbed, disturbed = (steps_of_three(config, tmp_path, suspended) for suspended in (False, True))
