@@ -226,7 +226,7 @@ def byte_unit(value: float) -> tuple[str, int]:
     return units[power], 1024**power
 
 
-def _text(values: list[float], text: Callable[[float], str]) -> str:
+def median_and_range(values: list[float], text: Callable[[float], str]) -> str:
     """One value, or the median and range of several; those not known are left out but counted."""
     known = _known(values)
     if not known:
@@ -243,7 +243,7 @@ def _runs_table(labels: list[str], rows: list[list[Run]]) -> str:
     measures = _measures([run for row in rows for run in row])
     header = ["algorithm", "data/model", *(measure.title for measure in measures)]
     table = [
-        [label, _data_and_model(row[0]), *(_text([m.of(run) for run in row], m.text) for m in measures)]
+        [label, _data_and_model(row[0]), *(median_and_range([m.of(run) for run in row], m.text) for m in measures)]
         for label, row in zip(labels, rows, strict=True)
     ]
     ends = [_early_ends(row) for row in rows]
@@ -366,7 +366,7 @@ def _ranks_table(label: str, run: Run) -> str:
             human_bytes(sent[rank].sum()),
             human_bytes(sent[:, rank].sum()),
             str(messages[rank].sum()),
-            _text([_median_staleness(run.staleness["value"], run.staleness["count"][rank])], _significant),
+            median_and_range([_median_staleness(run.staleness["value"], run.staleness["count"][rank])], _significant),
         ]
         for rank in range(run.attributes["ranks"])
     ]

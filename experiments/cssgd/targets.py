@@ -41,22 +41,18 @@ for figure, family, zoom in ((4, DNN, False), (5, CNN, False), (6, DNN, True), (
     target(f"cssgd-fig{figure}", f"{family.name}: test accuracy {what}; CSSGD, SSGD, ASGD, grouped")(
         partial(accuracy_over_time, family, zoom)
     )
-for figure, family in ((8, DNN), (10, CNN)):
-    target(f"cssgd-fig{figure}", f"{family.name}: time to the benchmark accuracy over nodes; SSGD, CSSGD r = 2, 3")(
-        partial(time_over_nodes, family)
-    )
-for figure, family in ((9, DNN), (11, CNN)):
-    target(f"cssgd-fig{figure}", f"{family.name}: traffic over nodes; SSGD, CSSGD r = 2, 3")(
-        partial(traffic_over_nodes, family)
-    )
-for figure, family in ((12, DNN), (13, CNN)):
-    target(f"cssgd-fig{figure}", f"{family.name}: time of a batch over the redundancy r")(
-        partial(time_over_redundancy, family)
-    )
-for figure, family in ((14, DNN), (15, CNN)):
-    target(f"cssgd-fig{figure}", f"{family.name}: time over nodes; CSSGD with the best r, SSGD by multicast, ASGD")(
-        partial(best_over_nodes, family)
-    )
+OVER_NODES = "time to the benchmark accuracy over nodes; SSGD, CSSGD r = 2, 3"
+TRAFFIC = "traffic over nodes; SSGD, CSSGD r = 2, 3"
+REDUNDANCY = "time of a batch over the redundancy r"
+BEST = "time over nodes; CSSGD with the best r, SSGD by multicast, ASGD"
+for of_dnn, of_cnn, what, make in (
+    (8, 10, OVER_NODES, time_over_nodes),
+    (9, 11, TRAFFIC, traffic_over_nodes),
+    (12, 13, REDUNDANCY, time_over_redundancy),
+    (14, 15, BEST, best_over_nodes),
+):
+    for figure, family in ((of_dnn, DNN), (of_cnn, CNN)):
+        target(f"cssgd-fig{figure}", f"{family.name}: {what}")(partial(make, family))
 
 
 @target("cssgd-load", "Counted bytes against formulas (19) to (30)")

@@ -22,6 +22,7 @@ from experiments.reproduce.scale import Scale
 from experiments.reproduce.sources import Store
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import ENDS, Config
+from grsgd.report import median_and_range
 from grsgd.report import seconds_per_step as seconds_a_step
 from grsgd.results import Run
 
@@ -262,13 +263,7 @@ def nan_last(value: float) -> float:
 
 def spread(values: Iterable[float], form: str = ".3g") -> str:
     """Median and range of the seeds: ``12 (11–13)``; those that are not known are counted."""
-    values = list(values)
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
-        return "—"
-    shown = [format(value, form) for value in (median(known), min(known), max(known))]
-    text = shown[0] if len(set(shown)) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
-    return text if len(known) == len(values) else f"{text}, {len(known)} of {len(values)}"
+    return median_and_range(list(values), lambda value: format(value, form))
 
 
 def middle(values: Iterable[float]) -> float:
