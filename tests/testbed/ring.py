@@ -1,4 +1,4 @@
-"""On every rank: how fast a ring all-reduce is. Prints JSON: the mean of its seconds by size in bytes."""
+"""On every rank: how fast a ring all-reduce is. Prints JSON: mean and least of its seconds, by size in bytes."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ mpi = launch.world()
 launch.abort_on_error(mpi)
 driver = launch.driver(mpi, timeout=60, progress="inline")
 comm = Communicator(mpi.Dup())
-means = {}
+seconds = {}
 for size in map(int, sys.argv[1:]):
     x = np.zeros(size // 4, np.float32)
     launch.meet(mpi)
@@ -22,6 +22,6 @@ for size in map(int, sys.argv[1:]):
     for _ in range(8):  # one directly after the other: none ends before all ranks have begun it
         driver.run(ring_allreduce(comm, x))
         ends.append(time.perf_counter())
-    means[size] = (ends[-1] - ends[0]) / (len(ends) - 1)
+    seconds[size] = (ends[-1] - ends[0]) / (len(ends) - 1), min(np.diff(ends))
 if mpi.rank == 0:
-    print(json.dumps(means))
+    print(json.dumps(seconds))

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from experiments.batch import Training, train
+from experiments.batch import Place, Training, make
 from experiments.cache import Unfinished
 from experiments.environment import environment
 from experiments.testbed import hosts, links, quota
@@ -116,7 +117,7 @@ def runs(testbed, tmp_path_factory):
     for number, what in enumerate(COUNTED):
         overrides = [f"algorithm.{what}", *MORE.get(what, [])]
         todo[what] = Training(str(folder / "run.toml"), overrides, str(folder / f"{number}.h5"))
-    for _ in train(testbed.mpiexec, testbed.count, list(todo.values()), seconds=60):
+    for _ in make(Place(testbed.mpiexec, testbed.unlimited), testbed.count, list(todo.values()), seconds=60):
         pass
     return {what: load_run(run.out) for what, run in todo.items()}
 
@@ -134,21 +135,32 @@ def test_counted_payload_is_what_the_interfaces_count(testbed, runs, what):
         assert (abs(seen / counted - 1) < 0.06).all(), (what, seen / counted)
 
 
-def shares_of_the_wire(testbed, sizes, links: int) -> dict[int, float]:
-    """How much of ``links`` links of 100 Mbit/s a ring all-reduce fills, by size of the array in bytes."""
+class Share(NamedTuple):
+    """How much of the links' rate a ring all-reduce fills, of its payload: on average, and at best.
+
+    A link never lets more through than its rate, whatever this machine does besides; how much less, that decides.
+    """
+
+    mean: float
+    best: float
+
+
+def shares_of_the_wire(testbed, sizes, links: int) -> dict[int, Share]:
+    """By size of the array in bytes, with so many links of 100 Mbit/s."""
     command = testbed.mpiexec(["-n", testbed.count, sys.executable, HERE / "ring.py", *sizes])
-    seconds = {int(size): mean for size, mean in json.loads(output(command)).items()}
-    return {size: 2 * (testbed.count - 1) * size / links / BYTES_PER_SECOND / seconds[size] for size in sizes}
+    found = {}
+    for size, seconds in json.loads(output(command)).items():
+        ideal = 2 * (testbed.count - 1) * int(size) / links / BYTES_PER_SECOND
+        found[int(size)] = Share(*(ideal / each for each in seconds))
+    return found
 
 
 def test_a_ring_allreduce_is_as_fast_as_the_links(testbed):
     least = {MIB // 4: 0.75, 4 * MIB: 0.85, 16 * MIB: 0.90}
-    for _ in range(3):  # what else this machine does can only make it slower
-        shares = shares_of_the_wire(testbed, least, links=4)
-        assert max(shares.values()) < 1.05
-        if all(shares[size] >= share for size, share in least.items()):
-            return
-    pytest.fail(f"three times not as fast as {least}, the last time {shares}")
+    shares = shares_of_the_wire(testbed, least, links=4)
+    for size, share in shares.items():
+        assert share.mean < 1.05
+        assert share.best > least[size], shares
 
 
 def test_on_a_shared_medium_all_hosts_have_one_rate(machine):
@@ -156,19 +168,23 @@ def test_on_a_shared_medium_all_hosts_have_one_rate(machine):
         before = testbed.counters()
         share = shares_of_the_wire(testbed, [MIB], links=1)[MIB]
         sent = (testbed.counters() - before)[:, 0]
-    assert 0.75 <= share < 1.05
+    assert share.mean < 1.05
+    assert share.best > 0.75
     assert np.ptp(sent) < 0.05 * sent.mean()  # nobody sends on what was meant for others
 
 
 def test_jumbo_frames_are_not_needed(machine):
     with Testbed(hosts=2, rate="100mbit", mtu=1500) as testbed:
-        assert 0.75 <= shares_of_the_wire(testbed, [4 * MIB], links=2)[4 * MIB] < 0.96
+        share = shares_of_the_wire(testbed, [4 * MIB], links=2)[4 * MIB]
+    assert share.mean < 0.96  # headers of small frames take part of the rate
+    assert share.best > 0.75
 
 
 def test_a_delay_is_there_or_refused_in_one_line(machine):
     try:
         with Testbed(hosts=2, rate="100mbit", delay="20ms") as testbed:
-            seconds = 262144 / BYTES_PER_SECOND / shares_of_the_wire(testbed, [262144], links=2)[262144]
+            share = shares_of_the_wire(testbed, [262144], links=2)[262144].mean
+            seconds = 262144 / BYTES_PER_SECOND / share
             assert 0.04 < seconds < 0.25  # two messages, one after the other
     except TestbedError as error:
         assert "netem" in str(error) and "\n" not in str(error)
@@ -338,7 +354,7 @@ def test_a_job_of_several_runs_that_fails_says_why(testbed, tmp_path):
     ]
     made = []
     with pytest.raises(Unfinished, match="^two.h5: grsgd: error: .*algorithm.name.*$"):
-        for run in train(testbed.mpiexec, 2, runs, seconds=60):
+        for run in make(Place(testbed.mpiexec, testbed.unlimited), 2, runs, seconds=60):
             made.append(run)
     assert made == runs[:1] and load_run(runs[0].out).attributes["stopped"] == "steps"
     assert [path.name for path in tmp_path.glob("*.h5")] == ["one.h5"]
