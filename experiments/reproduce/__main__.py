@@ -110,9 +110,9 @@ def make(cells: list[Cell], store: Store, workers: int) -> list[str]:
         for cell in (cell for cell in missing if cell.source == CLOCK):
             by_link.setdefault(cell.link, {}).setdefault(cell.ranks, []).append(cell)
         for link, by_ranks in by_link.items():
-            with store.on.joined(link) as mpiexec:
+            with store.on.joined(link) as place:
                 for group in by_ranks.values():
-                    for cell, error in store.train(group, mpiexec):
+                    for cell, error in store.train(group, place):
                         progress.made(cell)
                         failures += [error] if error else []
     return failures
@@ -123,10 +123,10 @@ def calibrate(cells: list[Cell], store: Store):
     needed = {store.calibration(cell): cell for cell in cells if cell.source in (SIMULATED, TIMES)}
     missing = [cell for path, cell in needed.items() if not path.exists()]
     for rate in {cell.link.rate for cell in missing}:
-        with store.on.joined(missing[0].link._replace(rate=rate)) as mpiexec:
+        with store.on.joined(missing[0].link._replace(rate=rate)) as place:
             for cell in (cell for cell in missing if cell.link.rate == rate):
                 print(f"calibrating {cell.load().model.name} with links of {rate}", file=sys.stderr)
-                store.calibrate(cell, mpiexec)
+                store.calibrate(cell, place)
 
 
 def simulate(cell: Cell, store: Store):

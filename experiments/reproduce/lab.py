@@ -267,8 +267,9 @@ def spread(values: Iterable[float], form: str = ".3g") -> str:
 
 
 def middle(values: Iterable[float]) -> float:
-    """The median of the seeds; NaN if one of them is not known."""
-    return float(np.median(list(values)))
+    """The median of the seeds; NaN if one of them is not known, or there is none."""
+    values = list(values)
+    return float(np.median(values)) if values else math.nan
 
 
 def saving(ours: Iterable[float], theirs: Iterable[float]) -> float:

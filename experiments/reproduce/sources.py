@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tomli_w
 
-from experiments.batch import Mpiexec, Training, calibrate, train
+from experiments.batch import Calibration, Place, Training, make
 from experiments.cache import Unfinished
 from experiments.reproduce.cell import CLOCK, STEPS, TIMES, Cell, Link
 from experiments.testbed.hosts import Testbed, TestbedError
@@ -51,10 +51,10 @@ class Hosts:
         return self.words
 
     @contextmanager
-    def joined(self, link: Link) -> Iterator[Mpiexec]:
+    def joined(self, link: Link) -> Iterator[Place]:
         """While inside, ranks that the function starts are joined by such links."""
         launcher = find_mpiexec()
-        yield lambda words: [launcher, *words]
+        yield Place(lambda words: [launcher, *words])
 
     def command(self, cell: Cell) -> str:
         """What a user types for the run."""
@@ -72,8 +72,8 @@ class Cluster(Hosts):
         self.words = f"{nodes} nodes of a cluster, partition {partition}; links are as fast as they are"
 
     @contextmanager
-    def joined(self, link: Link) -> Iterator[Mpiexec]:
-        yield lambda words: ["bash", str(LAUNCH), *words[1:]]
+    def joined(self, link: Link) -> Iterator[Place]:
+        yield Place(lambda words: ["bash", str(LAUNCH), *words[1:]])
 
 
 class EmulatedHosts(Hosts):
@@ -86,9 +86,9 @@ class EmulatedHosts(Hosts):
         return f"testbed of {self.count} hosts, {link.rate} links, {self.cpu:g} cores each"
 
     @contextmanager
-    def joined(self, link: Link) -> Iterator[Mpiexec]:
+    def joined(self, link: Link) -> Iterator[Place]:
         with Testbed(self.count, link.rate, self.cpu) as testbed:
-            yield testbed.mpiexec
+            yield Place(testbed.mpiexec, testbed.unlimited)
 
     def command(self, cell: Cell) -> str:
         options = f"--hosts {self.count} --rate {cell.link.rate} --cpu {self.cpu:g}"
@@ -153,10 +153,11 @@ class Store:
         digest = hashlib.sha256(content.encode()).hexdigest()[:12]
         return self.networks / f"{loaded.model.name}-{loaded.data.name}-{cell.link.rate}-{digest}.measured.toml"
 
-    def calibrate(self, cell: Cell, mpiexec: Mpiexec):
+    def calibrate(self, cell: Cell, place: Place):
         """Measure it. Raises Unfinished."""
         out = self.calibration(cell)
-        calibrate(mpiexec, self.on.calibration_ranks, cell.toml, cell.overrides, out, CALIBRATION_SECONDS)
+        what = [Calibration(str(cell.toml), list(cell.overrides), str(out))]
+        list(make(place, self.on.calibration_ranks, what, CALIBRATION_SECONDS))
 
     def network_file(self, cell: Cell) -> Path:
         """The cell's network: the medians of what was measured, for any number of ranks."""
@@ -190,7 +191,7 @@ class Store:
         finally:
             partly.unlink(missing_ok=True)
 
-    def train(self, cells: list[Cell], mpiexec: Mpiexec) -> Iterator[tuple[Cell, str | None]]:
+    def train(self, cells: list[Cell], place: Place) -> Iterator[tuple[Cell, str | None]]:
         """Make runs of one number of ranks on the clock; yields each when it is done, with what went wrong.
 
         A run that fails ends its job; another one begins with the same run, and if it fails again, with the next one:
@@ -200,7 +201,7 @@ class Store:
         while left:
             runs = [Training(str(cell.toml), list(cell.overrides), str(self.path(cell))) for cell in left]
             try:
-                for _ in train(mpiexec, left[0].ranks, runs, SECONDS):
+                for _ in make(place, left[0].ranks, runs, SECONDS):
                     yield left.pop(0), None
             except Unfinished as error:
                 if failed == left[0]:

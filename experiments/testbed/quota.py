@@ -17,19 +17,25 @@ def create(group: str, cores: float) -> Path:
     Raises OSError where control groups cannot be had.
     """
     folder = parent() / group
-    period = max(LEAST_US, round(QUOTA_US / cores))
-    quota = round(cores * period)
     if version_2():
         controllers = ROOT / "cgroup.subtree_control"
         if "cpu" not in controllers.read_text().split():
             controllers.write_text("+cpu")
-        folder.mkdir()
-        (folder / "cpu.max").write_text(f"{quota} {period}")
-    else:
-        folder.mkdir()
-        (folder / "cpu.cfs_period_us").write_text(str(period))
-        (folder / "cpu.cfs_quota_us").write_text(str(quota))
+    folder.mkdir()
+    limit(group, cores)
     return folder / "cgroup.procs"
+
+
+def limit(group: str, cores: float | None):
+    """From now on the group has at most ``cores`` cores; None: as many as there are. Raises OSError."""
+    folder = parent() / group
+    period = max(LEAST_US, round(QUOTA_US / (cores or 1)))
+    quota = round(cores * period) if cores is not None else None
+    if version_2():
+        (folder / "cpu.max").write_text(f"{'max' if quota is None else quota} {period}")
+    else:
+        (folder / "cpu.cfs_period_us").write_text(str(period))
+        (folder / "cpu.cfs_quota_us").write_text(str(-1 if quota is None else quota))
 
 
 def remove(prefix: str, seconds: float = 5.0):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 from tqdm import tqdm
 
-from experiments.batch import Training, calibrate, train
+from experiments.batch import Calibration, Place, Training, make
 from experiments.cache import Unfinished
 from experiments.testbed.hosts import Testbed, TestbedError, fair_part
 from grsgd import config
@@ -69,9 +69,10 @@ def simulated(cell: Cell, ranks: int, topology: Path, out: Path) -> float:
 def one_round(testbed: Testbed, cells: list[Cell], folder: Path, bar: tqdm) -> dict[Cell, tuple[float, float]]:
     """Calibrate, then measure and simulate every cell: seconds per step of both. Raises Unfinished."""
     topology = folder / "network.toml"
-    calibrate(testbed.mpiexec, testbed.count, BASE, (), topology, TIMEOUT, steps=100)
+    place = Place(testbed.mpiexec, testbed.unlimited)
+    list(make(place, testbed.count, [Calibration(str(BASE), [], str(topology), steps=100)], TIMEOUT))
     runs = [Training(str(BASE), cell.overrides(), str(folder / f"{cell.name}.h5")) for cell in cells]
-    for _ in train(testbed.mpiexec, testbed.count, runs, TIMEOUT):
+    for _ in make(place, testbed.count, runs, TIMEOUT):
         bar.update()
     return {
         cell: (
