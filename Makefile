@@ -4,7 +4,13 @@ VENV   ?= .venv
 MPICH  ?= .venv-mpich
 RANKS  ?= 4
 SCALE  ?= smoke
+# An environment of your own, with all packages, in place of .venv: BIN=$CONDA_PREFIX/bin. Nothing is installed then.
+ifdef BIN
+READY  :=
+else
 BIN    := $(VENV)/bin
+READY  := $(VENV)/ready
+endif
 MPIEXEC ?= $(BIN)/mpiexec
 
 # Open MPI 5 and 4: more ranks than cores; as root, as in containers. Without yield_when_idle, ranks that wait take
@@ -21,10 +27,10 @@ DEMO := ring_allreduce dpsgd grsgd
 REPRODUCE = $(BIN)/python -m experiments.reproduce --scale $(if $(IMAGENET),imagenet,$(SCALE)) \
     $(if $(IMAGENET),--set data.dir=$(IMAGENET)) $(SET:%=--set %)
 
-.PHONY: demo test setup lint bench tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo test setup lint bench bench-gpu tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
-demo: $(VENV)/ready  ## three algorithms train MNIST-5k on four ranks; a table and a plot
+demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
 	@mkdir -p results
 	@set -e; for name in $(DEMO); do \
 	    echo "$$name on $(RANKS) ranks"; \
@@ -33,40 +39,43 @@ demo: $(VENV)/ready  ## three algorithms train MNIST-5k on four ranks; a table a
 	@$(BIN)/python -m grsgd report $(DEMO:%=results/demo-%.h5)
 	@echo; echo "plot:"; $(BIN)/python -m grsgd plot $(DEMO:%=results/demo-%.h5) -o results/demo.png
 
-test: $(VENV)/ready $(MPICH)/ready lint  ## all tests, the MPI ones under Open MPI and MPICH
+test: $(READY) $(MPICH)/ready lint  ## all tests, the MPI ones under Open MPI and MPICH
 	$(BIN)/python -m pytest tests/unit --numprocesses auto
 	$(BIN)/python -m pytest tests --ignore tests/unit
 
-lint: $(VENV)/ready
+lint: $(READY)
 	$(BIN)/python -m ruff check .
 
-bench: $(VENV)/ready  ## ratios measured side by side in one run
+bench: $(READY)  ## ratios measured side by side in one run
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]
 	$(BIN)/python -m experiments.bench
 
-tables: $(VENV)/ready  ## all tables and figures of the papers, and results/report.html; SCALE=smoke (40 minutes) or paper
+tables: $(READY)  ## all tables and figures of the papers, and results/report.html; SCALE=smoke (40 minutes) or paper
 	$(REPRODUCE)
 
-table-%: $(VENV)/ready  ## those of a paper, such as table-cssgd, or one, such as table-cssgd-load; IMAGENET=folder
+table-%: $(READY)  ## those of a paper, such as table-cssgd, or one, such as table-cssgd-load; IMAGENET=folder
 	$(REPRODUCE) $*
 
-figure-%: $(VENV)/ready
+figure-%: $(READY)
 	$(REPRODUCE) $*
 
-report: $(VENV)/ready  ## results/report.html of what has been made
+report: $(READY)  ## results/report.html of what has been made
 	$(REPRODUCE) --report
 
-figure-scaling: $(VENV)/ready  ## simulated time per step of every algorithm on 4 to 256 ranks; minutes
+figure-scaling: $(READY)  ## simulated time per step of every algorithm on 4 to 256 ranks; minutes
 	$(BIN)/python -m experiments.scaling
 
-test-testbed: $(VENV)/ready  ## hosts, links and a Slurm cluster on this machine; root, else skipped with the reason
+test-testbed: $(READY)  ## hosts, links and a Slurm cluster on this machine; root, else skipped with the reason
 	$(BIN)/python -m pytest tests/testbed
 
-validate-simulator: $(VENV)/ready  ## simulated times against those on a testbed, of every algorithm; root; ten minutes
+validate-simulator: $(READY)  ## simulated times against those on a testbed, of every algorithm; root; ten minutes
 	$(BIN)/python -m experiments.validation
 
-test-gpu: $(VENV)/ready  ## tests that need a GPU; skipped with the reason where there is none
-	$(BIN)/python -m pytest tests -m gpu
+test-gpu: $(READY)  ## tests that need a GPU; skipped with the reason where there is none
+	$(BIN)/python -m pytest tests/gpu
+
+bench-gpu: $(READY)  ## the same on a GPU, for kernels, a training step, and messages between two ranks
+	$(BIN)/python -m experiments.bench --gpu
 
 submit:  ## train EXP under Slurm, a rank on each of NODES nodes; SET="train.epochs=5 seed=1", SBATCH="--time=10"
 	env -u OMPI_MCA_mpi_yield_when_idle sbatch --nodes=$(or $(NODES),4) $(SBATCH) slurm/train.sbatch $(EXP) $(SET:%=--set %)

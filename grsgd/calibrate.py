@@ -79,10 +79,10 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
     comm = Communicator(mpi.Dup())
-    sharing = launch.ranks_on_cores(mpi)
+    sharing, local_rank = launch.ranks_on_cores(mpi), launch.local_rank(mpi)
     driver = Driver(mpi.rank, config.comm.timeout, config.comm.progress, sharing)
     with launch.together(mpi, (ConfigError, DataError)):
-        trainer = single_trainer(config, driver)
+        trainer = single_trainer(config, driver, local_rank)
         if mpi.size == 1:
             find_mpiexec()
     driver.run(barrier(comm))
@@ -104,16 +104,19 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
     return Calibration(pairs, mpi.allgather(compute), hosts, crowded, mpi.bcast(seniority, root=three[0]))
 
 
-def single_trainer(config: Config, driver: Driver):
+def single_trainer(config: Config, driver: Driver, local_rank: int):
     """A trainer that trains as every rank of a run does, but for communication. Raises ConfigError and DataError."""
     from mpi4py import MPI
 
+    from grsgd import gpu
     from grsgd.comm.control import Control
     from grsgd.simulate.compute import alone
-    from grsgd.train import Trainer, build_model, load_data, pick_device
+    from grsgd.train import Trainer, build_model, load_data
 
     dataset = load_data(config)
-    model = build_model(config, dataset, pick_device(config.device))
+    device = gpu.pick_device(config.device, local_rank)
+    gpu.use(device)
+    model = build_model(config, dataset, device)
     comm, aside, control = (Communicator(MPI.COMM_SELF.Dup()) for _ in range(3))
     return Trainer(alone(config), dataset, model, comm, aside, Control(control), driver)
 

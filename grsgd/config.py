@@ -142,6 +142,9 @@ class Stragglers(Section):
 
 class Comm(Section):
     progress: Literal["auto", "thread", "inline"] = Field("auto", description="who moves messages in the background")
+    transfer: Literal["auto", "direct", "ipc", "staged"] = Field(
+        "auto", description="how arrays in GPU memory travel; auto: the fastest, as measured at the start of the run"
+    )
     timeout: PositiveFloat = Field(600.0, description="seconds after which a wait for other ranks is an error")
 
 

@@ -2,14 +2,16 @@
 
 import atexit
 import sys
+from functools import partial
 
 import torch
 
-from grsgd import launch
+from grsgd import gpu, launch
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.communicator import Communicator
 from grsgd.replica import Replica
+from grsgd.transfer import choose
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -92,6 +94,7 @@ def distribute(
     seed: int = 0,
     timeout: float = 600.0,
     progress: str = "auto",
+    transfer: str = "auto",
     **options,
 ) -> DistributedOptimizer:
     """Train ``model`` on all ranks of ``comm`` (an mpi4py communicator; MPI_COMM_WORLD if None) together.
@@ -112,19 +115,23 @@ def distribute(
     mpi = comm if comm is not None else launch.world()
     launch.abort_on_error(mpi)
     cls.check(chosen, mpi.size)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    use_device = partial(gpu.use, device)
+    use_device()
     replica = Replica(model, flat_gradients=cls.sends_gradients and mpi.size > 1)
     sizes = mpi.allgather(replica.params.array.size)
     if len(set(sizes)) > 1:
         raise ValueError(f"the ranks' models have different numbers of parameters: {sizes}")
-    aside = Communicator(mpi.Dup())
-    driver = launch.driver(mpi, timeout, progress)
+    device_end = choose(mpi, device, transfer, replica.nbytes).device_end
+    aside = Communicator(mpi.Dup(), device_end)
+    driver = launch.driver(mpi, timeout, progress, prepare_thread=use_device)
     for array in (replica.params.array, replica.buffers.array):
         driver.run(broadcast(aside, array))
     for mine, root in zip(replica.outside(), mpi.bcast([t.cpu() for t in replica.outside()]), strict=True):
         mine.copy_(root)
     if cls.in_background and mpi.size > 1 and driver.progress == "inline":
         replica.on_each_gradient(driver.poll)
-    chosen = cls(chosen, replica, optimizer, Communicator(mpi.Dup()), aside, driver, seed)
+    chosen = cls(chosen, replica, optimizer, Communicator(mpi.Dup(), device_end), aside, driver, seed)
     distributed = DistributedOptimizer(optimizer, replica, chosen, driver)
     atexit.register(_check_finished, distributed, mpi)
     return distributed

@@ -48,8 +48,18 @@ def ranks_on_cores(mpi) -> int:
     return count
 
 
-def driver(mpi, timeout: float, progress: str) -> Driver:
-    """The driver of this rank; collective. ``progress`` as for `Driver`.
+def local_rank(mpi) -> int:
+    """The number of this rank among those of its host; collective."""
+    from mpi4py import MPI
+
+    host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
+    number = host.rank
+    host.Free()
+    return number
+
+
+def driver(mpi, timeout: float, progress: str, **options) -> Driver:
+    """The driver of this rank; collective. ``progress`` and further ``options`` as for `Driver`.
 
     Raises UsageError if a thread is asked for and the MPI library does not allow calls from two threads.
     """
@@ -59,7 +69,7 @@ def driver(mpi, timeout: float, progress: str) -> Driver:
         if progress == "thread":
             raise UsageError("comm.progress = 'thread': this MPI library was started without MPI_THREAD_MULTIPLE")
         progress = "inline"
-    return Driver(mpi.rank, timeout, progress, ranks_on_cores(mpi))
+    return Driver(mpi.rank, timeout, progress, ranks_on_cores(mpi), **options)
 
 
 def abort_on_error(mpi):

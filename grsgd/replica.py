@@ -30,6 +30,8 @@ class Flat:
         else:
             xp = np
         array = xp.zeros(size, name)
+        if size == 0:  # an address that DLPack could hand over is missing
+            return cls(array, torch.zeros(0, dtype=dtype, device=device))
         return cls(array, torch.from_dlpack(array))
 
     def like(self) -> "Flat":

@@ -5,13 +5,14 @@ import platform
 import subprocess
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from tqdm import tqdm
 
-from grsgd import __version__, interfaces, launch
+from grsgd import __version__, gpu, interfaces, launch
 from grsgd.comm.communicator import Communicator, subset
 from grsgd.comm.control import Control
 from grsgd.config import ENDS, Config, ConfigError
@@ -21,7 +22,8 @@ from grsgd.record import Record, assemble
 from grsgd.redundancy import settle
 from grsgd.results import RunFileError, check_writable, save_run
 from grsgd.snapshots import common_marks
-from grsgd.train import Trainer, build_model, load_data, pick_device
+from grsgd.train import Trainer, build_model, load_data
+from grsgd.transfer import choose
 
 INTERRUPTED = "interrupted"
 RESCUE_SECONDS = 0.1
@@ -42,24 +44,34 @@ def run(mpi, config: Config, out: Path) -> Ending:
 
     Raises launch.UsageError, on all ranks, for what is wrong with configuration, data or output path.
     """
+    local_rank = launch.local_rank(mpi)
     with launch.together(mpi, (ConfigError, RunFileError)):
         config.check_ranks(mpi.size)
         if mpi.rank == 0:
             check_writable(out)
+        device = gpu.pick_device(config.device, local_rank)
     threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
     torch.set_num_threads(threads)
-    driver = launch.driver(mpi, config.comm.timeout, config.comm.progress)
+    use_device = partial(gpu.use, device)
+    use_device()
+    driver = launch.driver(mpi, config.comm.timeout, config.comm.progress, prepare_thread=use_device)
     control = Control(Communicator(mpi.Dup()))
     with launch.together(mpi, (ConfigError, DataError), config.comm.timeout):
         dataset = load_data(config)
-        model = build_model(config, dataset, pick_device(config.device))
+        model = build_model(config, dataset, device)
     with launch.together(mpi, (ConfigError,), config.comm.timeout):
-        config, why = driver.run(settle(config, dataset, model, Communicator(mpi.Dup()), driver))
-        trainer = Trainer(config, dataset, model, Communicator(mpi.Dup()), Communicator(mpi.Dup()), control, driver)
+        transfer = choose(mpi, device, config.comm.transfer, model_bytes(model, config))
+
+        def communicator():
+            return Communicator(mpi.Dup(), transfer.device_end)
+
+        config, why = driver.run(settle(config, dataset, model, communicator(), driver))
+        trainer = Trainer(config, dataset, model, communicator(), communicator(), control, driver)
     driver.run(trainer.same_start())
     attributes = describe(trainer) | {"redundancy": why, "clock": "wall"}
-    attributes |= {"hosts": launch.hosts(mpi), "mpi": launch.library()}
-    rescue, evaluation = mpi.Dup(), Communicator(mpi.Dup())
+    attributes |= {"hosts": launch.hosts(mpi), "mpi": launch.library(), "gpus": mpi.allgather(gpu.name(device))}
+    attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
+    rescue, evaluation = mpi.Dup(), communicator()
     driver.watch = control.watch
     launch.meet(mpi, config.comm.timeout)
     began, counted = time.perf_counter(), interfaces.counters()
@@ -97,6 +109,11 @@ def run(mpi, config: Config, out: Path) -> Ending:
         save_run(out, assemble(records, attributes, qualities, final))
     driver.close()
     return Ending(stopped, living)
+
+
+def model_bytes(model: torch.nn.Module, config: Config) -> int:
+    """M: of all parameters that will be trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad) * getattr(torch, config.dtype).itemsize
 
 
 def describe(trainer: Trainer) -> dict:

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -328,15 +327,3 @@ def build_model(config: Config, dataset: Dataset, device: torch.device) -> torch
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
     return model.to(device)
-
-
-def pick_device(name: str) -> torch.device:
-    """``auto`` is the GPU where torch and CuPy find one; raises ConfigError if a GPU is asked for and missing."""
-    missing = None
-    if not torch.cuda.is_available():
-        missing = "torch finds no GPU here"
-    elif find_spec("cupy") is None:
-        missing = "CuPy is not installed (extras cuda12, cuda13)"
-    if name == "cuda" and missing:
-        raise ConfigError(f"device = 'cuda': {missing}; allowed: auto, cpu")
-    return torch.device("cpu" if name == "cpu" or missing else "cuda")

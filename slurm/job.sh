@@ -24,7 +24,6 @@ launch() {
     local ranks=$1
     shift
     export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
-    [[ ${SLURM_GPUS_ON_NODE:-0} == 0 ]] || set -- slurm/one_gpu.sh "$@"
     if [[ $LAUNCHER == srun ]]; then
         # srun does not take the number from sbatch any more.
         [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK

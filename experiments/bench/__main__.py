@@ -2,6 +2,7 @@
 
     python -m experiments.bench                       # all of them, about five minutes
     python -m experiments.bench allreduce --quick     # one of them, a few seconds, to see that it works
+    python -m experiments.bench --gpu                 # those on a GPU, which all ranks share
 """
 
 import argparse
@@ -12,29 +13,40 @@ from pathlib import Path
 
 from experiments.bench.side_by_side import machine
 from experiments.environment import environment
+from grsgd.config import ConfigError
+from grsgd.gpu import pick_device
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {"allreduce": (2, 4), "training": (2,), "overhead": (1,), "overlap": (2,), "codec": (1,)}
 """The sections, each a module of its own, and the numbers of ranks on which it runs."""
+GPU_SECTIONS = {"codec": (1,), "merges": (1,), "overhead": (1,), "transfers": (2,)}
+"""Those on a GPU."""
 TIMEOUT = 240
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.bench", description="Speed against other programs.")
     parser.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}; by default all")
+    parser.add_argument("--gpu", action="store_true", help=f"on a GPU; sections {', '.join(GPU_SECTIONS)}")
     parser.add_argument("--quick", action="store_true", help="too short to measure anything")
     arguments = parser.parse_args()
-    if unknown := set(arguments.sections) - set(SECTIONS):
-        parser.error(f"unknown section {min(unknown)}; there are {', '.join(SECTIONS)}")
+    sections = GPU_SECTIONS if arguments.gpu else SECTIONS
+    if unknown := set(arguments.sections) - set(sections):
+        parser.error(f"unknown section {min(unknown)}; there are {', '.join(sections)}")
+    if arguments.gpu:
+        try:
+            pick_device("cuda")
+        except ConfigError as error:
+            parser.error(str(error))
     print(machine(), flush=True)
     failed = 0
-    for section in arguments.sections or SECTIONS:
-        for ranks in SECTIONS[section]:
-            failed += not job(section, ranks, arguments.quick)
+    for section in arguments.sections or sections:
+        for ranks in sections[section]:
+            failed += not job(section, ranks, ["--quick"] * arguments.quick + ["--gpu"] * arguments.gpu)
     return int(failed > 0)
 
 
-def job(section: str, ranks: int, quick: bool) -> bool:
+def job(section: str, ranks: int, flags: list[str]) -> bool:
     """Run one section on so many ranks; whether it succeeded."""
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
@@ -44,7 +56,7 @@ def job(section: str, ranks: int, quick: bool) -> bool:
     command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", f"experiments.bench.{section}"]
     try:
         done = subprocess.run(
-            command + ["--quick"] * quick, cwd=ROOT, env=environment(), timeout=TIMEOUT, check=False
+            command + flags, cwd=ROOT, env=environment(), timeout=TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
         print(f"{section} on {ranks} ranks: not done after {TIMEOUT} s", flush=True)

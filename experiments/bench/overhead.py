@@ -6,16 +6,20 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import cross_entropy
 
-from experiments.bench.side_by_side import progress, report, spread, start, take_turns
+from experiments.bench.side_by_side import complete, device, progress, report, spread, start, take_turns
 from grsgd import config, models
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.control import Control
 from grsgd.comm.driver import Driver
-from grsgd.train import Trainer, build_model, load_data, pick_device
+from grsgd.train import Trainer, build_model, load_data
 
-SHAPE, CLASSES = (1, 28, 28), 10
-CASES = (("dnn", 16), ("dnn", 64), ("cnn", 16), ("cnn", 64))
+CLASSES = 10
+CASES = {
+    "cpu": (("dnn", 16, (1, 28, 28)), ("dnn", 64, (1, 28, 28)), ("cnn", 16, (1, 28, 28)), ("cnn", 64, (1, 28, 28))),
+    "cuda": (("resnet18", 64, (3, 32, 32)), ("resnet18", 64, (3, 224, 224))),
+}
+"""Model, batch size and shape of an image, by device."""
 BLOCK = 5
 """Steps in a row."""
 SECONDS = 10
@@ -24,28 +28,29 @@ SECONDS = 10
 
 def main():
     mpi, quick = start()
-    rows = []
-    for model, batch_size in CASES:
-        progress(mpi, f"overhead: {model}, batch {batch_size}")
-        batches = [(torch.randn(batch_size, *SHAPE), torch.randint(CLASSES, (batch_size,))) for _ in range(16)]
-        contenders = {"bare": bare_loop(model, batches)}
+    on, rows = device(), []
+    for model, batch_size, shape in CASES[on.type]:
+        case = f"{model}, batch {batch_size} x {' x '.join(map(str, shape))}"
+        progress(mpi, f"overhead: {case}")
+        batches = [(torch.randn(batch_size, *shape), torch.randint(CLASSES, (batch_size,))) for _ in range(16)]
+        contenders = {"bare": complete(bare_loop(model, shape, batches, on), on)}
         for algorithm in sorted(ALGORITHMS):
             try:
-                contenders[algorithm] = our_loop(mpi, algorithm, model, batches)
+                contenders[algorithm] = complete(our_loop(mpi, algorithm, model, shape, batches, on), on)
             except ValueError:  # an algorithm that needs options, or more ranks
                 progress(mpi, f"overhead: {algorithm} does not run on one rank with default options")
         once = sum(sum(taken) for taken in take_turns(mpi, contenders, 2).values()) / 2
         seconds = take_turns(mpi, contenders, 2 if quick else max(5, int(SECONDS / once)))
         bare = seconds.pop("bare")
         for algorithm, taken in seconds.items():
-            rows.append([model, batch_size, algorithm, spread(bare / BLOCK * 1e3), spread(taken / bare, ".3f")])
-    headers = ["model", "batch", "algorithm", "bare ms", "our step / bare step"]
+            rows.append([case, algorithm, spread(bare / BLOCK * 1e3), spread(taken / bare, ".3f")])
+    headers = ["case", "algorithm", "bare ms", "our step / bare step"]
     report(mpi, "A step on one rank, median (min-max)", headers, rows)
 
 
-def bare_loop(model: str, batches):
+def bare_loop(model: str, shape, batches, on: torch.device):
     torch.manual_seed(0)
-    model = models.build(model, SHAPE, CLASSES)
+    model = models.build(model, shape, CLASSES).to(on)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     batches = itertools.cycle(batches)
 
@@ -53,29 +58,28 @@ def bare_loop(model: str, batches):
         for _ in range(BLOCK):
             x, y = next(batches)
             optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
+            loss = cross_entropy(model(x.to(on)), y.to(on))
             loss.backward()
             optimizer.step()
 
     return block
 
 
-def our_loop(mpi, algorithm: str, model: str, batches):
+def our_loop(mpi, algorithm: str, model: str, shape, batches, on: torch.device):
     """The same steps by `Trainer`, with everything that its loop does between two snapshots."""
     settings = {
         "algorithm": {"name": algorithm},
         "model": {"name": model},
-        "data": {"name": "synthetic", "batch_size": len(batches[0][1])},
+        "data": {"name": "synthetic", "shape": list(shape), "samples": 100, "batch_size": len(batches[0][1])},
         "optimizer": {"lr": 0.01, "momentum": 0.9},
         "train": {"steps": 10**6},
-        "device": "cpu",
     }
     driver, control = Driver(), Control(Communicator(mpi.Dup()))
     comm, aside = Communicator(mpi.Dup()), Communicator(mpi.Dup())
     chosen = config.parse(settings)
     chosen.check_ranks(mpi.size)
     dataset = load_data(chosen)
-    trainer = Trainer(chosen, dataset, build_model(chosen, dataset, pick_device("cpu")), comm, aside, control, driver)
+    trainer = Trainer(chosen, dataset, build_model(chosen, dataset, on), comm, aside, control, driver)
     trainer.blocks = [replace(block, batches=itertools.cycle(batches)) for block in trainer.blocks]
     trainer.algorithm.start()
     trainer.progress.start()

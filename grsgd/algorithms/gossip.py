@@ -10,6 +10,7 @@ from grsgd.algorithms.base import Algorithm, Options
 from grsgd.comm.communicator import ANY_RANK
 from grsgd.comm.mailbox import UNWEIGHTED_HEADER, Letter, Outbox
 from grsgd.comm.pollables import Until
+from grsgd.mixing import add_difference
 from grsgd.trigger import TriggerOptions, trigger
 
 REQUEST, ANSWER, OFFER = 0, 1, 2
@@ -175,7 +176,7 @@ class Gossip(Algorithm, name="gossip"):
     def take(self, x, y, s):
         """The partner's part of the average: y is what was offered, s what was sent in the answer."""
         if self.options.mode == "pair":
-            x.add_(y.sub_(s), alpha=0.5)
+            add_difference(x, y, s, 0.5)
         elif self.options.mode == "push":
             x.lerp_(y, 0.5)
 

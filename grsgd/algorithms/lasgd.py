@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from grsgd.algorithms.base import Algorithm, Options
 from grsgd.comm.allreduce import ALLREDUCE, halving_doubling_allreduce
 from grsgd.comm.pollables import Until
+from grsgd.mixing import add_difference
 
 WORD = 4
 """Tag of the word by which the ranks agree on the last round."""
@@ -168,7 +169,7 @@ class LASGD(Algorithm, name="lasgd"):
                     flat.tensor.copy_(a.tensor)
             elif merge != "anchor":
                 for flat, s, a in zip(self.flats, self.s, self.a, strict=True):
-                    flat.tensor.add_(a.tensor.sub_(s.tensor))
+                    add_difference(flat.tensor, a.tensor, s.tensor)
             self.staleness[flight] += 1
             self.rounds += 1
             self.in_flight = False

@@ -1,7 +1,9 @@
 """One rank's end of a group of ranks: non-blocking buffer messages, counted as they leave."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+
+import numpy as np
 
 from grsgd.comm.traffic import Traffic
 
@@ -49,15 +51,19 @@ class Communicator:
 
     Arrays are NumPy or CuPy and contiguous. A buffer belongs to its message until the message's ``Test()`` is true.
     Messages from one rank to another with one tag arrive in the order in which they were sent.
+
+    ``device_end(mpi)`` makes what carries arrays in GPU memory (`grsgd.transfer`); without it there must be none.
     """
 
-    def __init__(self, mpi):
+    def __init__(self, mpi, device_end: Callable | None = None):
         from mpi4py import MPI
 
-        self._open(mpi, MPI.ANY_SOURCE, MPI.IN_PLACE)
+        self._open(mpi, MPI.ANY_SOURCE, MPI.IN_PLACE, device_end)
 
-    def _open(self, mpi, any_source, in_place):
+    def _open(self, mpi, any_source, in_place, device_end=None):
         self.mpi = mpi
+        self._make_device_end = device_end
+        self._device_end = device_end(mpi) if device_end is not None else None
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
         self.members: tuple[int, ...] = tuple(range(self.size))
@@ -70,17 +76,17 @@ class Communicator:
     def Isend(self, array, dest: int, tag: int = 0, header: int = 0) -> Message:
         """Send; complete when ``array`` may be reused. ``header`` bytes of it are bookkeeping, not payload."""
         self.traffic.count((self.members[dest],), array.nbytes, header)
-        return Message(self.mpi.Isend(array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
+        return Message(self._end(array).Isend(array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
 
     def Issend(self, array, dest: int, tag: int = 0, header: int = 0) -> Message:
         """Like `Isend`, but complete only when the receiver has begun to receive."""
         self.traffic.count((self.members[dest],), array.nbytes, header)
-        return Message(self.mpi.Issend(array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
+        return Message(self._end(array).Issend(array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
 
     def Irecv(self, array, source: int, tag: int = 0) -> Message:
         """Receive into ``array``, which may be longer than the message, from ``source`` or `ANY_RANK`."""
         mpi_source, peer = (self._any_source, ANY_RANK) if source == ANY_RANK else (source, self.members[source])
-        return Message(self.mpi.Irecv(array, mpi_source, tag), "receive from", array.nbytes, peer, tag)
+        return Message(self._end(array).Irecv(array, mpi_source, tag), "receive from", array.nbytes, peer, tag)
 
     def Iallreduce(self, array) -> Message:
         """The MPI library's own all-reduce (sum) of ``array``, in place.
@@ -91,16 +97,17 @@ class Communicator:
         own = array.size * (self.rank + 1) // self.size - array.size * self.rank // self.size
         if self.size > 1:
             self.traffic.count((self.members[(self.rank + 1) % self.size],), 2 * (array.size - own) * array.itemsize)
-        request = self.mpi.Iallreduce(self._in_place, array)
+        request = self._end(array).Iallreduce(self._in_place, array)
         return Message(request, "all-reduce with", array.nbytes, ANY_RANK, 0)
 
     def Ibcast(self, array, root: int = 0) -> Message:
         """Copy ``root``'s array to all ranks of the group; all must call this, in the same order. A multicast, which
         counts once in ``traffic.sent_once``."""
+        request = self._end(array).Ibcast(array, root)
         if self.rank == root:
             self.traffic.count([rank for rank in self.members if rank != self.members[root]], array.nbytes)
-            return Message(self.mpi.Ibcast(array, root), "broadcast to", array.nbytes, ANY_RANK, 0)
-        return Message(self.mpi.Ibcast(array, root), "broadcast from", array.nbytes, self.members[root], 0)
+            return Message(request, "broadcast to", array.nbytes, ANY_RANK, 0)
+        return Message(request, "broadcast from", array.nbytes, self.members[root], 0)
 
     def Iprobe(self, source: int, tag: int) -> bool:
         """Whether a message from ``source`` (or `ANY_RANK`) with ``tag`` waits to be received."""
@@ -114,14 +121,18 @@ class Communicator:
 
     def duplicate(self) -> "Communicator":
         """The same ranks with messages and counters of their own; collective."""
-        return type(self)(self.mpi.Dup())
+        return type(self)(self.mpi.Dup(), self._make_device_end)
 
     def subset(self, ranks: Sequence[int]) -> "Communicator":
         """The given ranks with messages of their own, counted here. Only they call this; if several subsets are made,
         all ranks make theirs in one order. To be freed by `free`."""
-        part = type(self)(self._create_group(ranks))
+        part = type(self)(self._create_group(ranks), self._make_device_end)
         part.members, part.traffic = tuple(self.members[rank] for rank in ranks), self.traffic
         return part
+
+    def _end(self, array):
+        """What carries an array: MPI itself if it lies in host memory."""
+        return self.mpi if self._device_end is None or type(array) is np.ndarray else self._device_end
 
     def _create_group(self, ranks):
         return subset(self.mpi, ranks)

@@ -7,7 +7,7 @@ simulator has a driver of its own with the same verbs: ``run``, ``start``, ``aba
 import os
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from grsgd.comm.pollables import Delay
 
@@ -90,9 +90,18 @@ class Driver:
     - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward
       pass). Costs no thread switch, so it is faster for small models and where each core has a rank of its own.
     - ``"auto"``: ``"thread"`` when this process has two or more cores to itself, else ``"inline"``.
+
+    ``prepare_thread()`` is called in that thread before anything else.
     """
 
-    def __init__(self, rank: int = 0, timeout: float = 600.0, progress: str = "auto", ranks_on_cores: int = 1):
+    def __init__(
+        self,
+        rank: int = 0,
+        timeout: float = 600.0,
+        progress: str = "auto",
+        ranks_on_cores: int = 1,
+        prepare_thread: Callable[[], None] = lambda: None,
+    ):
         self.rank = rank
         self.timeout = timeout
         self.watch = None
@@ -108,6 +117,7 @@ class Driver:
         self._advancing = threading.RLock()
         self._news = threading.Condition()
         self._thread = None
+        self._prepare_thread = prepare_thread
 
     def clock(self) -> float:
         """Seconds since some fixed moment."""
@@ -210,6 +220,7 @@ class Driver:
         return moved
 
     def _drive_background(self):
+        self._prepare_thread()
         idle_since = None
         while True:
             with self._news:

@@ -334,7 +334,7 @@ class Endpoint:
 class VirtualCommunicator(Communicator):
     """A `Communicator` whose messages travel through a `World`."""
 
-    def __init__(self, endpoint: Endpoint):
+    def __init__(self, endpoint: Endpoint, _=None):
         self._open(endpoint, any_source=ANY_RANK, in_place=None)
 
     def _create_group(self, ranks):

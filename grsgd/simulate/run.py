@@ -10,6 +10,7 @@ from pathlib import Path
 import simpy
 import torch
 
+from grsgd import gpu
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.control import Control
 from grsgd.config import Config, ConfigError
@@ -24,7 +25,7 @@ from grsgd.simulate.driver import Driver, run_until_done
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec
 from grsgd.snapshots import MEMORY, Snapshots, common_marks
-from grsgd.train import Trainer, build_model, load_data, pick_device
+from grsgd.train import Trainer, build_model, load_data
 
 RANK_BYTES = 1_500_000
 """Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
@@ -54,7 +55,8 @@ class Simulation:
         with torch.device("meta"):
             blueprint = build_model(config, dataset, torch.device("meta"))
         check_memory(ranks, 0 if timing_only else content_bytes(blueprint, config, ranks))
-        device = pick_device(config.device)
+        device = gpu.pick_device(config.device)
+        gpu.use(device)
         self.compute = self._compute_time(form, numbers, blueprint, dataset, device)
         compute_times.check_end(config, self.compute)
         self.env = simpy.Environment()

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from coding.codec import Codec
 from coding.fixed_point import FixedPoint, accumulate, add
@@ -12,10 +11,10 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def cupy():
-    if not torch.cuda.is_available():
-        pytest.skip("torch finds no GPU")
-    return pytest.importorskip("cupy", reason="CuPy is not installed")
+def cupy(gpu):
+    import cupy
+
+    return cupy
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -6,17 +6,10 @@ import pytest
 import torch
 
 from grsgd import models
-from grsgd.mixing import mix
+from grsgd.mixing import add_difference, mix
 from grsgd.replica import Replica
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def gpu():
-    if not torch.cuda.is_available():
-        pytest.skip("torch finds no GPU")
-    pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
 def steps(model, device, count=5):
@@ -34,24 +27,36 @@ def steps(model, device, count=5):
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
-def test_same_memory_before_and_after_steps(name):
-    replica = steps(models.build(name, (1, 28, 28), 10), torch.device("cuda"))
+def test_same_memory_before_and_after_steps(gpu, name):
+    replica = steps(models.build(name, (1, 28, 28), 10), gpu)
     assert replica.params.array.data.ptr == replica.params.tensor.data_ptr()
     assert next(replica.model.parameters()).data_ptr() == replica.params.tensor.data_ptr()
     assert next(replica.model.parameters()).grad.data_ptr() == replica.grads.array.data.ptr
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
-def test_same_result_as_on_the_cpu(name):
+def test_same_result_as_on_the_cpu(gpu, name):
     model = models.build(name, (1, 28, 28), 10)
-    on_gpu = steps(copy.deepcopy(model), torch.device("cuda"))
+    on_gpu = steps(copy.deepcopy(model), gpu)
     on_cpu = steps(model, torch.device("cpu"))
     assert torch.allclose(on_gpu.params.tensor.cpu(), on_cpu.params.tensor, atol=1e-4)
 
 
-def test_mix():
-    x, y = torch.randn(100_000), torch.randn(100_000)
-    expected = 0.25 * x + 0.75 * y
-    on_gpu = x.cuda()
-    mix(on_gpu, 0.25, [(0.75, y.cuda())])
-    assert torch.allclose(on_gpu.cpu(), expected, atol=1e-6)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("others", [0, 1, 2, 7])
+def test_mix(gpu, others, dtype):
+    x, *ys = torch.randn(others + 1, 100_001, dtype=dtype)
+    weights = [1 / (k + 2) for k in range(others)]
+    on_gpu = x.to(gpu)
+    mix(on_gpu, 0.25, [(weight, y.to(gpu)) for weight, y in zip(weights, ys, strict=True)])
+    mix(x, 0.25, list(zip(weights, ys, strict=True)))
+    torch.testing.assert_close(on_gpu.cpu(), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_add_difference(gpu, dtype):
+    x, y, s = torch.randn(3, 100_001, dtype=dtype)
+    on_gpu = x.to(gpu)
+    add_difference(on_gpu, y.to(gpu), s.to(gpu), 0.5)
+    add_difference(x, y, s, 0.5)
+    torch.testing.assert_close(on_gpu.cpu(), x)

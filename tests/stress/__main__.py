@@ -209,12 +209,14 @@ def run_once(world, content: dict, stop: Stop | None):
 
     Returns None, or after an early end what must be kept: MPI may still write into it.
     """
+    import torch
+
     from grsgd.comm.control import Control
     from grsgd.comm.driver import Driver
     from grsgd.config import ENDS
     from grsgd.run import ending
     from grsgd.snapshots import common_marks
-    from grsgd.train import Trainer, build_model, load_data, pick_device
+    from grsgd.train import Trainer, build_model, load_data
 
     config = parse(content)
     config.check_ranks(world.size)
@@ -222,7 +224,7 @@ def run_once(world, content: dict, stop: Stop | None):
     comm, aside, for_control, evaluation = (Recorded(world.Dup()) for _ in range(4))
     control = Control(for_control)
     dataset = load_data(config)
-    trainer = Trainer(config, dataset, build_model(config, dataset, pick_device("cpu")), comm, aside, control, driver)
+    trainer = Trainer(config, dataset, build_model(config, dataset, torch.device("cpu")), comm, aside, control, driver)
     algorithm = trainer.algorithm
     driver.run(trainer.same_start())
     driver.watch = control.watch

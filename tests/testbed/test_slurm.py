@@ -204,20 +204,3 @@ def test_nothing_is_left_of_a_cluster(cluster, jobs, tmp_path, keeper_is_killed)
     assert cluster.leftovers()
     local("down", cluster.name)
     assert cluster.leftovers() == []
-
-
-@pytest.mark.parametrize(
-    "variables, seen",
-    [
-        ({"CUDA_VISIBLE_DEVICES": "2,5", "SLURM_LOCALID": "1"}, "5"),
-        ({"CUDA_VISIBLE_DEVICES": "2,5", "SLURM_LOCALID": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, "5"),
-        ({"CUDA_VISIBLE_DEVICES": "3", "SLURM_LOCALID": "1"}, "3"),
-    ],
-)
-def test_a_rank_sees_one_gpu(variables, seen):
-    environment = {"PATH": os.environ["PATH"]} | variables
-    done = subprocess.run(
-        [ROOT / "slurm" / "one_gpu.sh", "printenv", "CUDA_VISIBLE_DEVICES"],
-        env=environment, capture_output=True, text=True, check=True, timeout=10,
-    )  # fmt: skip
-    assert done.stdout == f"{seen}\n"

@@ -5,6 +5,8 @@ import os
 import pytest
 
 COUNT = int(os.environ.get("GRSGD_TEST_RANKS", 0))
+TRANSFER = os.environ.get("GRSGD_TEST_TRANSFER")
+"""If given, all arrays travel as if they lay on a GPU, that way."""
 collect_ignore_glob = [] if COUNT else ["test_*.py"]
 
 if COUNT:
@@ -15,6 +17,10 @@ if COUNT:
 
     WORLD = MPI.COMM_WORLD
     assert WORLD.size == COUNT, f"{WORLD.size} ranks instead of {COUNT}"
+    if TRANSFER:
+        import device_double
+
+        device_double.install(TRANSFER, WORLD)
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(config):

@@ -1,0 +1,17 @@
+"""All tests here are skipped, with the reason, where torch or CuPy find no GPU."""
+
+import pytest
+
+from grsgd.config import ConfigError
+from grsgd.gpu import pick_device, use
+
+
+@pytest.fixture(scope="session", autouse=True)
+def gpu():
+    """The first GPU, for torch and CuPy alike."""
+    try:
+        device = pick_device("cuda")
+    except ConfigError as error:
+        pytest.skip(str(error))
+    use(device)
+    return device

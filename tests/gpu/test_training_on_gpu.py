@@ -1,0 +1,96 @@
+"""Every algorithm on a GPU that all ranks share, against the same run on the CPU: on MPI, and in simulated time.
+
+In simulated time asynchronous algorithms do the same on every run, so that their arithmetic can be compared too. On MPI
+they end as well as on the CPU, and the weights of those that have weights sum to n: they check that themselves.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from train_all import demos, small
+
+from experiments.environment import environment
+from grsgd.algorithms import ALGORITHMS
+from grsgd.results import load_run
+from grsgd.simulate.network import NetworkSpec
+from grsgd.simulate.run import simulate
+
+pytestmark = pytest.mark.gpu
+
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+TRANSFERS = ("staged", "ipc", "direct")
+NAMES = [demo.stem for demo in demos()]
+
+
+@pytest.fixture(scope="session", params=[2, 4])
+def folder(request, tmp_path_factory):
+    """The run files of all algorithms on so many ranks, by every transfer, and on the CPU."""
+    folder = tmp_path_factory.mktemp(f"{request.param}-ranks")
+    for device, transfers in (("cpu", ["auto"]), ("cuda", TRANSFERS)):
+        on_ranks(request.param, "train_all.py", device, folder, *transfers)
+    return folder
+
+
+def on_ranks(ranks: int, *words):
+    """Run a program of this folder under mpiexec; it must succeed."""
+    command = [Path(sys.executable).with_name("mpiexec"), "-n", ranks, sys.executable, HERE / words[0], *words[1:]]
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env=environment() | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_memory_is_exchanged_behind_our_back():
+    """After a broadcast and steps on two ranks, all views are where they were."""
+    on_ranks(2, "addresses.py", *TRANSFERS)
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_on_mpi(folder, name, transfer):
+    skipped = folder / f"{transfer}.skipped"
+    if skipped.exists():
+        pytest.skip(skipped.read_text())
+    on_cpu, on_gpu = (load_run(folder / f"{way}-{name}.h5") for way in ("auto", transfer))
+    assert on_gpu.attributes["device"] == "cuda"
+    assert on_gpu.attributes["transfer"] == transfer
+    if is_synchronous(name):
+        same_curves(on_cpu, on_gpu)
+        if on_cpu.curve["consensus_distance"].max() == 0:
+            assert on_gpu.curve["consensus_distance"].max() == 0, "not identical bit for bit"
+        assert (on_gpu.traffic["sent"] == on_cpu.traffic["sent"]).all()
+    else:
+        assert on_gpu.curve["test_accuracy"][-1] > on_cpu.curve["test_accuracy"][-1] - 0.1
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_in_simulated_time(name, ranks, tmp_path):
+    demo = next(demo for demo in demos() if demo.stem == name)
+    runs = []
+    for device in ("cpu", "cuda"):
+        out = tmp_path / f"{device}.h5"
+        simulate(small(demo, device), ranks, NetworkSpec(bandwidth="1 Gbit/s", latency="50 us"), out)
+        runs.append(load_run(out))
+    same_curves(*runs)
+
+
+def same_curves(on_cpu, on_gpu):
+    for what in ("train_loss", "test_accuracy", "consensus_distance"):
+        expected, found = on_cpu.curve[what], on_gpu.curve[what]
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9, err_msg=what)
+
+
+def is_synchronous(name: str) -> bool:
+    demo = next(demo for demo in demos() if demo.stem == name)
+    config = small(demo, "cpu")
+    return ALGORITHMS[config.algorithm.name].synchronous
