@@ -100,7 +100,8 @@ def distribute(
     """Train ``model`` on all ranks of ``comm`` (an mpi4py communicator; MPI_COMM_WORLD if None) together.
 
     ``algorithm`` and ``options`` are those that ``grsgd algorithms`` lists. All ranks must call this, with models of
-    one architecture; all start from rank 0's parameters. From then on an uncaught exception on one rank ends the job.
+    one architecture, on a GPU each or all on the CPU; all start from rank 0's parameters. ``transfer`` is how arrays in
+    GPU memory travel (`grsgd.transfer.choose`). From then on an uncaught exception on one rank ends the job.
     Call ``finish()`` on the result after the last step.
 
     Raises ValueError for an unknown algorithm, for options it does not take, and for models that cannot be flattened

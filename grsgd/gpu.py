@@ -84,7 +84,7 @@ class Memory:
         try:
             return self._pinned[nbytes].pop()
         except IndexError:
-            return cupyx.empty_pinned(nbytes, np.uint8)
+            return cupyx.empty_pinned(max(nbytes, 1), np.uint8)[:nbytes]
 
     def give_back(self, host: np.ndarray):
         self._pinned[host.nbytes].append(host)

@@ -33,7 +33,7 @@ LARGEST_TIMED = 64 * 2**20
 REPEATS = 5
 
 
-class Transfer(NamedTuple):
+class Choice(NamedTuple):
     """``device_end`` is for `Communicator`, None on the CPU. ``found``: seconds of a message by way, or why not."""
 
     name: str
@@ -48,7 +48,7 @@ class Transfer(NamedTuple):
         return "; ".join(times) + (f" ({self.nbytes} bytes)" if self.nbytes else "")
 
 
-def choose(mpi, device: torch.device, wanted: str, nbytes: int, timeout: float = 10.0) -> Transfer:
+def choose(mpi, device: torch.device, wanted: str, nbytes: int, timeout: float = 10.0) -> Choice:
     """How the ranks of ``mpi`` send each other arrays on ``device``; collective.
 
     ``wanted``: one of the ways, or ``auto`` for the fastest with a message of ``nbytes``. A way must prove itself with
@@ -59,10 +59,10 @@ def choose(mpi, device: torch.device, wanted: str, nbytes: int, timeout: float =
         without = [rank for rank, kind in enumerate(kinds) if kind != "cuda"]
         raise ConfigError(f"device: ranks {without} have no GPU, the others have; allowed: cpu, or a GPU for all ranks")
     if device.type != "cuda":
-        return Transfer("host", None, {})
+        return Choice("host", None, {})
     ways = device_ends(mpi, Memory())
     if mpi.size == 1:
-        return Transfer("none", ways["staged"], {})
+        return Choice("none", ways["staged"], {})
     nbytes = min(nbytes, LARGEST_TIMED)
     found: dict[str, float | str] = {}
     for way in ways if wanted == "auto" else [wanted]:
@@ -73,7 +73,7 @@ def choose(mpi, device: torch.device, wanted: str, nbytes: int, timeout: float =
         reasons = "; ".join(f"{way}: {trouble}" for way, trouble in found.items())
         raise ConfigError(f"comm.transfer = {wanted!r} cannot be used here: {reasons}")
     fastest = min(usable, key=found.get)
-    return Transfer(fastest, ways[fastest], found, nbytes)
+    return Choice(fastest, ways[fastest], found, nbytes)
 
 
 def device_ends(mpi, memory) -> dict[str, Callable]:
@@ -113,10 +113,10 @@ def why_closed(mpi, end: Ipc, device: torch.device) -> str | None:
     try:
         handle, _ = end.memory.handle(Flat.zeros(1, torch.float32, device).array)
     except Exception as error:  # whatever the driver may say
-        handle = error
+        handle = str(error)
     handles = mpi.allgather(handle)
     for rank in end.near:
-        if isinstance(handles[rank], Exception):
+        if isinstance(handles[rank], str):
             return f"rank {rank} cannot share its memory: {handles[rank]}"
         try:
             end.memory.open(handles[rank])

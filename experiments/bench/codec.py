@@ -14,8 +14,8 @@ from experiments.bench.side_by_side import complete, device, progress, report, s
 from grsgd.replica import Flat
 
 MIB = 1 << 20
-SIZE = 128
-"""MiB of each array."""
+SIZE = {"cpu": 128, "cuda": 512}
+"""MiB of each array, by device."""
 ROUNDS = 20
 N, R = 4, 3
 PLANS = ((10, 3), (20, 3), (20, 5))
@@ -24,7 +24,7 @@ PLANS = ((10, 3), (20, 3), (20, 5))
 def main():
     mpi, quick = start()
     on = device()
-    words = (1 if quick else SIZE) * MIB // 4
+    words = (1 if quick else SIZE[on.type]) * MIB // 4
     rows = []
     progress(mpi, f"codec: arrays of {words * 4 // MIB} MiB")
     contenders, arrays = calls(words, on)

@@ -7,7 +7,7 @@ from experiments.bench.side_by_side import complete, device, progress, report, s
 from grsgd.mixing import add_difference, mix
 
 MIB = 1 << 20
-SIZE = 256
+SIZE = 512
 """MiB of each model."""
 ROUNDS = 30
 

@@ -232,6 +232,22 @@ def test_a_slow_host_is_as_slow_as_asked(machine, slow):
     pytest.fail(f"three times not {slow} times slower, the last time {fast / slowed:.2f} times")
 
 
+def test_hosts_are_unlimited_for_a_while(machine):
+    def limits():
+        names = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
+        groups = (quota.parent() / hosts.group_of(host) for host in testbed.hosts)
+        files = (group / name for group in groups for name in names)
+        return [file.read_text().split() for file in files if file.exists()]
+
+    with Testbed(hosts=2, cpu=0.5, slow={1: 2.0}) as testbed:
+        before = limits()
+        with pytest.raises(KeyError), testbed.unlimited():
+            assert sum("max" in limit or "-1" in limit for limit in limits()) == 2
+            raise KeyError
+        assert limits() == before
+    assert not any("max" in limit or "-1" in limit for limit in before)
+
+
 # ---- nothing is left behind
 
 
