@@ -109,14 +109,16 @@ class Memory:
         )
         if error:
             raise RuntimeError(f"the GPU's driver does not know the memory of an array (CUDA error {error})")
-        return self.runtime.ipcGetMemHandle(base.value), array.data.ptr - base.value
+        handle = self.runtime.ipcGetMemHandle(base.value)
+        self._opened[handle] = base.value  # CUDA does not let a process open its own memory: a rank may send to itself
+        return handle, array.data.ptr - base.value
 
     def copy_near(self, array, nbytes: int, handle: bytes, offset: int, after):
-        """Copy from another process's memory of this host into ``array``, after the event ``after``."""
+        """Copy from the memory of a process of this host into ``array``, after the event ``after``."""
         return self._copy(array.data.ptr, self.open(handle) + offset, nbytes, self.inward, after)
 
     def open(self, handle: bytes) -> int:
-        """The address here of another process's memory, which stays open."""
+        """The address here of the memory of a process of this host, which stays open."""
         if handle not in self._opened:
             self._opened[handle] = self.runtime.ipcOpenMemHandle(handle, self.runtime.cudaIpcMemLazyEnablePeerAccess)
         return self._opened[handle]

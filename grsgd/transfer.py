@@ -97,7 +97,7 @@ def why_not(way: str, mpi, device_end: Callable, device: torch.device, timeout: 
         trouble = first(mpi, why_library_cannot("cupy") if launch.local_rank(mpi) == 0 else None)
     elif way == "ipc":
         end = device_end(mpi)
-        trouble = None if any(mpi.allgather(bool(end.near))) else "no two ranks share a host"
+        trouble = None if any(mpi.allgather(len(end.near) > 1)) else "no two ranks share a host"
         trouble = trouble or first(mpi, why_closed(mpi, end, device))
     if trouble is None:
         try:

@@ -29,12 +29,12 @@ class Ipc(Staged):
         super().__init__(mpi, memory)
         everybody = mpi.Get_group()
         there = MPI.Group.Translate_ranks(everybody, range(everybody.size), host)
-        self.near = {rank for rank, place in enumerate(there) if place != MPI.UNDEFINED} - {mpi.Get_rank()}
-        self.all_near = len(self.near) == everybody.size - 1
+        self.near = {rank for rank, place in enumerate(there) if place != MPI.UNDEFINED}
         everybody.Free()
 
     def passing(self, nbytes, source):
-        return min(nbytes, SHORT) if self.all_near or source in self.near else nbytes
+        all_near = len(self.near) == self.mpi.Get_size()  # whoever it is that sends
+        return min(nbytes, SHORT) if all_near or source in self.near else nbytes
 
     def _send(self, call, array, dest, tag):
         if array.nbytes <= SHORT or dest not in self.near:

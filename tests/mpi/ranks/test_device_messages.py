@@ -80,23 +80,24 @@ def test_every_message_moves_on_whichever_is_asked_for(device_comm, driver):
 
 
 def test_from_any_rank(device_comm, driver):
+    """Every rank sends to rank 0, itself included."""
     comm, nbytes = device_comm, 2 * PIECE + 10
 
+    def content(rank, k):
+        return np.concatenate([np.array([rank, k], np.uint8), pattern(nbytes, (rank, k))])
+
     def schedule():
-        if comm.rank:
-            for k in range(3):
-                content = pattern(nbytes, (comm.rank, k))
-                content[:2] = comm.rank, k
-                yield comm.Issend(content, 0, 7)
-            return
-        heard = {rank: 0 for rank in range(1, comm.size)}
-        arrays = [np.zeros(nbytes + 100, np.uint8) for _ in range(3 * (comm.size - 1))]
-        for message, array in [(comm.Irecv(array, ANY_RANK, 7), array) for array in arrays]:
-            yield message
-            rank, k = array[:2].tolist()
-            assert k == heard[rank]
-            heard[rank] += 1
-            np.testing.assert_array_equal(array[2:nbytes], pattern(nbytes, (rank, k))[2:])
+        sending = [comm.Issend(content(comm.rank, k), 0, 7) for k in range(3)]
+        if comm.rank == 0:
+            heard = {rank: 0 for rank in range(comm.size)}
+            arrays = [np.zeros(nbytes + 100, np.uint8) for _ in range(3 * comm.size)]
+            for message, array in [(comm.Irecv(array, ANY_RANK, 7), array) for array in arrays]:
+                yield message
+                rank, k = array[:2].tolist()
+                assert k == heard[rank]
+                heard[rank] += 1
+                np.testing.assert_array_equal(array[: nbytes + 2], content(rank, k))
+        yield sending
 
     driver.run(schedule())
 
