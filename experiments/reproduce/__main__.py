@@ -208,7 +208,7 @@ def show(target: Target, lab: Lab, folder: Path) -> Outcome:
         tables=page.tables,
         figures=[replace(figure, caption=f"{figure.caption} {error}".strip()) for figure in page.figures],
         findings=page.findings,
-        notes=page.notes,
+        notes=page.notes + not_emulated(lab),
         provenance={
             "machine": machine(),
             "code": str(commit()),
@@ -231,7 +231,18 @@ def show(target: Target, lab: Lab, folder: Path) -> Outcome:
 def by_clock(lab: Lab) -> dict[str, str]:
     """What runs by the clock were made on."""
     links = {cell.link for cell in lab.used if cell.source == CLOCK}
-    return {"clock": "; ".join(sorted(lab.store.on.describe(link) for link in links))} if links else {}
+    return {"clock": "; ".join(sorted({lab.store.on.describe(link) for link in links}))} if links else {}
+
+
+def not_emulated(lab: Lab) -> list[str]:
+    """What is to be known of runs by the clock that were not made on emulated hosts."""
+    rates = sorted({cell.link.rate for cell in lab.used if cell.source == CLOCK})
+    if not rates or lab.store.on.emulated:
+        return []
+    note = f"Measured on {lab.store.on.words}."
+    if len(rates) > 1:
+        note += f" With links of {' and '.join(rates)} these are the same runs; only simulated ones differ."
+    return [note]
 
 
 def learning_rates(lab: Lab) -> tuple[str, list[str], list[list[str]]]:

@@ -7,6 +7,7 @@ from runs import fake_run
 
 from experiments.reproduce import cell as cells
 from experiments.reproduce import compare, lab, report, sources
+from experiments.reproduce.__main__ import not_emulated
 from experiments.reproduce.cell import CLOCK, SIMULATED, STEPS, TIMES, Cell, Link
 from experiments.reproduce.lab import EQUAL, STRAGGLER, Lab, MissingRun, Page
 from experiments.reproduce.outcome import FAILS, HOLDS, PARTLY, UNDECIDED
@@ -198,5 +199,14 @@ def test_without_root_it_says_so(monkeypatch):
     monkeypatch.setattr(sources, "Testbed", refuse)
     on = sources.hosts(9, 0.2)
     assert not on.emulated and "without root" in on.describe(LINK)
+    store = FakeStore()
+    store.on = on
+    found = Lab(TINY, store)
+    assert not_emulated(found) == [], "nothing was measured"
+    found.used[Cell("grsgd/dpsgd", (), 4, CLOCK, LINK)] = None
+    (note,) = not_emulated(found)
+    assert "without root" in note and "same runs" not in note
+    found.used[Cell("grsgd/dpsgd", (), 4, CLOCK, Link("200mbit"))] = None
+    assert "links of 1gbit and 200mbit these are the same runs" in not_emulated(found)[0]
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
     assert sources.hosts(9, 0.2).words.startswith("4 nodes")
