@@ -10,6 +10,9 @@ import torch
 
 from grsgd.config import ConfigError
 
+NOT_READY = 600
+"""CUDA's cudaErrorNotReady."""
+
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
     """The device of ``device = name`` for the rank with this number among those of its host.
@@ -63,16 +66,14 @@ def _pool_of_torch():
 class Memory:
     """Copies between GPU memory and pinned host memory, on streams of their own, for `grsgd.comm.staged` and its kin.
 
-    Arrays are CuPy, contiguous, of the current device; host memory is NumPy, uint8. What these methods return are
-    events, with ``done``. The computation is that of torch's current stream, which CuPy shares as long as neither has
-    been given another one.
+    Arrays are CuPy, contiguous, of the current device; host memory is NumPy, uint8. Copies return a `Mark`. The
+    computation is that of torch's current stream, which CuPy shares as long as neither has been given another one.
     """
 
     def __init__(self):
         import cupy
 
         self.runtime = cupy.cuda.runtime
-        self.Event = cupy.cuda.Event
         self.outward, self.inward = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
         self._pinned: dict[int, list[np.ndarray]] = defaultdict(list)
         self._opened: dict[bytes, int] = {}
@@ -91,7 +92,7 @@ class Memory:
 
     def computed(self):
         """True when all that is in the GPU's queue by now has been computed."""
-        return self._mark(torch.cuda.current_stream().cuda_stream)
+        return Mark(torch.cuda.current_stream().cuda_stream)
 
     def copy_out(self, array, begin: int, host: np.ndarray, after):
         """Copy the bytes of ``array`` from ``begin`` on into ``host``, after the event ``after``."""
@@ -124,15 +125,30 @@ class Memory:
         return self._opened[handle]
 
     def _copy(self, target: int, source: int, nbytes: int, stream, after):
-        self.runtime.streamWaitEvent(stream.ptr, after.ptr)
+        self.runtime.streamWaitEvent(stream.ptr, after.event.ptr)
         if nbytes:
             self.runtime.memcpyAsync(target, source, nbytes, self.runtime.memcpyDefault, stream.ptr)
-        return self._mark(stream.ptr)
+        return Mark(stream.ptr)
 
-    def _mark(self, stream: int):
-        event = self.Event(disable_timing=True)
-        self.runtime.eventRecord(event.ptr, stream)
-        return event
+
+class Mark:
+    """The end of all that is in the queue of a stream, an address, by now."""
+
+    def __init__(self, stream: int):
+        import cupy
+
+        self.runtime = cupy.cuda.runtime
+        self.event = cupy.cuda.Event(disable_timing=True)
+        self.runtime.eventRecord(self.event.ptr, stream)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been reached. Raises CuPy's CUDARuntimeError if the GPU has failed meanwhile: CuPy's own
+        events are not done then, for ever."""
+        status = self.runtime.eventQuery(self.event.ptr)
+        if status not in (0, NOT_READY):
+            raise self.runtime.CUDARuntimeError(status)
+        return status == 0
 
 
 @cache

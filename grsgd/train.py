@@ -82,6 +82,7 @@ class Trainer:
         self.replica = Replica(model, getattr(torch, config.dtype), flat_gradients)
         optimizer = config.optimizer.build(model.parameters())
         self.algorithm = algorithm(options, self.replica, optimizer, comm, aside, driver, config.seed)
+        torch.backends.cudnn.deterministic = algorithm.shared_batch  # all get the same of a block, bit for bit
         if algorithm.shared_batch:
             self.blocks = self.blocks_of_common_batch()
         elif not self.algorithm.trains:

@@ -40,7 +40,7 @@ def main():
             except ValueError:  # an algorithm that needs options, or more ranks
                 progress(mpi, f"overhead: {algorithm} does not run on one rank with default options")
         once = sum(sum(taken) for taken in take_turns(mpi, contenders, 2).values()) / 2
-        seconds = take_turns(mpi, contenders, 2 if quick else max(5, int(SECONDS / once)))
+        seconds = take_turns(mpi, contenders, 2 if quick else max(15, int(SECONDS / once)))
         bare = seconds.pop("bare")
         for algorithm, taken in seconds.items():
             rows.append([case, algorithm, spread(bare / BLOCK * 1e3), spread(taken / bare, ".3f")])

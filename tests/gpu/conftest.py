@@ -1,6 +1,7 @@
 """All tests here are skipped, with the reason, where torch or CuPy find no GPU."""
 
 import pytest
+import torch
 
 from grsgd.config import ConfigError
 from grsgd.gpu import pick_device, use
@@ -8,10 +9,11 @@ from grsgd.gpu import pick_device, use
 
 @pytest.fixture(scope="session", autouse=True)
 def gpu():
-    """The first GPU, for torch and CuPy alike."""
+    """The first GPU, for torch and CuPy alike; convolutions with all digits, to be compared with those of the CPU."""
     try:
         device = pick_device("cuda")
     except ConfigError as error:
         pytest.skip(str(error))
     use(device)
+    torch.backends.cudnn.allow_tf32 = False
     return device

@@ -44,9 +44,10 @@ def test_an_empty_array(gpu):
 def test_what_one_writes_the_other_reads_at_once(gpu):
     """Both queue their work on one stream."""
     flat = Flat.zeros(2**22, torch.float32, gpu)
+    array = flat.array
     for k in range(1, 50):
         flat.tensor.fill_(k)
-        flat.array += 1
+        array += 1
         assert float(flat.tensor.sum(dtype=torch.float64)) == 2**22 * (k + 1)
 
 

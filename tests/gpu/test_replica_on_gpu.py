@@ -36,10 +36,19 @@ def test_same_memory_before_and_after_steps(gpu, name):
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_same_result_as_on_the_cpu(gpu, name):
+    torch.manual_seed(0)
     model = models.build(name, (1, 28, 28), 10)
     on_gpu = steps(copy.deepcopy(model), gpu)
     on_cpu = steps(model, torch.device("cpu"))
     assert torch.allclose(on_gpu.params.tensor.cpu(), on_cpu.params.tensor, atol=1e-4)
+
+
+def test_convolutions_that_are_repeatable(gpu, monkeypatch):
+    """As algorithms need them in which several ranks compute the gradient of one block."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    model = models.build("cnn", (1, 28, 28), 10)
+    first, second = (steps(copy.deepcopy(model), gpu) for _ in range(2))
+    assert torch.equal(first.params.tensor, second.params.tensor)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

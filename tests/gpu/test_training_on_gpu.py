@@ -15,6 +15,7 @@ from train_all import demos, small
 
 from experiments.environment import environment
 from grsgd.algorithms import ALGORITHMS
+from grsgd.calibrate import find_mpiexec
 from grsgd.results import load_run
 from grsgd.simulate.network import NetworkSpec
 from grsgd.simulate.run import simulate
@@ -37,7 +38,7 @@ def folder(request, tmp_path_factory):
 
 def on_ranks(ranks: int, *words):
     """Run a program of this folder under mpiexec; it must succeed."""
-    command = [Path(sys.executable).with_name("mpiexec"), "-n", ranks, sys.executable, HERE / words[0], *words[1:]]
+    command = [find_mpiexec(), "-n", ranks, sys.executable, HERE / words[0], *words[1:]]
     done = subprocess.run(
         [str(word) for word in command],
         cwd=ROOT,
