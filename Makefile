@@ -24,8 +24,8 @@ export OMP_NUM_THREADS ?= 1
 
 DEMO := ring_allreduce dpsgd grsgd
 
-REPRODUCE = $(BIN)/python -m experiments.reproduce --scale $(if $(IMAGENET),imagenet,$(SCALE)) \
-    $(if $(IMAGENET),--set data.dir=$(IMAGENET)) $(SET:%=--set %)
+REPRODUCE = $(BIN)/python -m experiments.reproduce $(if $(IMAGENET),--imagenet $(IMAGENET),--scale $(SCALE)) \
+    $(SET:%=--set %)
 
 .PHONY: demo test setup lint bench bench-gpu tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo

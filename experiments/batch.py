@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from experiments.cache import Unfinished
+from experiments.cache import Unfinished, finished
 from experiments.environment import environment
 from grsgd import calibrate, config, launch
 from grsgd.run import run
@@ -43,9 +43,9 @@ class Training(NamedTuple):
     out: str
 
     def make(self, mpi, partly: Path):
-        """On all ranks. Raises UsageError; where the run does not reach its end, the job ends with it."""
+        """On all ranks. Raises UsageError; where the run neither reaches its end nor diverges, the job ends with it."""
         stopped, living = run(mpi, load(mpi, self.config, self.overrides), partly)
-        if stopped not in config.ENDS or living.size < mpi.size:
+        if not finished(stopped) or living.size < mpi.size:
             if living.rank == 0:
                 print(f"grsgd: error: {stopped}", file=sys.stderr)
             launch.leave(living, 1, complete=living.size == mpi.size)

@@ -1,17 +1,26 @@
 """Runs that an experiment keeps: found again if they are what would be run today, and made side by side if not."""
 
 import functools
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from grsgd import __version__
+from grsgd import __version__, config
 from grsgd.results import Run, RunFileError, load_run
 from grsgd.run import commit
+
+DIVERGED = "non-finite loss"
+"""How the reason begins why such a run ended."""
 
 
 class Unfinished(RuntimeError):
     """A run that failed or was ended before its end."""
+
+
+def finished(stopped: str) -> bool:
+    """Whether a run need not be made again: it trained to its end, or cannot, because it diverges."""
+    return stopped in config.ENDS or stopped.startswith(DIVERGED)
 
 
 @functools.cache
@@ -30,8 +39,11 @@ def kept(path: Path, attributes: dict) -> Run | None:
 
 
 def made_side_by_side(make: Callable, cells: list, folder: Path, workers: int) -> Iterator:
-    """Call ``make(cell, folder)`` for all cells in so many processes; yields the cells as they are done."""
-    with ProcessPoolExecutor(workers) as pool:
+    """Call ``make(cell, folder)`` for all cells in so many processes; yields the cells as they are done.
+
+    Raises BrokenProcessPool if one of the processes is killed.
+    """
+    with ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)) as pool:
         futures = {pool.submit(make, cell, folder): cell for cell in cells}
         try:
             for future in as_completed(futures):

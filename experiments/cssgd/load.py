@@ -12,6 +12,8 @@ from coding.fixed_point import FixedPoint
 from coding.plan import packet_plan
 from coding.schemes import SCHEMES, LocalSum, PerBlock
 
+OURS = "not in it"
+"""The number of a formula that is not the paper's."""
 COUNTED = {"SSGD": LocalSum, "per block": PerBlock} | SCHEMES
 
 
@@ -113,11 +115,11 @@ FORMULAS = (
         "per block, per receiver (n-r) / (r (n-1))",
         lambda n, r: per_receiver("per block")(n, r) * Fraction(n - r, r * (n - 1)),
     ),
-    Formula("not in it", "coded, per receiver", per_receiver("coded"), "n C(n-1, r)", lambda n, r: n * comb(n - 1, r)),
-    Formula("not in it", "uncoded, once", once("uncoded"), "C(n, r)", lambda n, r: comb(n, r) if r < n else 0),
-    Formula("not in it", "SSGD, once", once("SSGD"), "n", lambda n, r: n),
-    Formula("not in it", "SSGD, per receiver", per_receiver("SSGD"), "n (n-1)", lambda n, r: n * (n - 1)),
-    Formula("not in it", "grouped-direct, once", once("grouped-direct"), "q", lambda n, r: groups_of(n)(r)),
+    Formula(OURS, "coded, per receiver", per_receiver("coded"), "n C(n-1, r)", lambda n, r: n * comb(n - 1, r)),
+    Formula(OURS, "uncoded, once", once("uncoded"), "C(n, r)", lambda n, r: comb(n, r) if r < n else 0),
+    Formula(OURS, "SSGD, once", once("SSGD"), "n", lambda n, r: n),
+    Formula(OURS, "SSGD, per receiver", per_receiver("SSGD"), "n (n-1)", lambda n, r: n * (n - 1)),
+    Formula(OURS, "grouped-direct, once", once("grouped-direct"), "q", lambda n, r: groups_of(n)(r)),
     Formula(
         "not in it",
         "grouped-direct, per receiver",
@@ -125,7 +127,7 @@ FORMULAS = (
         "n (q-1)",
         lambda n, r: n * max(groups_of(n)(r) - 1, 0),
     ),
-    Formula("not in it", "grouped-rs, once", once("grouped-rs"), "q", lambda n, r: groups_of(n)(r)),
+    Formula(OURS, "grouped-rs, once", once("grouped-rs"), "q", lambda n, r: groups_of(n)(r)),
     Formula(
         "not in it",
         "grouped-rs, per receiver",

@@ -141,7 +141,7 @@ def throughput(lab, page):
         for name, config in ALL.items()
     }
     slow = {
-        name: {n: [fraction(lab, config, n, CLOCK, Link(lab.scale.slow_rate))] for n in lab.scale.clock_ranks}
+        name: {n: [fraction(lab, config, n, CLOCK, Link(lab.scale.slow_rate))] for n in ns(lab, CLOCK, SLOW_LINKS)}
         for name, config in ALL.items()
     }
     bars = {f"{name}, {SOURCES[SIMULATED]}": shares for name, shares in over_rates.items()}
@@ -174,14 +174,14 @@ def throughput(lab, page):
         ]
         + [
             [lab.scale.slow_rate, f"{SOURCES[CLOCK]}, n = {n}", *(spread(slow[name][n], ".2f") for name in ALL)]
-            for n in lab.scale.clock_ranks
+            for n in ns(lab, CLOCK, SLOW_LINKS)
         ],
     )
     shares = {
-        "simulated, any number of ranks": over_ranks[LASGD, SIMULATED],
+        f"simulated, up to {MOST_RANKS} ranks": over_ranks[LASGD, SIMULATED],
         "simulated, any rate": over_rates[LASGD],
         f"measured, links of {lab.scale.rate}": over_ranks[LASGD, CLOCK],
-        f"measured, links of {lab.scale.slow_rate}": slow[LASGD],
+        **({f"measured, links of {lab.scale.slow_rate}": slow[LASGD]} if lab.emulated else {}),
     }
     least = {where: min(value for values in found.values() for value in values) for where, found in shares.items()}
     cases = {where: None if math.isnan(share) else share >= NEAR for where, share in least.items()}

@@ -8,31 +8,38 @@ Runs lie in results/SCALE/runs; those that are there are not made again, so that
 """
 
 import argparse
+import fcntl
 import os
-import platform
-import re
+import shlex
 import shutil
 import sys
 import time
 from collections import Counter
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from tqdm import tqdm
 
 from experiments.cache import Unfinished, made_side_by_side
 from experiments.reproduce import report
 from experiments.reproduce.cell import CLOCK, EXPERIMENTS, SIMULATED, STEPS, TIMES, Cell
-from experiments.reproduce.lab import Lab, MissingRun, Page
-from experiments.reproduce.outcome import Outcome
-from experiments.reproduce.scale import SCALES
-from experiments.reproduce.sources import Store, hosts
+from experiments.reproduce.lab import Lab, MissingRun, Page, part_of_a_step
+from experiments.reproduce.outcome import Figure, Outcome
+from experiments.reproduce.scale import IMAGENET, SCALES
+from experiments.reproduce.sources import Store, hosts, machine
 from experiments.reproduce.targets import PAPERS, Target, chosen
+from experiments.testbed.hosts import TestbedError
 from grsgd.config import ConfigError
 from grsgd.data import DataError
 from grsgd.results import RunFileError
 from grsgd.run import commit
+from grsgd.simulate.network import rate
 
+EVENLY = 0.02
+"""Seconds of the processor's time from which on a testbed slows computations evenly (docs/testbed.md)."""
 GUESSED_SECONDS = {CLOCK: 10.0, SIMULATED: 8.0, STEPS: 4.0, TIMES: 2.0}
 """Of a run, before one was made."""
 
@@ -41,12 +48,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.reproduce", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="of tables and figures, or of papers (default: all)")
     parser.add_argument("--scale", choices=sorted(SCALES), default="smoke", help="(default: %(default)s)")
+    parser.add_argument("--imagenet", type=Path, metavar="FOLDER", help="your own; makes the scale imagenet")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every training")
-    parser.add_argument("--fresh", action="store_true", help="make all runs again")
+    parser.add_argument("--fresh", action="store_true", help="remove all runs of the scale first")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="of simulations")
     parser.add_argument("--report", action="store_true", help="make nothing but the page with what is there")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder (default: %(default)s)")
     options = parser.parse_args()
+    if options.imagenet:
+        options.scale = IMAGENET.name
     folder, page = options.results / options.scale, options.results / "report.html"
     papers = [EXPERIMENTS / paper for paper in PAPERS]
     if options.report:
@@ -57,43 +67,90 @@ def main() -> int:
         targets = chosen(options.names)
     except ValueError as error:
         parser.error(str(error))
-    if options.fresh:
-        shutil.rmtree(folder, ignore_errors=True)
-    scale = SCALES[options.scale]
+    if own := [setting for setting in options.set if setting.partition("=")[0].strip() in ("seed", "optimizer.lr")]:
+        parser.error(f"--set {own[0]}: seeds and learning rates are the targets' own")
+    if options.fresh and options.names:
+        parser.error("--fresh removes all runs of the scale: give no names")
     began = time.perf_counter()
     try:
-        store = Store(folder, hosts(max(scale.clock_ranks) + 1, scale.cpu))
-        lab = Lab(scale, store, tuple(options.set))
-        for lab.stage in ("tuning", "asking"):
-            lab.asked = {}
-            for target in targets:
-                target.make(lab, Page(target.name, None))
-            failures = make(list(lab.asked), store, options.workers)
-    except (ConfigError, DataError, Unfinished) as error:
+        with only_one(folder):
+            if options.fresh:
+                shutil.rmtree(folder / "runs", ignore_errors=True)
+                shutil.rmtree(folder / "networks", ignore_errors=True)
+            wrong = make_all(targets, options, folder)
+            report.build(folder, papers, page)
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted; the same command goes on with what is left", file=sys.stderr)
+        return 130
+    except (ConfigError, DataError, TestbedError, Unfinished) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
-    for failure in failures:
-        print(f"{parser.prog}: error: {failure}", file=sys.stderr)
-    lab.stage, claims, missing = "showing", report.read_claims(papers), 0
+    for line in wrong:
+        print(f"{parser.prog}: error: {line}", file=sys.stderr)
+    print(f"{page}; {(time.perf_counter() - began) / 60:.1f} minutes")
+    return 1 if wrong else 0
+
+
+@contextmanager
+def only_one(folder: Path):
+    """While one process is in here no other may be: runs that share the machine would be timed. Raises Unfinished."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unfinished(f"tables are being made in {folder} already: one after the other") from None
+        except OSError:  # file systems without locks
+            pass
+        yield
+
+
+def make_all(targets: list[Target], options: argparse.Namespace, folder: Path) -> list[str]:
+    """Make the runs, print and save the outcomes; returns what went wrong, a line each.
+
+    Raises ConfigError, DataError, TestbedError and Unfinished.
+    """
+    scale = SCALES[options.scale]
+    store = Store(folder, hosts(max(scale.clock_ranks) + 1, scale.cpu))
+    lab = Lab(scale, store, tuple(options.set), options.imagenet)
+    wrong: dict[str, None] = {}
+    for lab.stage in ("tuning", "tuning", "asking"):  # first the grid of learning rates, then what lies beside its ends
+        lab.asked = {}
+        for target in targets:
+            lab.begin()
+            with suppress(MissingRun):  # told when it is shown
+                target.make(lab, Page(target.name, None))
+        wrong |= dict.fromkeys(make(list(lab.asked), store, options.workers, scale.longest, lab.stage))
+    lab.stage = "showing"
+    outcomes: dict[str, Outcome] = {}
+    errors: dict[str, list[float]] = {}
     for target in targets:
         try:
-            outcome = show(target, lab, folder)
+            outcomes[target.name] = show(target, lab, folder, options)
         except MissingRun as error:
-            print(f"{parser.prog}: error: {target.name}: a run is missing: {error}", file=sys.stderr)
-            missing += 1
+            wrong[f"{target.name}: a run is missing: {error}"] = None
+            (folder / f"{target.name}.json").unlink(missing_ok=True)
             continue
+        errors[target.name] = lab.simulator_errors()
+    claims = report.read_claims([EXPERIMENTS / paper for paper in PAPERS])
+    for name, outcome in outcomes.items():
+        others = [error for other, some in errors.items() if outcomes[other].paper == outcome.paper for error in some]
+        outcome = replace(
+            outcome, figures=[with_error(figure, errors[name], others, outcome.runs) for figure in outcome.figures]
+        )
         outcome.save(folder)
         print(report.text(outcome, claims), end="\n\n")
-    report.build(folder, papers, page)
-    print(f"{page}; {(time.perf_counter() - began) / 60:.1f} minutes")
-    return 1 if failures or missing else 0
+    return list(wrong)
 
 
 # ---- making runs
 
 
-def make(cells: list[Cell], store: Store, workers: int) -> list[str]:
-    """Make the runs that are not there; returns what went wrong. Raises Unfinished if there can be no calibration."""
+def make(cells: list[Cell], store: Store, workers: int, longest: float, stage: str) -> list[str]:
+    """Make the runs that are not there; returns what went wrong. Raises Unfinished if there can be no calibration.
+
+    longest: seconds of a run by the clock.
+    """
     calibrate(cells, store)
     cells = list({store.path(cell): cell for cell in cells}.values())  # other words may say the same
     missing = [cell for cell in cells if store.find(cell) is None]
@@ -102,9 +159,10 @@ def make(cells: list[Cell], store: Store, workers: int) -> list[str]:
     )  # long ones first, and those by the clock last
     simulated = [cell for cell in missing if cell.source != CLOCK]
     failures = []
-    with Progress(missing, len(cells), workers) as progress:
-        for cell in made_side_by_side(simulate, simulated, store, workers):
-            progress.made(cell)
+    with Progress(missing, len(cells), workers, stage) as progress:
+        with suppress(BrokenProcessPool):  # told below
+            for cell in made_side_by_side(simulate, simulated, store, workers):
+                progress.made(cell)
         failures += [failure(store, cell) for cell in simulated if store.find(cell) is None]
         by_link: dict = {}
         for cell in (cell for cell in missing if cell.source == CLOCK):
@@ -112,7 +170,7 @@ def make(cells: list[Cell], store: Store, workers: int) -> list[str]:
         for link, by_ranks in by_link.items():
             with store.on.joined(link) as place:
                 for group in by_ranks.values():
-                    for cell, error in store.train(group, place):
+                    for cell, error in store.train(group, place, longest):
                         progress.made(cell)
                         failures += [error] if error else []
     return failures
@@ -121,11 +179,11 @@ def make(cells: list[Cell], store: Store, workers: int) -> list[str]:
 def calibrate(cells: list[Cell], store: Store):
     """Measure computing and links for the simulations; what was measured before is kept. Raises Unfinished."""
     needed = {store.calibration(cell): cell for cell in cells if cell.source in (SIMULATED, TIMES)}
-    missing = [cell for path, cell in needed.items() if not path.exists()]
-    for rate in {cell.link.rate for cell in missing}:
-        with store.on.joined(missing[0].link._replace(rate=rate)) as place:
-            for cell in (cell for cell in missing if cell.link.rate == rate):
-                print(f"calibrating {cell.load().model.name} with links of {rate}", file=sys.stderr)
+    missing = [cell for cell in needed.values() if not store.calibrated(cell)]
+    for links in sorted({cell.link.rate for cell in missing}, key=rate, reverse=True):
+        with store.on.joined(missing[0].link._replace(rate=links)) as place:
+            for cell in (cell for cell in missing if cell.link.rate == links):
+                print(f"calibrating {cell.load().model.name} with links of {links}", file=sys.stderr)
                 store.calibrate(cell, place)
 
 
@@ -145,16 +203,17 @@ def failure(store: Store, cell: Cell) -> str:
 
 
 class Progress:
-    """A line with how many runs are left and how long they will take, by how long the others took."""
+    """A line with how many runs of the stage are left and how long they will take, by how long the others took."""
 
-    def __init__(self, cells: list[Cell], of: int, workers: int):
+    def __init__(self, cells: list[Cell], of: int, workers: int, stage: str):
         self.left = Counter(cell.source for cell in cells)
         self.workers = dict.fromkeys((SIMULATED, STEPS, TIMES), workers) | {CLOCK: 1}
         self.done, self.spent, self.last = Counter(), Counter(), time.monotonic()
         self.bar = tqdm(
             total=of,
             initial=of - len(cells),
-            bar_format="{n_fmt} of {total_fmt} runs |{bar:24}| {elapsed}{postfix}",
+            desc="learning rates" if stage == "tuning" else "tables and figures",
+            bar_format="{desc}: {n_fmt} of {total_fmt} runs |{bar:24}| {elapsed}{postfix}",
             disable=not cells,
             mininterval=0.2 if sys.stderr.isatty() else 20,
         )
@@ -189,12 +248,11 @@ class Progress:
 # ---- showing results
 
 
-def show(target: Target, lab: Lab, folder: Path) -> Outcome:
+def show(target: Target, lab: Lab, folder: Path, options: argparse.Namespace) -> Outcome:
     """Raises MissingRun."""
     lab.begin()
     page = Page(target.name, folder)
     target.make(lab, page)
-    error = lab.simulator_error()
     if lab.tuned:
         page.table(*learning_rates(lab))
     runs = [(cell, lab.store.path(cell), lab.found(cell)) for cell in lab.used]
@@ -204,11 +262,11 @@ def show(target: Target, lab: Lab, folder: Path) -> Outcome:
         title=target.title,
         paper=target.paper,
         scale=lab.scale.name,
-        command=f"make table-{target.name} SCALE={lab.scale.name}",
+        command=command(target, options),
         tables=page.tables,
-        figures=[replace(figure, caption=f"{figure.caption} {error}".strip()) for figure in page.figures],
+        figures=page.figures,
         findings=page.findings,
-        notes=page.notes + not_emulated(lab),
+        notes=page.notes + caveats(lab),
         provenance={
             "machine": machine(),
             "code": str(commit()),
@@ -234,41 +292,65 @@ def by_clock(lab: Lab) -> dict[str, str]:
     return {"clock": "; ".join(sorted({lab.store.on.describe(link) for link in links}))} if links else {}
 
 
-def not_emulated(lab: Lab) -> list[str]:
-    """What is to be known of runs by the clock that were not made on emulated hosts."""
-    rates = sorted({cell.link.rate for cell in lab.used if cell.source == CLOCK})
-    if not rates or lab.store.on.emulated:
+def caveats(lab: Lab) -> list[str]:
+    """What is to be known of runs by the clock: what could not be emulated, or how evenly."""
+    on, runs = lab.store.on, [lab.found(cell) for cell in lab.used if cell.source == CLOCK]
+    if not on.emulated:
+        why = f" ({on.why})" if on.why else ""
+        slow = "Slow links are only simulated."
+        return [f"Measured on {on.words}{why}. {slow}"] if runs else []
+    used = [on.cpu * float(part_of_a_step(run, "compute").min()) for run in runs]
+    if not used or min(used) >= EVENLY:
         return []
-    note = f"Measured on {lab.store.on.words}."
-    if len(rates) > 1:
-        note += f" With links of {' and '.join(rates)} these are the same runs; only simulated ones differ."
-    return [note]
+    return [
+        f"Steps that were measured compute for {1e3 * min(used):.0f} to {1e3 * max(used):.0f} ms of the processor's "
+        f"time. The testbed slows computations evenly from {1e3 * EVENLY:.0f} ms on: in shorter ones a rank that has "
+        "waited begins at full speed, which favours algorithms that wait, as all-reduces do, in measured times."
+    ]
+
+
+def with_error(figure: Figure, own: list[float], others: list[float], runs: list[dict]) -> Figure:
+    """With the simulator's error in the caption, if the figure shows simulated times.
+
+    own, others: of trainings of the target, and of all targets of the paper.
+    """
+    if not figure.times or not any(run["source"] in (SIMULATED, TIMES) for run in runs):
+        return figure
+    errors = own or others
+    if errors:
+        of = "the same trainings" if own else "other trainings, of the paper's other targets"
+        said = (
+            f"Simulated against measured times of {of}: median {median(errors):+.0%}, from {min(errors):+.0%} to "
+            f"{max(errors):+.0%}, of {len(errors)}."
+        )
+    else:
+        said = "Simulated times, not held against the clock here."
+    return replace(figure, caption=f"{figure.caption} {said}")
+
+
+def command(target: Target, options: argparse.Namespace) -> str:
+    """What a user types for the target."""
+    words = [f"make table-{target.name}"]
+    words += [f"IMAGENET={shlex.quote(str(options.imagenet))}" if options.imagenet else f"SCALE={options.scale}"]
+    return " ".join([*words, *([f"SET={shlex.quote(' '.join(options.set))}"] if options.set else [])])
 
 
 def learning_rates(lab: Lab) -> tuple[str, list[str], list[list[str]]]:
     """The table of the sweep."""
-    rows = []
-    for config, found in lab.tuned.items():
-        best = lab.learning_rate(config)
-        cells = [
-            f"{samples / 1000:.0f}k" if samples == samples else f"{100 * accuracy:.1f} %"
-            for samples, accuracy in found.values()
-        ]
-        marked = [f"{text} *" if rate == best else text for rate, text in zip(found, cells, strict=True)]
-        rows.append([config, *marked])
+    grid, rows = lab.scale.learning_rates, []
+    for (config, extra), found in lab.tuned.items():
+        best = lab.learning_rate(config, extra)
+        cells = dict.fromkeys(grid, "")
+        for tried, (samples, accuracy) in found.items():
+            cells[tried] = f"{samples / 1000:.0f}k" if samples == samples else f"{100 * accuracy:.1f} %"
+        cells[best] += " †" if best in (grid[0], grid[-1]) else " *"
+        rows.append([" ".join([config, *extra]), *cells.values()])
     caption = (
         f"Learning rates: samples to the target accuracy, or the best accuracy where it was not reached, on "
-        f"{lab.scale.tuning_ranks} ranks in simulated time; * is what is used. One seed, which is not used again."
+        f"{lab.scale.tuning_ranks} ranks in simulated time; * is what is used, † too, but at the end of the grid. One "
+        "seed, which is not used again. The first and the last rate are tried only where the one beside it is the best."
     )
-    return caption, ["configuration", *(f"{rate:g}" for rate in lab.scale.learning_rates)], rows
-
-
-def machine() -> str:
-    try:
-        model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        model = None
-    return f"{len(os.sched_getaffinity(0))} cores, {model[1] if model else platform.machine()}"
+    return caption, ["configuration", *(f"{rate:g}" for rate in grid)], rows
 
 
 if __name__ == "__main__":

@@ -53,9 +53,10 @@ class Cell(NamedTuple):
 
     def name(self, where: str) -> str:
         """For the run file: the same for the same run ``where``, on whatever time depends besides."""
-        content = "\n".join([self.load().toml(), str(self.ranks), self.source, where])
+        loaded = self.load()
+        content = "\n".join([loaded.toml(), str(self.ranks), self.source, where])
         digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-        return f"{self.config.replace('/', '-')}-n{self.ranks}-{self.source}-{digest}"
+        return f"{loaded.algorithm.name}-n{self.ranks}-{self.source}-{digest}"
 
 
 @functools.cache  # targets ask again and again

@@ -6,13 +6,17 @@ last, when all runs are there, for its results. Until then every number it asks 
 and its page is thrown away; so it must not decide by numbers what it asks for.
 """
 
+import functools
+import json
 import math
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from experiments.reproduce import cell as cells
 from experiments.reproduce.cell import CLOCK, SIMULATED, STEPS, TIMES, Cell, Link
@@ -22,16 +26,21 @@ from experiments.reproduce.scale import Scale
 from experiments.reproduce.sources import Store
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import ENDS, Config
+from grsgd.models import build
 from grsgd.report import median_and_range
 from grsgd.report import seconds_per_step as seconds_a_step
 from grsgd.results import Run
 
 SAME_GRADIENT = ("ring_allreduce", "ssgd", "cssgd")
 """Algorithms that apply the mean gradient of the global batch: all of them take the steps of a single rank with a batch
-n times as large, but for the order of samples and the rounding of fixed-point numbers."""
+n times as large, but for the order of samples and the rounding of fixed-point numbers. With batch normalisation they
+share the training of as many ranks: the batch that normalises is a rank's own."""
 TUNING_SEED = 1000
 """Not one of the seeds that are reported."""
 SOURCES = {CLOCK: "measured", SIMULATED: "simulated"}
+A_DIFFERENCE = {CLOCK: 10.0, SIMULATED: 2.0}
+"""Per cent of time from which on one is less than another: most runs that were made twice on the testbed differed by up
+to 10 %, steps that were simulated with other seeds by up to 2 %."""
 
 
 class Scenario(NamedTuple):
@@ -52,13 +61,16 @@ class MissingRun(RuntimeError):
 
 
 class Lab:
-    """The runs of a scale, for one target at a time. ``more``: overrides of the user, for every training.
+    """The runs of a scale, for one target at a time. ``more``: overrides of the user, for every training; ``imagenet``:
+    their folder with it, for those that train on it.
 
     A configuration is named ``paper/name``; ``extra`` are overrides that one target makes.
     """
 
-    def __init__(self, scale: Scale, store: Store, more: tuple[str, ...] = ()):
-        self.scale, self.store, self.more = scale, store, more
+    def __init__(self, scale: Scale, store: Store, more: tuple[str, ...] = (), imagenet: Path | None = None):
+        self.scale, self.store, self.more, self.imagenet = scale, store, more, imagenet
+        self.emulated = store.on.emulated
+        """Whether links and processors are what the scale says when the clock is used."""
         self.stage = "tuning"
         self.asked: dict[Cell, None] = {}
         """Cells of this stage, in order."""
@@ -70,16 +82,17 @@ class Lab:
         self.used: dict[Cell, None] = {}
         self.compared: dict[tuple, dict[str, float]] = {}
         """What was asked for on the clock and in simulated time, by source."""
-        self.tuned: dict[str, dict[float, tuple[float, float]]] = {}
-        """By configuration: samples to the target and best accuracy with each learning rate."""
+        self.tuned: dict[tuple, dict[float, tuple[float, float]]] = {}
+        """By configuration and overrides: samples to the target and best accuracy with each learning rate."""
 
     # ---- asking for runs
 
-    def runs(self, config, n, source, scenario=EQUAL, extra=(), seeds=None, link=None) -> list[Run]:
-        """A run a seed; empty before the last stage. Raises MissingRun."""
+    def runs(self, config, n, source, scenario=EQUAL, extra=(), seeds=None, link=None, tuned_with=()) -> list[Run]:
+        """A run a seed; empty before the last stage. tuned_with: the overrides with which the learning rate is tuned.
+        Raises MissingRun."""
         if seeds is None:
             seeds = range(self.scale.clock_seeds if source == CLOCK else self.scale.seeds)
-        rate = self.learning_rate(config)
+        rate = self.learning_rate(config, tuned_with)
         wanted = (
             self.cell(config, n, source, (*extra, *scenario.overrides), seed, rate, scenario, link) for seed in seeds
         )
@@ -100,6 +113,8 @@ class Lab:
         """What the scale and the user replace of every training of the folder."""
         path = (cells.EXPERIMENTS / config).with_name(self.scale.file) if self.scale.file else None
         replaced = cells.overrides(path) if path is not None and path.exists() else ()
+        if replaced and self.imagenet:
+            replaced += (f"data.dir={json.dumps(str(self.imagenet))}",)
         return (*replaced, *self.scale.overrides, *self.more)
 
     def load(self, config: str, extra=()) -> Config:
@@ -113,11 +128,11 @@ class Lab:
 
     def found(self, cell: Cell) -> Run:
         if cell not in self.read:
-            self.read[cell] = self.store.find(cell)
-        run = self.read[cell]
-        if run is None:
-            raise MissingRun(self.store.path(cell).name)
-        return run
+            run = self.store.find(cell)
+            if run is None:
+                raise MissingRun(self.store.path(cell).name)
+            self.read[cell] = run
+        return self.read[cell]
 
     # ---- one trajectory for all algorithms that apply the same gradient
 
@@ -127,14 +142,17 @@ class Lab:
         return str(Path(config).with_name("ring_allreduce")) if shared else config
 
     def trajectory_cell(self, config, n, extra, seed, rate) -> Cell:
-        """The run of a trajectory: a single rank with all samples of a step where all apply the same gradient; in
-        simulated time where that matters."""
+        """The run of a trajectory: where all apply the same gradient, that of a single rank with all samples of a step,
+        unless there is batch normalisation; in simulated time where that matters."""
         algorithm = ALGORITHMS[self.load(config, extra).algorithm.name]
         if algorithm.name not in SAME_GRADIENT:
             return self.cell(config, n, STEPS if algorithm.synchronous else SIMULATED, extra, seed, rate)
         kept = [override for override in extra if not override.startswith("algorithm.")]
         leader = self.trajectory(config)
-        whole = n * self.load(leader, kept).data.batch_size
+        loaded = self.load(leader, kept)
+        if normalises_batches(loaded.model.name):
+            return self.cell(leader, n, STEPS, kept, seed, rate)
+        whole = n * loaded.data.batch_size
         return self.cell(leader, 1, STEPS, (*kept, f"data.batch_size={whole}"), seed, rate)
 
     def curves(self, config, n, extra=(), seeds=None) -> list[Run]:
@@ -149,56 +167,70 @@ class Lab:
 
     # ---- learning rates
 
-    def learning_rate(self, config: str) -> float:
+    def learning_rate(self, config: str, extra: tuple[str, ...] = ()) -> float:
         """The rate of the grid with which the fewest samples lead to the target accuracy, on `tuning_ranks` ranks and
-        in simulated time; if none leads there, the one with the highest accuracy."""
+        in simulated time; if none leads there, the one with the highest accuracy.
+
+        The lowest and the highest rate of the grid are tried only where the best of the others is next to it.
+        """
+        lowest, *inner, highest = self.scale.learning_rates
+        tried = self.trials(config, extra, inner)
+        beside = {inner[0]: lowest, inner[-1]: highest}.get(best_rate(tried))
+        if tried and beside is not None:
+            tried = tried | self.trials(config, extra, [beside])
+        return best_rate(tried) if tried else inner[0]
+
+    def trials(self, config: str, extra: tuple[str, ...], rates: list[float]) -> dict[float, tuple[float, float]]:
+        """Samples to the target and best accuracy with each rate; nothing while runs are asked for that are missing."""
         leader = self.trajectory(config)
-        trials = {
-            rate: self.trajectory_cell(leader, self.scale.tuning_ranks, (), TUNING_SEED, rate)
-            for rate in self.scale.learning_rates
+        cells = {
+            rate: self.trajectory_cell(leader, self.scale.tuning_ranks, extra, TUNING_SEED, rate) for rate in rates
         }
         if self.stage == "tuning":
-            self.asked |= dict.fromkeys(trials.values())
-            return self.scale.learning_rates[0]
-        if leader not in self.tuned:
-            self.used |= dict.fromkeys(trials.values())
-            runs = {rate: self.found(cell) for rate, cell in trials.items()}
-            self.tuned[leader] = {rate: (samples_to(run), best_accuracy(run)) for rate, run in runs.items()}
-        found = self.tuned[leader]
-        return min(found, key=lambda rate: (nan_last(found[rate][0]), -found[rate][1]))
+            self.asked |= dict.fromkeys(cells.values())
+            if any(self.store.find(cell) is None for cell in cells.values()):
+                return {}
+        self.used |= dict.fromkeys(cells.values())
+        runs = {rate: self.found(cell) for rate, cell in cells.items()}
+        known = self.tuned.setdefault((leader, extra), {})
+        known |= {rate: (samples_to(run), best_accuracy(run)) for rate, run in runs.items() if rate not in known}
+        return {rate: known[rate] for rate in rates}
 
     # ---- times
 
     def seconds_per_step(self, config, n, source, scenario=EQUAL, extra=(), steps=None, link=None) -> float:
-        """n / (steps per second of all ranks), of a short run that only this is measured of."""
+        """n / (steps per second of all ranks), of short runs that only this is measured of; the median."""
         values = each(seconds_a_step, self.short(config, n, source, scenario, extra, steps, link))
         self.compare((config, n, scenario, extra, link, "step"), source, values)
-        return values[0]
+        return middle(values)
 
     def step_split(self, config, n, source, scenario=EQUAL, extra=(), steps=None, link=None) -> dict[str, float]:
         """Seconds of a step that a rank spends on each of compute, communicate and wait, mean over those that train."""
-        found = {"compute": math.nan, "communicate": math.nan, "wait": math.nan}
-        for run in self.short(config, n, source, scenario, extra, steps, link):
-            trains = run.ranks["steps"] > 0
-            steps_done = run.ranks["steps"][trains]
-            found = {part: float((run.ranks[f"{part}_seconds"][trains] / steps_done).mean()) for part in found}
-        return found
+        runs = self.short(config, n, source, scenario, extra, steps, link)
+        self.compare((config, n, scenario, extra, link, "step"), source, each(seconds_a_step, runs))
+        return {
+            part: middle(each(lambda run, part=part: float(part_of_a_step(run, part).mean()), runs))
+            for part in ("compute", "communicate", "wait")
+        }
 
     def short(self, config, n, source, scenario=EQUAL, extra=(), steps=None, link=None) -> list[Run]:
-        """One run of a few steps, for its times and bytes."""
+        """Runs of a few steps, for their times and bytes: several by the clock, one in simulated time."""
         loaded = self.load(config, extra)
         timed = ALGORITHMS[loaded.algorithm.name].needs_content(loaded.algorithm_options)
         kind = TIMES if source == SIMULATED and not timed else source
         brief = (f"train.steps={steps or self.scale.steps}", "train.snapshots=1", "train.evaluate_replicas=false")
-        return self.runs(config, n, kind, scenario, (*extra, *brief), seeds=[0], link=link)
+        seeds = None if source == CLOCK else [0]
+        return self.runs(config, n, kind, scenario, (*extra, *brief), seeds, link)
 
     def seconds(self, config, n, source, scenario=EQUAL, extra=(), seeds=None, link=None, steps=None) -> list[float]:
         """Seconds to the target accuracy, by seed; NaN where it was not reached.
 
         Synchronous algorithms: samples to the target / (n b) times seconds per step, because what a step does is the
-        same whatever time it takes. Others: the first snapshot at or above the target.
+        same whatever time it takes. Others: the first snapshot at or above the target. Both have the same seeds.
         """
         loaded = self.load(config, extra)
+        if seeds is None and source == CLOCK:
+            seeds = range(self.scale.clock_seeds)
         if ALGORITHMS[loaded.algorithm.name].synchronous:
             step = self.seconds_per_step(config, n, source, scenario, extra, steps, link)
             batch = n * loaded.data.batch_size
@@ -212,15 +244,9 @@ class Lab:
         if known:
             self.compared.setdefault(what, {})[source] = median(known)
 
-    def simulator_error(self) -> str:
-        """How far simulated times of this target are from measured ones of the same trainings."""
-        errors = [both[SIMULATED] / both[CLOCK] - 1 for both in self.compared.values() if len(both) == 2]
-        if not errors:
-            return ""
-        return (
-            f"Simulated against measured times of the same trainings: median {median(errors):+.0%}, "
-            f"from {min(errors):+.0%} to {max(errors):+.0%}, of {len(errors)}."
-        )
+    def simulator_errors(self) -> list[float]:
+        """How far simulated times of this target are from measured ones of the same trainings, as shares of those."""
+        return [both[SIMULATED] / both[CLOCK] - 1 for both in self.compared.values() if len(both) == 2]
 
 
 # ---- numbers of a run
@@ -250,12 +276,30 @@ def samples_to(run: Run) -> float:
 
 
 def best_accuracy(run: Run) -> float:
-    known = run.curve["test_accuracy"][~np.isnan(run.curve["test_accuracy"])]
+    """The highest within the samples that the configuration says, and a step: ranks that wait for nobody go beyond."""
+    epochs = tomllib.loads(run.attributes["config"])["train"].get("epochs", math.inf)
+    most = epochs * run.attributes["train_samples"] + run.attributes["ranks"] * run.attributes["batch_size"]
+    known = run.curve["test_accuracy"][~np.isnan(run.curve["test_accuracy"]) & (run.curve["samples"] <= most)]
     return float(known.max()) if known.size else math.nan
+
+
+def part_of_a_step(run: Run, part: str) -> np.ndarray:
+    """Seconds that each rank that trains spends on compute, communicate or wait, a step."""
+    trains = run.ranks["steps"] > 0
+    return run.ranks[f"{part}_seconds"][trains] / run.ranks["steps"][trains]
+
+
+def best_rate(tried: dict[float, tuple[float, float]]) -> float | None:
+    return min(tried, key=lambda rate: (nan_last(tried[rate][0]), -tried[rate][1])) if tried else None
 
 
 def nan_last(value: float) -> float:
     return math.inf if math.isnan(value) else value
+
+
+@functools.cache
+def normalises_batches(model: str) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in build(model, (3, 64, 64), 10).modules())
 
 
 # ---- numbers as text
@@ -267,14 +311,20 @@ def spread(values: Iterable[float], form: str = ".3g") -> str:
 
 
 def middle(values: Iterable[float]) -> float:
-    """The median of the seeds; NaN if one of them is not known, or there is none."""
-    values = list(values)
-    return float(np.median(values)) if values else math.nan
+    """The median of the seeds, of which one that is not known, a target that was not reached, is the most of all; NaN
+    if the median is such a one, or there is none."""
+    ordered = [nan_last(value) for value in values]
+    median = float(np.median(ordered)) if ordered else math.inf
+    return math.nan if math.isinf(median) else median
 
 
 def saving(ours: Iterable[float], theirs: Iterable[float]) -> float:
-    """How much less ours is, by medians, in per cent."""
-    return 100 * (1 - middle(ours) / middle(theirs))
+    """How much less ours is, by medians, in per cent; -inf if only theirs is known, because it reached the target, and
+    NaN if theirs is not."""
+    a, b = middle(ours), middle(theirs)
+    if math.isnan(b):
+        return math.nan
+    return -math.inf if math.isnan(a) else 100 * (1 - a / b)
 
 
 def points(ours: Iterable[float], theirs: Iterable[float]) -> float:
@@ -282,9 +332,14 @@ def points(ours: Iterable[float], theirs: Iterable[float]) -> float:
     return 100 * (middle(ours) - middle(theirs))
 
 
+NOT_REACHED = "no less (the target was not reached)"
+
+
 def percent(value: float) -> str:
     """A saving in words."""
-    return "not known" if math.isnan(value) else f"{abs(value):.1f} % {'less' if value >= 0 else 'more'}"
+    if math.isnan(value):
+        return "not known"
+    return NOT_REACHED if math.isinf(value) else f"{abs(value):.1f} % {'less' if value >= 0 else 'more'}"
 
 
 # ---- pages
@@ -303,11 +358,12 @@ class Page:
     def table(self, caption: str, headers: list[str], rows: list[list]):
         self.tables.append(Table(caption, headers, [[str(cell) for cell in row] for row in rows]))
 
-    def figure(self, caption: str, panels: list[Panel]):
+    def figure(self, caption: str, panels: list[Panel], times: bool = True):
+        """times: whether it shows some, so that the simulator's error belongs under it."""
         if self.folder is not None:
             svg = f"{self.name}-{len(self.figures) + 1}.svg"
             draw(self.folder / svg, panels)
-            self.figures.append(Figure(caption, svg))
+            self.figures.append(Figure(caption, svg, times))
 
     def note(self, text: str):
         self.notes.append(text)
@@ -319,14 +375,16 @@ class Page:
 
 
 def verdict(cases: dict[str, bool | None]) -> str:
-    known = {condition: holds for condition, holds in cases.items() if holds is not None}
-    if not known:
-        return f"{UNDECIDED}: the target accuracy was not reached"
-    if all(known.values()):
+    """It holds only if it was decided in all cases."""
+    holding = [condition for condition, holds in cases.items() if holds]
+    undecided = [condition for condition, holds in cases.items() if holds is None]
+    if len(holding) == len(cases):
         return HOLDS
-    if not any(known.values()):
+    if len(undecided) == len(cases):
+        return f"{UNDECIDED}: the target accuracy was not reached"
+    if not holding:
         return FAILS
-    return f"{PARTLY} {'; '.join(condition for condition, holds in known.items() if holds)}"
+    return f"{PARTLY} {'; '.join(holding)}" + (f" (not decided: {'; '.join(undecided)})" if undecided else "")
 
 
 def rises(values: list[float], tolerance: float = 0.0) -> bool | None:
@@ -337,6 +395,12 @@ def rises(values: list[float], tolerance: float = 0.0) -> bool | None:
 
 
 def less(ours: Iterable[float], theirs: Iterable[float], by: float = 0.0) -> bool | None:
-    """Whether ours is less than theirs by this share; None if one is not known."""
-    a, b = middle(ours), middle(theirs)
-    return None if math.isnan(a) or math.isnan(b) else a < (1 - by) * b
+    """Whether ours is less than theirs, by so many per cent at least; None if theirs is not known."""
+    saved = saving(ours, theirs)
+    return None if math.isnan(saved) else saved > by
+
+
+def all_at_least(savings: Iterable[float], least: float) -> bool | None:
+    """Whether all that are known are so many per cent; None if none is."""
+    known = [value for value in savings if not math.isnan(value)]
+    return min(known) >= least if known else None

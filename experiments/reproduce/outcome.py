@@ -19,10 +19,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """``svg``: a file name, in the folder of the outcome."""
+    """``svg``: a file name, in the folder of the outcome. ``times``: whether it shows some."""
 
     caption: str
     svg: str
+    times: bool = True
 
 
 @dataclass(frozen=True)

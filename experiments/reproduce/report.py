@@ -15,7 +15,7 @@ from experiments.reproduce.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figur
 from experiments.reproduce.scale import SCALES
 
 NOT_MADE = "not made yet"
-SYMBOLS = {FAILS: "✗", PARTLY: "◐", UNDECIDED: "?", HOLDS: "✓", NOT_MADE: "–"}
+SYMBOLS = {FAILS: "✗", PARTLY: "◐", UNDECIDED: "?", NOT_MADE: "–", HOLDS: "✓"}
 """By what a verdict begins with, the least favourable first."""
 COUNTED = {
     HOLDS: ("holds", "hold"),
@@ -223,5 +223,5 @@ def _distinct(texts) -> list[str]:
 
 def _date(outcomes: dict[str, Outcome], path: Path) -> str:
     """When the outcome was made: what it says itself, or else the date of its file."""
-    date = outcomes[path.stem].provenance.get("date") if path.stem in outcomes else None
+    date = outcomes[path.stem].provenance.get("made") if path.stem in outcomes else None
     return date or datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")

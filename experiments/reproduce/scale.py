@@ -30,10 +30,13 @@ class Scale(NamedTuple):
     many_ranks: tuple[int, ...]
     """n, where only the time of a step is simulated."""
     learning_rates: tuple[float, ...]
-    """The grid that every algorithm is tuned on, in simulated time on `tuning_ranks` ranks."""
+    """The grid that every algorithm is tuned on, in simulated time on `tuning_ranks` ranks; the first and the last are
+    tried where the one beside it is the best of the others."""
     tuning_ranks: int
     steps: int
     """Of a rank, where only the time of a step is measured."""
+    longest: float
+    """Seconds of a run by the clock; one that takes longer is ended."""
     rate: str
     """Of every host's link, on the testbed and in simulated time."""
     slow_rate: str
@@ -54,9 +57,10 @@ SMOKE = Scale(
     clock_ranks=(4, 8),
     coding_ranks=tuple(range(2, 11)),
     many_ranks=(*range(2, 11), 16, 32, 64, 128, 256),
-    learning_rates=(0.05, 0.15, 0.4),
+    learning_rates=(0.02, 0.05, 0.15, 0.4, 1.0),
     tuning_ranks=8,
     steps=16,
+    longest=600,
     rate="1gbit",
     slow_rate="200mbit",
     cpu=0.2,
@@ -68,8 +72,9 @@ PAPER = SMOKE._replace(
     seeds=5,
     clock_seeds=5,
     ranks=(2, 3, 4, 5, 6, 7, 8, 9, 10, 16),
-    learning_rates=(0.025, 0.05, 0.1, 0.2, 0.4),
+    learning_rates=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
     steps=64,
+    longest=24 * 3600,
 )
 IMAGENET = PAPER._replace(
     name="imagenet",
@@ -93,7 +98,7 @@ TINY = SMOKE._replace(
     clock_ranks=(3,),
     coding_ranks=(2, 3),
     many_ranks=(2, 3),
-    learning_rates=(0.1, 0.2),
+    learning_rates=(0.05, 0.1, 0.2, 0.4),
     tuning_ranks=3,
     steps=4,
 )

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import platform
+import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,17 +12,15 @@ from pathlib import Path
 import tomli_w
 
 from experiments.batch import Calibration, Place, Training, make
-from experiments.cache import Unfinished
-from experiments.reproduce.cell import CLOCK, STEPS, TIMES, Cell, Link
-from experiments.testbed.hosts import Testbed, TestbedError
-from grsgd import config
+from experiments.cache import Unfinished, finished
+from experiments.reproduce.cell import CLOCK, SIMULATED, STEPS, TIMES, Cell, Link
+from experiments.testbed.hosts import Testbed, TestbedError, fair_part
 from grsgd.calibrate import find_mpiexec
+from grsgd.comm.driver import available_cores
 from grsgd.results import Run, RunFileError, load_run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 
-SECONDS = 600
-"""For one run on the clock, at most; one that takes longer hangs."""
 CALIBRATION_SECONDS = 300
 LAUNCH = Path(__file__).parents[2] / "slurm" / "launch.sh"
 """Starts ranks on the nodes of an allocation: their number, then the command."""
@@ -29,22 +29,21 @@ LATENCY = "50us"
 STEP_BY_STEP = {"text": "1gbit,50us", "topology": "switch"}, "constant:1"
 """Network and processor where times mean nothing."""
 
-DIVERGED = "non-finite loss"
-"""How the reason begins why such a run ended."""
-
 
 class Hosts:
     """What runs by the clock are made on: this machine as it is.
 
-    hosts, cpu: how many hosts a testbed has, and cores of each.
+    hosts, cpu: how many hosts a testbed has, and cores of each. why: there is none.
     """
 
     emulated = False
-    words = "this machine as it is: neither link rates nor a processor for each rank could be emulated without root"
     calibration_ranks = 2
 
-    def __init__(self, hosts: int, cpu: float):
-        self.count, self.cpu = hosts, cpu
+    def __init__(self, hosts: int, cpu: float, why: str = ""):
+        self.count, self.cpu, self.why = hosts, cpu, why
+        self.words = (
+            f"this machine as it is, {machine()}: neither link rates nor a processor for each rank could be emulated"
+        )
 
     def describe(self, link: Link) -> str:
         """In words, and all that times depend on."""
@@ -83,7 +82,7 @@ class EmulatedHosts(Hosts):
     calibration_ranks = 4
 
     def describe(self, link: Link) -> str:
-        return f"testbed of {self.count} hosts, {link.rate} links, {self.cpu:g} cores each"
+        return f"testbed of {self.count} hosts, {link.rate} links, {self.cpu:g} cores each, of {machine()}"
 
     @contextmanager
     def joined(self, link: Link) -> Iterator[Place]:
@@ -101,9 +100,18 @@ def hosts(count: int, cpu: float) -> Hosts:
         return Cluster(count, cpu)
     try:
         with Testbed(1, "1gbit", None):
-            return EmulatedHosts(count, cpu)
-    except TestbedError:
-        return Hosts(count, cpu)
+            return EmulatedHosts(count, min(cpu, fair_part(count)))
+    except TestbedError as error:
+        return Hosts(count, cpu, str(error))
+
+
+def machine() -> str:
+    """Cores and processor of this one."""
+    try:
+        model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        model = None
+    return f"{available_cores()} cores, {model[1] if model else platform.machine()}"
 
 
 class Store:
@@ -125,6 +133,8 @@ class Store:
 
     def find(self, cell: Cell) -> Run | None:
         """The run if it is there and has finished."""
+        if cell.source in (SIMULATED, TIMES) and not self.calibrated(cell):
+            return None
         try:
             run = load_run(self.path(cell))
         except RunFileError:
@@ -146,18 +156,28 @@ class Store:
     def calibration(self, cell: Cell) -> Path:
         """The file with what `grsgd calibrate` measures for the cell's model and data, and links of its rate."""
         loaded = cell.load()
-        data = loaded.data.model_copy(
-            update={"only_classes": None, "alpha": None}
-        )  # a step takes as long with few classes
-        content = f"{loaded.model!r} {data!r} {self.on.describe(cell.link)}"
+        # a step takes as long with few classes
+        data = loaded.data.model_copy(update={"only_classes": None, "alpha": None})
+        content = f"{loaded.model!r} {data!r} {loaded.device} {loaded.dtype} {self.on.describe(cell.link)}"
         digest = hashlib.sha256(content.encode()).hexdigest()[:12]
         return self.networks / f"{loaded.model.name}-{loaded.data.name}-{cell.link.rate}-{digest}.measured.toml"
+
+    def computing(self, cell: Cell) -> Path:
+        """The file with what the first of these calibrations measured of computing, whatever the links: a processor
+        that is no other with other links."""
+        any_links = self.calibration(cell._replace(link=Link("any")))
+        return any_links.with_name(any_links.name.replace(".measured.toml", ".computing.toml"))
+
+    def calibrated(self, cell: Cell) -> bool:
+        return self.calibration(cell).exists() and self.computing(cell).exists()
 
     def calibrate(self, cell: Cell, place: Place):
         """Measure it. Raises Unfinished."""
         out = self.calibration(cell)
         what = [Calibration(str(cell.toml), list(cell.overrides), str(out))]
         list(make(place, self.on.calibration_ranks, what, CALIBRATION_SECONDS))
+        if not self.computing(cell).exists():
+            self.computing(cell).write_text(tomli_w.dumps(tomllib.loads(out.read_text())["compute"]))
 
     def network_file(self, cell: Cell) -> Path:
         """The cell's network: the medians of what was measured, for any number of ranks."""
@@ -169,7 +189,8 @@ class Store:
             nominal = {} if self.on.emulated else {"bandwidth": cell.link.rate, "latency": LATENCY}
             content = {"medium": cell.link.medium, "multicast": cell.link.multicast}
             content |= {key: found[key] for key in ("bandwidth", "latency", "seniority") if key in found} | nominal
-            content["compute"] = {key: found["compute"][key] for key in ("median", "sigma", "what")}
+            compute = tomllib.loads(self.computing(cell).read_text())
+            content["compute"] = {key: compute[key] for key in ("median", "sigma", "what")}
             path.write_text(tomli_w.dumps(content))
         return path
 
@@ -191,8 +212,10 @@ class Store:
         finally:
             partly.unlink(missing_ok=True)
 
-    def train(self, cells: list[Cell], place: Place) -> Iterator[tuple[Cell, str | None]]:
+    def train(self, cells: list[Cell], place: Place, longest: float) -> Iterator[tuple[Cell, str | None]]:
         """Make runs of one number of ranks on the clock; yields each when it is done, with what went wrong.
+
+        longest: seconds of one run.
 
         A run that fails ends its job; another one begins with the same run, and if it fails again, with the next one:
         launchers now and then fail by themselves.
@@ -201,15 +224,10 @@ class Store:
         while left:
             runs = [Training(str(cell.toml), list(cell.overrides), str(self.path(cell))) for cell in left]
             try:
-                for _ in make(place, left[0].ranks, runs, SECONDS):
+                for _ in make(place, left[0].ranks, runs, longest):
                     yield left.pop(0), None
             except Unfinished as error:
                 if failed == left[0]:
                     yield left.pop(0), str(error)
                 else:
                     failed = left[0]
-
-
-def finished(stopped: str) -> bool:
-    """Whether a run need not be made again: it trained to its end, or cannot, because it diverges."""
-    return stopped in config.ENDS or stopped.startswith(DIVERGED)

@@ -32,6 +32,7 @@ def fake_run(algorithm="gossip", ranks=4, seed=1, snapshots=5, accuracy=True, **
             "dataset": "mnist",
             "model": "mlp",
             "train_samples": 2000,
+            "batch_size": 32,
             "target_accuracy": 0.6,
             "clock": "wall",
             "final_test_accuracy": measured[-1] if snapshots else np.nan,

@@ -102,7 +102,7 @@ def results(tmp_path):
         tables=[Table("Times <s>", ["method", "time"], [["<script>alert(1)</script>", "1.5"], ["b", "–"]])],
         figures=[Figure('Over "time" & <space>', "a.svg"), Figure("Again", "a.svg")],
         notes=["not <i>measured</i>"],
-        provenance={"machine": "2 cores", "date": "2026-01-02 03:04"},
+        provenance={"machine": "2 cores", "made": "2026-01-02 03:04"},
         runs=runs,
     ).save(folder)
     outcome("fig2", [Finding("faster", "45 %", "virtual time", "holds")], figures=[Figure("B", "a.svg")]).save(folder)

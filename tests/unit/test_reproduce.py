@@ -5,12 +5,13 @@ import math
 import pytest
 from runs import fake_run
 
+from experiments.cache import Unfinished
 from experiments.reproduce import cell as cells
 from experiments.reproduce import compare, lab, report, sources
-from experiments.reproduce.__main__ import not_emulated
+from experiments.reproduce.__main__ import caveats, only_one, with_error
 from experiments.reproduce.cell import CLOCK, SIMULATED, STEPS, TIMES, Cell, Link
-from experiments.reproduce.lab import EQUAL, STRAGGLER, Lab, MissingRun, Page
-from experiments.reproduce.outcome import FAILS, HOLDS, PARTLY, UNDECIDED
+from experiments.reproduce.lab import EQUAL, SLOW_LINKS, STRAGGLER, Lab, MissingRun, Page
+from experiments.reproduce.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figure
 from experiments.reproduce.scale import SCALES, SMOKE, TINY
 from experiments.reproduce.targets import PAPERS, TARGETS, chosen
 from grsgd import config
@@ -24,6 +25,7 @@ class FakeStore:
 
     def __init__(self, make=lambda cell: fake_run()):
         self.find = make
+        self.on = sources.EmulatedHosts(9, 0.2)
 
     def path(self, cell):
         return cells.EXPERIMENTS / f"{cell.name('fake')}.h5"
@@ -79,15 +81,17 @@ def test_overrides_are_values_as_toml_has_them(tmp_path):
 def test_a_run_is_found_again_by_what_it_depends_on():
     cell = Cell("grsgd/dpsgd", ("seed=1",), 4, CLOCK, LINK)
     name = cell.name("here")
-    assert name == cell.name("here") and name.startswith("grsgd-dpsgd-n4-clock-")
+    assert name == cell.name("here") and name.startswith("dpsgd-n4-clock-")
     others = [cell._replace(overrides=("seed=2",)), cell._replace(ranks=5), cell._replace(source=SIMULATED)]
     assert len({name, cell.name("there"), *(other.name("here") for other in others)}) == 5
     assert cell._replace(overrides=("seed=1", "train.epochs=160")).name("here") == name, "which it has anyway"
+    shared = [Cell(f"{paper}/ring_allreduce", ("train.epochs=1",), 4, STEPS, LINK) for paper in ("grsgd", "lasgd")]
+    assert len({one.load().toml() for one in shared}) == len({one.name("here") for one in shared}), "papers share runs"
 
 
 def test_the_learning_rate_that_takes_fewest_samples():
     """One gets there first, another is more accurate in the end."""
-    first, accurate, *_ = SMOKE.learning_rates
+    _, first, accurate, _, _ = SMOKE.learning_rates
 
     def run(cell):
         found = fake_run(snapshots=6)
@@ -100,8 +104,10 @@ def test_the_learning_rate_that_takes_fewest_samples():
     there = Lab(SMOKE, FakeStore(run))
     there.stage = "showing"
     assert there.learning_rate("grsgd/dpsgd") == first
-    found = there.tuned["grsgd/dpsgd"]
+    found = there.tuned["grsgd/dpsgd", ()]
     assert found[first] == (2000, 1.0) and found[accurate] == (3000, 1.0)
+    lowest, *_, highest = SMOKE.learning_rates
+    assert lowest in found and highest not in found, "tried beside the best alone"
 
 
 def test_the_most_accurate_learning_rate_where_none_reaches_the_target():
@@ -142,13 +148,45 @@ def test_an_asynchronous_algorithms_time_is_its_snapshots():
     there.stage = "showing"
     assert there.seconds("grsgd/grsgd", 4, CLOCK) == [30.0] * SMOKE.clock_seeds
     there.seconds("grsgd/grsgd", 4, SIMULATED)
-    assert "median +0%" in there.simulator_error()
+    assert there.simulator_errors() == [0.0]
+
+
+def test_what_is_said_of_the_simulators_error():
+    figure, simulated = Figure("Times.", "x.svg"), [{"source": SIMULATED}]
+    assert "of the same trainings: median +0%" in with_error(figure, [0.0], [], simulated).caption
+    assert "the paper's other targets: median -10%" in with_error(figure, [], [-0.1], simulated).caption
+    assert "not held against the clock" in with_error(figure, [], [], simulated).caption
+    assert with_error(figure, [0.0], [], [{"source": CLOCK}]) == figure, "nothing is simulated"
+    assert with_error(Figure("Bytes.", "x.svg", times=False), [0.0], [], simulated).caption == "Bytes."
+
+
+def test_tables_are_made_one_after_the_other(tmp_path):
+    with only_one(tmp_path / "smoke"), pytest.raises(Unfinished, match="already"), only_one(tmp_path / "smoke"):
+        pass
+    with only_one(tmp_path / "smoke"):
+        pass
+
+
+def test_what_goes_beyond_equal_samples_does_not_count():
+    run = fake_run(ranks=2, snapshots=6, config="[train]\nepochs = 1.0\n", batch_size=100)
+    assert run.attributes["train_samples"] == 2000
+    assert lab.best_accuracy(run) == pytest.approx(0.4), "after 2000 samples"
+    run.attributes["batch_size"] = 500
+    assert lab.best_accuracy(run) == pytest.approx(0.6), "a step of two ranks more"
+
+
+def test_with_batch_normalisation_as_many_ranks_train():
+    there = Lab(SMOKE, FakeStore())
+    shared = there.trajectory_cell("lasgd/ring_allreduce", 4, (), 0, 0.1)
+    assert shared.ranks == 1
+    normalised = there.trajectory_cell("lasgd/ring_allreduce", 4, ('model.name="resnet20"',), 0, 0.1)
+    assert normalised.ranks == 4 and not any("batch_size" in override for override in normalised.overrides[-3:])
 
 
 def test_a_missing_run_is_named():
     there = Lab(SMOKE, FakeStore(lambda cell: None))
     there.stage = "showing"
-    with pytest.raises(MissingRun, match="grsgd-grsgd-n9-simulated|grsgd-grsgd-n8-simulated"):
+    with pytest.raises(MissingRun, match="^grsgd-n8-simulated"):
         there.seconds("grsgd/grsgd", 4, CLOCK)
 
 
@@ -169,7 +207,8 @@ def test_tiny_replaces_what_smoke_does():
         ({"a": True, "b": True}, HOLDS),
         ({"a": False, "b": False}, FAILS),
         ({"with stragglers": True, "else": False}, f"{PARTLY} with stragglers"),
-        ({"a": True, "b": None}, HOLDS),
+        ({"a": True, "b": None}, f"{PARTLY} a (not decided: b)"),
+        ({"a": False, "b": None}, FAILS),
     ],
 )
 def test_verdicts(cases, expected):
@@ -186,9 +225,19 @@ def test_numbers_of_seeds():
     assert lab.spread([math.nan]) == "—"
     assert lab.saving([1.0], [4.0]) == 75
     assert lab.percent(lab.saving([5.0], [4.0])) == "25.0 % more"
-    assert lab.less([1.0], [2.0]) and lab.less([math.nan], [2.0]) is None
+    assert lab.less([1.0], [2.0]) and not lab.less([1.0], [2.0], by=50)
     assert compare.extent([-10.0, math.nan, 20.0]) == "from 10.0 % more to 20.0 % less"
-    assert compare.all_positive([1.0, -1.0]) is False and compare.all_positive([math.nan]) is None
+    assert lab.all_at_least([1.0, -1.0], 0) is False and lab.all_at_least([math.nan], 0) is None
+
+
+def test_a_target_that_is_not_reached_is_no_success():
+    never = [math.nan]
+    assert lab.less(never, [2.0]) is False and lab.less([2.0], never) is None
+    assert lab.all_at_least([5.0, lab.saving(never, [2.0])], 0) is False
+    assert compare.extent([5.0, -math.inf]) == "5.0 % less (target not reached in 1 of 2)"
+    assert lab.percent(-math.inf) == compare.extent([-math.inf]) == lab.NOT_REACHED
+    assert lab.middle([1.0, math.nan, 3.0]) == 3.0, "one seed of three is later than the others"
+    assert math.isnan(lab.middle([1.0, math.nan])) and math.isnan(lab.middle([]))
 
 
 def test_without_root_it_says_so(monkeypatch):
@@ -198,15 +247,14 @@ def test_without_root_it_says_so(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     monkeypatch.setattr(sources, "Testbed", refuse)
     on = sources.hosts(9, 0.2)
-    assert not on.emulated and "without root" in on.describe(LINK)
+    assert not on.emulated and "as it is" in on.describe(LINK)
     store = FakeStore()
     store.on = on
     found = Lab(TINY, store)
-    assert not_emulated(found) == [], "nothing was measured"
+    assert caveats(found) == [], "nothing was measured"
     found.used[Cell("grsgd/dpsgd", (), 4, CLOCK, LINK)] = None
-    (note,) = not_emulated(found)
-    assert "without root" in note and "same runs" not in note
-    found.used[Cell("grsgd/dpsgd", (), 4, CLOCK, Link("200mbit"))] = None
-    assert "links of 1gbit and 200mbit these are the same runs" in not_emulated(found)[0]
+    (note,) = caveats(found)
+    assert "(needs root)" in note and "Slow links are only simulated" in note
+    assert compare.ns(found, CLOCK) and not compare.ns(found, CLOCK, SLOW_LINKS) and compare.ns(found, SIMULATED)
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
     assert sources.hosts(9, 0.2).words.startswith("4 nodes")
