@@ -59,7 +59,7 @@ def epoch_acc(lab, page):
     page.table("Best test accuracy in per cent: median (range) of the seeds.", ["n", *ALL], rows)
     page.finding(
         "grsgd-accuracy",
-        "GRSGD minus ring all-reduce: " + ", ".join(f"{-value:+.1f} points ({n})" for n, value in lost.items()),
+        "GRSGD minus ring all-reduce: " + ", ".join(f"{-value:+.2f} points ({n})" for n, value in lost.items()),
         f"best accuracy of equally many epochs, simulated; holds with at most {SLIGHTLY:g} point less",
         {n: value <= SLIGHTLY for n, value in lost.items()},
         "A ring brings models together slowly, and the more slowly the more ranks it has.",

@@ -74,7 +74,7 @@ class Lab:
         self.stage = "tuning"
         self.asked: dict[Cell, None] = {}
         """Cells of this stage, in order."""
-        self.read: dict[Cell, Run | None] = {}
+        self.read: dict[Cell, Run] = {}
         self.begin()
 
     def begin(self):
@@ -127,12 +127,14 @@ class Lab:
         return [self.found(cell)] if self.stage == "showing" else []
 
     def found(self, cell: Cell) -> Run:
-        if cell not in self.read:
-            run = self.store.find(cell)
-            if run is None:
-                raise MissingRun(self.store.path(cell).name)
-            self.read[cell] = run
+        if not self.is_there(cell):
+            raise MissingRun(self.store.path(cell).name)
         return self.read[cell]
+
+    def is_there(self, cell: Cell) -> bool:
+        if cell not in self.read and (run := self.store.find(cell)) is not None:
+            self.read[cell] = run
+        return cell in self.read
 
     # ---- one trajectory for all algorithms that apply the same gradient
 
@@ -188,7 +190,7 @@ class Lab:
         }
         if self.stage == "tuning":
             self.asked |= dict.fromkeys(cells.values())
-            if any(self.store.find(cell) is None for cell in cells.values()):
+            if not all(map(self.is_there, cells.values())):
                 return {}
         self.used |= dict.fromkeys(cells.values())
         runs = {rate: self.found(cell) for rate, cell in cells.items()}

@@ -122,7 +122,8 @@ def test_wrong_input_is_one_line(setting, named, ranks, config, tmp_path):
     if ranks == 3 and "data" not in setting and "rho" not in setting:
         pytest.skip("the same path as on one rank")
     out = tmp_path / "run.h5"
-    code, output = train("openmpi", ranks, config, setting, out=out)
+    nothing = f"data.dir={tmp_path / 'data'}"
+    code, output = train("openmpi", ranks, config, setting, nothing, out=out)
     lines = [line for line in output.splitlines() if line.startswith("grsgd: error:")]
     assert code == 2 and len(lines) == 1 and named in lines[0], output
     assert "Traceback" not in output
