@@ -18,6 +18,7 @@ from experiments.reproduce.lab import (
     best_accuracy,
     less,
     middle,
+    points,
     rises,
     samples_to,
     saving,
@@ -39,8 +40,8 @@ SHARES = (1 / 4, 1 / 2, 3 / 4, 1)
 """Of a run, at the end of which exchanges are counted."""
 SEEDS = range(2)
 """Of trainings at a single n."""
-ABOUT = 0.01
-"""By so much, one point of accuracy, models may differ that are called about as accurate."""
+ABOUT = 1.0
+"""Points of accuracy by which models may differ that are called about as accurate."""
 
 SOME = A_DIFFERENCE[CLOCK]
 """Per cent saved everywhere that are told where they are not those of the paper."""
@@ -139,8 +140,8 @@ def in_words(saved: dict[str, list[float]]) -> str:
 
 
 def about_as_accurate(ours: Iterable[float], theirs: Iterable[float]) -> bool | None:
-    loss = middle(theirs) - middle(ours)
-    return None if math.isnan(loss) else loss <= ABOUT
+    gain = points(ours, theirs)
+    return None if math.isnan(gain) else gain >= -ABOUT
 
 
 def rows_by_place(columns: dict[str, dict], form: Callable[[str, list[float]], str]) -> list[list[str]]:

@@ -330,8 +330,8 @@ def saving(ours: Iterable[float], theirs: Iterable[float]) -> float:
 
 
 def points(ours: Iterable[float], theirs: Iterable[float]) -> float:
-    """How much higher our accuracy is, by medians, in points of per cent."""
-    return 100 * (middle(ours) - middle(theirs))
+    """How much higher our accuracy is, by medians, in points of per cent, but for rounding errors."""
+    return round(100 * (middle(ours) - middle(theirs)), 6)
 
 
 NOT_REACHED = "no less (the target was not reached)"

@@ -224,6 +224,7 @@ def test_numbers_of_seeds():
     assert lab.spread([2.0, math.nan]) == "2, 1 of 2"
     assert lab.spread([math.nan]) == "—"
     assert lab.saving([1.0], [4.0]) == 75
+    assert lab.points([0.895], [0.905]) == -1, "and not a little less"
     assert lab.percent(lab.saving([5.0], [4.0])) == "25.0 % more"
     assert lab.less([1.0], [2.0]) and not lab.less([1.0], [2.0], by=50)
     assert compare.extent([-10.0, math.nan, 20.0]) == "from 10.0 % more to 20.0 % less"
