@@ -41,8 +41,6 @@ NEAR = 0.9
 """So much of what ranks do that compute alone is called near it."""
 SEEDS = range(2)
 """Of trainings that only this paper's side questions need."""
-MOST_RANKS = 64
-"""Of those whose throughput is simulated: messages of an all-reduce grow with the square of them."""
 ALONE = "lasgd/local_sgd", ("algorithm.H=1000000000",)
 """Ranks that compute as all others do, and never communicate."""
 MERGES = {
@@ -128,7 +126,7 @@ def in_points(best: dict[str, dict[int, list[float]]], other: str) -> str:
 
 @target("lasgd-throughput", "Samples per second over ranks and over bandwidth")
 def throughput(lab, page):
-    places = {SIMULATED: [n for n in lab.scale.many_ranks if n <= MOST_RANKS], CLOCK: lab.scale.clock_ranks}
+    places = {SIMULATED: lab.scale.many_ranks, CLOCK: lab.scale.clock_ranks}
     over_ranks = {
         (name, source): {n: [fraction(lab, config, n, source)] for n in some}
         for name, config in ALL.items()
@@ -178,7 +176,7 @@ def throughput(lab, page):
         ],
     )
     shares = {
-        f"simulated, up to {MOST_RANKS} ranks": over_ranks[LASGD, SIMULATED],
+        f"simulated, up to {max(lab.scale.many_ranks)} ranks": over_ranks[LASGD, SIMULATED],
         "simulated, any rate": over_rates[LASGD],
         f"measured, links of {lab.scale.rate}": over_ranks[LASGD, CLOCK],
         **({f"measured, links of {lab.scale.slow_rate}": slow[LASGD]} if lab.emulated else {}),

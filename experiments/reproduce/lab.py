@@ -1,7 +1,7 @@
 """What a target asks for runs, and what it writes its results on.
 
 A target is a function of a `Lab` and a `Page`, read from top to bottom like a description of the experiment. It is
-called three times: first to learn which trainings need a learning rate, then to learn which runs are needed, and at
+called several times: first to learn which trainings need a learning rate, then to learn which runs are needed, and at
 last, when all runs are there, for its results. Until then every number it asks for is NaN, every list of runs empty,
 and its page is thrown away; so it must not decide by numbers what it asks for.
 """

@@ -80,7 +80,8 @@ def output(command: list, seconds: float = 100) -> str:
 
 
 def start(*words) -> subprocess.Popen:
-    """``python -m experiments.testbed words`` in a process group of its own, as from a terminal."""
+    """``python -m experiments.testbed words`` in a process group of its own, as from a terminal: with Ctrl-C, which
+    shells take from what they start in the background."""
     return subprocess.Popen(
         [sys.executable, "-m", "experiments.testbed", *map(str, words)],
         env=environment(),
@@ -90,6 +91,7 @@ def start(*words) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -290,8 +292,8 @@ def test_after_a_signal(sleeping, number):
         os.killpg(job.pid, number)  # as a terminal does
     else:
         job.send_signal(number)
-    job.communicate(timeout=60)
-    assert job.returncode == 128 + number
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 128 + number, said
     assert traces(name) == [] and not any(map(alive, pids))
 
 
