@@ -16,6 +16,10 @@ LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
 EXPLAINED = (LostRank, WaitTimeout)
 """Errors that say all there is to say: no traceback."""
 
+SETTLING_SECONDS = 1.0
+"""Under Slurm, between the start of MPI and the first message. Tasks leave MPI_Init one after the other, and Open MPI 5
+ends with a segmentation fault where a message arrives before (open-mpi/ompi#12495)."""
+
 
 class UsageError(ValueError):
     """Something the user can mend; one line."""
@@ -26,6 +30,7 @@ def world():
 
     Raises UsageError under ``srun`` without MPI support, where every task would silently train alone.
     """
+    starts = "mpi4py.MPI" not in sys.modules
     from mpi4py import MPI
 
     tasks = int(os.environ.get("SLURM_NTASKS") or 1)
@@ -34,6 +39,8 @@ def world():
             f"Slurm started {tasks} tasks (SLURM_NTASKS), but MPI sees only 1 rank: start with `srun --mpi=pmix` "
             "(`srun --mpi=list` shows what your Slurm offers) or with `mpiexec`; unset SLURM_NTASKS to train alone"
         )
+    if tasks > 1 and starts:
+        time.sleep(SETTLING_SECONDS)
     return MPI.COMM_WORLD
 
 
