@@ -129,8 +129,8 @@ def against(claimed: float, what: str, saved: dict[str, list[float]]) -> dict[st
     """Whether so many per cent were saved against each of the others everywhere; where not, but some were, that too."""
     cases: dict[str, bool | None] = {}
     for name, values in saved.items():
-        cases[f"{what} against {name}"] = all_at_least(values, claimed)
-        if not all_at_least(values, claimed) and all_at_least(values, SOME):
+        enough = cases[f"{what} against {name}"] = all_at_least(values, claimed)
+        if not enough and all_at_least(values, SOME):
             cases[f"{what} against {name}, less but not {claimed:g} % everywhere"] = True
     return cases
 

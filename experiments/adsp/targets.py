@@ -137,7 +137,7 @@ def convergence_time(lab, page):
     }
     least = claim("adsp-time")["low"]
     cases = {f"{kind}, against {other}": all_at_least(values, least) for (kind, other), values in savings.items()}
-    why = {kind: reason for kind, reason in REASONS.items() if not all(cases[f"{kind}, against {o}"] for o in OTHERS)}
+    why = [reason for kind, reason in REASONS.items() if not all(cases[f"{kind}, against {o}"] for o in OTHERS)]
     page.finding(
         "adsp-time",
         "; ".join(
@@ -147,7 +147,7 @@ def convergence_time(lab, page):
         f"time to accuracy, simulated with n = {workers(lab)}; {CONSTANT} and {RANDOM} also measured with "
         f"n = {measured_on(lab)}; a condition counts if all of its savings are at least {least:g} %",
         cases,
-        " ".join(dict.fromkeys(why.values())),
+        " ".join(dict.fromkeys(why)),
     )
     note(lab, page)
     page.note("Numbers of workers other than those of the finding have a single seed, and show a tendency only.")

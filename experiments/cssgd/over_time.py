@@ -47,8 +47,7 @@ def accuracy_over_time(family: Family, zoom: bool, lab, page):
         rows.append([way.name, *(spread(times[name]) + chosen.get(name, "") for name in (*OURS, *THEIRS))])
         pairs = [(ours, theirs) for ours in OURS for theirs in THEIRS]
         for theirs in THEIRS:
-            found = less(times[OURS[0]], times[theirs], A_DIFFERENCE[SIMULATED])
-            cases[f"{way.name}, against {theirs}"] = found
+            cases[f"{way.name}, against {theirs}"] = less(times[OURS[0]], times[theirs], A_DIFFERENCE[SIMULATED])
         savings = [f"{ours} {extent([saving(times[ours], times[theirs])])} than {theirs}" for ours, theirs in pairs]
         measured.append(f"{way.name}: " + ", ".join(savings))
     page.figure(f"Test accuracy over time, {n} nodes and as many classes; a curve a seed.", panels)

@@ -297,8 +297,7 @@ def caveats(lab: Lab) -> list[str]:
     on, runs = lab.store.on, [lab.found(cell) for cell in lab.used if cell.source == CLOCK]
     if not on.emulated:
         why = f" ({on.why})" if on.why else ""
-        slow = "Slow links are only simulated."
-        return [f"Measured on {on.words}{why}. {slow}"] if runs else []
+        return [f"Measured on {on.words}{why}. Slow links are only simulated."] if runs else []
     used = [on.cpu * float(part_of_a_step(run, "compute").min()) for run in runs]
     if not used or min(used) >= EVENLY:
         return []
