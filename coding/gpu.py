@@ -5,30 +5,45 @@ import struct
 
 import cupy
 
+ELEMENTS = 4
+"""Which a thread of `quantise` asks for at a time: one each, 4 bytes, would leave the memory waiting for requests."""
+
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
     beyond = cupy.zeros(3, cupy.uint64)
-    _quantise(x, limit, scale, out, beyond)
+    threads = -(-x.size // ELEMENTS)
+    _quantise(x, limit, scale, x.size, threads, out, beyond, size=threads)
     count, not_finite, largest = beyond.get().tolist()
     return count, not_finite, struct.unpack("d", struct.pack("Q", largest))[0]
 
 
 _quantise = cupy.ElementwiseKernel(
-    "T x, float64 limit, float64 scale",
-    "int32 out, raw uint64 beyond",
+    "raw T x, float64 limit, float64 scale, int64 length, int64 threads",
+    "raw int32 out, raw uint64 beyond",
+    f"const int elements = {ELEMENTS};"
     """
-    double value = x, magnitude = fabs(value);
-    if (!(magnitude <= limit)) {
-        unsigned long long* counters = (unsigned long long*)&beyond[0];
-        if (isfinite(value)) {
-            atomicAdd(counters, 1ull);
-            atomicMax(counters + 2, (unsigned long long)__double_as_longlong(magnitude));
-        } else {
-            atomicAdd(counters + 1, 1ull);
-        }
-        value = isnan(value) ? 0.0 : copysign(limit, value);
+    T read[elements];
+    #pragma unroll
+    for (int k = 0; k < elements; ++k) {
+        long long place = i + k * threads;
+        read[k] = place < length ? x[place] : (T)0;
     }
-    out = __double2int_rn(value * scale);
+    #pragma unroll
+    for (int k = 0; k < elements; ++k) {
+        long long place = i + k * threads;
+        double value = read[k], magnitude = fabs(value);
+        if (!(magnitude <= limit)) {
+            unsigned long long* counters = (unsigned long long*)&beyond[0];
+            if (isfinite(value)) {
+                atomicAdd(counters, 1ull);
+                atomicMax(counters + 2, (unsigned long long)__double_as_longlong(magnitude));
+            } else {
+                atomicAdd(counters + 1, 1ull);
+            }
+            value = isnan(value) ? 0.0 : copysign(limit, value);
+        }
+        if (place < length) out[place] = __double2int_rn(value * scale);
+    }
     """,
     "coding_quantise",
 )

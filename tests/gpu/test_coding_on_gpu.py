@@ -17,9 +17,10 @@ def cupy(gpu):
     return cupy
 
 
+@pytest.mark.parametrize("length", [6, 100_001])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_fixed_point(cupy, dtype):
-    x = np.random.default_rng(0).normal(0, 5, 100_001).astype(dtype)
+def test_fixed_point(cupy, dtype, length):
+    x = np.random.default_rng(0).normal(0, 5, length).astype(dtype)
     x[:6] = [10, -10, np.nan, np.inf, -np.inf, 25]
     fixed, q, back = FixedPoint(), np.empty(x.shape, np.int32), np.empty_like(x)
     q_gpu, back_gpu = cupy.empty(x.shape, cupy.int32), cupy.empty(x.shape, dtype)

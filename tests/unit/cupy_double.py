@@ -69,18 +69,18 @@ def from_dlpack(tensor):
 
 
 class ElementwiseKernel:
-    """Calls take inputs, then outputs, none of which are made or cast."""
+    """Calls take inputs, then outputs, none of which are made or cast, and ``size`` where all arrays are raw."""
 
     def __init__(self, in_params: str, out_params: str, operation: str, name: str):
         self.operation = operation
         self.params = [param.split() for params in (in_params, out_params) for param in params.split(",")]
         self.outputs = len(out_params.split(","))
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments, size: int | None = None):
         assert len(arguments) == len(self.params)
         types: dict[str, str] = {}
         """What the letters for types stand for."""
-        sizes, declared, bound, passed = set(), [], [], []
+        sizes, declared, bound, passed = set() if size is None else {size}, [], [], []
         for place, ((*raw, kind, name), argument) in enumerate(zip(self.params, arguments, strict=True)):
             if not isinstance(argument, ndarray):
                 assert place < len(self.params) - self.outputs and isinstance(argument, (int, float))
@@ -95,6 +95,7 @@ class ElementwiseKernel:
             declared.append(f"{C[actual]}* {name}{'' if raw else '_all'}")
             passed.append(ctypes.c_void_p(argument.host.ctypes.data))
             if not raw:
+                assert size is None
                 bound.append(f"{C[actual]}& {name} = {name}_all[i];")
                 sizes.add(argument.size)
         (size,) = sizes
@@ -111,7 +112,8 @@ def compiled(source: str):
     with tempfile.TemporaryDirectory() as folder:
         text, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
         text.write_text(source)
-        flags = ["-O1", "-ffp-contract=off", "-shared", "-fPIC", "-Wall", "-Werror", "-Wno-unused"]
+        warnings = ["-Wall", "-Werror", "-Wno-unused", "-Wno-unknown-pragmas"]
+        flags = ["-O1", "-ffp-contract=off", "-shared", "-fPIC", *warnings]
         done = subprocess.run(["c++", *flags, "-o", library, text], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"{done.stderr}\n{source}"
         return ctypes.CDLL(str(library)).kernel

@@ -256,7 +256,6 @@ def unwritable_paths(saved: Path) -> dict[Path, str]:
         folder / "none" / "run.h5": f"there is no directory {folder / 'none'}",
         saved / "run.h5": "Not a directory",
         folder / ("x" * 300): "File name too long",
-        folder / "a\0b": "embedded null byte",
         folder / "pipe": "not a regular file",
         Path("/dev/null"): "not a regular file",
     }
@@ -269,6 +268,7 @@ def test_unwritable_paths_for_any_user(saved):
     for path, reason in unwritable_paths(saved).items():
         assert refusal(check_writable, path) == reason
         assert refusal(save_run, path, fake_run()) == reason
+    assert "null" in refusal(check_writable, saved.parent / "a\0b")  # in words of the version of Python
     assert not Path("/dev/null").is_file()
     assert sorted(os.listdir(saved.parent)) == ["pipe", "run.h5"]
 
