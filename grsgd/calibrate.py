@@ -72,12 +72,11 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
     Raises launch.UsageError, on all ranks, for what is wrong with configuration or data, and if there is no mpiexec to
     start two ranks with.
     """
-    import torch
-
     from grsgd.data import DataError
     from grsgd.simulate.compute import measure
+    from grsgd.train import use_threads
 
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+    use_threads()
     comm = Communicator(mpi.Dup())
     sharing, local_rank = launch.ranks_on_cores(mpi), launch.local_rank(mpi)
     driver = Driver(mpi.rank, config.comm.timeout, config.comm.progress, sharing)

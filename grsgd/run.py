@@ -1,6 +1,5 @@
 """A run on real MPI, from the configuration to the run file."""
 
-import os
 import platform
 import subprocess
 import time
@@ -22,7 +21,7 @@ from grsgd.record import Record, assemble
 from grsgd.redundancy import settle
 from grsgd.results import RunFileError, check_writable, save_run
 from grsgd.snapshots import common_marks
-from grsgd.train import Trainer, build_model, load_data
+from grsgd.train import Trainer, build_model, load_data, use_threads
 from grsgd.transfer import choose
 
 INTERRUPTED = "interrupted"
@@ -50,8 +49,7 @@ def run(mpi, config: Config, out: Path) -> Ending:
         if mpi.rank == 0:
             check_writable(out)
         device = gpu.pick_device(config.device, local_rank)
-    threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
-    torch.set_num_threads(threads)
+    use_threads()
     use_device = partial(gpu.use, device)
     use_device()
     driver = launch.driver(mpi, config.comm.timeout, config.comm.progress, prepare_thread=use_device)

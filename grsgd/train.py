@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -308,6 +309,11 @@ class Trainer:
         self.replica.buffers.tensor.copy_(final[1])
         yield from self.algorithm.publish(comm)
         return qualities, (yield from quality(comm, self.replica, self.data.test, replicas))
+
+
+def use_threads():
+    """Have torch compute with as many threads as OMP_NUM_THREADS says; one if it is not set, for ranks share cores."""
+    torch.set_num_threads(torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1)
 
 
 def load_data(config: Config) -> Dataset:

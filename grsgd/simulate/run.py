@@ -25,7 +25,7 @@ from grsgd.simulate.driver import Driver, run_until_done
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec
 from grsgd.snapshots import MEMORY, Snapshots, common_marks
-from grsgd.train import Trainer, build_model, load_data
+from grsgd.train import Trainer, build_model, load_data, use_threads
 
 RANK_BYTES = 1_500_000
 """Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
@@ -150,8 +150,7 @@ def simulate(
     """Simulate a run and write its run file. Returns why the run ended."""
     check_writable(out)
     began = time.perf_counter()
-    threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
-    torch.set_num_threads(threads)
+    use_threads()
     simulation = Simulation(config, ranks, network, compute, timing_only)
     attributes = describe(simulation.trainers[0]) | {
         "clock": "virtual",
