@@ -11,8 +11,8 @@ import pytest
 
 from experiments.environment import environment
 from experiments.reproduce import outcome
+from tests.terminal import ROOT, start
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("grsgd-time-to-acc", "cssgd-load")
 TIMEOUT = 600
 
@@ -25,13 +25,7 @@ def command(results: Path) -> list[str]:
 def results(tmp_path_factory) -> Path:
     """Of a command that was interrupted after its first runs, and given again."""
     folder = tmp_path_factory.mktemp("tables")
-    job = subprocess.Popen(
-        command(folder),
-        cwd=ROOT,
-        env=environment(),
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # also where pytest runs in the background
-    )
+    job = start(command(folder))
     deadline = time.monotonic() + TIMEOUT
     while len(there := runs(folder)) < 2 and job.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)

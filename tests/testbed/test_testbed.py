@@ -20,6 +20,7 @@ from experiments.testbed import hosts, links, quota
 from experiments.testbed.hosts import STATE, Testbed, TestbedError
 from grsgd.results import load_run
 from grsgd.simulate.network import network
+from tests import terminal
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -80,18 +81,13 @@ def output(command: list, seconds: float = 100) -> str:
 
 
 def start(*words) -> subprocess.Popen:
-    """``python -m experiments.testbed words`` in a process group of its own, as from a terminal: with Ctrl-C, which
-    shells take from what they start in the background."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "experiments.testbed", *map(str, words)],
-        env=environment(),
-        cwd=ROOT,
+    """``python -m experiments.testbed words``, as from a terminal."""
+    return terminal.start(
+        [sys.executable, "-m", "experiments.testbed", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

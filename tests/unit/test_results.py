@@ -251,11 +251,14 @@ def test_check_writable_leaves_no_trace(saved):
 def unwritable_paths(saved: Path) -> dict[Path, str]:
     folder = saved.parent
     os.mkfifo(folder / "pipe")
+    with pytest.raises(ValueError) as null_byte:  # has other words in Python 3.13
+        os.lstat("\0")
     paths = {
         folder: "is a directory",
         folder / "none" / "run.h5": f"there is no directory {folder / 'none'}",
         saved / "run.h5": "Not a directory",
         folder / ("x" * 300): "File name too long",
+        folder / "a\0b": str(null_byte.value),
         folder / "pipe": "not a regular file",
         Path("/dev/null"): "not a regular file",
     }
@@ -268,7 +271,6 @@ def test_unwritable_paths_for_any_user(saved):
     for path, reason in unwritable_paths(saved).items():
         assert refusal(check_writable, path) == reason
         assert refusal(save_run, path, fake_run()) == reason
-    assert "null" in refusal(check_writable, saved.parent / "a\0b")  # in words of the version of Python
     assert not Path("/dev/null").is_file()
     assert sorted(os.listdir(saved.parent)) == ["pipe", "run.h5"]
 

@@ -2,9 +2,6 @@
 
 import ast
 import gc
-import os
-import subprocess
-import sys
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -144,15 +141,6 @@ def test_algorithms_know_nothing_of_the_simulator():
                 strings = [part for part in body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
                 node.body = [part for part in body if part not in strings] or [ast.Pass()]
         assert "simulat" not in ast.unparse(tree).lower(), file
-
-
-@pytest.mark.parametrize("said, threads", [("", 1), ("1", 1), ("2", 2), ("2,1", 2)])
-def test_threads(said, threads):
-    """As many as OMP_NUM_THREADS says, of which torch takes no more than there are cores."""
-    program = "import torch, grsgd.train; grsgd.train.use_threads(); print(torch.get_num_threads())"
-    environment = os.environ | {"OMP_NUM_THREADS": said}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
-    assert int(done.stdout) in (threads, min(threads, os.cpu_count())), done.stderr
 
 
 def test_a_part_of_the_data(tmp_path):
