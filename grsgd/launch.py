@@ -72,11 +72,12 @@ def driver(mpi, timeout: float, progress: str, **options) -> Driver:
     """
     from mpi4py import MPI
 
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+    thread_allowed = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    if not thread_allowed:
         if progress == "thread":
             raise UsageError("comm.progress = 'thread': this MPI library was started without MPI_THREAD_MULTIPLE")
         progress = "inline"
-    return Driver(mpi.rank, timeout, progress, ranks_on_cores(mpi), **options)
+    return Driver(mpi.rank, timeout, progress, ranks_on_cores(mpi), thread_allowed=thread_allowed, **options)
 
 
 def abort_on_error(mpi):

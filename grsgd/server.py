@@ -31,7 +31,8 @@ class Server:
     ``strategy``: makes one, given the time. ``trained``: the rank's replica, whose model is w if it is no worker; else
     w is a copy of it. ``optimizer``: of its
     parameters; from now on the server's. ``compensation``: lambda. ``timeout``: seconds of silence after which a worker
-    is lost, which is an error unless ``evicts``. ``before_update``: called before every update, to set learning rates.
+    is lost, which is an error unless ``evicts``. ``before_update``: called before every update, to set learning rates;
+    ``step_optimizer``: has the optimizer apply the gradient, and notes how long that takes.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class Server:
         timeout: float,
         evicts: bool,
         before_update,
+        step_optimizer,
     ):
         self.comm, self.driver, self.make_strategy, self.optimizer = comm, driver, strategy, optimizer
         self.compensation, self.timeout, self.evicts, self.before_update = compensation, timeout, evicts, before_update
+        self.step_optimizer = step_optimizer
         self.n = workers
         is_worker = comm.rank < self.n
         self.replica = with_optimizer(trained, optimizer) if is_worker else trained
@@ -199,7 +202,7 @@ class Server:
             if worker in compensated:
                 g = g + self.compensation * g * g * (self.w - self.answers[worker].tensor)
             self.gradient.add_(g, alpha=weight / self.n)
-        self.optimizer.step()
+        self.step_optimizer()
         self.applied += len(weights)
 
 

@@ -235,21 +235,21 @@ class Trainer:
                 self.control.stop(f"non-finite loss ({loss}) on rank {self.comm.rank} at step {step}")
             for number, value in losses.items():
                 self.losses.setdefault(number, []).append(value)
-        updating = algorithm.update_seconds
         yield from self.communicate(algorithm.step)
-        updating = algorithm.update_seconds - updating
-        measured.compute_seconds += updating
-        measured.communicate_seconds -= updating
         self.on_step(loss)
 
     def communicate(self, hook):
-        """Schedule: one of the algorithm's hooks, timed; waiting is what the driver says it waited."""
-        clock, measured = self.driver.clock, self.measured
-        begin, waited = clock(), self.driver.wait_seconds
+        """Schedule: one of the algorithm's hooks, timed. Waiting is what the driver says it waited; updates, those that
+        this rank's server makes in the meantime as well, are computing."""
+        clock, measured, algorithm = self.driver.clock, self.measured, self.algorithm
+        begin, waited, updated = clock(), self.driver.wait_seconds, algorithm.update_seconds
         yield from hook() or ()
         waited = self.driver.wait_seconds - waited
+        busy = max(clock() - begin - waited, 0.0)  # rounding, in simulated time
+        updated = min(algorithm.update_seconds - updated, busy)  # what a thread has updated took none of this time
         measured.wait_seconds += waited
-        measured.communicate_seconds += max(clock() - begin - waited, 0.0)  # rounding, in simulated time
+        measured.compute_seconds += updated
+        measured.communicate_seconds += busy - updated
 
     def gradient(self) -> dict[int, float]:
         """The mean loss of the next batch, by number of the block. The gradient is left in the replica, or block by

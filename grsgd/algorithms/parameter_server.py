@@ -115,6 +115,7 @@ class ParameterServer(Algorithm, name="parameter_server"):
                 self.driver.timeout if options.worker_timeout is None else options.worker_timeout,
                 options.on_lost_worker == "evict",
                 lambda: self.before_update(),
+                self.update,
             )
             self.lock, self.staleness = self.server.lock, self.server.staleness
         self.answer = self.x.like() if self.trains else None

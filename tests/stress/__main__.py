@@ -246,7 +246,7 @@ def run_once(world, content: dict, stop: Stop | None):
     if early:
         driver.close()
         return driver, trainer, for_control
-    background = [str(handle) for handle in driver._handles if not handle.Test()]
+    background = [str(handle) for handle in driver.background if not handle.Test()]
     background = [name for name in background if "schedule watch" not in name]  # a server's clock: it does nothing more
     driver.close()
     assert not background, f"left in the background: {background}"

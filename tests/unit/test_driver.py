@@ -6,6 +6,7 @@ import time
 import pytest
 
 from grsgd.comm import driver as module
+from grsgd.comm import engine
 from grsgd.comm.driver import Driver, WaitTimeout, available_cores
 from grsgd.comm.pollables import Compute, Delay, Signal
 
@@ -40,7 +41,9 @@ def driver(request):
 
 @pytest.fixture
 def inline():
-    return Driver(progress="inline", timeout=20.0)
+    driver = Driver(progress="inline", timeout=20.0)
+    yield driver
+    driver.close()
 
 
 def waits_for(*pollables, value=None):
@@ -239,10 +242,42 @@ def test_background_exception_at_once(driver):
 def test_a_failure_stops_no_other_schedule(driver):
     broken = driver.start(waits_for(Countdown(), Broken()))
     sound = driver.start(waits_for(Delay(0.01), value="sound"))
-    driver.run(waits_for(sound))
-    assert sound.value == "sound"
     with pytest.raises(OSError):
         driver.run(waits_for(broken))
+    driver.run(waits_for(sound))
+    assert sound.value == "sound"
+
+
+def test_a_failure_that_nobody_waits_for_is_raised_at_the_next_poll(driver):
+    """Once: at the beginning of the next step, in one that never waits."""
+    broken = driver.start(waits_for(Countdown(3), Broken()))
+    with pytest.raises(OSError, match="the network is down"):
+        while True:
+            driver.poll()
+    assert broken.ended
+    driver.poll()
+
+
+def test_a_failure_that_nobody_waits_for_breaks_off_any_wait(driver):
+    """Of another driver of the process, too: the other ranks may never answer that one either."""
+    other = Driver(progress=driver.progress)
+    other.start(waits_for(Countdown(3), Broken()))
+    with pytest.raises(OSError, match="the network is down"):
+        driver.run(waits_for(Signal("never")))
+    other.close()
+
+
+def test_a_failure_that_somebody_has_seen_is_not_raised_again(driver):
+    handle = driver.start(waits_for(Countdown(), Broken()))
+
+    def cautious():
+        try:
+            yield handle
+        except OSError:
+            return "seen"
+
+    assert driver.run(cautious()) == "seen"
+    driver.poll()
 
 
 def test_handle_says_what_it_waits_for(driver):
@@ -273,13 +308,67 @@ def test_a_thread_moves_messages_whatever_the_trainer_does():
         driver.close()
 
 
-def test_inline_moves_only_when_asked(inline):
+def test_inline_the_trainer_moves_schedules_when_it_polls():
+    driver = Driver(progress="inline", thread_allowed=False)
     signal = Signal("go")
-    handle = inline.start(waits_for(signal, value=1))
+    handle = driver.start(waits_for(signal, value=1))
     signal.set()
     assert handle.value is None
-    inline.poll()
+    driver.poll()
     assert handle.value == 1
+    driver.close()
+
+
+def test_a_thread_stands_in_for_a_trainer_that_does_not_poll(inline):
+    """As in a long forward pass, or in a blocking call of the user's."""
+    threads = []
+
+    class Noted(Countdown):
+        def Test(self):
+            threads.append(threading.current_thread().name)
+            return super().Test()
+
+    handle = inline.start(waits_for(Noted(20), value=1))
+    wait_until(lambda: handle.value == 1)
+    assert set(threads[1:]) == {"grsgd-progress"}
+    inline.close()
+
+
+def test_the_thread_sleeps_while_the_trainer_polls(inline, monkeypatch):
+    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 10.0)
+    threads = set()
+
+    class Noted:
+        def Test(self):
+            threads.add(threading.current_thread().name)
+
+    inline.start(waits_for(Noted()))
+    inline.poll()
+    time.sleep(0.05)
+    inline.poll()
+    assert threads == {threading.main_thread().name}
+    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.0)
+    inline.close()
+
+
+def test_a_wait_in_one_driver_moves_the_schedules_of_all(driver):
+    signal = Signal("set by the other driver's background")
+
+    def sets():
+        yield Countdown(5)
+        signal.set()
+
+    other = Driver(progress=driver.progress)
+    other.start(sets())
+    driver.run(waits_for(signal))
+    other.close()
+
+
+def test_where_mpi_allows_one_thread_there_is_no_other():
+    driver = Driver(progress="inline", thread_allowed=False)
+    driver.start(waits_for(Signal("never")))
+    assert not any(thread.name == "grsgd-progress" for thread in threading.enumerate())
+    driver.close()
 
 
 def test_inline_run_lets_the_background_go_on(inline):
@@ -350,8 +439,8 @@ def test_available_cores():
 def test_close_ends_the_thread():
     driver = Driver(progress="thread")
     driver.start(waits_for(Signal("never")))
-    thread = driver._thread
-    assert thread.is_alive() and thread.daemon
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "grsgd-progress")
+    assert thread.daemon
     driver.close()
     assert not thread.is_alive()
 
@@ -373,10 +462,10 @@ def test_close_while_a_schedule_ends(monkeypatch):
     assert tested.wait(10)
     closing = threading.Thread(target=driver.close)
     closing.start()
-    wait_until(lambda: not driver._handles)
+    wait_until(lambda: not driver.background)
     closed.set()
     closing.join(10)
-    assert not driver._thread.is_alive()
+    assert not any(thread.name == "grsgd-progress" for thread in threading.enumerate())
     assert failures == []
 
 
@@ -490,6 +579,34 @@ def test_wait_seconds(driver):
     before = driver.wait_seconds
     driver.run(waits_for(Delay(0.05)))
     assert driver.wait_seconds > before + 0.03
+
+
+class Late:
+    """True from the moment on at which somebody calls it for the given number of seconds, all of them one wait."""
+
+    def __init__(self, seconds):
+        self.due = time.perf_counter() + seconds
+
+    def Test(self):
+        return time.perf_counter() >= self.due
+
+
+def test_the_whole_of_a_wait_counts(driver, monkeypatch):
+    """The last pause between two looks as well, however long that is."""
+    monkeypatch.setattr(module, "back_off", lambda waited: time.sleep(0.02))
+    driver.run(waits_for(Late(0.001)))
+    assert driver.wait_seconds >= 0.02
+
+
+def test_what_the_background_does_in_a_wait_is_no_waiting(inline):
+    def works():
+        yield Countdown(2)
+        time.sleep(0.1)
+
+    inline.start(works())
+    begin = time.perf_counter()
+    inline.run(waits_for(Late(0.15)))
+    assert inline.wait_seconds < time.perf_counter() - begin - 0.09
 
 
 def test_background_waits_are_nobodys(inline):

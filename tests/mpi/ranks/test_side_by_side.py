@@ -1,0 +1,66 @@
+"""Own training loops that block elsewhere, or run two algorithms: messages move whatever else a rank does."""
+
+import itertools
+
+import pytest
+import torch
+
+from grsgd import distribute
+from grsgd.algorithms import ALGORITHMS
+
+NAMES = sorted(name for name, cls in ALGORITHMS.items() if cls.for_any_loop)
+OPTIONS = {"gossip": {"period": 1}, "easgd": {"period": 2}, "adpsgd": {"graph": "full"}, "local_sgd": {"H": 2}}
+"""So that a rank needs the others in nearly every step."""
+PAIRS = list(itertools.combinations_with_replacement(NAMES, 2))
+TIMEOUT = 30.0
+
+
+def learner(world, name, progress, seed=0):
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(6, 3).double()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    options = OPTIONS.get(name, {})
+    return model, distribute(model, sgd, name, world, timeout=TIMEOUT, progress=progress, **options)
+
+
+def take_step(model, optimizer, step):
+    noise = torch.Generator().manual_seed(step)
+    optimizer.zero_grad()
+    model(torch.randn(4, 6, generator=noise, dtype=torch.float64)).square().mean().backward()
+    optimizer.step()
+
+
+def equal_on_all_ranks(world, model):
+    models = world.allgather([p.detach().numpy().tobytes() for p in model.parameters()])
+    return all(one == models[0] for one in models)
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("progress", ["inline", "thread"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_barrier_between_epochs(world, name, progress):
+    """Where the algorithm lets ranks run ahead, they take different numbers of steps: who is in the barrier must go on
+    answering the others."""
+    model, optimizer = learner(world, name, progress)
+    uneven = 0 if optimizer.algorithm.synchronous else 7 * world.rank
+    for epoch in range(3):
+        for step in range(5 + uneven):
+            take_step(model, optimizer, step)
+        world.Barrier()
+        assert world.allreduce(epoch) == epoch * world.size
+    optimizer.finish()
+    assert equal_on_all_ranks(world, model)
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("first, second", PAIRS)
+def test_two_algorithms_in_one_script(world, first, second):
+    """Each in turn, after the first step in another order on every other rank where none is bound to the others'."""
+    learners = [learner(world, first, "inline"), learner(world, second, "inline")]
+    free = not any(optimizer.algorithm.synchronous for _, optimizer in learners)
+    for step in range(8):
+        for model, optimizer in reversed(learners) if free and step and world.rank % 2 else learners:
+            take_step(model, optimizer, step)
+    for model, optimizer in learners:
+        optimizer.finish()
+        assert equal_on_all_ranks(world, model)
