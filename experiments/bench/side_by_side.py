@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
@@ -85,24 +85,33 @@ def start_gloo(mpi) -> bool:
 
 
 def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
-    """Seconds of each contender in each round: one call each in turn, a barrier before, the slowest rank counts.
+    """Seconds of each contender in each round: one call each in turn, a barrier before, the slowest rank counts."""
+    seconds = {name: [] for name in contenders}
+    for name in turns(contenders, rounds):
+        mpi.Barrier()
+        begin = perf_counter()
+        contenders[name]()
+        seconds[name].append(perf_counter() - begin)
+    return slowest(mpi, seconds)
 
-    Each round has a random order, the same on all ranks, so that nobody always follows the same one.
-    """
-    calls = list(contenders.values())
-    seconds = np.zeros((len(calls), rounds))
-    order = np.random.default_rng(0)
-    for turn in range(rounds):
-        for row in order.permutation(len(calls)):
-            mpi.Barrier()
-            begin = perf_counter()
-            calls[row]()
-            seconds[row, turn] = perf_counter() - begin
-    slowest = np.zeros_like(seconds)
+
+def turns(contenders: Iterable[str], rounds: int) -> Iterator[str]:
+    """Whose turn it is: in each round each contender's once, in a random order, the same on all ranks, so that nobody
+    always follows the same one."""
+    names, order = list(contenders), np.random.default_rng(0)
+    for _ in range(rounds):
+        for index in order.permutation(len(names)):
+            yield names[index]
+
+
+def slowest(mpi, seconds: dict[str, list[float]]) -> dict[str, np.ndarray]:
+    """The same of the slowest rank, number for number."""
     from mpi4py import MPI
 
-    mpi.Allreduce(seconds, slowest, MPI.MAX)
-    return dict(zip(contenders, slowest, strict=True))
+    mine = np.array(list(seconds.values()))
+    most = np.zeros_like(mine)
+    mpi.Allreduce(mine, most, MPI.MAX)
+    return dict(zip(seconds, most, strict=True))
 
 
 def spread(values, form: str = ".2f") -> str:

@@ -20,7 +20,7 @@ SPIN_SECONDS, BACKGROUND_SPIN_SECONDS = 1e-3, 2e-4
 """How long a rank that waits polls without sleeping. A thread beside a trainer should not: where a process has a share
 of a core, what the thread uses is taken from the gradient."""
 SLEEP_SECONDS = 1e-3
-"""The longest sleep between two polls."""
+"""The longest sleep between two polls of a rank that waits, and the shortest of a thread that stands in."""
 
 
 class Handle:
@@ -228,7 +228,7 @@ class Engine:
             elif self._by_thread:
                 back_off(now - moved_at, BACKGROUND_SPIN_SECONDS)
             else:  # beside a long computation, perhaps on its core
-                time.sleep(SLEEP_SECONDS)
+                time.sleep(min(SLEEP_SECONDS + (now - max(moved_at, self._polled)) / 16, PATIENCE_SECONDS))
 
 
 ENGINE = Engine()

@@ -1,0 +1,71 @@
+"""What it costs that a thread stands ready to move messages for a trainer that does not: nothing is the aim.
+
+The same training steps with and without that thread, where the trainer moves messages itself (``progress = "inline"``)
+and polls often enough, so that the thread has nothing to do.
+"""
+
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+import grsgd
+from experiments.bench.side_by_side import progress, report, slowest, spread, start, turns
+from experiments.bench.training import MODELS, make_batches, mlp, sgd
+
+ALGORITHMS = ("dpsgd", "grsgd", "gossip", "lasgd")
+STEPS, ROUNDS = {"0.8 MiB": 150, "22 MiB": 15}, 15
+
+
+def main():
+    mpi, quick = start()
+    rows = []
+    for size, widths in MODELS.items():
+        batches = make_batches(mpi.rank)
+        for algorithm in ALGORITHMS:
+            progress(mpi, f"stand-in: {size}, {algorithm}")
+            seconds = {True: [], False: []}
+            for with_thread in turns(seconds, 1 if quick else ROUNDS):
+                taken = steps_seconds(mpi, algorithm, mlp(widths), with_thread, batches, STEPS[size])
+                seconds[with_thread].append(taken)
+            seconds = slowest(mpi, seconds)
+            ratios = seconds[True] / seconds[False]
+            rows.append([size, algorithm, spread(STEPS[size] / seconds[True], ".1f"), interval(ratios)])
+    headers = ["model", "algorithm", "steps/s", "time with the thread / without"]
+    report(mpi, f"A thread that stands by, on {mpi.size} ranks, median (95 % interval of the median)", headers, rows)
+
+
+def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps: int) -> float:
+    """Seconds of ``steps`` steps of a training of its own."""
+    optimizer = grsgd.distribute(model, sgd(model.parameters()), algorithm, mpi, progress="inline")
+    optimizer.driver.thread_allowed = with_thread
+
+    def take_steps(count):
+        for step in range(count):
+            x, y = batches[step % len(batches)]
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    take_steps(5)
+    # Not a blocking barrier: without the thread, a rank in it would not answer one that still takes its steps.
+    optimizer.driver.run(all_here for all_here in [mpi.Ibarrier()])
+    begin = perf_counter()
+    take_steps(steps)
+    taken = perf_counter() - begin
+    optimizer.finish()
+    return taken
+
+
+def interval(ratios: np.ndarray) -> str:
+    """The median of paired ratios and its bootstrap interval."""
+    random = np.random.default_rng(0)
+    medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return f"{np.median(ratios):.3f} ({low:.3f}-{high:.3f})"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
