@@ -159,7 +159,7 @@ def _samples_per_second(run: Run) -> float:
     return float(run.curve["samples"][-1] / time[-1]) if time.size and time[-1] > 0 else math.nan
 
 
-def _waiting_share(run: Run) -> float:
+def waiting_share(run: Run) -> float:
     split = time_split(run)
     return split["wait"] / total if (total := sum(split.values())) else math.nan
 
@@ -273,7 +273,7 @@ def _measures(runs: list[Run]) -> list[Measure]:
         Measure("sent", _sent, human_bytes),
         *once,
         Measure("wait [s]", lambda run: time_split(run)["wait"], _number),
-        Measure("wait [%]", _waiting_share, _share),
+        Measure("wait [%]", waiting_share, _share),
         Measure("consensus", _final_consensus, _significant),
     ]
 

@@ -6,12 +6,14 @@
 In each of three rounds `grsgd calibrate` measures computing, latency and bandwidth on the testbed; then every algorithm
 trains there and is simulated with these figures. Medians are compared, because the speed of a machine drifts. Time per
 step is that of `experiments.scaling`: n / (steps per second of all ranks). Ends with exit code 1 if a simulated one is
-off by more than 15 %. All-reduces by MPI itself cannot be simulated, and are left out.
+off by more than 15 %. Beside it stands the share of the time that ranks wait, measured and simulated. All-reduces by MPI
+itself cannot be simulated, and are left out.
 """
 
 import argparse
 import statistics
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +25,7 @@ from experiments.cache import Unfinished
 from experiments.testbed.hosts import Testbed, TestbedError, fair_part
 from grsgd import config
 from grsgd.algorithms import ALGORITHMS
-from grsgd.report import seconds_per_step
+from grsgd.report import seconds_per_step, waiting_share
 from grsgd.results import load_run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
@@ -59,15 +61,29 @@ class Cell(NamedTuple):
         return [f'algorithm.name="{self.algorithm}"'] + ([f"algorithm.{self.option}"] if self.option else [])
 
 
-def simulated(cell: Cell, ranks: int, topology: Path, out: Path) -> float:
-    """Seconds per step of the cell in simulated time."""
+class Times(NamedTuple):
+    """What a run says of its steps."""
+
+    step: float
+    """Seconds per step."""
+    waiting: float
+    """Share of the time in which ranks wait for others."""
+
+    @classmethod
+    def of(cls, file: str | Path) -> "Times":
+        run = load_run(file)
+        return cls(seconds_per_step(run), waiting_share(run))
+
+
+def simulated(cell: Cell, ranks: int, topology: Path, out: Path) -> Times:
+    """The cell in simulated time."""
     timing_only = "adaptive=true" not in cell.option  # which decides by the values of the model
     simulate(config.load(BASE, cell.overrides()), ranks, network(None, str(topology)), out, timing_only=timing_only)
-    return seconds_per_step(load_run(out))
+    return Times.of(out)
 
 
-def one_round(testbed: Testbed, cells: list[Cell], folder: Path, bar: tqdm) -> dict[Cell, tuple[float, float]]:
-    """Calibrate, then measure and simulate every cell: seconds per step of both. Raises Unfinished."""
+def one_round(testbed: Testbed, cells: list[Cell], folder: Path, bar: tqdm) -> dict[Cell, tuple[Times, Times]]:
+    """Calibrate, then measure and simulate every cell. Raises Unfinished."""
     topology = folder / "network.toml"
     place = Place(testbed.mpiexec, testbed.unlimited)
     list(make(place, testbed.count, [Calibration(str(BASE), [], str(topology), steps=100)], TIMEOUT))
@@ -75,12 +91,13 @@ def one_round(testbed: Testbed, cells: list[Cell], folder: Path, bar: tqdm) -> d
     for _ in make(place, testbed.count, runs, TIMEOUT):
         bar.update()
     return {
-        cell: (
-            seconds_per_step(load_run(run.out)),
-            simulated(cell, testbed.count, topology, folder / f"{cell.name}-simulated.h5"),
-        )
+        cell: (Times.of(run.out), simulated(cell, testbed.count, topology, folder / f"{cell.name}-simulated.h5"))
         for cell, run in zip(cells, runs, strict=True)
     }
+
+
+def medians(times: Iterable[Times]) -> Times:
+    return Times(*(statistics.median(values) for values in zip(*times, strict=True)))
 
 
 def main() -> int:
@@ -114,12 +131,14 @@ def main() -> int:
         return 1
     rows, off = [], 0
     for cell in cells:
-        measured, guessed = (statistics.median(times) for times in zip(*(one[cell] for one in rounds), strict=True))
+        both = [medians(times) for times in zip(*(one[cell] for one in rounds), strict=True)]
+        measured, guessed = (times.step for times in both)
         error = guessed / measured - 1
         off += abs(error) > TOLERANCE
-        times = (f"{1e3 * seconds:.1f}" for seconds in (measured, guessed))
-        rows.append((cell.algorithm, cell.option.replace('"', ""), *times, f"{error:+.1%}"))
-    headers = ["algorithm", "options", "measured [ms a step]", "simulated [ms a step]", "error"]
+        steps, waits = (f"{1e3 * times.step:.1f}" for times in both), (f"{times.waiting:.0%}" for times in both)
+        rows.append((cell.algorithm, cell.option.replace('"', ""), *steps, f"{error:+.1%}", *waits))
+    headers = ["algorithm", "options", "measured [ms a step]", "simulated [ms a step]", "error", "measured wait"]
+    headers.append("simulated wait")
     print(tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True))
     close = f"{len(rows) - off} of {len(rows)} simulated times are within {TOLERANCE:.0%}"
     print(f"\n{testbed}, {cpu:g} cores each; medians of {options.rounds} rounds: {close}.")
