@@ -6,8 +6,8 @@
 In each of three rounds `grsgd calibrate` measures computing, latency and bandwidth on the testbed; then every algorithm
 trains there and is simulated with these figures. Medians are compared, because the speed of a machine drifts. Time per
 step is that of `experiments.scaling`: n / (steps per second of all ranks). Ends with exit code 1 if a simulated one is
-off by more than 15 %. Beside it stands the share of the time that ranks wait, measured and simulated. All-reduces by MPI
-itself cannot be simulated, and are left out.
+off by more than 15 %. Beside it stands the share of the time that ranks wait, measured and simulated. All-reduces by
+MPI itself cannot be simulated, and are left out.
 """
 
 import argparse
@@ -137,8 +137,8 @@ def main() -> int:
         off += abs(error) > TOLERANCE
         steps, waits = (f"{1e3 * times.step:.1f}" for times in both), (f"{times.waiting:.0%}" for times in both)
         rows.append((cell.algorithm, cell.option.replace('"', ""), *steps, f"{error:+.1%}", *waits))
-    headers = ["algorithm", "options", "measured [ms a step]", "simulated [ms a step]", "error", "measured wait"]
-    headers.append("simulated wait")
+    headers = ["algorithm", "options", "measured [ms a step]", "simulated [ms a step]", "error"]
+    headers += ["wait, measured", "wait, simulated"]
     print(tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True))
     close = f"{len(rows) - off} of {len(rows)} simulated times are within {TOLERANCE:.0%}"
     print(f"\n{testbed}, {cpu:g} cores each; medians of {options.rounds} rounds: {close}.")
