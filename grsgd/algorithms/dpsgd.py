@@ -16,7 +16,7 @@ class DPSGD(Algorithm, name="dpsgd"):
     """Every step mixes the model with the neighbours' and applies the own gradient::
 
         send x to the neighbours, receive theirs        # meanwhile:
-        g = grad(x)                                     # at the model before mixing
+        g = grad(x)                                     # at the model before mixing, and so is weight decay
         x = sum_j W[i, j] x_j - eta g
 
     Sends M to each neighbour a step, 2M on a ring. Waits for the slower neighbour, so one straggler slows the whole
@@ -50,6 +50,12 @@ class DPSGD(Algorithm, name="dpsgd"):
 
     def step(self):
         yield self.exchange
-        mix(self.x.tensor, self.own_weight, self.weighted)
-        self.staleness[0] += len(self.weighted)
+        if not self.weighted:
+            self.update()
+            return
+        # What mixing changes, of x before the update, in place of a model that has been received.
+        (weight, change), *others = self.weighted
+        mix(change, weight, [*others, (self.own_weight - 1, self.x.tensor)])
         self.update()
+        self.x.tensor.add_(change)
+        self.staleness[0] += len(self.weighted)

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+import torch
 from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options
@@ -15,7 +16,7 @@ class SGPOptions(Options):
 class SGP(Algorithm, name="sgp"):
     """Push-sum gossip along a directed exponential graph: in step k rank i sends to rank i + 2^(k mod log2 n)::
 
-        x = x - eta grad(z)
+        x = x - eta grad(z)                                     # weight decay is at z, too
         send (x/2, w/2) to this step's out-neighbour
         x = x/2 + the x received;  w = w/2 + the w received     # of this step's in-neighbour, or of step k - tau
         z = x / w
@@ -44,8 +45,7 @@ class SGP(Algorithm, name="sgp"):
         if n == 1:
             self.update()
             return
-        x.mul_(self.w)
-        self.update()
+        self.update_numerator()
         hop = self.hops[self.k % len(self.hops)]
         self.k += 1
         x.mul_(0.5)
@@ -57,6 +57,18 @@ class SGP(Algorithm, name="sgp"):
         x.div_(self.w)
         while len(self.sending) > self.options.tau + 1:
             yield from self.sent()
+
+    def update_numerator(self):
+        """The optimizer's step at z, which the model holds; what it adds to z, it adds to x = w z, which the model holds
+        from then on."""
+        if self.w == 1:
+            self.update()
+            return
+        rest = self.blank()
+        torch.mul(self.x.tensor, self.w - 1, out=rest.x.tensor)
+        self.update()
+        self.x.tensor.add_(rest.x.tensor)
+        self.spare.append(rest)
 
     def push(self, neighbour: int):
         letter = self.blank()

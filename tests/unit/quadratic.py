@@ -13,7 +13,7 @@ from grsgd.simulate.driver import Driver
 
 SIZE, STEPS = 7, 20
 M = 8 * SIZE
-RATE, MOMENTUM = 0.05, 0.9
+RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 START = np.linspace(-1, 1, SIZE)
 
 
@@ -57,7 +57,7 @@ class Job:
         self.algorithms = []
         for comm, aside, driver in zip(self.ranks.comms, asides, self.ranks.drivers, strict=True):
             model = Model(statistics)
-            optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
             replica = Replica(model, flat_gradients=cls.sends_gradients)
             algorithm = cls(cls.Options(**options), replica, optimizer, comm, aside, driver, 7)
             self.algorithms.append(algorithm)
@@ -137,7 +137,7 @@ class Reference:
         self.G[rank] = gradient(rank, self.X[rank], step)
 
     def update(self, rank):
-        self.V[rank] = MOMENTUM * self.V[rank] + self.G[rank]
+        self.V[rank] = MOMENTUM * self.V[rank] + self.G[rank] + WEIGHT_DECAY * self.X[rank]
         self.X[rank] -= self.rate * self.V[rank]
         self.learnt[rank] -= self.rate * self.V[rank]
 

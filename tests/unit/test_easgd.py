@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from simulated import seeded
-from test_gossip import MOMENTUM, RATE, SIZE, STEPS, Job, Quadratic, in_order_of_time, initial, target
+from test_gossip import (
+    MOMENTUM,
+    RATE,
+    SIZE,
+    STEPS,
+    WEIGHT_DECAY,
+    Job,
+    Quadratic,
+    in_order_of_time,
+    initial,
+    target,
+)
 
 from grsgd.algorithms.easgd import EASGDOptions
 from grsgd.simulate.compute import ComputeTime
@@ -26,7 +37,7 @@ def test_server_against_a_dense_reference(n, period, alpha):
     job = Job("easgd", n, ComputeTime(1.0, slowdown=slowdown), period=period, alpha=alpha).train()
     X, V, c = initial(n), np.zeros((n, SIZE)), initial(1)[0]
     for i, step in in_order_of_time(slowdown):
-        V[i] = MOMENTUM * V[i] + X[i] - target(i, step)
+        V[i] = MOMENTUM * V[i] + X[i] - target(i, step) + WEIGHT_DECAY * X[i]
         X[i] -= RATE * V[i]
         if (step + 1) % period == 0:
             d = (0.9 / n if alpha is None else alpha) * (X[i] - c)
@@ -46,7 +57,7 @@ def test_allreduce_against_a_dense_reference(n, period, final):
     assert all(rank.synchronous for rank in job.ranks) and not type(job.ranks[0]).synchronous
     X, V, c = initial(n), np.zeros((n, SIZE)), initial(1)[0]
     for step in range(STEPS):
-        V = MOMENTUM * V + X - np.array([target(i, step) for i in range(n)])
+        V = MOMENTUM * V + X - np.array([target(i, step) for i in range(n)]) + WEIGHT_DECAY * X
         X = X - RATE * V
         if (step + 1) % period == 0:
             D = 0.9 / n * (X - c)
@@ -146,7 +157,7 @@ def test_a_slow_server_rank_still_serves():
 def test_one_rank_is_plain_sgd(options):
     job = Job("easgd", 1, **options).train().average()
     model = Quadratic(0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     for step in range(STEPS):
         optimizer.zero_grad()
         model(step).backward()

@@ -14,7 +14,7 @@ from grsgd.simulate.compute import ComputeTime
 from grsgd.simulate.driver import Driver
 
 SIZE, STEPS = 12, 20
-RATE, MOMENTUM = 0.05, 0.9
+RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 
 
 class Quadratic(torch.nn.Module):
@@ -50,7 +50,7 @@ class Job:
         ):
             model = Quadratic(comm.rank)
             replica = Replica(model, flat_gradients=False)
-            optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=WEIGHT_DECAY)
             self.ranks.append(cls(cls.Options(**options), replica, optimizer, comm, aside, driver, 7))
         self.M = self.ranks[0].replica.nbytes
         self.trajectories = [[] for _ in self.ranks]
@@ -158,7 +158,7 @@ class Recorder:
             if what == "gradient":
                 G[i] = X[i] - target(i, detail)
             elif what == "update":
-                V[i] = MOMENTUM * V[i] + G[i]
+                V[i] = MOMENTUM * V[i] + G[i] + WEIGHT_DECAY * X[i]
                 X[i] -= RATE * V[i]
             elif what == "answer":
                 answered[i] = X[i]
@@ -193,7 +193,7 @@ def test_one_exchange_at_a_time_is_a_mixing_matrix(mode, n, period):
     pending = [X[i].copy() for i in range(n)]
     coins = [np.random.default_rng((7, i)) for i in range(n)]
     for i, step in in_order_of_time(slowdown):
-        V[i] = MOMENTUM * V[i] + pending[i] - target(i, step)
+        V[i] = MOMENTUM * V[i] + pending[i] - target(i, step) + WEIGHT_DECAY * X[i]
         X[i] -= RATE * V[i]
         if (step + 1) % period == 0:
             others = [j for j in range(n) if j != i]
@@ -367,7 +367,7 @@ def test_staleness_is_in_steps_of_the_receiver():
 def test_one_rank_is_plain_sgd(mode, adaptive):
     job = Job("gossip", 1, mode=mode, adaptive=adaptive).train().average()
     model = Quadratic(0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     for step in range(STEPS):
         optimizer.zero_grad()
         model(step).backward()
@@ -385,7 +385,7 @@ def test_traffic_is_paid_for_in_disagreement():
         job = Job("gossip", 8, schedule=lambda step: 0.99**step, **options).train(steps)
         sent.append(job.sent())
         spread.append(job.spread())
-        distance.append(np.linalg.norm(job.models().mean(0) - 3))
+        distance.append(np.linalg.norm(job.models().mean(0) - 3 / (1 + WEIGHT_DECAY)))
     assert sent[0] == 2 * job.M * 8 * steps
     assert sent == sorted(sent, reverse=True) and sent[-1] < 0.6 * sent[0]
     assert spread == sorted(spread) and spread[-1] > 2 * spread[0]

@@ -12,7 +12,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.replica import Replica
 
 SIZE, STEPS = 12, 20
-RATE, MOMENTUM = 0.05, 0.9
+RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 FOR_ANY_LOOP = sorted(name for name, cls in ALGORITHMS.items() if cls.for_any_loop)
 
 
@@ -46,7 +46,7 @@ def start(world, driver, name, rate=RATE, **options):
     cls = ALGORITHMS[name]
     model = Quadratic(world.rank)
     replica = Replica(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     comms = Communicator(world.Dup()), Communicator(world.Dup())
     algorithm = cls(cls.Options(**options), replica, optimizer, *comms, driver, 7)
     algorithm.start()
@@ -81,7 +81,7 @@ def test_ring_allreduce(world, driver, variant):
     X, velocity = initial(world.size), 0
     for step in range(STEPS):
         take_step(algorithm, step)
-        velocity = MOMENTUM * velocity + gradients(X, step).mean(0)
+        velocity = MOMENTUM * velocity + (gradients(X, step) + WEIGHT_DECAY * X).mean(0)
         X = X - RATE * velocity
         rows = models(world, algorithm)
         assert (rows == rows[0]).all(), "replicas must stay bit-identical"
@@ -102,7 +102,7 @@ def test_dpsgd(world, driver, graph):
     X, velocity = initial(n), 0
     for step in range(STEPS):
         take_step(algorithm, step)
-        velocity = MOMENTUM * velocity + gradients(X, step)
+        velocity = MOMENTUM * velocity + gradients(X, step) + WEIGHT_DECAY * X
         X = W @ X - RATE * velocity
         assert np.abs(models(world, algorithm) - X).max() < 1e-12
     degree = len(topology.build(graph, n).receivers(world.rank))
@@ -138,7 +138,7 @@ def test_grsgd_in_lockstep(world, driver):
     X, velocity = initial(n), 0
     for step in range(STEPS):
         take_step(algorithm, step, world.Barrier)  # nobody's letter of this step comes before the merge of the last
-        velocity = MOMENTUM * velocity + gradients(X, step)
+        velocity = MOMENTUM * velocity + gradients(X, step) + WEIGHT_DECAY * X
         X = X - RATE * velocity
         assert np.abs(models(world, algorithm) - X).max() < 1e-12
         lockstep(algorithm, world)
@@ -180,7 +180,7 @@ def test_grsgd_without_gradient_keeps_the_weighted_mean(world, driver, policy, H
 def test_one_rank_is_plain_sgd(world, driver, name):
     algorithm = start(world, driver, name)
     model = Quadratic(0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     for step in range(STEPS):
         take_step(algorithm, step)
         optimizer.zero_grad()
@@ -198,7 +198,8 @@ def test_reaches_the_optimum_of_a_quadratic(world, driver, name):
     algorithm = start(world, driver, name, rate=0.01, **room)
     A = np.array([matrix(i) for i in range(world.size)])
     b = np.array([np.mean([target(i, step) for step in range(5)], 0) for i in range(world.size)])
-    optimum = np.linalg.solve(np.einsum("nki,nkj->ij", A, A), np.einsum("nki,nk->i", A, b))
+    decay = world.size * WEIGHT_DECAY * np.eye(SIZE)
+    optimum = np.linalg.solve(np.einsum("nki,nkj->ij", A, A) + decay, np.einsum("nki,nk->i", A, b))
     for step in itertools.islice(itertools.cycle(range(5)), 400):
         take_step(algorithm, step)
         # Equal speeds: the ranks' losses differ, so a fast rank would pull the mean to its own; and so would one

@@ -5,7 +5,19 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
-from test_algorithms import MOMENTUM, RATE, SIZE, STEPS, finish, gradients, initial, models, start, take_step
+from test_algorithms import (
+    MOMENTUM,
+    RATE,
+    SIZE,
+    STEPS,
+    WEIGHT_DECAY,
+    finish,
+    gradients,
+    initial,
+    models,
+    start,
+    take_step,
+)
 
 pytestmark = pytest.mark.ranks(2, 3, 4, 5)
 
@@ -55,7 +67,7 @@ def test_local_sgd(world, driver, options):
     previous = X[0]
     for step in range(STEPS):
         take_step(algorithm, step, lambda: time.sleep(SLOW_SECONDS * (world.rank == 0)))
-        velocity = MOMENTUM * velocity + gradients(X, step)
+        velocity = MOMENTUM * velocity + gradients(X, step) + WEIGHT_DECAY * X
         X = X - RATE * velocity
         if (step + 1) % H == 0 or step < options.get("post_local", 0):
             u = beta * u + (previous - X.mean(0)) / RATE
@@ -78,7 +90,7 @@ def test_sgp(world, driver):
     X, velocity = initial(n), 0
     for step in range(STEPS):
         take_step(algorithm, step, lambda: time.sleep(SLOW_SECONDS * (world.rank == 0)))
-        velocity = MOMENTUM * velocity + gradients(X, step)
+        velocity = MOMENTUM * velocity + gradients(X, step) + WEIGHT_DECAY * X
         hop = 2 ** (step % (n - 1).bit_length())
         X = (np.eye(n) + np.roll(np.eye(n), hop, 0)) / 2 @ (X - RATE * velocity)
         assert np.abs(models(world, algorithm) - X).max() < 1e-12
@@ -213,7 +225,7 @@ def test_lasgd_warmup(world, driver):
     X, velocity = initial(world.size), 0
     for step in range(STEPS):
         take_step(algorithm, step, lambda: time.sleep(SLOW_SECONDS * (world.rank == 0)))
-        velocity = MOMENTUM * velocity + gradients(X, step)
+        velocity = MOMENTUM * velocity + gradients(X, step) + WEIGHT_DECAY * X
         X = X - RATE * velocity
         X[:] = X.mean(0)
         assert np.abs(models(world, algorithm) - X).max() < 1e-12

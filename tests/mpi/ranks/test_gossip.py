@@ -4,7 +4,19 @@ import time
 
 import numpy as np
 import pytest
-from test_algorithms import MOMENTUM, RATE, SIZE, STEPS, finish, gradients, initial, models, start, take_step
+from test_algorithms import (
+    MOMENTUM,
+    RATE,
+    SIZE,
+    STEPS,
+    WEIGHT_DECAY,
+    finish,
+    gradients,
+    initial,
+    models,
+    start,
+    take_step,
+)
 
 from grsgd.comm.pollables import Until
 
@@ -62,7 +74,7 @@ def gossip_in_turns(world, driver, mode, **options):
 
     def settle(turn):
         nonlocal X
-        velocity[turn] = MOMENTUM * velocity[turn] + gradients(X, step)[turn]
+        velocity[turn] = MOMENTUM * velocity[turn] + gradients(X, step)[turn] + WEIGHT_DECAY * X[turn]
         X[turn] -= RATE * velocity[turn]
         j = exchanges.partner(turn, step)
         if j is not None:
@@ -146,7 +158,7 @@ def test_easgd_in_turns_is_its_dense_reference(world, driver, period):
     X, velocity, c = initial(n), np.zeros((n, SIZE)), initial(1)[0]
 
     def settle(turn):
-        velocity[turn] = MOMENTUM * velocity[turn] + gradients(X, step)[turn]
+        velocity[turn] = MOMENTUM * velocity[turn] + gradients(X, step)[turn] + WEIGHT_DECAY * X[turn]
         X[turn] -= RATE * velocity[turn]
         if n > 1 and (step + 1) % period == 0:
             d = 0.9 / n * (X[turn] - c)
@@ -169,7 +181,7 @@ def test_easgd_by_allreduce_is_its_dense_reference(world, driver, period):
     X, velocity, c = initial(n), np.zeros((n, SIZE)), initial(1)[0]
     for step in range(STEPS):
         take_step(algorithm, step)
-        velocity = MOMENTUM * velocity + gradients(X, step)
+        velocity = MOMENTUM * velocity + gradients(X, step) + WEIGHT_DECAY * X
         X = X - RATE * velocity
         if n > 1 and (step + 1) % period == 0:
             D = 0.9 / n * (X - c)

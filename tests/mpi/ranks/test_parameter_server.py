@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from test_algorithms import MOMENTUM, RATE, SIZE, STEPS, Quadratic, gradients, initial, models
+from test_algorithms import MOMENTUM, RATE, SIZE, STEPS, WEIGHT_DECAY, Quadratic, gradients, initial, models
 from test_asynchronous import nothing_is_left
 
 from grsgd.algorithms import ALGORITHMS
@@ -31,6 +31,10 @@ class WithStatistics(Quadratic):
         self.register_buffer("statistics", torch.full((3,), float(rank), dtype=torch.float64))
 
 
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+
+
 def make(world, driver, name="parameter_server", optimizer=None, **options):
     if options.get("server") == "dedicated" and options.get("servers", 1) >= world.size:
         pytest.skip("no rank is left to train")
@@ -39,7 +43,7 @@ def make(world, driver, name="parameter_server", optimizer=None, **options):
     cls.check(options, world.size)
     model = WithStatistics(world.rank)
     replica = Replica(model)
-    optimizer = (optimizer or (lambda p: torch.optim.SGD(p, lr=RATE, momentum=MOMENTUM)))(model.parameters())
+    optimizer = (optimizer or sgd)(model.parameters())
     comms = Communicator(world.Dup()), Communicator(world.Dup())
     return cls(options, replica, optimizer, *comms, driver, 7)
 
@@ -112,7 +116,7 @@ def test_bulk_synchronous(world, driver, options, server, servers):
     train(algorithm, STEPS, slow_first(world.rank))
     X, velocity = initial(algorithm.n), 0
     for step in range(STEPS):
-        velocity = MOMENTUM * velocity + gradients(X, step).mean(0)
+        velocity = MOMENTUM * velocity + (gradients(X, step) + WEIGHT_DECAY * X).mean(0)
         X = X - RATE * velocity
     rows, sent = models(world, algorithm), np.array(world.allgather(algorithm.comm.traffic.sent))
     assert np.abs(rows - X[0]).max() < 1e-12
