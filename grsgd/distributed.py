@@ -128,6 +128,7 @@ def distribute(
     driver = launch.driver(mpi, timeout, progress, prepare_thread=use_device)
     for array in (replica.params.array, replica.buffers.array):
         driver.run(broadcast(aside, array))
+    replica.note_buffers()
     for mine, root in zip(replica.outside(), mpi.bcast([t.cpu() for t in replica.outside()]), strict=True):
         mine.copy_(root)
     if cls.in_background and mpi.size > 1 and driver.progress == "inline":

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -49,8 +50,10 @@ def quality(comm, replica: Replica, split: Split, replicas: bool = True):
     reference.tensor.copy_(local)
     yield from broadcast(comm, reference.array)
     replica.params.tensor.sub_(reference.tensor)
-    for flat in (replica.params, replica.buffers):
-        yield from halving_doubling_allreduce(comm, flat.array, scale=1 / comm.size)
+    average = partial(halving_doubling_allreduce, comm, scale=1 / comm.size)
+    yield from average(replica.params.array)
+    if comm.size > 1:
+        yield from replica.average_buffers(average)
     mean = replica.params.tensor.add_(reference.tensor)
     accuracies = np.zeros(comm.size)
     accuracies[comm.rank] = own

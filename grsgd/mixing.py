@@ -29,6 +29,11 @@ def add_difference(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor, weight: fl
         block.add_(newer - older, alpha=weight)
 
 
+def add_difference_of_buffers(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor):
+    """x = x + (y - s), where y differs from s: infinities that are equal have no difference."""
+    x.copy_(torch.where(y == s, x, x + (y - s)))
+
+
 def _blocks(*tensors):
     if not tensors[0].is_cpu:  # without content, in simulated time
         return [tensors]

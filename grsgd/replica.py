@@ -65,6 +65,8 @@ class Replica:
         buffers = [b for b in model.buffers() if b.dtype == self.dtype]
         self.params = self._flatten(self._trained)
         self.buffers = self._flatten(buffers)
+        self.buffers_at_start = torch.zeros_like(self.buffers.tensor)
+        """What `average_buffers` compares with; 0 where a buffer was not finite, such as in an attention mask."""
         self.grads = self.params.like() if flat_gradients else None
         if flat_gradients:
             self._grad_views = views(self.grads.tensor, self._trained)
@@ -74,6 +76,23 @@ class Replica:
     def nbytes(self) -> int:
         """M: bytes of all trained parameters, which is also the size of one gradient."""
         return self.params.array.nbytes
+
+    def note_buffers(self):
+        """Called when training starts, with the same buffers on all ranks."""
+        buffers = self.buffers.tensor
+        self.buffers_at_start = torch.where(buffers.isfinite(), buffers, 0)
+
+    def average_buffers(self, allreduce, buffers: Flat | None = None):
+        """Schedule: make the buffers, or a copy of them, the mean over all ranks, in place.
+
+        ``allreduce(array)``: a schedule that does so with an array. It gets what training has changed, so that
+        buffers that it does not change (masks, position encodings) keep their bits: a mean of equal numbers may round.
+        """
+        buffers, start = buffers or self.buffers, self.buffers_at_start
+        buffers.tensor.sub_(start)
+        yield from allreduce(buffers.array)
+        change = buffers.tensor
+        change.copy_(torch.where(change == 0, start, start + change))
 
     def zero_gradients(self):
         if self.grads is not None:

@@ -154,6 +154,7 @@ class Trainer:
         """Schedule: give all ranks the model of rank 0."""
         for array in (self.replica.params.array, self.replica.buffers.array):
             yield from broadcast(self.aside, array)
+        self.replica.note_buffers()
 
     def train(self):
         """Schedule: train, drain, average. Returns why it ended; after an early end the replicas stay as they are."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -161,7 +162,7 @@ class Algorithm:
     def average(self):
         """Schedule, after `drain`: make all replicas equal to the final model."""
         yield from self.mean(self.x)
-        yield from self.mean(self.replica.buffers)
+        yield from self.mean_of_buffers()
 
     def weighted_average(self, a: float):
         """Schedule, after `drain`: make all replicas equal to ``sum a x / n``.
@@ -191,6 +192,12 @@ class Algorithm:
         """Schedule: the mean over all ranks, in place, outside the counted traffic."""
         if self.comm.size > 1:
             yield from halving_doubling_allreduce(self.aside, flat.array, scale=1 / self.comm.size)
+
+    def mean_of_buffers(self):
+        """Schedule: the same of the replica's buffers."""
+        if self.comm.size > 1:
+            average = partial(halving_doubling_allreduce, self.aside, scale=1 / self.comm.size)
+            yield from self.replica.average_buffers(average)
 
     def random(self) -> np.random.Generator:
         """A random stream of this rank's own, keyed by (seed, rank), never by the order of arrivals."""

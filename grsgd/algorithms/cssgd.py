@@ -81,7 +81,7 @@ class Summing(Algorithm, name=None):
         self.scheme.close()
 
     def average(self):
-        yield from self.mean(self.replica.buffers)  # the parameters are equal already
+        yield from self.mean_of_buffers()  # the parameters are equal already
 
     def warnings(self):
         found = {"gradients of blocks": self.saturated, "sums of gradients": self.scheme.beyond}

@@ -173,4 +173,4 @@ class EASGD(Algorithm, name="easgd"):
             self.x.tensor.copy_(self.c.tensor)
         if not self.synchronous:
             yield from broadcast(self.aside, self.x.array)
-        yield from self.mean(self.replica.buffers)
+        yield from self.mean_of_buffers()

@@ -1,6 +1,7 @@
 """LASGD: locally asynchronous SGD, all-reduce in the background of local training (Avidor, Tal-Israel 2022)."""
 
 import threading
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ from pydantic import Field, model_validator
 from grsgd.algorithms.base import Algorithm, Options
 from grsgd.comm.allreduce import ALLREDUCE, halving_doubling_allreduce
 from grsgd.comm.pollables import Until
-from grsgd.mixing import add_difference
+from grsgd.mixing import add_difference, add_difference_of_buffers
 
 WORD = 4
 """Tag of the word by which the ranks agree on the last round."""
@@ -77,15 +78,13 @@ class LASGD(Algorithm, name="lasgd"):
         self.s = [flat.like() for flat in self.flats]
         self.a = [flat.like() for flat in self.flats]
         if self.options.merge == "anchor":
-            self.z = [flat.like().tensor for flat in self.flats]
-            self.v = [flat.like().tensor for flat in self.flats]
+            self.z, self.v = self.x.like().tensor, self.x.like().tensor
 
     # ---- the trainer
 
     def start(self):
         if self.options.merge == "anchor":
-            for z, flat in zip(self.z, self.flats, strict=True):
-                z.copy_(flat.tensor)
+            self.z.copy_(self.x.tensor)
         if self.comm.size > 1:
             self.communicator = self.driver.start(self.communicate())
 
@@ -130,8 +129,11 @@ class LASGD(Algorithm, name="lasgd"):
             if self.is_blocking():
                 yield Until(lambda: self.at_rest, "the end of this rank's step")
             self.snapshot()
-            for a in self.a:
-                yield from ALLREDUCE[options.variant](self.comm, a.array, scale=1 / n)
+            average = partial(ALLREDUCE[options.variant], self.comm, scale=1 / n)
+            a, *of_buffers = self.a
+            yield from average(a.array)
+            for flat in of_buffers:
+                yield from self.replica.average_buffers(average, flat)
             if options.merge == "cocod" and not self.is_blocking():
                 yield Until(lambda: self.h - self.h_last >= self.due() or self.ended, "the step at which to merge")
             self.merge()
@@ -148,8 +150,7 @@ class LASGD(Algorithm, name="lasgd"):
     def snapshot(self):
         with self.lock:
             if self.options.merge == "anchor" and not self.is_blocking():
-                for flat, z in zip(self.flats, self.z, strict=True):
-                    flat.tensor.lerp_(z, self.options.alpha)
+                self.x.tensor.lerp_(self.z, self.options.alpha)
             for flat, s in zip(self.flats, self.s, strict=True):
                 s.tensor.copy_(flat.tensor)
             self.h_last = self.h
@@ -161,14 +162,15 @@ class LASGD(Algorithm, name="lasgd"):
         with self.lock:
             flight, merge = self.h - self.h_last, self.options.merge
             if merge == "anchor":
-                for z, v, a in zip(self.z, self.v, self.a, strict=True):
-                    v.mul_(self.options.beta).add_(a.tensor - z)
-                    z.add_(v)
-            if self.is_blocking() or merge == "overwrite" or (flight == 0 and merge != "anchor"):
-                for flat, a in zip(self.flats, self.a, strict=True):
+                self.v.mul_(self.options.beta).add_(self.a[0].tensor - self.z)
+                self.z.add_(self.v)
+            for flat, s, a in zip(self.flats, self.s, self.a, strict=True):
+                anchored = merge == "anchor" and flat is self.x
+                if self.is_blocking() or merge == "overwrite" or (flight == 0 and not anchored):
                     flat.tensor.copy_(a.tensor)
-            elif merge != "anchor":
-                for flat, s, a in zip(self.flats, self.s, self.a, strict=True):
+                elif flat is not self.x:
+                    add_difference_of_buffers(flat.tensor, a.tensor, s.tensor)
+                elif not anchored:
                     add_difference(flat.tensor, a.tensor, s.tensor)
             self.staleness[flight] += 1
             self.rounds += 1

@@ -1,5 +1,6 @@
 """Local SGD, with the outer step of SlowMo or BMUF, and post-local SGD."""
 
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -51,8 +52,9 @@ class LocalSGD(Algorithm, name="local_sgd"):
         self.update()
         self.k += 1
         if self.comm.size > 1 and (self.k % self.options.H == 0 or self.k <= self.options.post_local):
-            for flat in (self.x, self.replica.buffers):
-                yield from ALLREDUCE[self.options.variant](self.comm, flat.array, scale=1 / self.comm.size)
+            average = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
+            yield from average(self.x.array)
+            yield from self.replica.average_buffers(average)
             if self.slow:
                 self.outer_step()
 

@@ -1,5 +1,6 @@
 """A parameter server, and the strategies by which it treats workers that are slower than others."""
 
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -236,7 +237,7 @@ class ParameterServer(Algorithm, name="parameter_server"):
         for server, (begin, end) in self.parts.items():
             yield from broadcast(comm, self.x.array[begin:end], root=comm.members.index(server))
         if not self.trains:
-            self.replica.buffers.tensor.zero_()
+            self.replica.buffers.tensor.copy_(self.replica.buffers_at_start)
         workers = sum(rank < self.n for rank in comm.members)
         if comm.size > 1:
-            yield from halving_doubling_allreduce(comm, self.replica.buffers.array, scale=1 / workers)
+            yield from self.replica.average_buffers(partial(halving_doubling_allreduce, comm, scale=1 / workers))
