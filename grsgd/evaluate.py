@@ -38,10 +38,11 @@ def correct(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -
     return count
 
 
-def quality(comm, replica: Replica, split: Split, replicas: bool = True):
+def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight: float = 1.0):
     """Schedule, on all ranks at once: the `Quality` of the present replicas. Leaves their average in the replica.
 
     ``replicas``: whether to evaluate single ones, each on all of ``split``; their average is evaluated by all together.
+    ``weight``: how much this rank's parameters count in it, compared with the others'. Of the buffers all count alike.
     """
     everything = np.arange(len(split))
     own = correct(replica.model, split, everything, replica.device) / len(split) if replicas else math.nan
@@ -49,7 +50,9 @@ def quality(comm, replica: Replica, split: Split, replicas: bool = True):
     local, reference = replica.params.tensor.clone(), replica.params.like()
     reference.tensor.copy_(local)
     yield from broadcast(comm, reference.array)
-    replica.params.tensor.sub_(reference.tensor)
+    total = np.array([weight])
+    yield from halving_doubling_allreduce(comm, total)
+    replica.params.tensor.sub_(reference.tensor).mul_(weight * comm.size / total[0])
     average = partial(halving_doubling_allreduce, comm, scale=1 / comm.size)
     yield from average(replica.params.array)
     if comm.size > 1:

@@ -44,13 +44,15 @@ class Snapshots:
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
         """Which stored copy belongs to which mark."""
+        self.weights: list[float] = []
+        """By mark, how much the rank's model counted in the average of all."""
         self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY if memory is None else memory, prefix="grsgd-")
         weakref.finalize(self, self._file.close)
 
     def __len__(self) -> int:
         return len(self.moments)
 
-    def take(self, moment: Moment, marks: int = 1, params: Flat | None = None):
+    def take(self, moment: Moment, marks: int = 1, params: Flat | None = None, weight: float = 1.0):
         """Copy the replica, as what it is at the next ``marks`` marks; with other ``params`` than its own if given."""
         self._file.seek(0, 2)
         for flat in (params or self.replica.params, self.replica.buffers):
@@ -58,6 +60,7 @@ class Snapshots:
                 self._file.write(flat.tensor.cpu().numpy().data)
         # In this order, so that a thread that copies numbers and then moments finds a moment for each number.
         self.moments += [moment] * marks
+        self.weights += [weight] * marks
         self.numbers += [self.numbers[-1] + 1 if self.numbers else 0] * marks
 
     def restore(self, index: int):

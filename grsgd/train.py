@@ -292,7 +292,7 @@ class Trainer:
         self.losses.clear()
         moment = Moment(self.progress.elapsed(), self.measured.steps, self.progress.samples, losses)
         with self.algorithm.lock:
-            self.snapshots.take(moment, marks, self.algorithm.model())
+            self.snapshots.take(moment, marks, self.algorithm.model(), self.algorithm.weight)
 
     def evaluate(self, comm, marks: list[int]):
         """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model.
@@ -305,11 +305,12 @@ class Trainer:
         for mark in marks:
             self.snapshots.restore(mark)
             yield from self.algorithm.publish(comm)
-            qualities.append((yield from quality(comm, self.replica, self.data.test, replicas)))
+            weight = self.snapshots.weights[mark]
+            qualities.append((yield from quality(comm, self.replica, self.data.test, replicas, weight)))
         self.replica.params.tensor.copy_(final[0])
         self.replica.buffers.tensor.copy_(final[1])
         yield from self.algorithm.publish(comm)
-        return qualities, (yield from quality(comm, self.replica, self.data.test, replicas))
+        return qualities, (yield from quality(comm, self.replica, self.data.test, replicas, self.algorithm.weight))
 
 
 def use_threads():

@@ -152,6 +152,11 @@ class Algorithm:
         """The parameters that a snapshot keeps."""
         return self.x
 
+    @property
+    def weight(self) -> float:
+        """How much `model` counts in the average of all ranks' at this moment."""
+        return 1.0
+
     def publish(self, comm: Communicator):
         """Schedule, on all ranks at once: turn what snapshots have kept into what is to be evaluated."""
         yield from ()

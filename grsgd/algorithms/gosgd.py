@@ -78,5 +78,9 @@ class GoSGD(Algorithm, name="gosgd"):
         for letter in self.mailbox.drain():
             self.merge(letter)
 
+    @property
+    def weight(self):
+        return self.a
+
     def average(self):
         yield from self.weighted_average(self.a)

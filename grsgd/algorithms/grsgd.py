@@ -116,6 +116,10 @@ class GRSGD(Algorithm, name="grsgd"):
         for letter in self.mailbox.drain():
             self.merge(letter)
 
+    @property
+    def weight(self):
+        return self.a
+
     def average(self):
         yield from self.weighted_average(self.a)
         self.a = 1.0

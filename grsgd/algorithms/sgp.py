@@ -52,15 +52,17 @@ class SGP(Algorithm, name="sgp"):
         self.w /= 2
         self.push((self.comm.rank + hop) % n)
         self.expect((self.comm.rank - hop) % n)
-        while len(self.receiving) > self.options.tau or (self.receiving and self.receiving[0][0].Test()):
-            yield from self.merge()
-        x.div_(self.w)
+        try:
+            while len(self.receiving) > self.options.tau or (self.receiving and self.receiving[0][0].Test()):
+                yield from self.merge()
+        finally:  # z is what an early end leaves, too
+            x.div_(self.w)
         while len(self.sending) > self.options.tau + 1:
             yield from self.sent()
 
     def update_numerator(self):
-        """The optimizer's step at z, which the model holds; what it adds to z, it adds to x = w z, which the model holds
-        from then on."""
+        """The optimizer's step at z, which the model holds; what it adds to z is added to x = w z, which the model holds
+        afterwards."""
         if self.w == 1:
             self.update()
             return
@@ -109,11 +111,17 @@ class SGP(Algorithm, name="sgp"):
     def drain(self):
         if self.comm.size > 1:
             self.x.tensor.mul_(self.w)
-            while self.receiving:
-                yield from self.merge()
-            self.x.tensor.div_(self.w)
+            try:
+                while self.receiving:
+                    yield from self.merge()
+            finally:
+                self.x.tensor.div_(self.w)
             while self.sending:
                 yield from self.sent()
+
+    @property
+    def weight(self):
+        return self.w
 
     def average(self):
         yield from self.weighted_average(self.w)

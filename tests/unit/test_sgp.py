@@ -191,3 +191,15 @@ def test_one_pause_slows_nobody_down_within_tau():
     for tau, waited in ((0, 2.0), (2, 0.0)):
         job = Job("sgp", 4, seconds, tau=tau).train(drain=False)
         assert [driver.wait_seconds for driver in job.ranks.drivers[1:]] == [waited] * 3
+
+
+def test_a_rank_that_is_stopped_while_it_waits_keeps_z():
+    """And not half of it, which is what it has kept of the numerator."""
+    job = Job("sgp", 2, spec=network_of(latency="9 s"))
+    algorithm, alone = job.algorithms[0], Reference(1)
+    job.differentiate(0, 0)
+    alone.step(0)
+    hook = algorithm.step()
+    next(hook)
+    hook.close()
+    assert np.abs(algorithm.x.array - alone.X[0]).max() < 1e-15

@@ -22,6 +22,7 @@ from grsgd.data import DataError
 from grsgd.evaluate import correct
 from grsgd.results import load_run
 from grsgd.simulate.run import LOSS_COLUMNS, Simulation, simulate
+from grsgd.snapshots import common_marks
 
 STEP = 0.01
 CONSTANT = f"constant:{STEP}"
@@ -476,3 +477,47 @@ def test_a_simulation_leaves_no_memory_behind():
     del job
     gc.collect()
     assert gone() is None
+
+
+# ---- the curve
+
+
+@pytest.mark.parametrize("name, options", [("grsgd", {}), ("gosgd", {"p": 0.8}), ("sgp", {"tau": 2}), ("dpsgd", {})])
+def test_the_curve_shows_what_the_final_model_would_be(name, options, monkeypatch):
+    """Models count with their weights at that moment; at the last mark the average is the final model."""
+    job = simulation(
+        {"name": name} | options,
+        3,
+        network_of(**SLOW | {"latency": "12 ms"}),
+        dtype="float64",
+        stragglers={"slowdown": {0: 4.0}},
+        train={"steps": 20, "snapshots": 5, "evaluate_replicas": False},
+    )
+    taken = [[] for _ in job.trainers]
+    for trainer, own in zip(job.trainers, taken, strict=True):
+
+        def noting(marks=1, trainer=trainer, own=own, take=trainer.take_snapshot):
+            algorithm = trainer.algorithm
+            weight = getattr(algorithm, "a", getattr(algorithm, "w", 1.0))
+            own.extend([(weight, algorithm.x.array.copy())] * marks)
+            take(marks)
+
+        trainer.take_snapshot = noting
+    assert job.train() == "steps"
+    final = job.trainers[0].replica.params.array.copy()
+    seen = []
+
+    def noted(model, split, indices, device):
+        seen.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy())
+        return correct(model, split, indices, device)
+
+    monkeypatch.setattr(evaluate, "correct", noted)
+    job.evaluate()
+    marks = common_marks([trainer.snapshots.numbers for trainer in job.trainers])
+    seen = np.array(seen).reshape(len(marks) + 1, 3, -1)
+    for mark, models in zip(marks, seen, strict=False):
+        weights, replicas = zip(*(own[mark] for own in taken), strict=True)
+        expected = np.average(replicas, 0, weights)
+        assert np.abs(models - expected).max() < 1e-14
+        assert name == "dpsgd" or mark == 0 or len(set(weights)) > 1
+    assert np.abs(seen[-2] - final).max() < 1e-14 and (seen[-1] == final).all()
