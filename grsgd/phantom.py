@@ -54,7 +54,9 @@ class Phantom:
         pass
 
     def view(self, dtype) -> "Phantom":
-        return Phantom(self.nbytes // np.dtype(dtype).itemsize, dtype, head=False)
+        same = Phantom(self.nbytes // np.dtype(dtype).itemsize, dtype, head=False)
+        same.head = self.head
+        return same
 
     def copy(self) -> "Phantom":
         copy = Phantom(self.size, self.dtype, head=False)

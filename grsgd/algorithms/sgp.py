@@ -61,8 +61,8 @@ class SGP(Algorithm, name="sgp"):
             yield from self.sent()
 
     def update_numerator(self):
-        """The optimizer's step at z, which the model holds; what it adds to z is added to x = w z, which the model holds
-        afterwards."""
+        """The optimizer's step at z, which the model holds. What it adds to z is added to x = w z, which is what the
+        model holds then."""
         if self.w == 1:
             self.update()
             return

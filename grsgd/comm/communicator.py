@@ -11,6 +11,8 @@ ANY_RANK = -1
 """As a source: a message from whichever rank."""
 
 
+MOST_ELEMENTS = 2**31 - 1
+"""What a C int can count, and so MPI libraries before version 4 of the standard."""
 PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED")
 """What fault-tolerant MPI libraries (ULFM) call it when a rank's process has died; others end the whole job."""
 
@@ -76,17 +78,17 @@ class Communicator:
     def Isend(self, array, dest: int, tag: int = 0, header: int = 0) -> Message:
         """Send; complete when ``array`` may be reused. ``header`` bytes of it are bookkeeping, not payload."""
         self.traffic.count((self.members[dest],), array.nbytes, header)
-        return Message(self._end(array).Isend(array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
+        return Message(self._post("Isend", array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
 
     def Issend(self, array, dest: int, tag: int = 0, header: int = 0) -> Message:
         """Like `Isend`, but complete only when the receiver has begun to receive."""
         self.traffic.count((self.members[dest],), array.nbytes, header)
-        return Message(self._end(array).Issend(array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
+        return Message(self._post("Issend", array, dest, tag), "send to", array.nbytes, self.members[dest], tag)
 
     def Irecv(self, array, source: int, tag: int = 0) -> Message:
         """Receive into ``array``, which may be longer than the message, from ``source`` or `ANY_RANK`."""
         mpi_source, peer = (self._any_source, ANY_RANK) if source == ANY_RANK else (source, self.members[source])
-        return Message(self._end(array).Irecv(array, mpi_source, tag), "receive from", array.nbytes, peer, tag)
+        return Message(self._post("Irecv", array, mpi_source, tag), "receive from", array.nbytes, peer, tag)
 
     def Iallreduce(self, array) -> Message:
         """The MPI library's own all-reduce (sum) of ``array``, in place.
@@ -103,7 +105,7 @@ class Communicator:
     def Ibcast(self, array, root: int = 0) -> Message:
         """Copy ``root``'s array to all ranks of the group; all must call this, in the same order. A multicast, which
         counts once in ``traffic.sent_once``."""
-        request = self._end(array).Ibcast(array, root)
+        request = self._post("Ibcast", array, root)
         if self.rank == root:
             self.traffic.count([rank for rank in self.members if rank != self.members[root]], array.nbytes)
             return Message(request, "broadcast to", array.nbytes, ANY_RANK, 0)
@@ -129,6 +131,10 @@ class Communicator:
         part = type(self)(self._create_group(ranks), self._make_device_end)
         part.members, part.traffic = tuple(self.members[rank] for rank in ranks), self.traffic
         return part
+
+    def _post(self, verb: str, array, *arguments):
+        end = self._end(array)
+        return getattr(end, verb)(countable(array) if end is self.mpi else array, *arguments)
 
     def _end(self, array):
         """What carries an array: MPI itself if it lies in host memory."""
@@ -156,6 +162,17 @@ class Communicator:
             yield array
         finally:
             spare.append(array)
+
+
+def countable(array):
+    """``array``, in words of 8, 4 or 2 bytes if it has more elements than MPI can count. Raises ValueError."""
+    if array.size <= MOST_ELEMENTS:
+        return array
+    for word in ("int64", "int32", "int16"):
+        elements, rest = divmod(array.nbytes, np.dtype(word).itemsize)
+        if rest == 0 and elements <= MOST_ELEMENTS:
+            return array.reshape(-1).view(word)
+    raise ValueError(f"a message of {array.nbytes} bytes: in words of at most 8 bytes more than MPI can count")
 
 
 def has_died(error: RuntimeError) -> bool:

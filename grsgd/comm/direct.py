@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from grsgd.comm.communicator import countable
 from grsgd.comm.device import Piece, Transfer
 from grsgd.comm.staged import Staged
 
@@ -25,4 +26,4 @@ class Direct(Staged):
         return self._whole(self.mpi.Ibcast, array, root)
 
     def _whole(self, call, array, *arguments) -> Transfer:
-        return self.begin(array, [Piece(self.memory.computed(), partial(call, array, *arguments))])
+        return self.begin(array, [Piece(self.memory.computed(), partial(call, countable(array), *arguments))])

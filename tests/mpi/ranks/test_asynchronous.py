@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from mpi4py import MPI
 from test_algorithms import (
     MOMENTUM,
@@ -18,6 +19,10 @@ from test_algorithms import (
     start,
     take_step,
 )
+
+from grsgd.comm import communicator
+from grsgd.comm.mailbox import Letter
+from grsgd.replica import Flat
 
 pytestmark = pytest.mark.ranks(2, 3, 4, 5)
 
@@ -136,6 +141,14 @@ def test_gosgd_without_gradient_keeps_the_weighted_mean(world, driver, p, capaci
     traffic = algorithm.comm.traffic
     assert traffic.sent.sum() == traffic.messages.sum() * (algorithm.replica.nbytes + 8)
     assert nothing_is_left(world, algorithm)
+
+
+def test_letters_that_mpi_counts_in_words(world, driver, monkeypatch):
+    """As it does those above 2 GiB."""
+    monkeypatch.setattr(communicator, "MOST_ELEMENTS", 20)
+    posted = communicator.countable(Letter(Flat.zeros(SIZE, torch.float64, torch.device("cpu"))).buffer)
+    assert (posted.dtype, posted.size) == (np.int64, SIZE + 2)
+    test_gosgd_without_gradient_keeps_the_weighted_mean(world, driver, 1.0, 1)
 
 
 # ---- adpsgd
