@@ -74,6 +74,15 @@ def check_end(config: Config, compute: ComputeTime):
         )
 
 
+def check_free_running(config: Config, compute: ComputeTime, latency: float):
+    """Raise ConfigError for ranks that learn by messages that the run is over, and whose steps let no time pass."""
+    if latency + compute.median == latency > 0:
+        raise ConfigError(
+            f"--compute {compute}: a step takes no time, and {config.algorithm.name} would never end: nobody waits, "
+            f"and word that the run is over takes {latency:g} s; allowed: more than 0 seconds a step, or no latency"
+        )
+
+
 def flops(model: torch.nn.Module, shape: tuple[int, ...], batch_size: int) -> int:
     """Floating-point operations of a forward and a backward pass; ``model`` is not used, a copy without content is."""
     model = copy.deepcopy(model).to("meta")

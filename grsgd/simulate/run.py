@@ -14,6 +14,7 @@ from grsgd import gpu
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.control import Control
 from grsgd.config import Config, ConfigError
+from grsgd.progress import FreeRunning
 from grsgd.record import Record, assemble
 from grsgd.redundancy import settle
 from grsgd.results import check_writable, save_run
@@ -81,10 +82,15 @@ class Simulation:
             trainer.snapshots = Snapshots(trainer.replica, MEMORY // ranks)
             driver.random_state = torch.get_rng_state()
             self.trainers.append(trainer)
+        if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
+            compute_times.check_free_running(config, self.compute, network.latency)
+        self.began = 0.0
+        """When training did: what is done before it takes simulated time, too."""
 
     def train(self) -> str:
         """Train on all ranks; returns why the run ended. Raises Deadlock, and what any rank raises."""
         self.run(trainer.same_start() for trainer in self.trainers)
+        self.began = self.env.now
         for trainer, driver in zip(self.trainers, self.drivers, strict=True):
             driver.watch = trainer.control.watch
         reasons = self.run(trainer.train() for trainer in self.trainers)
@@ -94,7 +100,7 @@ class Simulation:
         """Simulated time of the training so far; of ranks that were left behind, nothing counts."""
         left = self.left()
         if len(left) == self.ranks:
-            return self.env.now
+            return self.env.now - self.began
         return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
 
     def left(self) -> list[int]:

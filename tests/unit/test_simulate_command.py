@@ -77,6 +77,7 @@ FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
         (["--compute", "flops:0"], "'flops:0'", "above 0"),
         (["--compute", "lognormal:0.1,1000"], "SIGMA = 1000", "allowed: 0 to 20"),
         (["--compute", "constant:0", "--set", "train.seconds=1"], "constant:0.0", "more than 0 seconds a step"),
+        (["--compute", "constant:0", "--set", "algorithm.name=grsgd"], "constant:0.0", "more than 0 seconds a step"),
         (["--compute", "lognormal:0,1", "--set", "train.seconds=1"], "train.seconds = 1", "more than 0 seconds a step"),
         (["--set", "algorithm.name=sgd"], "algorithm.name", "dpsgd"),
         (["--set", "stragglers.slowdown={9=2.0}"], "stragglers.slowdown: rank 9", "0 to 3"),

@@ -479,6 +479,41 @@ def test_a_simulation_leaves_no_memory_behind():
     assert gone() is None
 
 
+# ---- what would never end
+
+
+@pytest.mark.parametrize("compute", ["constant:0", "lognormal:0,1", "constant:1e-30"])
+@pytest.mark.parametrize("algorithm", ["grsgd", "gosgd", "lasgd", "adpsgd", "gossip", "easgd"])
+def test_free_running_ranks_need_steps_that_take_time(algorithm, compute):
+    with pytest.raises(ConfigError, match=f"^--compute .*: a step takes no time, and {algorithm} would never end: "):
+        simulation(algorithm, 3, compute=compute)
+
+
+@pytest.mark.parametrize(
+    "algorithm, n, network",
+    [
+        ("ring_allreduce", 3, SLOW),
+        ("sgp", 3, SLOW),
+        ({"name": "easgd", "centre": "allreduce"}, 3, SLOW),
+        ("asgd", 3, SLOW),
+        ("grsgd", 1, SLOW),
+        ("grsgd", 3, SLOW | {"latency": "0 s"}),
+    ],
+)
+def test_others_do_not(algorithm, n, network):
+    assert simulation(algorithm, n, network_of(**network), compute="constant:0").train() == "steps"
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "cssgd", "r": "auto"}, "dpsgd"])
+def test_the_time_of_a_run_begins_with_its_training(algorithm):
+    """And not with the first broadcast, or what is measured before."""
+    job = simulation(algorithm, 3)
+    job.train()
+    ends = [trainer.snapshots.moments[-1].time for trainer in job.trainers]
+    assert max(ends) <= job.seconds() < job.began + max(ends)
+    assert job.seconds() == pytest.approx(job.env.now - job.began) and job.began > 0
+
+
 # ---- the curve
 
 
