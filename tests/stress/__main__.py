@@ -127,8 +127,8 @@ def drawn(seed: int) -> tuple[int, dict, Stop | None]:
 class Recorded(Communicator):
     """A communicator that keeps its messages, to ask them afterwards."""
 
-    def __init__(self, mpi):
-        super().__init__(mpi)
+    def __init__(self, mpi, device_end=None):
+        super().__init__(mpi, device_end)
         self.sent, self.received, self.collective = [], [], []
 
     def Isend(self, *args, **kwargs):
@@ -332,7 +332,7 @@ class Stress:
         return 1 if self.failed else 0
 
     def job(self, n: int, seeds: list[int]) -> list[int]:
-        """One job; returns the seeds that are left after a failure."""
+        """One job; returns the seeds that are left after a failure, without the one that failed."""
         sys.path.insert(0, str(Path(__file__).parents[1] / "mpi"))
         import launcher
 
@@ -341,16 +341,15 @@ class Stress:
         lines: queue.Queue[str | None] = queue.Queue()
         reader = threading.Thread(target=self.read, args=(job, lines), daemon=True)
         reader.start()
-        output, current, left, unfinished = [], seeds[0], list(seeds), False
+        output, left, unfinished = [], list(seeds), False
         try:
             while (line := lines.get(timeout=SILENCE_SECONDS)) is not None:
                 word, _, rest = line.strip().partition(" ")
                 if word == "begin":
-                    current, output = int(rest), []
+                    output = []
                 elif word == "end":
-                    left.remove(current)
                     early = rest.endswith("early")
-                    self.note(n, current, early)
+                    self.note(n, left.pop(0), early)
                     unfinished |= early
                 else:
                     output.append(line)
@@ -362,9 +361,10 @@ class Stress:
         # Without MPI_Finalize, which would wait for messages under way, the launcher's exit code is its own.
         if not left and (code == 0 or (unfinished and code > 0)):
             return []
-        self.failed.append(current)
-        print(f"\nseed {current} on {n} ranks failed: {drawn(current)[1:]}\n{''.join(output)[-4000:]}", flush=True)
-        return [seed for seed in left if seed != current]
+        failed = left.pop(0) if left else seeds[-1]  # a library may lose what a rank has said last
+        self.failed.append(failed)
+        print(f"\nseed {failed} on {n} ranks failed: {drawn(failed)[1:]}\n{''.join(output)[-4000:]}", flush=True)
+        return left
 
     @staticmethod
     def read(job, lines):

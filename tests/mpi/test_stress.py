@@ -1,0 +1,43 @@
+"""The soak program of tests/stress: a few runs of it, and that it goes on after a job that fails."""
+
+import subprocess
+import sys
+
+import launcher
+import pytest
+
+from tests.stress.__main__ import Stress
+
+RUNS = 20
+
+
+@pytest.mark.parametrize("library", ["openmpi", "mpich"])
+def test_random_runs_end_well(library):
+    launcher.bin_of(library)
+    command = [sys.executable, "-m", "tests.stress", "--runs", str(RUNS), "--seed", "20", "--library", library]
+    done = subprocess.run(command, cwd=launcher.ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert f"{RUNS} of {RUNS} runs" in done.stdout
+
+
+JOB = """
+import sys
+for seed in sys.argv[1].split(","):
+    print("begin", seed, flush=True)
+    if seed == "{broken}":
+        sys.exit("broken on purpose")
+    print("end", seed, "", flush=True)
+"""
+
+
+def test_all_other_seeds_run_after_one_has_failed(monkeypatch, capsys):
+    stress = Stress("openmpi", RUNS, 0)
+
+    def start(library, ranks, arguments):
+        command = [sys.executable, "-c", JOB.format(broken=7), arguments[-1]]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    monkeypatch.setattr(launcher, "start", start)
+    assert stress.run() == 1
+    assert (stress.failed, stress.done) == ([7], RUNS - 1)
+    assert "broken on purpose" in capsys.readouterr().out
