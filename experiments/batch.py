@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 
 from experiments.cache import Unfinished, finished
+from experiments.ending import with_parent
 from experiments.environment import environment
 from grsgd import calibrate, config, launch
 from grsgd.run import run
@@ -114,9 +115,17 @@ def make(place: Place, ranks: int, runs: list[Training | Calibration], seconds: 
 
 @contextmanager
 def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess.Popen]:
-    """A job that has ended, one way or the other, when the block is left."""
+    """A job that has ended, one way or the other, when the block is left, and is killed with this process."""
     words = [str(word) for word in command]
-    job = subprocess.Popen(words, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True)
+    job = subprocess.Popen(
+        words,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        text=True,
+        preexec_fn=with_parent(),
+    )
     try:
         yield job
     finally:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from experiments.bench.side_by_side import machine
+from experiments.ending import with_parent
 from experiments.environment import environment
 from grsgd.config import ConfigError
 from grsgd.gpu import pick_device
@@ -64,7 +65,7 @@ def job(section: str, ranks: int, flags: list[str]) -> bool:
     command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", f"experiments.bench.{section}"]
     try:
         done = subprocess.run(
-            command + flags, cwd=ROOT, env=environment(), timeout=TIMEOUT, check=False
+            command + flags, cwd=ROOT, env=environment(), timeout=TIMEOUT, preexec_fn=with_parent()
         )
     except subprocess.TimeoutExpired:
         print(f"{section} on {ranks} ranks: not done after {TIMEOUT} s", flush=True)

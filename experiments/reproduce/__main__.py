@@ -24,6 +24,7 @@ from statistics import median
 from tqdm import tqdm
 
 from experiments.cache import Unfinished, made_side_by_side
+from experiments.ending import exit_on_signals
 from experiments.reproduce import report
 from experiments.reproduce.cell import CLOCK, EXPERIMENTS, SIMULATED, STEPS, TIMES, Cell
 from experiments.reproduce.lab import Lab, MissingRun, Page, part_of_a_step
@@ -72,6 +73,7 @@ def main() -> int:
     if options.fresh and options.names:
         parser.error("--fresh removes all runs of the scale: give no names")
     began = time.perf_counter()
+    exit_on_signals()
     try:
         with only_one(folder):
             if options.fresh:
@@ -79,9 +81,9 @@ def main() -> int:
                 shutil.rmtree(folder / "networks", ignore_errors=True)
             wrong = make_all(targets, options, folder)
             report.build(folder, papers, page)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as ended:
         print(f"{parser.prog}: interrupted; the same command goes on with what is left", file=sys.stderr)
-        return 130
+        return ended.code if isinstance(ended, SystemExit) else 130
     except (ConfigError, DataError, TestbedError, Unfinished) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1

@@ -8,8 +8,9 @@ from typing import get_args
 
 from tabulate import tabulate
 
+from experiments.ending import with_parent
 from experiments.environment import environment
-from experiments.testbed.hosts import Testbed, TestbedError
+from experiments.testbed.hosts import Testbed, TestbedError, clear
 from experiments.testbed.links import Medium
 
 PATIENCE = 20.0
@@ -19,6 +20,9 @@ PATIENCE = 20.0
 def main() -> int:
     options, arguments = parse(sys.argv[1:])
     try:
+        if options.clear:
+            print("\n".join(clear()))
+            return 0
         with Testbed(
             options.hosts, options.rate, options.cpu, dict(options.slow), options.medium, delay=options.delay
         ) as testbed:
@@ -61,9 +65,12 @@ def parse(words: list[str]):
     parser.add_argument(
         "--delay", default="0s", help="of everything that leaves a host, such as 2ms; needs a kernel with netem"
     )
+    parser.add_argument(
+        "--clear", action="store_true", help="make none, but remove those whose process was killed; prints their names"
+    )
     cut = words.index("--") if "--" in words else len(words)
     options, arguments = parser.parse_args(words[:cut]), words[cut + 1 :]
-    if not arguments:
+    if not arguments and not options.clear:
         parser.error("nothing to run: give mpiexec's arguments after `--`, such as `-- -n 4 python -m grsgd train ...`")
     return options, arguments
 
@@ -77,8 +84,9 @@ def slow_host(text: str) -> tuple[int, float]:
 
 
 def run(command: list[str]) -> int:
-    """The exit code of a command. Interrupted, wait until it has ended by itself, but not for ever."""
-    job = subprocess.Popen(command, env=environment())
+    """The exit code of a command. Interrupted, wait until it has ended by itself, but not for ever. It is killed
+    with this process."""
+    job = subprocess.Popen(command, env=environment(), preexec_fn=with_parent())
     try:
         return job.wait()
     except SystemExit:  # after Ctrl-C, a KeyboardInterrupt, the terminal has told it already

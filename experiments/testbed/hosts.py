@@ -7,8 +7,8 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.ending import ENDING, exit_on_signals
 from experiments.testbed import links, quota
 from experiments.testbed.links import TestbedError
 from grsgd import calibrate
@@ -29,7 +30,6 @@ STATE = Path("/run/grsgd-testbed")
 NAMESPACES = Path("/run/netns")
 ENTER = Path(__file__).with_name("enter.sh")
 TOOLS = ("ip", "tc", "nsenter", "unshare", "sysctl", "hostname")
-ENDING = (signal.SIGTERM, signal.SIGHUP)
 EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 EAGER_BYTES = 4 * 1024 * 1024
 """Messages up to this size leave at once. For longer ones Open MPI asks the receiver first, by default from 64 KiB on,
@@ -83,13 +83,13 @@ class Testbed:
     def __enter__(self):
         check_machine()
         with only_one():
-            for stale in filter(owned_by_nobody, testbeds()):
-                remove(stale)
+            remove_stale()
             self.name = free_name()
             self.folder = STATE / self.name
             self.folder.mkdir()
             self._lock = open(self.folder / "lock", "w")  # noqa: SIM115, closed by __exit__
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._keeper = keeper()
         self._handlers = exit_on_signals()
         self.hosts = [f"{self.name}-{index}" for index in range(self.count)]
         self.head = f"{self.name}-head"
@@ -117,6 +117,8 @@ class Testbed:
                 remove(self.name)
         finally:
             self._lock.close()
+            self._keeper.kill()
+            self._keeper.communicate()
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
 
@@ -141,8 +143,8 @@ class Testbed:
         return links.HEAD_ADDRESS if host == self.head else links.address(self.hosts.index(host))
 
     def enter(self, host: str, command: list) -> list[str]:
-        """The command that runs ``command`` on ``host``."""
-        return [str(ENTER), host, shlex.join(str(word) for word in command)]
+        """The command that runs ``command`` on ``host``, and becomes it: a signal reaches it."""
+        return [str(ENTER), host, "exec " + shlex.join(str(word) for word in command)]
 
     def mpiexec(self, arguments: list) -> list[str]:
         """The command that runs ``mpiexec arguments`` over the hosts, by default one rank on each in turn.
@@ -218,6 +220,34 @@ def owned_by_nobody(name: str) -> bool:
     return True
 
 
+def clear() -> list[str]:
+    """Remove all testbeds that were left behind; returns their names. Raises TestbedError."""
+    check_machine()
+    with only_one():
+        return remove_stale()
+
+
+def remove_stale() -> list[str]:
+    stale = [name for name in testbeds() if owned_by_nobody(name)]
+    for name in stale:
+        remove(name)
+    return stale
+
+
+def keeper() -> subprocess.Popen:
+    """A process that removes testbeds that were left behind as soon as this process has ended, even by SIGKILL: its
+    standard input ends then."""
+    command = ["sh", "-c", 'cat && exec "$@"', "sh", sys.executable, "-m", "experiments.testbed", "--clear"]
+    return subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # what ends the whole group of this process is to leave it alone
+    )
+
+
 def remove(name: str, seconds: float = 10.0):
     """Remove whatever is there of a testbed: processes, namespaces with their interfaces, control groups, files.
 
@@ -266,16 +296,3 @@ def uninterrupted():
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def exit_on_signals() -> dict:
-    """From now on the signals of `ENDING` raise SystemExit if they would have killed this process; the handlers that
-    were there before. Only a program's main thread can have handlers."""
-
-    def leave(number, frame):
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    numbers = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
-    return {number: signal.signal(number, leave) for number in numbers}

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,50 @@ def test_unknown_names_are_refused(tmp_path):
     wrong = [sys.executable, "-m", "experiments.reproduce", "cssgd-fig3", "--results", str(tmp_path)]
     done = subprocess.run(wrong, cwd=ROOT, timeout=TIMEOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "no table or figure 'cssgd-fig3'" in done.stderr
+
+
+# ---- a command that is ended
+
+
+def marked(mark: str) -> dict[int, str]:
+    """The processes, by number, that have the mark in their environment, with their command lines."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if mark in (folder / "environ").read_text(errors="replace"):
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+    return found
+
+
+def a_job_runs(processes: dict[int, str]) -> bool:
+    return any("experiments.batch" in words for words in processes.values())
+
+
+def simulations_run(processes: dict[int, str]) -> bool:
+    return sum("experiments.reproduce" in words for words in processes.values()) >= 3
+
+
+def end(number: int, when: Callable, folder: Path, mark: str, seconds: float = 120):
+    """Start the command, send it the signal when its processes are these, and wait until all of them are gone."""
+    job = start(command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + seconds
+    while not when(marked(mark)):
+        assert job.poll() is None, f"refused: {job.stderr.read()}"
+        assert time.monotonic() < deadline, marked(mark)
+        time.sleep(0.02)
+    os.kill(job.pid, number)
+    assert job.wait(30) == (128 + number if number != signal.SIGKILL else -number)
+    deadline, gone = time.monotonic() + 30, 0
+    while gone < 3:  # one that becomes another program just now has no environment
+        left = marked(mark)
+        gone = 0 if left else gone + 1
+        assert time.monotonic() < deadline, f"after {signal.Signals(number).name}: {left}"
+        time.sleep(0.1)
+
+
+def test_however_it_ends_nothing_of_it_is_left_and_it_can_be_given_again(tmp_path, monkeypatch):
+    mark = f"GRSGD_TEST_MARK={tmp_path}"
+    monkeypatch.setenv(*mark.split("=", 1))
+    end(signal.SIGKILL, a_job_runs, tmp_path, mark)
+    end(signal.SIGTERM, simulations_run, tmp_path, mark)
+    end(signal.SIGHUP, lambda processes: a_job_runs(processes) or simulations_run(processes), tmp_path, mark)

@@ -293,15 +293,35 @@ def test_after_a_signal(sleeping, number):
     assert traces(name) == [] and not any(map(alive, pids))
 
 
-def test_after_kill_the_next_one_cleans_up(sleeping):
+def test_after_kill(sleeping):
+    """Nobody need start another one: what waits for the owner's end clears up."""
     job, name = sleeping
     pids = sleepers(name)
     job.kill()
     job.wait(10)
-    assert traces(name) and any(map(alive, pids))
-    with Testbed(hosts=1):
-        assert not any(map(alive, pids))
-    assert traces(name) == []
+    deadline = time.monotonic() + 60
+    while traces(name) or any(map(alive, pids)):
+        assert time.monotonic() < deadline, traces(name)
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("command", [True, False], ids=["command", "next testbed"])
+def test_after_all_was_killed(sleeping, command):
+    job, name = sleeping
+    pids = sleepers(name)
+    for pid in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
+        if "--clear" in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(int(pid), signal.SIGKILL)
+    job.kill()
+    job.wait(10)
+    assert traces(name)
+    if command:
+        said, _ = start("--clear").communicate(timeout=60)
+        assert name in said.splitlines()
+    else:
+        with Testbed(hosts=1):
+            pass
+    assert traces(name) == [] and not any(map(alive, pids))
 
 
 def test_two_side_by_side(testbed, sleeping):

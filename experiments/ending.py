@@ -1,0 +1,36 @@
+"""What an experiment has started ends with it, whichever way that is."""
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def exit_on_signals() -> dict:
+    """From now on the signals of `ENDING` raise SystemExit if they would have killed this process; the handlers that
+    were there before. Only a program's main thread can have handlers."""
+
+    def leave(number, frame):
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    numbers = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    return {number: signal.signal(number, leave) for number in numbers}
+
+
+def with_parent() -> Callable[[], None]:
+    """A function that a child of this process calls first, and a program that it becomes need not know of: Linux kills
+    it when the thread that has started it has ended, however that was. SIGTERM is lost in mpiexec while it starts."""
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl  # looked up before the fork: less can go wrong after it
+
+    def call():
+        prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        if os.getppid() != parent:  # it has ended before this
+            os._exit(1)
+
+    return call

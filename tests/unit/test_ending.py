@@ -1,0 +1,64 @@
+"""However a program of the experiments ends, what it has started ends with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 20
+SIDE_BY_SIDE = """
+import os, time
+from pathlib import Path
+from experiments.cache import made_side_by_side
+from experiments.ending import exit_on_signals
+
+def make(cell, folder):
+    os.write(1, b"begun\n")
+    time.sleep(60)
+
+exit_on_signals()
+list(made_side_by_side(make, [1, 2, 3, 4], Path("."), 2))
+"""
+JOB = """
+import sys
+from pathlib import Path
+from experiments.batch import started
+
+with started([sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"], None, []) as job:
+    job.wait()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+@pytest.mark.parametrize(
+    ("number", "script", "children"),
+    [
+        (signal.SIGTERM, SIDE_BY_SIDE, 2),
+        (signal.SIGHUP, SIDE_BY_SIDE, 2),
+        (signal.SIGINT, SIDE_BY_SIDE, 2),
+        (signal.SIGKILL, SIDE_BY_SIDE, 2),
+        (signal.SIGKILL, JOB, 1),
+    ],
+)
+def test_what_was_started_ends_too(number, script, children):
+    """The pipe is at its end when nobody is left who could write into it."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    for _ in range(children):
+        assert program.stdout.readline() == "begun\n"
+    began = time.monotonic()
+    os.kill(program.pid, number)
+    assert "begun" not in program.stdout.read(), "nothing new begins"
+    assert time.monotonic() - began < SECONDS
+    assert program.wait(SECONDS) != 0
