@@ -73,27 +73,49 @@ def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with open(path, "rb") as file:
             batch = _ArrayUnpickler(file, encoding="bytes").load()
-        pixels, labels = batch[b"data"], np.asarray(batch[b"labels"])
+        pixels, labels = batch[b"data"], batch[b"labels"]
     except Exception as error:  # noqa: BLE001 - a damaged pickle may fail in any way
         raise DamagedData(f"{path}: not a batch of CIFAR-10 ({type(error).__name__}: {error})") from error
+    if not isinstance(labels, list) or not labels or not all(type(label) is int for label in labels):
+        raise DamagedData(f"{path}: labels are {type(labels).__name__}, expected a list of integers")
+    check_labels(path, np.array(labels), CLASSES)
     expected = (len(labels), PIXELS)
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape != expected or not len(labels):
-        found = f"{pixels.dtype} {pixels.shape}" if isinstance(pixels, np.ndarray) else type(pixels).__name__
+    if not isinstance(pixels, _Pixels) or pixels.array.shape != expected:
+        found = pixels.array.shape if isinstance(pixels, _Pixels) else type(pixels).__name__
         raise DamagedData(f"{path}: pixels are {found}, expected uint8 {expected}")
-    if labels.dtype.kind != "i" or labels.ndim != 1:
-        raise DamagedData(f"{path}: labels are {labels.dtype} {labels.shape}, expected a list of integers")
-    check_labels(path, labels, CLASSES)
-    return pixels, labels
+    return pixels.array, np.array(labels)
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    """Knows how to rebuild a numpy array and nothing else: a pickle can name any function for loading to call."""
+class _Dtype:
+    """Stands for a numpy dtype: its name. numpy's own would take a state from the file, and believe it."""
 
-    _allowed = {
-        "ndarray": np.ndarray,
-        "dtype": np.dtype,
-        "_reconstruct": np.empty(0).__reduce__()[0],  # numpy's own, wherever this version of it keeps it
-    }
+    def __init__(self, name, *flags):
+        self.name = name
+
+    def __setstate__(self, state):
+        """Byte order and the like, of which a uint8 has none."""
+
+
+class _Pixels:
+    """Stands for a numpy array: uint8 of the bytes in the file, in C order."""
+
+    def __init__(self, *arguments):
+        self.array = np.empty(0, np.uint8)
+
+    def __setstate__(self, state):
+        _, shape, dtype, fortran, content = state
+        if not isinstance(dtype, _Dtype) or dtype.name not in (b"u1", "u1") or fortran:
+            raise pickle.UnpicklingError(f"pixels are {getattr(dtype, 'name', dtype)!r}, expected uint8 in C order")
+        self.array = np.frombuffer(bytes(content), np.uint8).reshape([int(size) for size in shape])
+
+
+class _ArrayUnpickler(pickle._Unpickler):
+    """Knows how to rebuild an array of pixels and nothing else: a pickle can name any function for loading to call.
+
+    That in C would allocate as much memory for its list of objects as a file of some bytes asks for.
+    """
+
+    _allowed = {"ndarray": None, "dtype": _Dtype, "_reconstruct": _Pixels}
 
     def find_class(self, module, name):
         if module.partition(".")[0] == "numpy" and name in self._allowed:

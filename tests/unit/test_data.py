@@ -376,7 +376,7 @@ def batch_of(**changes):
         (lambda b: b[:1000], "not a batch"),
         (lambda b: b"", "not a batch"),
         (batch_of(data=[1, 2]), "pixels are list"),
-        (batch_of(data=np.zeros((20, 3072))), "pixels are float64"),
+        (batch_of(data=np.zeros((20, 3072))), "pixels are 'f8', expected uint8"),
         (batch_of(labels=[0] * 19), "expected uint8 (19, 3072)"),
         (batch_of(labels=[0.5] * 20), "list of integers"),
         (batch_of(labels=[-1] * 20), "labels in -1..-1"),
@@ -394,6 +394,45 @@ def test_cifar_pickle_runs_no_code(cifar_python):
     damage(cifar_python / cifar.PYTHON / "test_batch", batch_of(labels=Malice(victim)))
     assert "only numpy arrays are allowed" in refused("cifar-10", cifar_python)
     assert not victim.exists()
+
+
+MALICIOUS = r"""
+import pickle, pickletools, sys
+from pathlib import Path
+from grsgd.data import DataError, cifar
+
+def plain(value):
+    return pickletools.optimize(pickle.dumps(value, 3))[2:-1]
+
+def named(module, name):
+    return f"c{module}\n{name}\n".encode()
+
+def dtype(name):
+    return named("numpy", "dtype") + plain((name, False, True)) + b"R"
+
+# An array of 8 bytes an element, whose dtype then says that these bytes are a pointer to an object.
+array = named("numpy.core.multiarray", "_reconstruct") + b"(" + named("numpy", "ndarray")
+array += plain((0,)) + plain(b"b") + b"tR(" + plain(1) + plain((4,)) + b"hd" + plain(False) + plain(b"A" * 32) + b"tb"
+fields = b"}" + plain("a") + b"(" + dtype("O") + plain(0) + b"ts"
+state = b"(" + plain(3) + plain("|") + plain(None) + plain(("a",)) + fields + plain(8) + plain(1) + plain(63) + b"t"
+batch = b"\x80\x03}(" + plain(b"labels") + plain([0] * 4) + plain(b"data")
+batch += dtype("V8") + b"qd0" + array + plain(b"more") + b"hd" + state + b"bu."
+path = Path(sys.argv[1])
+path.write_bytes(batch)
+try:
+    cifar.read_pickle(path)
+except DataError as error:
+    print(error)
+"""
+
+
+def test_cifar_pickle_does_not_change_the_types_of_numpy(tmp_path):
+    """Pointers of the file's would be followed when the array is freed."""
+    done = subprocess.run(
+        [sys.executable, "-c", MALICIOUS, tmp_path / "batch"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pixels are 'V8', expected uint8" in done.stdout
 
 
 def test_bundled_package_missing_or_damaged(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20
-SIDE_BY_SIDE = """
+SIDE_BY_SIDE = r"""
 import os, time
 from pathlib import Path
 from experiments.cache import made_side_by_side
