@@ -15,6 +15,8 @@ from grsgd.algorithms import ALGORITHMS, Options
 
 ENDS = ("epochs", "steps", "samples", "seconds")
 """The keys of ``[train]`` that say when a run ends; it has exactly one of them."""
+ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
+"""Optimizers that treat every element of the model by itself, so that several of them can share a model."""
 
 
 class ConfigError(ValueError):
@@ -185,6 +187,12 @@ class Config(Section):
             ALGORITHMS[self.algorithm.name].check(self.algorithm_options, ranks)
         except ValueError as error:
             raise ConfigError(f"algorithm {self.algorithm.name}: {error}") from None
+        servers = getattr(self.algorithm_options, "servers", 1)
+        if servers > 1 and self.optimizer.name.lower() not in ELEMENT_WISE:
+            raise ConfigError(
+                f"optimizer.name = {self.optimizer.name!r} with algorithm.servers = {servers}: this optimizer looks at "
+                f"whole layers, but a server has a part of them; allowed: servers = 1, or {', '.join(ELEMENT_WISE)}"
+            )
 
 
 def load(path: str | Path, overrides: list[str] = ()) -> Config:

@@ -54,6 +54,7 @@ class Server:
         self.compensation, self.timeout, self.evicts, self.before_update = compensation, timeout, evicts, before_update
         self.step_optimizer = step_optimizer
         self.n = workers
+        self.decays = [group.get("weight_decay", 0.0) for group in optimizer.param_groups]
         is_worker = comm.rank < self.n
         self.replica = with_optimizer(trained, optimizer) if is_worker else trained
         begin, end = part
@@ -194,7 +195,10 @@ class Server:
             self.answered[worker].set()
 
     def update(self, weights: tuple[tuple[int, float], ...], compensated: tuple[int, ...]):
-        """w = w - eta/n * sum of weight * g."""
+        """w = w - eta/n * sum of weight * g.
+
+        Weight decay is part of each gradient: where these are not n, there is less of it.
+        """
         self.before_update()
         self.gradient.zero_()
         for worker, weight in weights:
@@ -202,6 +206,9 @@ class Server:
             if worker in compensated:
                 g = g + self.compensation * g * g * (self.w - self.answers[worker].tensor)
             self.gradient.add_(g, alpha=weight / self.n)
+        share = sum(weight for _, weight in weights) / self.n
+        for group, decay in zip(self.optimizer.param_groups, self.decays, strict=True):
+            group["weight_decay"] = decay * share
         self.step_optimizer()
         self.applied += len(weights)
 

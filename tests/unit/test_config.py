@@ -531,6 +531,16 @@ def test_more_redundancy_than_ranks(file, algorithm):
     assert rank_refusal(config, 2) == f"algorithm {algorithm}: rho = 3 with 2 ranks; allowed are 1 to 2"
 
 
+@pytest.mark.parametrize("algorithm", ["asgd", "parameter_server"])
+@pytest.mark.parametrize("optimizer", ["Adafactor", "muon", "lbfgs"])
+def test_several_servers_need_an_element_wise_optimizer(file, algorithm, optimizer):
+    servers = [f"algorithm.name={algorithm}", "algorithm.servers=2"]
+    with pytest.raises(ConfigError, match=f"^optimizer.name = '{optimizer}' with algorithm.servers = 2: .*allowed: se"):
+        load(file(MINIMAL), [*servers, f"optimizer.name={optimizer}"]).check_ranks(4)
+    load(file(MINIMAL), [*servers, "optimizer.name=AdamW"]).check_ranks(4)
+    load(file(MINIMAL), [servers[0], f"optimizer.name={optimizer}"]).check_ranks(4)
+
+
 def test_topology_matrix_of_the_wrong_size(file, tmp_path):
     path = tmp_path / "matrix.txt"
     np.savetxt(path, np.full((3, 3), 1 / 3))

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from quadratic import START, Model, gradient
+from quadratic import MOMENTUM, START, WEIGHT_DECAY, Model, gradient
 from simulated import Ranks, network_of
 from test_simulated_training import CONSTANT, MODEL_BYTES, SLOW, STEP, config, simulation
 
@@ -414,10 +414,13 @@ def test_one_worker_is_a_plain_loop(strategy, optimizer, server, workers):
 # ---- formulas
 
 
+MORE = {"momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
+
+
 class Job:
     """Workers that minimise |A x - b|^2 / 2 and one dedicated server, on a network that takes no time."""
 
-    def __init__(self, workers, seconds, rate, statistics=0, **options):
+    def __init__(self, workers, seconds, rate, statistics=0, sgd=MORE, **options):
         self.workers = workers
         n = workers + 1
         self.ranks = Ranks(n, driver=partial(Driver, compute_seconds=seconds))
@@ -426,7 +429,7 @@ class Job:
         self.algorithms = []
         for comm, aside, driver in zip(self.ranks.comms, asides, self.ranks.drivers, strict=True):
             model = Model(statistics)
-            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate, **sgd)
             self.algorithms.append(cls(cls.Options(**options), Replica(model), optimizer, comm, aside, driver, 7))
 
     def rank(self, algorithm, steps):
@@ -452,6 +455,7 @@ class Job:
 def reference(workers, seconds, rate, steps, weight=lambda tau: 1.0, compensation=0.0):
     """The same, of asp, in NumPy; returns w and how often each staleness was seen."""
     w, V, staleness = START.copy(), 0, Counter()
+    velocity = 0.0
     pulled = [(w.copy(), 0)] * workers
     events = [(seconds(i, 0), i, 0) for i in range(workers)]
     heapq.heapify(events)
@@ -461,7 +465,9 @@ def reference(workers, seconds, rate, steps, weight=lambda tau: 1.0, compensatio
         g = gradient(i, x, step)
         tau = V - version
         staleness[tau] += 1
-        w = w - rate / workers * weight(tau) * (g + compensation * g * g * (w - x))
+        g = g + compensation * g * g * (w - x) + WEIGHT_DECAY * w
+        velocity = MOMENTUM * velocity + weight(tau) / workers * g
+        w = w - rate * velocity
         V += 1
         pulled[i] = w.copy(), V
         if step + 1 < steps:
@@ -486,7 +492,7 @@ def uneven(rank, step):
     ids=["asp", "staleness-aware", "compensated", "lambda 0", "both"],
 )
 def test_asynchronous_against_a_reference(options, formula):
-    rate = 0.3
+    rate = 0.05
     job = Job(3, uneven, rate, strategy="asp", **options).train(15)
     w, staleness = reference(3, uneven, rate, 15, **formula)
     assert np.abs(job.w - w).max() < 1e-12
@@ -505,7 +511,7 @@ def test_two_pushes_by_hand():
         ({"strategy": "adsp", "kappa": 0.5, "m": 1, "phi": "compensated"}, 1, 0.04),
         ({"strategy": "adsp", "kappa": 0.5, "m": 1, "phi": "compensated", "compensation": 3.0}, 1, 3.0),
     ]:
-        job = Job(2, lambda rank, step: 1.0 + rank, 0.5, **options).train(1)
+        job = Job(2, lambda rank, step: 1.0 + rank, 0.5, sgd={}, **options).train(1)
         w = START - 0.5 / 2 * gradient(0, START, 0)
         g = gradient(1, START, 0)
         w = w - 0.5 / 2 * weight * (g + lam * g * g * (w - START))
