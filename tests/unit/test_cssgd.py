@@ -23,7 +23,8 @@ from grsgd.simulate.run import simulate
 from grsgd.snapshots import common_marks, train_loss
 
 CASES = [(n, r) for n in (3, 4, 5) for r in range(1, n)]
-STEPS, RATE, MOMENTUM = 8, 0.05, 0.9
+STEPS = 8
+RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 SUBSETS = {"coded": {}, "paper": {"enumeration": "paper"}, "uncoded": {"scheme": "uncoded"}}
 EXACT = {
     **{name: {"name": "cssgd"} | more for name, more in SUBSETS.items()},
@@ -68,7 +69,8 @@ class Result:
 
 
 def result(n, section, network=None, **sections):
-    return Result(simulation(section, n, network, **sections))
+    optimizer = {"lr": RATE, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
+    return Result(simulation(section, n, network, **{"optimizer": optimizer} | sections))
 
 
 def common_batches(job, n, batch_size=4):
@@ -92,10 +94,11 @@ def reference(job, n, first):
         p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
         losses.append(-np.log(p[np.arange(len(y)), y]).mean())
         gradient = (p - np.eye(2)[y]).T @ x1 / len(x)
-        velocity = MOMENTUM * velocity + np.concatenate([gradient[:, :16].reshape(-1), gradient[:, 16]])
+        gradient = np.concatenate([gradient[:, :16].reshape(-1), gradient[:, 16]]) + WEIGHT_DECAY * parameters
+        velocity = MOMENTUM * velocity + gradient
         parameters = parameters - RATE * velocity
         curvature = np.linalg.eigvalsh(x1.T @ x1 / len(x))[-1] / 2  # that of cross-entropy is half of it at most
-        difference_velocity = MOMENTUM * difference_velocity + 1 + curvature * difference
+        difference_velocity = MOMENTUM * difference_velocity + 1 + (curvature + WEIGHT_DECAY) * difference
         difference += RATE * difference_velocity
     return parameters, losses, difference
 
