@@ -40,6 +40,8 @@ class LocalSGD(Algorithm, name="local_sgd"):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.k = 0
+        self.xbar, self.buffers = self.x.like(), self.replica.buffers.like()
+        """Copies, so that a run that is stopped during an average leaves the model as it was."""
         self.slow = self.options.beta != 0 or self.options.alpha != 1
         if self.slow:
             self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
@@ -52,14 +54,22 @@ class LocalSGD(Algorithm, name="local_sgd"):
         self.update()
         self.k += 1
         if self.comm.size > 1 and (self.k % self.options.H == 0 or self.k <= self.options.post_local):
-            average = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
-            yield from average(self.x.array)
-            yield from self.replica.average_buffers(average)
+            yield from self.average_with_all()
             if self.slow:
                 self.outer_step()
 
+    def average_with_all(self):
+        average = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
+        xbar, buffers = self.xbar, self.buffers
+        xbar.tensor.copy_(self.x.tensor)
+        buffers.tensor.copy_(self.replica.buffers.tensor)
+        yield from average(xbar.array)
+        yield from self.replica.average_buffers(average, buffers)
+        self.x.tensor.copy_(xbar.tensor)
+        self.replica.buffers.tensor.copy_(buffers.tensor)
+
     def outer_step(self):
-        xbar, x_prev, u = self.x.tensor, self.x_prev, self.u
+        xbar, x_prev, u = self.xbar.tensor, self.x_prev, self.u
         eta = self.optimizer.param_groups[0]["lr"]
         if eta == 0:  # the first step of a warm-up: nobody has moved
             return

@@ -46,6 +46,22 @@ def test_models_and_buffers_are_equal_after_an_average(variant):
         assert np.allclose(algorithm.replica.buffers.array, [1, 10], rtol=0, atol=1e-15)
 
 
+def test_an_average_under_way_leaves_the_model_alone():
+    """A run that is stopped then is evaluated as it is."""
+    job, alone = Job("local_sgd", 3, spec=network_of(latency="9 s"), statistics=2, H=1), Reference(3)
+    alone.step(0)
+    for rank, algorithm in enumerate(job.algorithms):
+        algorithm.replica.buffers.array[:] = 5
+        job.differentiate(rank, 0)
+        job.ranks.drivers[rank].start(algorithm.step())
+    for now in range(1, 72, 9):  # four messages, one after the other, of each array
+        job.ranks.env.run(until=now)
+        assert np.abs(job.X - alone.X).max() < 1e-15
+        assert all((algorithm.replica.buffers.array == 5).all() for algorithm in job.algorithms)
+    job.ranks.env.run(until=73)
+    assert np.abs(job.X - alone.X.mean(0)).max() < 1e-15
+
+
 @pytest.mark.parametrize("H", [1, 4])
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_bytes(n, H):
