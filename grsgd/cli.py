@@ -1,13 +1,18 @@
 """The command line: ``grsgd train | simulate | calibrate | report | plot | load | data | algorithms``."""
 
 import argparse
+import errno
 import os
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from grsgd.text import printable
+
 WARNINGS = 4
 """How many warnings of a run are printed."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,11 +22,21 @@ def main(arguments: list[str] | None = None) -> int:
         at = arguments.index("--network")
         arguments[at : at + 2] = [f"--network={arguments[at + 1]}"]
     options = parser().parse_args(arguments)
+    with suppress(AttributeError):  # a stand-in for the terminal
+        sys.stdout.reconfigure(errors="replace")  # it may not know a dash
     try:
-        return options.command(options)
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        code = options.command(options)
+        sys.stdout.flush()
+        return code
+    except OSError as error:
+        nowhere = error.filename is None and error.errno in NO_ROOM and options.command not in (train, calibrate)
+        if not (nowhere or isinstance(error, BrokenPipeError)):  # one that fails on a rank has to end the job
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):  # the reader of a pipe, such as `head`, has seen enough
+            return 0
+        fail(f"the output cannot be written: {error.strerror}")
+        return 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -224,6 +239,7 @@ def report(options) -> int:
 
 def plot(options) -> int:
     """draw runs: accuracy over time and samples, bytes sent, where the time went"""
+    os.environ.pop("MPLBACKEND", None)  # for windows; there are none here, and an unknown one would be an error
     from grsgd.figures import plot as draw
     from grsgd.results import RunFileError
 
@@ -294,5 +310,5 @@ def allowed(options, name: str) -> str:
 
 def fail(error, quiet: bool = False) -> int:
     if not quiet:
-        print(f"grsgd: error: {error}", file=sys.stderr, flush=True)
+        print(f"grsgd: error: {printable(str(error))}", file=sys.stderr, flush=True)
     return 2

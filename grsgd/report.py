@@ -11,6 +11,7 @@ import numpy as np
 from tabulate import tabulate
 
 from grsgd.results import Run, RunFileError, load_run
+from grsgd.text import printable
 
 NORMAL_ENDS = {"epochs", "steps", "samples", "seconds"}
 """Values of the attribute `stopped` of a run that reached the limit it was given."""
@@ -23,6 +24,9 @@ KINDS = ("strategy", "scheme")
 """Options of `[algorithm]` that are as good as its name."""
 
 UNKNOWN = "—"
+
+NAME_LETTERS = 200
+"""Of an algorithm in the name of a run, at most."""
 
 
 class Measure(NamedTuple):
@@ -74,14 +78,15 @@ def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[str]:
         elif len({experiment[i] for i in alike}) == 1 and len({seeds[i] for i in alike}) == len(alike):
             result.append(f"{name}, seed {run.attributes['seed']}")
         else:
-            result.append(f"{name}, {os.path.relpath(path, folder)}")
+            result.append(printable(f"{name}, {os.path.relpath(path, folder)}"))
     return result
 
 
 def _name(run: Run) -> str:
     ranks, options = run.attributes["ranks"], _algorithm_options(run)
     kinds = [str(options[key]) for key in KINDS if key in options]
-    name = " ".join([run.attributes["algorithm"], *kinds]) + f", {ranks} rank{'s' if ranks > 1 else ''}"
+    name = printable(" ".join([run.attributes["algorithm"], *kinds]), NAME_LETTERS)
+    name += f", {ranks} rank{'s' if ranks > 1 else ''}"
     return f"{name}, virtual time" if is_virtual(run) else name
 
 
@@ -101,10 +106,18 @@ def by_experiment(runs: Sequence[Run]) -> list[list[int]]:
 
 def _config_without_seed(run: Run) -> str:
     try:
-        config = tomllib.loads(run.attributes["config"])
-    except tomllib.TOMLDecodeError:
+        config = _without_seed(_config(run))
+        return repr(config) if config else run.attributes["config"]
+    except RecursionError:  # tables in tables in tables
         return run.attributes["config"]
-    return repr(_without_seed(config))
+
+
+def _config(run: Run) -> dict:
+    """The configuration of the run; empty if the text is none."""
+    try:
+        return tomllib.loads(run.attributes["config"])
+    except (ValueError, RecursionError):  # the first also for whole numbers of thousands of digits
+        return {}
 
 
 def _without_seed(table: dict) -> dict:
@@ -183,10 +196,11 @@ def _sent_once(run: Run) -> float:
 
 def _median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
     """Median of `values` (ascending), each of them `counts` times; NaN if there are none."""
-    total = counts.sum()
+    up_to = counts.cumsum(dtype=float)
+    total = up_to[-1] if up_to.size else 0
     if not total:
         return math.nan
-    middle = np.searchsorted(counts.cumsum(), [(total + 1) // 2, total // 2 + 1])
+    middle = np.searchsorted(up_to, [(total + 1) // 2, total // 2 + 1])
     return float(values[middle].mean())
 
 
@@ -315,8 +329,8 @@ def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
             baseline = other_label if period is None else f"{other_label} (period {period})"
             saving = 1 - _median(runs, _sent_per_sample) / _median(others, _sent_per_sample)
             lines.append(
-                f"{label}, adaptive, sent {saving:.1%} less a sample than {baseline}, and ended with a consensus "
-                f"distance of {_significant(_median(runs, _final_consensus))} instead of "
+                f"{label}, adaptive, sent {saving:.1%} less a sample than {printable(baseline)}, and ended with a "
+                f"consensus distance of {_significant(_median(runs, _final_consensus))} instead of "
                 f"{_significant(_median(others, _final_consensus))}."
             )
     return ["\n".join(lines)] if lines else []
@@ -327,10 +341,8 @@ def _is_adaptive(run: Run) -> bool:
 
 
 def _algorithm_options(run: Run) -> dict:
-    try:
-        return tomllib.loads(run.attributes["config"])["algorithm"]
-    except (tomllib.TOMLDecodeError, KeyError):
-        return {}
+    options = _config(run).get("algorithm")
+    return options if isinstance(options, dict) else {}
 
 
 def _setting(run: Run) -> tuple:
@@ -376,5 +388,5 @@ def _ranks_table(label: str, run: Run) -> str:
 def _table(header: list[str], rows: list[list[str]], texts: Container[str] = ()) -> str:
     """A table that is plain to read as it is and a table in Markdown too; columns not in `texts` are numbers."""
     align = ["left" if title in texts else "right" for title in header]
-    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
+    cells = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
     return tabulate(cells, header, tablefmt="pipe", colalign=align, disable_numparse=True)

@@ -17,6 +17,9 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
+from grsgd.hdf5 import Reader, plain
+from grsgd.text import printable
+
 FORMAT = 1
 """Version of the file layout, kept in the root attribute `format`; `load_run` refuses a greater one."""
 
@@ -71,7 +74,21 @@ ATTRIBUTES = {
     "stopped": str,
     "hosts": list,
 }
-"""The attributes that every run must have, and their types; others are kept as they are."""
+"""The attributes that every run must have, and their types."""
+KNOWN = {
+    "final_test_accuracy": float,
+    "target_accuracy": float,
+    "train_samples": int,
+    "batch_size": int,
+    "dataset": str,
+    "model": str,
+    "clock": str,
+    "network": str,
+    "compute": str,
+    "redundancy": str,
+    "warnings": list,
+}
+"""Those that a run may have and that are read by reports; others are kept as they are."""
 
 
 def _measured(unit: str, description: str) -> Column:
@@ -156,7 +173,8 @@ def check_writable(path: str | os.PathLike) -> None:
 def load_run(path: str | os.PathLike) -> Run:
     """Read a run file: numpy arrays of the shapes and dtypes named at `Run`, attributes as plain Python values.
 
-    Raises RunFileError if the file is missing, not HDF5, truncated, not a run file or of a newer format.
+    Raises RunFileError if the file is missing, not HDF5, truncated, not a run file or of a newer format; also for what
+    HDF5 can do and run files never need, such as data in other files (`hdf5`).
     """
     with _naming(path):
         target = _target(path)
@@ -165,7 +183,7 @@ def load_run(path: str | os.PathLike) -> Run:
             raise ValueError("not an HDF5 file")
         try:
             with h5py.File(target, "r", locking=False) as file:
-                run = _gather(file)
+                run = _gather(Reader(file, os.path.getsize(target)))
         except ValueError:
             raise
         except Exception as error:  # whatever h5py makes of damaged bytes
@@ -188,7 +206,7 @@ def _naming(path: str | os.PathLike) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
-    return " ".join(str(error).split())
+    return printable(str(error))
 
 
 def _target(path: str | os.PathLike) -> Path:
@@ -229,14 +247,13 @@ def _fill(file: h5py.File, run: Run) -> None:
     _write(file, run.extra, units)
 
 
-def _gather(file: h5py.File) -> Run:
-    attributes = {name: _plain(value) for name, value in file.attrs.items()}
+def _gather(reader: Reader) -> Run:
+    attributes, extra = reader.tree()
     version = attributes.pop("format", None)
     if not isinstance(version, int):
         raise ValueError("not a run file: attribute 'format' is missing")
     if version > FORMAT:
         raise ValueError(f"format {version} is newer than this program, which reads up to {FORMAT}")
-    extra = {name: _read(item) for name, item in file.items()}
     sections = {}
     for name in LAYOUT:
         content = extra.pop(name, {})
@@ -245,7 +262,8 @@ def _gather(file: h5py.File) -> Run:
         sections[name] = {key: value for key, value in content.items() if isinstance(value, np.ndarray)}
         if rest := {key: value for key, value in content.items() if key not in sections[name]}:
             extra[name] = rest
-    return Run(attributes, **sections, extra=extra, units=_units(file))
+    units = {name: unit for name, unit in reader.units.items() if name not in _UNITS and unit != ("1", "")}
+    return Run(attributes, **sections, extra=extra, units=units)
 
 
 def _write(group: h5py.Group, tree: dict, units: dict[str, tuple[str, str]]) -> None:
@@ -259,35 +277,9 @@ def _write(group: h5py.Group, tree: dict, units: dict[str, tuple[str, str]]) -> 
             group.attrs[name] = _storable(value)
 
 
-def _read(item: h5py.Group | h5py.Dataset):
-    if isinstance(item, h5py.Group):
-        return {name: _plain(value) for name, value in item.attrs.items()} | {k: _read(v) for k, v in item.items()}
-    if h5py.check_string_dtype(item.dtype):
-        return np.asarray(item.asstr()[()], dtype=str)
-    return np.asarray(item[()])
-
-
-def _units(file: h5py.File) -> dict[str, tuple[str, str]]:
-    """Unit and description of the datasets that are not in `LAYOUT`."""
-    units = {}
-
-    def note(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset) and name not in _UNITS:
-            units[name] = (_plain(item.attrs.get("unit", "1")), _plain(item.attrs.get("description", "")))
-
-    file.visititems(note)
-    return {name: unit for name, unit in units.items() if unit != ("1", "")}
-
-
 def _storable(value):
     """Lists of text as variable-length UTF-8; h5py does so by itself for a single str only."""
     return np.asarray(value, h5py.string_dtype()) if np.asarray(value).dtype.kind == "U" else value
-
-
-def _plain(value):
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    return value.decode() if isinstance(value, bytes) else value
 
 
 # ---- what a Run must hold
@@ -295,20 +287,33 @@ def _plain(value):
 
 def _checked(run: Run) -> Run:
     """The same run with plain attributes, arrays of the dtypes of `LAYOUT` and its optional datasets filled in."""
-    attributes = {name: _plain(value) for name, value in run.attributes.items() if name != "format"}
+    attributes = {name: plain(value) for name, value in run.attributes.items() if name != "format"}
     attributes.setdefault("final_test_accuracy", math.nan)
-    for name, kind in ATTRIBUTES.items():
+    for name in ATTRIBUTES:
         if attributes.get(name) is None:
             raise ValueError(f"attribute {name!r} is missing")
-        if not isinstance(attributes[name], (int, float) if kind is float else kind):
-            raise ValueError(f"attribute {name!r} must be {kind.__name__}, not {type(attributes[name]).__name__}")
+    for name, kind in (ATTRIBUTES | KNOWN).items():
+        _check_type(name, attributes.get(name), kind)
+    if attributes["ranks"] < 1:
+        raise ValueError(f"attribute 'ranks' is {attributes['ranks']}, but must be 1 or more")
     if loose := [name for name, value in run.extra.items() if not isinstance(value, dict | np.ndarray)]:
         raise ValueError(f"{loose[0]!r} in extra is neither a group nor an array: it belongs to the attributes")
     sizes = {"rank": attributes["ranks"], "way": 2}
     if len(attributes["hosts"]) != sizes["rank"]:
         raise ValueError(f"attribute 'hosts' must name one host a rank: {len(attributes['hosts'])} for {sizes['rank']}")
     sections = {group: _section(group, getattr(run, group), sizes) for group in LAYOUT}
+    if (sections["staleness"]["count"] < 0).any():
+        raise ValueError("dataset 'staleness/count' must hold 0 or more")
     return Run(attributes, **sections, extra=run.extra, units=run.units)
+
+
+def _check_type(name: str, value, kind: type) -> None:
+    if value is None:
+        return
+    if not isinstance(value, (int, float) if kind is float else kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"attribute {name!r} must be {kind.__name__}, not {type(value).__name__}")
+    if kind is list and not all(isinstance(one, str) for one in value):
+        raise ValueError(f"attribute {name!r} must be a list of text")
 
 
 def _section(group: str, given: dict, sizes: dict[str, int]) -> dict[str, np.ndarray]:
@@ -337,6 +342,8 @@ def _check_shape(name: str, shape: tuple[int, ...], axes: tuple[str, ...], sizes
 
 def _cast(name: str, values, dtype: type) -> np.ndarray:
     array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"dataset {name!r} must hold numbers")
     with np.errstate(invalid="ignore"):
         cast = array.astype(dtype)
     if dtype is np.int64 and not np.array_equal(cast, array):
