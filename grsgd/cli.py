@@ -22,6 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
         at = arguments.index("--network")
         arguments[at : at + 2] = [f"--network={arguments[at + 1]}"]
     options = parser().parse_args(arguments)
+    try:
+        import tqdm  # noqa: F401  reads the variables of its own as it is imported
+    except ValueError as error:
+        names = ", ".join(name for name in os.environ if name.startswith("TQDM_"))
+        return fail(f"{names}: {error}")
     with suppress(AttributeError):  # a stand-in for the terminal
         sys.stdout.reconfigure(errors="replace")  # it may not know a dash
     try:

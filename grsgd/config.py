@@ -51,7 +51,7 @@ Rank = Annotated[int, Field(ge=0)]
 
 class Data(Named):
     dir: str = Field("data", description="folder with the data sets")
-    batch_size: int = Field(16, ge=1, description="samples per rank and step")
+    batch_size: int = Field(16, ge=1, le=10**7, description="samples per rank and step")
     alpha: PositiveFloat | None = Field(None, description="shards by label, Dirichlet(alpha); iid if not given")
     augment: bool = Field(False, description="random crops and flips of the training images")
     only_classes: int | None = Field(None, ge=1, description="train and test on so many first classes; else on all")
@@ -104,7 +104,7 @@ class Train(Section):
     samples: int | None = Field(None, ge=1, description="end after so many samples, summed over ranks")
     seconds: PositiveFloat | None = Field(None, description="end after so much time")
     target_accuracy: float | None = Field(None, gt=0, le=1, description="reports give the time to it")
-    snapshots: int = Field(20, ge=1, description="points of the curve, evenly spread over the run")
+    snapshots: int = Field(20, ge=1, le=10**6, description="points of the curve, evenly spread over the run")
     evaluate_replicas: bool = Field(True, description="test single replicas too; else their average alone")
 
     @model_validator(mode="after")
@@ -215,7 +215,7 @@ def read(path: Path, heirs: tuple[str, ...] = ()) -> dict:
         content = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: a number may have too many digits
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     if "base" not in content:
         return content
@@ -263,6 +263,7 @@ def table(content: dict, name: str) -> dict:
 
 def parse(content: dict, where: str = "config") -> Config:
     """Check a configuration given as nested dictionaries; raises ConfigError."""
+    check_whole_numbers(content, where)
     try:
         config = Config.model_validate(content)
         name = config.algorithm.name
@@ -279,6 +280,16 @@ def parse(content: dict, where: str = "config") -> Config:
     return config
 
 
+def check_whole_numbers(content, where: str, key: str = ""):
+    """Raise ConfigError for one beyond 64 bits, which TOML forbids and Python's reader lets through."""
+    if isinstance(content, int) and not -(2**63) <= content < 2**63:
+        raise ConfigError(f"{where}: {key} = {content}: whole numbers are from -2^63 to 2^63 - 1")
+    for name, value in content.items() if isinstance(content, dict) else ():
+        check_whole_numbers(value, where, f"{key}.{name}" if key else str(name))
+    for value in content if isinstance(content, list) else ():
+        check_whole_numbers(value, where, key)
+
+
 def apply(override: str, content: dict):
     """Set ``key=value`` in nested dictionaries; the value is TOML, or else a plain string."""
     key, equals, value = override.partition("=")
@@ -287,7 +298,7 @@ def apply(override: str, content: dict):
         raise ConfigError(f"--set {override}: expected key=value, such as optimizer.lr=0.05")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value.strip()
     table = content
     for part in path[:-1]:

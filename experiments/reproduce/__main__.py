@@ -61,7 +61,11 @@ def main() -> int:
     folder, page = options.results / options.scale, options.results / "report.html"
     papers = [EXPERIMENTS / paper for paper in PAPERS]
     if options.report:
-        report.build(folder, papers, page)
+        try:
+            report.build(folder, papers, page)
+        except (ValueError, OSError) as error:
+            print(f"{parser.prog}: error: {error}", file=sys.stderr)
+            return 1
         print(page)
         return 0
     try:

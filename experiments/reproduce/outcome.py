@@ -1,8 +1,11 @@
 """What a table or figure of a paper came to: its parts, and what it says about the paper's claims. Kept as JSON."""
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from grsgd.text import printable
 
 HOLDS, PARTLY, FAILS, UNDECIDED = "holds", "holds only under", "does not hold", "not decided"
 """What a verdict begins with; after `PARTLY` comes the condition, after `UNDECIDED` why."""
@@ -61,12 +64,23 @@ class Outcome:
     """Every run that went into it: `command`, `file`, `commit`, `source`."""
 
     def save(self, folder: Path):
-        (folder / f"{self.target}.json").write_text(json.dumps(asdict(self), indent=1))
+        """As a whole or not at all."""
+        path = folder / f"{self.target}.json"
+        partly = path.with_suffix(f".{os.getpid()}.part")
+        try:
+            partly.write_text(json.dumps(asdict(self), indent=1))
+            os.replace(partly, path)
+        finally:
+            partly.unlink(missing_ok=True)
 
 
 def load(path: Path) -> Outcome:
-    content = json.loads(path.read_text())
-    content["tables"] = [Table(**table) for table in content["tables"]]
-    content["figures"] = [Figure(**figure) for figure in content["figures"]]
-    content["findings"] = [Finding(**finding) for finding in content["findings"]]
-    return Outcome(**content)
+    """Raises ValueError if the file does not hold one."""
+    try:
+        content = json.loads(path.read_text())
+        content["tables"] = [Table(**table) for table in content["tables"]]
+        content["figures"] = [Figure(**figure) for figure in content["figures"]]
+        content["findings"] = [Finding(**finding) for finding in content["findings"]]
+        return Outcome(**content)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is damaged, make its target again: {printable(str(error))}") from None

@@ -1,5 +1,6 @@
 """Who exchanges models with whom, and with which weights: the mixing matrix."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def build(name: str, n: int) -> Topology:
     """The topology ``name`` (a name of `TOPOLOGIES` or a matrix file) for n ranks; raises TopologyError."""
     if name in TOPOLOGIES:
         return TOPOLOGIES[name](n)
-    if not Path(name).is_file():
+    if not os.path.isfile(name):  # false, too, where no file can have that name
         raise TopologyError(f"{name!r} is neither a matrix file nor one of {', '.join(TOPOLOGIES)}")
     topology = from_file(name)
     if topology.size != n:

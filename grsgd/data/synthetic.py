@@ -1,6 +1,7 @@
 """Synthetic data: one Gaussian cluster a class. For trying things out and for speed; it stands in for no real set."""
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def load_synthetic(
         raise DataError(f"classes is {classes}, expected at least 2")
     if samples < 5 * classes:
         raise DataError(f"samples is {samples}, expected at least 5 a class: {5 * classes}")
+    needed = math.prod(shape) * (1.2 * samples + 4 * classes) + 16 * samples
+    if needed > (machine := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+        raise DataError(
+            f"samples is {samples}: with shape {shape} and {classes} classes {needed / 2**30:,.1f} GiB of memory are "
+            f"needed, and this machine has {machine / 2**30:,.1f}"
+        )
     spread = SEPARATION / math.sqrt(2 * math.prod(shape))
     centres = spread * stream("synthetic", seed, 0).standard_normal((classes, *shape), dtype=np.float32)
     train = _draw(samples, centres, stream("synthetic", seed, 1))

@@ -647,3 +647,27 @@ def test_invalid_optimizer_value(file, overrides, key):
     message = optimizer_refusal(file, *overrides)
     assert message.startswith("optimizer ")
     assert key in message
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "optimizer.momentum=9223372036854775808",
+        "train.steps=9223372036854775808",
+        "data.batch_size=-9223372036854775809",
+        "model.hidden=[9223372036854775808]",
+        "stragglers.slowdown.1=9223372036854775808",
+    ],
+)
+def test_whole_numbers_beyond_64_bits(file, override):
+    message = refusal(file, override)
+    assert "whole numbers are from -2^63 to 2^63 - 1" in message and override.partition("=")[0] in message
+
+
+@pytest.mark.parametrize("override", ["train.snapshots=100000000000", "data.batch_size=1000000000000"])
+def test_numbers_that_no_run_has(file, override):
+    assert "less than or equal to" in refusal(file, override)
+
+
+def test_a_number_of_too_many_digits(file):
+    assert "not valid TOML" in refusal(file, content=f"seed = {'9' * 5000}")

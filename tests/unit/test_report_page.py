@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from experiments.reproduce.__main__ import main
 from experiments.reproduce.outcome import Figure, Finding, Outcome, Table
 from experiments.reproduce.report import build, kind, numeric, paper_figure, read_claims, text
 
@@ -274,3 +275,30 @@ def test_kinds_of_verdicts():
 )
 def test_columns_of_figures(cells, expected):
     assert numeric(Table("", ["x"], [[cell] for cell in cells]), 0) is expected
+
+
+@pytest.mark.parametrize("change", [lambda text: text[:100], lambda text: "[]", lambda text: '{"tables": 1}'])
+def test_a_damaged_outcome_is_named(tmp_path, monkeypatch, capsys, change):
+    folder = tmp_path / "smoke"
+    folder.mkdir()
+    Outcome("cssgd-load", "Load", "cssgd", "smoke", "make").save(folder)
+    assert [path.name for path in folder.iterdir()] == ["cssgd-load.json"]
+    path = folder / "cssgd-load.json"
+    path.write_text(change(path.read_text()))
+    monkeypatch.setattr("sys.argv", ["reproduce", "--report", "--results", str(tmp_path)])
+    assert main() == 1
+    said = capsys.readouterr().err
+    assert f"{path} is damaged, make its target again: " in said and said.count("\n") == 1
+
+
+def test_an_outcome_is_kept_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    Outcome("a", "Load", "cssgd", "smoke", "make").save(tmp_path)
+    before = (tmp_path / "a.json").read_bytes()
+
+    def full(*arguments):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr("os.replace", full)
+        Outcome("a", "Load anew", "cssgd", "smoke", "make").save(tmp_path)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]

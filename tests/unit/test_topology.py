@@ -119,6 +119,7 @@ def test_file_for_another_number_of_ranks(tmp_path):
 
 
 def test_unknown_name():
+    assert "is neither a matrix file" in refusal(build, "x" * 5000, 4)
     assert refusal(build, "torus", 4) == "'torus' is neither a matrix file nor one of ring, exponential, full"
 
 
