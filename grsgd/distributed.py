@@ -2,16 +2,29 @@
 
 import atexit
 import sys
+import warnings
+from contextlib import contextmanager
 from functools import partial
 
 import torch
+from pydantic import ValidationError
 
 from grsgd import gpu, launch
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.communicator import Communicator
+from grsgd.config import describe
+from grsgd.gradients import Gradients
+from grsgd.own_loop import InPlace, LastSteps, check_memory, check_optimizer
 from grsgd.replica import Replica
 from grsgd.transfer import choose
+
+CHANGED = (
+    "the gradient was changed between backward() and step() (clipping, GradScaler.unscale_): it is this rank's own "
+    "until step(); call optimizer.synchronize() before, to change the mean of all ranks"
+)
+
+_unfinished: list["DistributedOptimizer"] = []
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -20,41 +33,104 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Everything else is the wrapped optimizer's: ``param_groups``, ``state``, ``state_dict()``, learning-rate schedulers.
     """
 
-    def __init__(self, optimizer, replica, algorithm, driver):
+    def __init__(self, optimizer, replica, gradients, algorithm, driver, aside):
+        """``gradients``: those that ``algorithm`` sends, or None; ``aside``: the communicator that it gets as such."""
         self.optimizer, self.replica, self.algorithm, self.driver = optimizer, replica, algorithm, driver
         self.finished = False
+        self._gradients, self._aside = gradients, aside
+        self._in_place = InPlace(replica)
+        self._last_steps = LastSteps(aside, algorithm.name) if algorithm.synchronous else None
+        self._steps = 0
         self._began = False
         self._step_under_way = False
-        self._hook = replica.model.register_forward_pre_hook(self._before_forward)
+        self._synchronized = False
+        self._hooks = [replica.model.register_forward_pre_hook(BeforeForward(self._before_forward))]
+        if self._last_steps is not None:
+            driver.watch = self._last_steps.watch
+        if algorithm.in_background and aside.size > 1 and driver.progress == "inline":
+            self._hooks += replica.on_each_gradient(driver.poll)
+        _unfinished.append(self)
+        atexit.register(self._check_finished)
 
     param_groups = property(lambda self: self.optimizer.param_groups)
     state = property(lambda self: self.optimizer.state)
     defaults = property(lambda self: self.optimizer.defaults)
 
     def step(self, closure=None):
-        """Update the model with its gradient and with the other ranks' models. A closure is called once, before."""
+        """Update the model with its gradient and with the other ranks' models. A closure is called once, before.
+
+        Raises RuntimeError after `finish`, if trained parameters of the model were given new memory, frozen or
+        unfrozen, and if a rank waits for one that has finished with fewer steps (synchronous algorithms).
+        """
+        self._check()
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._begin_step()  # for models whose forward was not called as a module
-        self.replica.collect_gradients()
-        self.driver.run(self.algorithm.step())
-        self._step_under_way = False
+        if self._gradients is None:
+            self._begin_step()  # for models whose forward was not called as a module
+            self.driver.run(self.algorithm.step())
+        else:
+            if not (self._synchronized and self._gradients.taken()):
+                self._synchronized = False
+                if self._gradients.changed():
+                    warnings.warn(CHANGED, stacklevel=2)
+                self.synchronize()
+            self.algorithm.update()
+            self._gradients.forget()
+        self._step_under_way = self._synchronized = False
+        self._steps += 1
+        if self._last_steps is not None:
+            self._last_steps.step = 0
         return loss
 
+    def synchronize(self):
+        """Replace the gradients by those that `step` will apply, the means over all ranks; on all ranks.
+
+        For what looks at gradients or changes them between ``backward()`` and ``step()``: clipping,
+        ``GradScaler.unscale_``. The next ``step()`` then sends nothing. Does nothing for algorithms that send models.
+        """
+        self._check()
+        if self._gradients is not None and not self._synchronized:
+            self._begin_step()
+            self._gradients.collect()
+            self.driver.run(self.algorithm.reduce())
+            self._gradients.take()
+            self._synchronized = True
+
+    @contextmanager
+    def no_sync(self):
+        """DDP's name for the accumulation of gradients; here nothing is sent before ``step()`` anyway."""
+        yield
+
     def zero_grad(self, set_to_none: bool = True):
-        self.replica.zero_gradients()
+        self.optimizer.zero_grad(set_to_none)
+        self._synchronized = False
+        if self._gradients is not None:
+            self._gradients.forget()
 
     def finish(self):
-        """After the last step, on all ranks: take in what is still under way and make all models equal."""
-        if not self.finished:
-            self._hook.remove()
-            self._start()
-            self.driver.run(self.algorithm.drain())
-            self.driver.run(self.algorithm.average())
-            self.driver.close()
-            self.finished = True
+        """After the last step, on all ranks: take in what is still under way and make all models equal.
+
+        Raises RuntimeError if trained parameters of the model were given new memory, frozen or unfrozen.
+        """
+        if self.finished:
+            return
+        self._in_place.check()
+        for hook in self._hooks:
+            hook.remove()
+        if self._gradients is not None:
+            self._gradients.close()
+        said = self._last_steps.say(self._steps) if self._last_steps is not None else None
+        self._start()
+        self.driver.run(self.algorithm.drain())
+        self.driver.run(self.algorithm.average())
+        if said is not None:
+            self.driver.run(self._last_steps.hear(said))
+        self.driver.close()
+        self.finished = True
+        _unfinished.remove(self)
+        atexit.unregister(self._check_finished)
 
     def state_dict(self):
         return self.optimizer.state_dict()
@@ -65,17 +141,27 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group):
         raise ValueError("add all parameters to the optimizer before distribute()")
 
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a distributed optimizer cannot be copied or saved: save its state_dict()")
+
     def __repr__(self):
         return f"{type(self).__name__}({self.algorithm.name}, {self.optimizer!r})"
 
-    def _before_forward(self, model, inputs):
-        if model.training and torch.is_grad_enabled():
-            self._begin_step()
+    def _check(self):
+        if self.finished:
+            raise RuntimeError("step() after finish(): the ranks do not train together any more; distribute() again")
+        self._in_place.check()
+
+    def _before_forward(self):
+        self._synchronized = False
+        self._begin_step()
 
     def _begin_step(self):
         if not self._step_under_way:
             self._start()
             self._step_under_way = True
+            if self._last_steps is not None:
+                self._last_steps.step = self._steps + 1
             self.driver.poll()
             self.driver.run(self.algorithm.before_backward())
 
@@ -83,6 +169,27 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self._began:
             self._began = True
             self.algorithm.start()
+
+    def _check_finished(self):
+        """A rank that leaves without `finish` would let the others wait for ever."""
+        mpi = self._aside.mpi
+        if mpi.size > 1:
+            print(f"grsgd: rank {mpi.rank} of {mpi.size} ended without optimizer.finish()", file=sys.stderr)
+            launch.abort(mpi)
+
+
+class BeforeForward:
+    """Calls ``call()`` before every forward pass in training. A copy, as in a copied or saved model, calls nothing."""
+
+    def __init__(self, call=None):
+        self.call = call
+
+    def __call__(self, model, inputs):
+        if self.call is not None and model.training and torch.is_grad_enabled():
+            self.call()
+
+    def __reduce__(self):
+        return BeforeForward, ()
 
 
 def distribute(
@@ -101,25 +208,37 @@ def distribute(
 
     ``algorithm`` and ``options`` are those that ``grsgd algorithms`` lists. All ranks must call this, with models of
     one architecture, on a GPU each or all on the CPU; all start from rank 0's parameters. ``transfer`` is how arrays in
-    GPU memory travel (`grsgd.transfer.choose`). From then on an uncaught exception on one rank ends the job.
-    Call ``finish()`` on the result after the last step.
+    GPU memory travel (`grsgd.transfer.choose`). From then on an uncaught exception on one rank ends the job. The model
+    keeps its parameters, their memory, and which of them are trained, until ``finish()``, which is to be called after
+    the last step; then the model may be distributed again.
 
-    Raises ValueError for an unknown algorithm, for options it does not take, and for models that cannot be flattened
-    (`grsgd.replica.Replica`); pydantic's ValidationError, which is a ValueError, names the option.
+    Raises ValueError for an unknown algorithm; for options it does not take, and ``rho``, which is a matter of `grsgd
+    train`'s data; for parameters of the optimizer that are not the model's, LBFGS, and SparseAdam with an algorithm
+    that sends gradients; for models that cannot be flattened (`grsgd.replica.Replica`), that have two parameters in one
+    memory, or that are distributed already.
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algorithm!r}; there are {', '.join(sorted(ALGORITHMS))}")
     cls = ALGORITHMS[algorithm]
     if not cls.for_any_loop:
         raise ValueError(f"{algorithm} decides who computes what: only `grsgd train` can run it")
-    chosen = cls.Options(**options)
     mpi = comm if comm is not None else launch.world()
     launch.abort_on_error(mpi)
+    chosen = options_of(cls, options)
     cls.check(chosen, mpi.size)
+    check_optimizer(model, optimizer, cls.sends_gradients)
+    check_memory(model)
+    taken = {id(p) for other in _unfinished for p in other.replica.model.parameters()}
+    if any(id(p) in taken for p in model.parameters()):
+        raise ValueError("the model, or a part of it, is distributed already: call finish() of that optimizer first")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     use_device = partial(gpu.use, device)
     use_device()
-    replica = Replica(model, flat_gradients=cls.sends_gradients and mpi.size > 1)
+    replica = Replica(model, flat_gradients=False)
+    gradients = None
+    if cls.sends_gradients and mpi.size > 1:
+        gradients = Gradients(replica)
+        replica.grads = gradients.flat
     sizes = mpi.allgather(replica.params.array.size)
     if len(set(sizes)) > 1:
         raise ValueError(f"the ranks' models have different numbers of parameters: {sizes}")
@@ -131,19 +250,19 @@ def distribute(
     replica.note_buffers()
     for mine, root in zip(replica.outside(), mpi.bcast([t.cpu() for t in replica.outside()]), strict=True):
         mine.copy_(root)
-    if cls.in_background and mpi.size > 1 and driver.progress == "inline":
-        replica.on_each_gradient(driver.poll)
     chosen = cls(chosen, replica, optimizer, Communicator(mpi.Dup(), device_end), aside, driver, seed)
-    distributed = DistributedOptimizer(optimizer, replica, chosen, driver)
-    atexit.register(_check_finished, distributed, mpi)
-    return distributed
+    return DistributedOptimizer(optimizer, replica, gradients, chosen, driver, aside)
 
 
-def _check_finished(distributed, mpi):
-    """A rank that leaves without `finish` would let the others wait for ever."""
-    if not distributed.finished and mpi.size > 1:
-        print(f"grsgd: rank {mpi.rank} of {mpi.size} ended without optimizer.finish()", file=sys.stderr)
-        launch.abort(mpi)
+def options_of(algorithm, options: dict):
+    """The checked options of an algorithm in a loop that grsgd did not write; raises ValueError."""
+    if options.get("rho", 1) != 1:
+        instead = "; give H" if "H" in algorithm.Options.model_fields else ""
+        raise ValueError(f"rho = {options['rho']!r}: a matter of the data of `grsgd train`; allowed is 1{instead}")
+    try:
+        return algorithm.Options(**options)
+    except ValidationError as error:
+        raise ValueError(f"{algorithm.name}: {describe(error, algorithm.Options)}") from None
 
 
 def shard(dataset: torch.utils.data.Dataset, comm=None, seed: int = 0) -> torch.utils.data.Subset:

@@ -12,6 +12,9 @@ import torch
 
 from grsgd.phantom import Phantom
 
+DTYPES = (torch.float16, torch.float32, torch.float64)
+"""Of what is trained: those of torch that NumPy has too."""
+
 
 @dataclass(frozen=True)
 class Flat:
@@ -49,27 +52,31 @@ class Replica:
     ``flat_gradients = False`` leaves the gradients where autograd puts them, for algorithms that send none: autograd
     can then hand over its result instead of adding it to zeros, which saves 10 to 20 % of a small model's step.
 
-    Raises ValueError if the trained parameters do not share one floating-point dtype and device.
+    Raises ValueError if the trained parameters do not share one floating-point dtype and device, or if NumPy does not
+    have the dtype.
     """
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None, flat_gradients: bool = True):
         self.model = model.to(dtype) if dtype is not None else model
-        self._trained = [p for p in model.parameters() if p.requires_grad]
-        if not self._trained:
+        self.trained = [p for p in model.parameters() if p.requires_grad]
+        if not self.trained:
             raise ValueError("the model has no parameter that requires a gradient")
-        kinds = {(p.dtype, p.device) for p in self._trained}
-        if len(kinds) > 1 or not self._trained[0].is_floating_point():
+        kinds = {(p.dtype, p.device) for p in self.trained}
+        if len(kinds) > 1 or not self.trained[0].is_floating_point():
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise ValueError(f"all trained parameters must share one floating-point dtype and device; found {found}")
         self.dtype, self.device = next(iter(kinds))
+        if self.dtype not in DTYPES:
+            allowed = ", ".join(map(str, DTYPES))
+            raise ValueError(f"the trained parameters are {self.dtype}, which NumPy does not have; allowed: {allowed}")
         buffers = [b for b in model.buffers() if b.dtype == self.dtype]
-        self.params = self._flatten(self._trained)
+        self.params = self._flatten(self.trained)
         self.buffers = self._flatten(buffers)
         self.buffers_at_start = torch.zeros_like(self.buffers.tensor)
         """What `average_buffers` compares with; 0 where a buffer was not finite, such as in an attention mask."""
         self.grads = self.params.like() if flat_gradients else None
         if flat_gradients:
-            self._grad_views = views(self.grads.tensor, self._trained)
+            self._grad_views = views(self.grads.tensor, self.trained)
             self.collect_gradients()
 
     @property
@@ -95,11 +102,14 @@ class Replica:
         change.copy_(torch.where(change == 0, start, start + change))
 
     def zero_gradients(self):
-        if self.grads is not None:
-            self.grads.tensor.zero_()
-        else:
-            for p in self._trained:
+        if self.grads is None:
+            for p in self.trained:
                 p.grad = None
+            return
+        self.grads.tensor.zero_()
+        for p, view in zip(self.trained, self._grad_views, strict=True):
+            if p.grad is not view:  # `zero_grad` of others has detached it: what autograd has added up elsewhere goes
+                p.grad = view
 
     def collect_gradients(self):
         """Make sure that every gradient lies in ``grads``, wherever autograd or ``zero_grad`` has put it.
@@ -108,7 +118,7 @@ class Replica:
         """
         if self.grads is None:
             return
-        for p, view in zip(self._trained, self._grad_views, strict=True):
+        for p, view in zip(self.trained, self._grad_views, strict=True):
             if p.grad is not view:
                 if p.grad is None:
                     view.zero_()
@@ -116,10 +126,16 @@ class Replica:
                     view.copy_(p.grad)
                 p.grad = view
 
-    def on_each_gradient(self, call):
-        """Call ``call()`` whenever backward has finished the gradient of a parameter; each costs microseconds."""
-        for p in self._trained:
-            p.register_post_accumulate_grad_hook(lambda _: call())
+    def on_each_gradient(self, call) -> list:
+        """Call ``call()`` whenever backward has finished the gradient of a parameter; each costs microseconds.
+
+        Returns handles with ``remove()``.
+        """
+        return [p.register_post_accumulate_grad_hook(lambda _: call()) for p in self.trained]
+
+    def name_of(self, parameter: torch.nn.Parameter) -> str:
+        """The name of a parameter in the model."""
+        return next((name for name, p in self.model.named_parameters() if p is parameter), "?")
 
     def outside(self) -> list[torch.Tensor]:
         """What of the model lies outside the flat arrays: frozen parameters, integer buffers."""

@@ -130,6 +130,11 @@ class Algorithm:
         """Called when the gradient of this step is there: update the model."""
         self.update()
 
+    def reduce(self):
+        """Schedule, of an algorithm that sends gradients and runs in any loop: turn the gradients in ``replica.grads``,
+        and what lies behind them, into those of all ranks. Its `step` is this and `update`."""
+        raise NotImplementedError(f"{self.name} sends gradients and has no reduce()")
+
     @property
     def steps(self) -> int:
         """Gradients of all ranks that are in the model, as far as this rank knows."""

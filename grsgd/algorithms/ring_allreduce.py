@@ -28,10 +28,13 @@ class RingAllreduce(Algorithm, name="ring_allreduce"):
     Options = RingAllreduceOptions
 
     def step(self):
+        yield from self.reduce()
+        self.update()
+
+    def reduce(self):
         if self.comm.size > 1:
             g = self.replica.grads.array
             yield from ALLREDUCE[self.options.variant](self.comm, g, scale=1 / self.comm.size)
-        self.update()
 
     def average(self):
         yield from self.mean_of_buffers()  # the parameters are equal already

@@ -1,0 +1,101 @@
+"""The gradients of a loop that grsgd did not write, for algorithms that send them."""
+
+import torch
+
+from grsgd.replica import Flat, Replica, views
+
+NOTICING_STEPS = 20
+"""So many steps `Gradients.changed` is looked after: who clips, clips from the beginning."""
+
+
+class Gradients:
+    """Gradients stay where autograd and the user put them, None where there is none, until they are sent.
+
+    ``flat``: what is sent: all gradients of ``replica`` one after the other, zeros where this rank has none, then one
+    number a parameter, 1 where it has one. Reduced with them, these say the same on all ranks: a parameter that no
+    rank has a gradient of is left without one, so that no optimizer moves it.
+    """
+
+    def __init__(self, replica: Replica):
+        self.replica = replica
+        size = replica.params.tensor.numel()
+        self.flat = Flat.zeros(size + len(replica.trained), replica.dtype, replica.device)
+        self._flags = self.flat.tensor[size:]
+        # As data of their own for autograd, so that each counts its changes alone.
+        self._views = [view.data for view in views(self.flat.tensor[:size], replica.trained)]
+        self._addresses = [view.data_ptr() for view in self._views]
+        self._left: list[torch.Tensor | None] = []
+        self._versions: list[tuple[int, int] | None] = []
+        self._steps = 0
+        self.forget()
+        self._hooks = [p.register_post_accumulate_grad_hook(self._noting(i)) for i, p in enumerate(replica.trained)]
+
+    def collect(self):
+        """Copy into ``flat`` what is not there yet.
+
+        Raises RuntimeError for a sparse gradient, and where the memory of a gradient in ``flat`` was replaced.
+        """
+        places, found, flags = [], [], []
+        for p, view, address in zip(self.replica.trained, self._views, self._addresses, strict=True):
+            gradient = p.grad
+            flags.append(gradient is not None)
+            if gradient is None:
+                view.zero_()
+            elif gradient is not view:
+                if gradient.layout is not torch.strided:
+                    name = self.replica.name_of(p)
+                    raise RuntimeError(f"the gradient of {name!r} is sparse; only dense ones can be sent")
+                places.append(view)
+                found.append(gradient)
+                p.grad = view
+            elif gradient.data_ptr() != address:
+                raise RuntimeError(f"the gradient of parameter {self.replica.name_of(p)!r} was given new memory")
+        with torch.no_grad():  # with create_graph gradients have a graph of their own
+            if found:
+                torch._foreach_copy_(places, found)
+            self._flags.copy_(torch.tensor(flags))
+
+    def take(self):
+        """After ``flat`` was reduced: every parameter gets its gradient, or none if no rank had one."""
+        for p, view, share in zip(self.replica.trained, self._views, self._flags.tolist(), strict=True):
+            gradient = view if share else None
+            if p.grad is not gradient:
+                p.grad = gradient
+        self._left = [p.grad for p in self.replica.trained]
+
+    def taken(self) -> bool:
+        """Whether the gradients are still those that `take` has left, perhaps changed in place."""
+        trained = self.replica.trained
+        return bool(self._left) and all(p.grad is left for p, left in zip(trained, self._left, strict=True))
+
+    def forget(self):
+        """Gradients were cleared or used: what was noted of them means nothing any more."""
+        self._left = []
+        self._versions = [None] * len(self.replica.trained)
+
+    def changed(self) -> bool:
+        """Whether somebody has changed gradients since backward, as clipping does; noticed in the first steps only.
+
+        torch counts the changes of every tensor (``_version``), so this compares numbers.
+        """
+        if not self._hooks:
+            return False
+        self._steps += 1
+        found = any(
+            noted is not None and p.grad is not None and (id(p.grad), p.grad._version) != noted
+            for p, noted in zip(self.replica.trained, self._versions, strict=True)
+        )
+        if found or self._steps == NOTICING_STEPS:
+            self.close()
+        return found
+
+    def close(self):
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _noting(self, i: int):
+        def note(p):
+            self._versions[i] = id(p.grad), p.grad._version
+
+        return note
