@@ -44,6 +44,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._began = False
         self._step_under_way = False
         self._synchronized = False
+        self._warned = False
         self._hooks = [replica.model.register_forward_pre_hook(BeforeForward(self._before_forward))]
         if self._last_steps is not None:
             driver.watch = self._last_steps.watch
@@ -71,11 +72,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._begin_step()  # for models whose forward was not called as a module
             self.driver.run(self.algorithm.step())
         else:
-            if not (self._synchronized and self._gradients.taken()):
-                self._synchronized = False
-                if self._gradients.changed():
-                    warnings.warn(CHANGED, stacklevel=2)
-                self.synchronize()
+            self._warn_if(self._gradients.changed())
+            if self._synchronized and not self._gradients.taken():
+                self._synchronized = False  # others have replaced them: by those of another backward pass, perhaps
+            self.synchronize()
             self.algorithm.update()
             self._gradients.forget()
         self._step_under_way = self._synchronized = False
@@ -146,6 +146,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __repr__(self):
         return f"{type(self).__name__}({self.algorithm.name}, {self.optimizer!r})"
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """`GradScaler.step` asks this, and then decides whether it takes a step, by what gradients it finds."""
+        self._warn_if(self._gradients is not None)
+        return False
+
+    def _warn_if(self, changed: bool):
+        """Warn once of gradients that are changed before they are sent."""
+        if changed and not self._synchronized and not self._warned:
+            self._warned = True
+            warnings.warn(CHANGED, stacklevel=3)
 
     def _check(self):
         if self.finished:

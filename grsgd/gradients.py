@@ -36,7 +36,8 @@ class Gradients:
         Raises RuntimeError for a sparse gradient, and where the memory of a gradient in ``flat`` was replaced.
         """
         places, found, flags = [], [], []
-        for p, view, address in zip(self.replica.trained, self._views, self._addresses, strict=True):
+        self._check_memory()
+        for p, view in zip(self.replica.trained, self._views, strict=True):
             gradient = p.grad
             flags.append(gradient is not None)
             if gradient is None:
@@ -48,8 +49,6 @@ class Gradients:
                 places.append(view)
                 found.append(gradient)
                 p.grad = view
-            elif gradient.data_ptr() != address:
-                raise RuntimeError(f"the gradient of parameter {self.replica.name_of(p)!r} was given new memory")
         with torch.no_grad():  # with create_graph gradients have a graph of their own
             if found:
                 torch._foreach_copy_(places, found)
@@ -93,6 +92,13 @@ class Gradients:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+    def _check_memory(self):
+        found = [view.data_ptr() for view in self._views]
+        if found != self._addresses:
+            moved = next(i for i, address in enumerate(self._addresses) if found[i] != address)
+            name = self.replica.name_of(self.replica.trained[moved])
+            raise RuntimeError(f"the gradient of {name!r} was given new memory (p.grad.data = ...): write into the old")
 
     def _noting(self, i: int):
         def note(p):

@@ -1,6 +1,7 @@
 """The command line as users type it: runs, wrong input, errors in the middle, Ctrl-C, launchers without MPI."""
 
 import os
+import re
 import signal
 import time
 
@@ -187,6 +188,17 @@ def test_exception_on_one_rank_ends_the_job(library, algorithm, tmp_path):
     assert code != 0 and output.count("RuntimeError: boom") == 1, output
     assert "rank 1 of 3" in output
     assert time.monotonic() - begin < 45  # most of it imports torch three times on a busy machine
+
+
+@pytest.mark.parametrize("library, algorithm", [("openmpi", "ring_allreduce"), ("mpich", "dpsgd")])
+def test_a_rank_that_has_taken_its_last_step_ends_the_wait_of_the_others(library, algorithm, tmp_path):
+    (tmp_path / "script.py").write_text(USER_SCRIPT)
+    code, output = mpiexec(library, 3, [tmp_path / "script.py", algorithm, "optimizer.finish()"], timeout=60)
+    assert code != 0, output
+    assert re.search(
+        rf"rank 1 finished after 20 steps, rank [02] is in step 2[12]: {algorithm} needs the same number of steps on all",
+        output,
+    ), output
 
 
 @LIBRARIES
