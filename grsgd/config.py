@@ -13,6 +13,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from grsgd.algorithms import ALGORITHMS, Options
 
+NOT_FOR_RUNS = {
+    torch.optim.LBFGS: "it computes several gradients a step, a run one",
+    torch.optim.SparseAdam: "it needs sparse gradients, which no model of a run has",
+}
+"""Optimizers of torch that no run can have, and why."""
+
 ENDS = ("epochs", "steps", "samples", "seconds")
 """The keys of ``[train]`` that say when a run ends; it has exactly one of them."""
 ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
@@ -64,9 +70,14 @@ class Optimizer(Named):
     name: str = Field("sgd", description="a class of torch.optim, in any case; further keys are its arguments")
     lr: PositiveFloat = Field(0.1, description="learning rate")
     decay_norms: bool = Field(True, description="whether weight_decay applies to biases and normalisation weights")
+    clip: PositiveFloat | None = Field(None, description="the norm that a gradient is scaled down to if it is larger")
 
     def build(self, parameters) -> torch.optim.Optimizer:
-        """The torch optimizer; raises ConfigError for a name or an argument that torch does not take."""
+        """The torch optimizer; raises ConfigError for a name or an argument that torch does not take.
+
+        With ``clip`` its ``step()`` begins by clipping what it is about to apply: the mean gradient of all ranks where
+        gradients are sent, which is the same on all of them, else the rank's own.
+        """
         classes = {
             name.lower(): value
             for name, value in vars(torch.optim).items()
@@ -75,20 +86,30 @@ class Optimizer(Named):
         if self.name.lower() not in classes:
             raise ConfigError(f"optimizer.name = {self.name!r}: unknown; allowed: {', '.join(sorted(classes))}")
         cls = classes[self.name.lower()]
+        if cls in NOT_FOR_RUNS:
+            raise ConfigError(f"optimizer.name = {self.name!r}: {NOT_FOR_RUNS[cls]}")
         allowed = [key for key in inspect.signature(cls).parameters if key != "params"]
         for key in self.options:
             if key not in allowed:
-                raise ConfigError(unknown_key(f"optimizer.{key}", key, [*allowed, "decay_norms"]))
+                raise ConfigError(unknown_key(f"optimizer.{key}", key, [*allowed, "decay_norms", "clip"]))
         parameters = list(parameters)
         if not self.decay_norms:
             vectors = [p for p in parameters if p.ndim <= 1]
             matrices = [p for p in parameters if p.ndim > 1]
             parameters = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         try:
-            return cls(parameters, lr=self.lr, **self.options)
+            optimizer = cls(parameters, lr=self.lr, **self.options)
         except (TypeError, ValueError, RuntimeError) as error:
             given = ", ".join(f"{key} = {value!r}" for key, value in {"lr": self.lr, **self.options}.items())
             raise ConfigError(f"optimizer {self.name} with {given}: {error}") from None
+        if self.clip is not None:
+            optimizer.register_step_pre_hook(lambda *_: clip(optimizer, self.clip))
+        return optimizer
+
+
+def clip(optimizer: torch.optim.Optimizer, norm: float):
+    """Scale all gradients of ``optimizer`` down to the L2 norm ``norm`` together, if theirs is larger."""
+    torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], norm)
 
 
 class Schedule(Section):
@@ -275,6 +296,8 @@ def parse(content: dict, where: str = "config") -> Config:
             raise ConfigError(f"{where}: {describe(error, ALGORITHMS[name].Options, 'algorithm.')}") from None
     except ValidationError as error:
         raise ConfigError(f"{where}: {describe(error, Config)}") from None
+    if config.optimizer.clip is not None and getattr(config.algorithm_options, "servers", 1) > 1:
+        raise ConfigError(f"{where}: optimizer.clip with algorithm.servers > 1: no server sees the whole gradient")
     if config.schedule.name == "cosine" and config.train.seconds is not None:
         raise ConfigError(f"{where}: schedule.name = 'cosine' needs train.epochs, steps or samples, not seconds")
     return config

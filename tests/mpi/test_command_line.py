@@ -195,10 +195,8 @@ def test_a_rank_that_has_taken_its_last_step_ends_the_wait_of_the_others(library
     (tmp_path / "script.py").write_text(USER_SCRIPT)
     code, output = mpiexec(library, 3, [tmp_path / "script.py", algorithm, "optimizer.finish()"], timeout=60)
     assert code != 0, output
-    assert re.search(
-        rf"rank 1 finished after 20 steps, rank [02] is in step 2[12]: {algorithm} needs the same number of steps on all",
-        output,
-    ), output
+    words = rf"rank 1 finished after 20 steps, rank [02] is in step 2[12]: {algorithm} needs the same number of steps"
+    assert re.search(words, output), output
 
 
 @LIBRARIES
