@@ -157,6 +157,18 @@ def test_zero_gradients():
     check_memory(replica)
 
 
+def test_zero_gradients_that_autograd_has_put_elsewhere():
+    """A batch thrown away after a `zero_grad` of the model's own."""
+    model = network()
+    replica = Replica(model)
+    model.zero_grad(set_to_none=True)
+    backward(model)
+    replica.zero_gradients()
+    check_memory(replica)
+    replica.collect_gradients()
+    assert (replica.grads.array == 0).all()
+
+
 def test_a_parameter_without_a_gradient_gets_a_zero_one():
     class Unused(nn.Module):
         def __init__(self):
@@ -282,6 +294,12 @@ def test_nothing_to_train():
 def test_complex_parameters():
     with pytest.raises(ValueError, match="one floating-point dtype"):
         Replica(nn.Linear(2, 2, dtype=torch.complex64))
+
+
+def test_dtypes_that_numpy_lacks():
+    with pytest.raises(ValueError, match="torch.bfloat16, which NumPy does not have; allowed: torch.float16, "):
+        Replica(network().bfloat16())
+    assert Replica(network().half()).params.array.dtype == np.float16
 
 
 def test_flat():

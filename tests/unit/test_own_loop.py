@@ -1,0 +1,159 @@
+"""What `distribute` looks at in somebody else's loop, without MPI: gradients, memory, the hook on the model."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from grsgd.distributed import BeforeForward
+from grsgd.gradients import NOTICING_STEPS, Gradients
+from grsgd.own_loop import InPlace, check_memory
+from grsgd.replica import Replica
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+
+
+def backward(model):
+    model(torch.randn(5, 4)).square().sum().backward()
+
+
+def gradients_of(model):
+    return Gradients(Replica(model, flat_gradients=False))
+
+
+def test_gradients_are_torchs_until_they_are_sent():
+    model = network()
+    gradients = gradients_of(model)
+    assert all(p.grad is None for p in model.parameters())
+    backward(model)
+    found = [p.grad for p in model.parameters()]
+    model[0].bias.grad = None
+    gradients.collect()
+    sent = gradients.flat.array
+    assert sent[-4:].tolist() == [1, 0, 1, 1]
+    assert (sent[12:15] == 0).all()
+    assert torch.equal(torch.from_numpy(sent[:12]), found[0].flatten())
+    sent[:] /= 2
+    gradients.take()
+    assert gradients.taken()
+    assert model[0].bias.grad is None
+    assert torch.equal(model[0].weight.grad, found[0] / 2)
+
+
+def test_a_gradient_that_another_rank_has():
+    model = network()
+    gradients = gradients_of(model)
+    gradients.collect()
+    gradients.flat.array[12:15] = 3
+    gradients.flat.array[-3] = 0.5
+    gradients.take()
+    assert [p.grad is None for p in model.parameters()] == [True, False, True, True]
+    assert (model[0].bias.grad == 3).all()
+
+
+def test_changes_are_noticed_in_the_first_steps():
+    def step(change):
+        for p in model.parameters():
+            p.grad = None
+        gradients.forget()
+        backward(model)
+        backward(model)
+        change()
+        found = gradients.changed()
+        gradients.collect()
+        gradients.take()
+        gradients.forget()
+        return found
+
+    model = network()
+    gradients = gradients_of(model)
+    for _ in range(3):
+        assert not step(lambda: None)
+    assert step(lambda: model[0].weight.grad.mul_(0.5))
+    assert not step(lambda: model[0].weight.grad.mul_(0.5)), "once is enough"
+    gradients = gradients_of(network())
+    for _ in range(NOTICING_STEPS):
+        assert gradients._hooks
+        gradients.changed()
+    assert not gradients._hooks
+
+
+def test_no_change_is_seen_in_gradients_that_are_kept():
+    """`zero_grad(set_to_none=False)`, and a layer that only some steps use."""
+    model = network()
+    gradients = gradients_of(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad(set_to_none=False)
+        gradients.forget()
+        (backward(model) if step % 2 == 0 else model[2](torch.randn(5, 3)).sum().backward())
+        assert not gradients.changed()
+        gradients.collect()
+        gradients.take()
+        optimizer.step()
+        gradients.forget()
+
+
+def test_compiled_models():
+    model = network()
+    gradients = gradients_of(model)
+    compiled = torch.compile(model, backend="eager")
+    compiled(torch.randn(5, 4)).sum().backward()
+    assert not gradients.changed()
+    gradients.collect()
+    assert gradients.flat.array[-4:].tolist() == [1, 1, 1, 1]
+
+
+def test_disjoint_and_shared_memory():
+    whole = torch.randn(12)
+    model = nn.Module()
+    model.a, model.b = nn.Parameter(whole[:6].view(2, 3)), nn.Parameter(whole[6:])
+    check_memory(model)
+    model.c = nn.Parameter(whole[5:7], requires_grad=False)
+    with pytest.raises(ValueError, match="parameters 'a' and 'c' lie in one memory"):
+        check_memory(model)
+    model.a.requires_grad_(False)
+    with pytest.raises(ValueError, match="parameters '[bc]' and '[bc]' lie in one memory"):
+        check_memory(model)
+    model.b.requires_grad_(False)
+    check_memory(model)
+
+
+def test_in_place():
+    model = network()
+    model.register_buffer("mean", torch.zeros(2))
+    replica = Replica(model)
+    place = InPlace(replica)
+    place.check()
+    model.load_state_dict(network().state_dict() | {"mean": torch.ones(2)})
+    place.check()
+    model.mean = model.mean + 1
+    place.check()
+    assert replica.buffers.array.tolist() == [2, 2]
+    model[2].weight.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="'2.weight' was frozen"):
+        place.check()
+    model[2].weight.requires_grad_(True)
+    model.double()
+    with pytest.raises(RuntimeError, match="'0.weight' was given new memory"):
+        place.check()
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_the_model_has_a_hook_that_does_nothing(how):
+    calls = []
+    model = network()
+    model.register_forward_pre_hook(BeforeForward(lambda: calls.append(1)))
+    other = how(model)
+    other(torch.randn(1, 4))
+    assert not calls
+    model(torch.randn(1, 4))
+    with torch.no_grad():
+        model(torch.randn(1, 4))
+    model.eval()(torch.randn(1, 4))
+    assert len(calls) == 1
