@@ -75,7 +75,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._warn_if(self._gradients.changed())
             if self._synchronized and not self._gradients.taken():
                 self._synchronized = False  # others have replaced them: by those of another backward pass, perhaps
-            self.synchronize()
+            self._reduce()
             self.algorithm.update()
             self._gradients.forget()
         self._step_under_way = self._synchronized = False
@@ -91,12 +91,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         ``GradScaler.unscale_``. The next ``step()`` then sends nothing. Does nothing for algorithms that send models.
         """
         self._check()
-        if self._gradients is not None and not self._synchronized:
-            self._begin_step()
-            self._gradients.collect()
-            self.driver.run(self.algorithm.reduce())
-            self._gradients.take()
-            self._synchronized = True
+        if self._gradients is not None:
+            self._reduce()
 
     @contextmanager
     def no_sync(self):
@@ -128,6 +124,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if said is not None:
             self.driver.run(self._last_steps.hear(said))
         self.driver.close()
+        for comm in (self.algorithm.comm, self._aside):
+            comm.free()
         self.finished = True
         _unfinished.remove(self)
         atexit.unregister(self._check_finished)
@@ -163,6 +161,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self.finished:
             raise RuntimeError("step() after finish(): the ranks do not train together any more; distribute() again")
         self._in_place.check()
+
+    def _reduce(self):
+        if not self._synchronized:
+            self._begin_step()
+            self._gradients.collect()
+            self.driver.run(self.algorithm.reduce())
+            self._gradients.take()
+            self._synchronized = True
 
     def _before_forward(self):
         self._synchronized = False
