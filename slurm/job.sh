@@ -55,21 +55,26 @@ end_launch() {
 }
 
 # train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: the file is written to scratch and then moved, whole or not at
-# all. After a signal it has what was measured until then.
+# all; if it cannot be moved, it stays there. After a signal it has what was measured until then.
 train() {
-    local ranks=$1 file=$2 code=0 scratch
+    local ranks=$1 file=$2 code=0 folder scratch
     shift 2
-    scratch=$SCRATCH/$SLURM_JOB_ID-$(basename "$file")
     mkdir -p "$SCRATCH" "$(dirname "$file")"
+    folder=$(mktemp -d "$SCRATCH/grsgd-$SLURM_JOB_ID-XXXXXX")  # others may write there, but must not know the name
+    scratch=$folder/$(basename "$file")
     choose_launcher
     echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"
     stop() { [[ $1 == TERM ]] || end_launch; }  # SIGTERM is from Slurm, for all processes of the job
     attend launch "$ranks" python -m grsgd train "$@" --out "$scratch" || code=$?
-    if [[ -e $scratch ]]; then
-        cp "$scratch" "$file.part"
-        mv "$file.part" "$file"
-        rm "$scratch"
+    if [[ ! -e $scratch ]]; then
+        rm -rf "$folder"
+    elif cp "$scratch" "$file.part" && mv "$file.part" "$file"; then
+        rm -rf "$folder"
         echo "moved to $file"
+    else
+        rm -f "$file.part"
+        echo "$file cannot be written: the run file stays on $(uname -n), $scratch" >&2
+        ((code)) || code=1
     fi
     return "$code"
 }

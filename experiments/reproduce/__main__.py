@@ -101,14 +101,20 @@ def main() -> int:
 def only_one(folder: Path):
     """While one process is in here no other may be: runs that share the machine would be timed. Raises Unfinished."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_suffix(".lock"), "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Unfinished(f"tables are being made in {folder} already: one after the other") from None
-        except OSError:  # file systems without locks
-            pass
+    lock = folder.with_suffix(".lock")
+    try:
+        file = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)  # no link of others
+    except OSError as error:
+        raise Unfinished(f"{lock}: {error.strerror}") from None
+    try:
+        with suppress(OSError):  # file systems without locks
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Unfinished(f"tables are being made in {folder} already: one after the other") from None
         yield
+    finally:
+        os.close(file)
 
 
 def make_all(targets: list[Target], options: argparse.Namespace, folder: Path) -> list[str]:

@@ -58,7 +58,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Read lines of comma-separated pixels and a label."""
     try:
         with gzip.open(path) as file:
-            table = np.loadtxt(file, np.uint8, delimiter=",")
+            table = np.loadtxt(file, np.uint8, delimiter=",", max_rows=shape[0] + 1)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DamagedData(f"{path}: cannot be read ({error})") from error
     expected = (shape[0], math.prod(shape[1:]) + 1)

@@ -82,7 +82,7 @@ def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
 @contextmanager
 def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
     """Let one call at a time work in `directory`; the lock goes with its process, however that ends."""
-    with open(directory / ".fetch.lock", "w") as lock:
+    with open(directory / ".fetch.lock", "a", opener=_no_link) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -91,6 +91,11 @@ def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
         for left_over in directory.glob(f"{TEMPORARY}*"):
             shutil.rmtree(left_over, ignore_errors=True)
         yield
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file of a known name in a folder that others may write to: no link of theirs is followed."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _verified(recipe: Recipe, directory: Path) -> Path | None:

@@ -15,6 +15,9 @@ FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3
 ENDINGS = ("", ".gz")
 SHAPE = (1, 28, 28)
 CLASSES = 10
+MOST_DIMS = 4
+MOST_BYTES = 2**30
+"""Of a file, unpacked; MNIST's largest has 47 million."""
 
 
 def mnist_files(directory: Path) -> list[Path]:
@@ -79,13 +82,23 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
 def unpacked(path: Path) -> tuple[bytes, bool]:
     """Return the content of a plain or gzipped file, and whether it is whole; DamagedData if it cannot be read.
 
-    gzip.open would raise on a truncated file and not say how much it holds.
+    gzip.open would raise on a truncated file and not say how much it holds. Of one that holds more than its header
+    says, or than `MOST_BYTES`, only so much is unpacked: some bytes can stand for a thousand times as many.
     """
     try:
         content = path.read_bytes()
         if path.suffix != ".gz":
             return content, True
         gunzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16 means a gzip header and checksum
-        return gunzip.decompress(content), gunzip.eof
+        start = gunzip.decompress(content, 4 + 4 * MOST_DIMS)
+        if start[:3] != bytes([0, 0, 8]):
+            return start, gunzip.eof
+        dims = min(start[3], MOST_DIMS) if len(start) > 3 else 0
+        shape = [int.from_bytes(start[at : at + 4]) for at in range(4, 4 + 4 * dims, 4)]
+        expected = 4 + 4 * dims + math.prod(shape)
+        if expected > MOST_BYTES:
+            raise DamagedData(f"{path}: {expected} bytes by its header, expected at most {MOST_BYTES}")
+        rest = gunzip.decompress(gunzip.unconsumed_tail, max(expected - len(start), 0) + 1)
+        return start + rest, gunzip.eof
     except (OSError, zlib.error) as error:
         raise DamagedData(f"{path}: cannot be read ({error})") from error

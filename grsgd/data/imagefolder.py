@@ -81,10 +81,21 @@ class FolderSplit:
 
 
 def _images(folder: Path, name: str) -> list[str]:
-    """The paths, relative to `folder`, of all images at any depth below its subfolder `name`, in order."""
-    walk = os.walk(folder / name, followlinks=True)
-    paths = (os.path.join(place, file) for place, _, files in walk for file in files if file.lower().endswith(ENDINGS))
-    found = sorted(os.path.relpath(path, folder) for path in paths)
+    """The paths, relative to `folder`, of all images at any depth below its subfolder `name`, in order.
+
+    Links are followed, to each folder once, and not out of the class to the folders it lies in.
+    """
+    found, real = [], os.path.realpath(folder)
+    seen = {real, *map(str, Path(real).parents)}  # a link to what the class itself lies in
+    for place, folders, files in os.walk(folder / name, followlinks=True):
+        folders.sort()
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        images = (file for file in files if file.lower().endswith(ENDINGS))
+        found += [os.path.relpath(os.path.join(place, file), folder) for file in images]
+    found.sort()
     if not found:
         raise DamagedData(f"{folder / name}: no images, expected at least one ending in {', '.join(ENDINGS)}")
     return found

@@ -356,6 +356,37 @@ def test_damaged_cifar_binary(change, words, cifar_binary):
         assert word in message
 
 
+BOMB = """
+import resource, sys, zlib
+from pathlib import Path
+from grsgd.data import DataError, idx
+
+size = int(sys.argv[2])
+header = bytes([0, 0, 8, 3]) + b"".join(number.to_bytes(4, "big") for number in (size // 784, 28, 28))
+packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+content = packer.compress(header) + b"".join(packer.compress(bytes(2**20)) for _ in range(300)) + packer.flush()
+path = Path(sys.argv[1])
+path.write_bytes(content)
+used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    idx.read_idx(path, 3)
+except DataError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used) // 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(7840, "7857 bytes in a truncated gzip stream, expected 7856"), (2**31, "by its header")]
+)
+def test_no_more_is_unpacked_than_the_header_says(tmp_path, size, words):
+    """A file of 300 KB that stands for 300 MB."""
+    command = [sys.executable, "-c", BOMB, tmp_path / "x.gz", str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    message, megabytes = done.stdout.splitlines()
+    assert words in message and int(megabytes) < 100
+
+
 class Malice:
     """Unpickled without care, this makes a directory."""
 
@@ -435,6 +466,32 @@ def test_cifar_pickle_does_not_change_the_types_of_numpy(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "pixels are 'V8', expected uint8" in done.stdout
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    for part, name in (("train", "a"), ("train", "b"), ("val", "a"), ("val", "b")):
+        folder = tmp_path / part / name / "deeper"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(folder / "x.png")
+    return tmp_path
+
+
+def test_links_between_folders_come_to_an_end(pictures):
+    """To what the class lies in, in a circle within it, and to one folder by two names."""
+    a = pictures / "train" / "a"
+    for number in range(3):
+        (a / "deeper" / f"up{number}").symlink_to(pictures / "train")
+        (a / f"around{number}").symlink_to(a)
+    (a / "root").symlink_to(pictures)
+    (a / "again").symlink_to(a / "deeper")
+    assert load("imagefolder", pictures, size=8).train.labels.tolist() == [0, 1]
+
+
+def test_a_class_may_be_a_link(pictures, tmp_path):
+    (pictures / "train" / "b").rename(tmp_path / "elsewhere")
+    (pictures / "train" / "b").symlink_to(tmp_path / "elsewhere")
+    assert load("imagefolder", pictures, size=8).train.labels.tolist() == [0, 1]
 
 
 def test_bundled_package_missing_or_damaged(tmp_path, monkeypatch):

@@ -249,3 +249,13 @@ def test_real_download(name, tmp_path):
     fetch.fetch(name, tmp_path)
     data = load(name, tmp_path)
     assert (len(data.train), len(data.test)) == (50_000 if name == "cifar-10" else 60_000, 10_000)
+
+
+def test_the_lock_is_no_way_to_empty_another_file(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / ".fetch.lock").symlink_to(victim)
+    with pytest.raises(DataError, match="symbolic links"):
+        fetch.fetch("mnist", tmp_path / "data")
+    assert victim.read_text() == "precious"

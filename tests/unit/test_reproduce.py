@@ -167,6 +167,15 @@ def test_tables_are_made_one_after_the_other(tmp_path):
         pass
 
 
+def test_the_lock_is_no_way_to_empty_another_file(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "smoke.lock").symlink_to(victim)
+    with pytest.raises(Unfinished, match="smoke.lock: Too many levels of symbolic links"), only_one(tmp_path / "smoke"):
+        pass
+    assert victim.read_text() == "precious"
+
+
 def test_what_goes_beyond_equal_samples_does_not_count():
     run = fake_run(ranks=2, snapshots=6, config="[train]\nepochs = 1.0\n", batch_size=100)
     assert run.attributes["train_samples"] == 2000

@@ -1,0 +1,56 @@
+"""What the batch scripts share, with a pretended launcher and file system."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+set -euo pipefail
+. slurm/job.sh
+launch() { out=${@: -1}; echo "$out" > "$SCRATCH/told"; echo measured > "$out"; exit "$CODE"; }
+cp() { command cp "$@"; [[ $FULL == no ]]; }
+train 2 "$RESULTS/run.h5" config.toml
+"""
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Run `train` of job.sh as job 7; what it printed and its exit code."""
+    for folder in ("scratch", "results"):
+        (tmp_path / folder).mkdir()
+
+    def run(full="no", code=0):
+        variables = {"SCRATCH": tmp_path / "scratch", "RESULTS": tmp_path / "results", "FULL": full, "CODE": code}
+        variables |= {"LAUNCHER": "mpiexec", "SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "n", "PATH": "/usr/bin:/bin"}
+        environment = {name: str(value) for name, value in variables.items()}
+        return subprocess.run(
+            ["bash", "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("code", [0, 130])
+def test_the_run_file_is_moved(train, tmp_path, code):
+    done = train(code=code)
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "results" / "run.h5").read_text() == "measured\n"
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["told"]
+
+
+def test_no_name_in_scratch_can_be_guessed(train, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "scratch" / "7-run.h5").symlink_to(victim)
+    first, second = (train() and (tmp_path / "scratch" / "told").read_text() for _ in range(2))
+    assert first != second and victim.read_text() == "precious"
+
+
+def test_where_the_run_file_stays_if_it_cannot_be_moved(train, tmp_path):
+    done = train(full="yes")
+    stays = (tmp_path / "scratch" / "told").read_text().strip()
+    assert done.returncode == 1 and "the run file stays on" in done.stderr and stays in done.stderr
+    assert Path(stays).read_text() == "measured\n"
+    assert list((tmp_path / "results").iterdir()) == []
