@@ -372,7 +372,7 @@ def test_local_sgd_is_the_mean_of_plain_scripts(row):
 
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("algorithm", ["ring_allreduce", *LOCAL, *GOSSIP])
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", ROWS if COUNT == 1 else ["plain"])  # spares hundreds of skipped tests
 def test_one_rank_is_the_plain_script(row, algorithm):
     with no_warning():
         ours = script(row, distributed(algorithm))
@@ -388,3 +388,27 @@ def test_ranks_end_with_one_model(row, algorithm):
     for p in run.model.parameters():
         assert p.isfinite().all()
         assert all(torch.equal(p, other) for other in WORLD.allgather(p.data))
+
+
+@pytest.mark.ranks(2)
+def test_compiled():
+    torch.manual_seed(0)
+    model = Net().double()
+    optimizer = distributed("ring_allreduce")(model, HEAVY(model.parameters()))
+    run = Run(model, torch.compile(model, backend="eager"), optimizer)
+    with no_warning():
+        for step in range(STEPS):
+            plain(run, step)
+    optimizer.finish()
+    assert difference(run, script("weight decay", ddp=True)) <= EXACT
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "grsgd", "local_sgd"])
+def test_a_part_of_the_ranks(algorithm):
+    """Two jobs side by side, one of a single rank, which trains as if it was alone."""
+    part = WORLD.Split(WORLD.rank == 2)
+    run = script("weight decay", lambda *pair: grsgd.distribute(*pair, algorithm, part, timeout=TIMEOUT))
+    found = part.allgather([p.data for p in run.model.parameters()])
+    assert all(torch.equal(p, q) for other in found for p, q in zip(found[0], other, strict=True))
+    part.Free()
