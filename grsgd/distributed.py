@@ -1,6 +1,7 @@
 """For people with a training loop of their own: any algorithm as a torch optimizer."""
 
 import atexit
+import os
 import sys
 import warnings
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._step_under_way = False
         self._synchronized = False
         self._warned = False
+        self._process = os.getpid()
         self._hooks = [replica.model.register_forward_pre_hook(BeforeForward(self._before_forward))]
         if self._last_steps is not None:
             driver.watch = self._last_steps.watch
@@ -189,9 +191,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.algorithm.start()
 
     def _check_finished(self):
-        """A rank that leaves without `finish` would let the others wait for ever."""
+        """A rank that leaves without `finish` would let the others wait for ever; one that it has forked is none."""
         mpi = self._aside.mpi
-        if mpi.size > 1:
+        if mpi.size > 1 and os.getpid() == self._process:
             print(f"grsgd: rank {mpi.rank} of {mpi.size} ended without optimizer.finish()", file=sys.stderr)
             launch.abort(mpi)
 
