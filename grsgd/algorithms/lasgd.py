@@ -14,6 +14,8 @@ from grsgd.mixing import add_difference, add_difference_of_buffers
 
 WORD = 4
 """Tag of the word by which the ranks agree on the last round."""
+IDLE_SECONDS = 1.0
+"""A rank that has been between two steps for so long joins a round without new ones."""
 
 
 class LASGDOptions(Options):
@@ -73,6 +75,9 @@ class LASGD(Algorithm, name="lasgd"):
         self.h = self.h_last = 0
         self.rounds = 0
         self.ended = self.at_rest = self.in_flight = False
+        self.between_steps = True
+        self.since = 0.0
+        """When this rank has last ended a step, or a round."""
         self.lock = threading.Lock()
         self.flats = [self.x] + ([self.replica.buffers] if self.replica.buffers.array.size else [])
         self.s = [flat.like() for flat in self.flats]
@@ -85,8 +90,16 @@ class LASGD(Algorithm, name="lasgd"):
     def start(self):
         if self.options.merge == "anchor":
             self.z.copy_(self.x.tensor)
+        self.since = self.driver.clock()
         if self.comm.size > 1:
             self.communicator = self.driver.start(self.communicate())
+
+    def before_backward(self):
+        with self.lock:
+            self.between_steps = False
+            has_joined = self.in_flight and self.is_blocking()
+        if has_joined:  # while it was idle
+            yield Until(lambda: not self.in_flight, "the average of all models")
 
     def step(self):
         with self.lock:
@@ -96,6 +109,8 @@ class LASGD(Algorithm, name="lasgd"):
             self.at_rest = True
             yield Until(lambda: not self.must_wait(), "the average of all models")
             self.at_rest = False
+        self.since = self.driver.clock()
+        self.between_steps = True
 
     def must_wait(self) -> bool:
         """Whether training may not go on before the communicator has."""
@@ -112,6 +127,11 @@ class LASGD(Algorithm, name="lasgd"):
         warmup, resync = self.options.warmup, self.options.resync
         return self.rounds < warmup or (resync > 0 and (self.rounds + 1) % resync == 0)
 
+    def is_idle(self) -> bool:
+        """Whether this rank takes no steps at present: a barrier, an evaluation. A round that others wait for must not
+        wait for it; they may not come to that barrier before."""
+        return self.between_steps and self.driver.clock() - self.since > IDLE_SECONDS
+
     def drain(self):
         self.ended = self.at_rest = True
         if self.comm.size > 1:
@@ -123,11 +143,11 @@ class LASGD(Algorithm, name="lasgd"):
         """Background schedule: rounds until all ranks have ended. A rank that has ended still joins the others'."""
         options, n = self.options, self.comm.size
         while True:
-            yield Until(lambda: self.h - self.h_last >= self.due() or self.ended, "local steps to average")
+            yield Until(self.is_due, "local steps to average")
             if (yield from self.all_ended()):
                 return
             if self.is_blocking():
-                yield Until(lambda: self.at_rest, "the end of this rank's step")
+                yield Until(lambda: self.at_rest or self.is_idle(), "the end of this rank's step")
             self.snapshot()
             average = partial(ALLREDUCE[options.variant], self.comm, scale=1 / n)
             a, *of_buffers = self.a
@@ -135,8 +155,11 @@ class LASGD(Algorithm, name="lasgd"):
             for flat in of_buffers:
                 yield from self.replica.average_buffers(average, flat)
             if options.merge == "cocod" and not self.is_blocking():
-                yield Until(lambda: self.h - self.h_last >= self.due() or self.ended, "the step at which to merge")
+                yield Until(self.is_due, "the step at which to merge")
             self.merge()
+
+    def is_due(self) -> bool:
+        return self.h - self.h_last >= self.due() or self.ended or self.is_idle()
 
     def due(self) -> int:
         return 1 if self.rounds < self.options.warmup else self.options.Hmin
@@ -166,7 +189,7 @@ class LASGD(Algorithm, name="lasgd"):
                 self.z.add_(self.v)
             for flat, s, a in zip(self.flats, self.s, self.a, strict=True):
                 anchored = merge == "anchor" and flat is self.x
-                if self.is_blocking() or merge == "overwrite" or (flight == 0 and not anchored):
+                if merge == "overwrite" or (flight == 0 and (self.is_blocking() or not anchored)):
                     flat.tensor.copy_(a.tensor)
                 elif flat is not self.x:
                     add_difference_of_buffers(flat.tensor, a.tensor, s.tensor)
@@ -174,4 +197,5 @@ class LASGD(Algorithm, name="lasgd"):
                     add_difference(flat.tensor, a.tensor, s.tensor)
             self.staleness[flight] += 1
             self.rounds += 1
+            self.since = self.driver.clock()
             self.in_flight = False

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grsgd import distribute
-from grsgd.algorithms import ALGORITHMS
+from grsgd.algorithms import ALGORITHMS, lasgd
 
 NAMES = sorted(name for name, cls in ALGORITHMS.items() if cls.for_any_loop)
 OPTIONS = {"gossip": {"period": 1}, "easgd": {"period": 2}, "adpsgd": {"graph": "full"}, "local_sgd": {"H": 2}}
@@ -15,11 +15,11 @@ PAIRS = list(itertools.combinations_with_replacement(NAMES, 2))
 TIMEOUT = 30.0
 
 
-def learner(world, name, progress, seed=0):
+def learner(world, name, progress, seed=0, **options):
     torch.manual_seed(seed)
     model = torch.nn.Linear(6, 3).double()
     sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    options = OPTIONS.get(name, {})
+    options = OPTIONS.get(name, {}) | options
     return model, distribute(model, sgd, name, world, timeout=TIMEOUT, progress=progress, **options)
 
 
@@ -48,6 +48,20 @@ def test_a_barrier_between_epochs(world, name, progress):
             take_step(model, optimizer, step)
         world.Barrier()
         assert world.allreduce(epoch) == epoch * world.size
+    optimizer.finish()
+    assert equal_on_all_ranks(world, model)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("options", [{"resync": 2}, {"Hmax": 2}, {"merge": "cocod", "Hmin": 2}, {"warmup": 20}])
+def test_a_barrier_where_training_waits_for_averages(world, monkeypatch, options):
+    """A rank in the barrier joins the rounds that others wait for."""
+    monkeypatch.setattr(lasgd, "IDLE_SECONDS", 0.05)
+    model, optimizer = learner(world, "lasgd", "inline", **options)
+    for _ in range(2):
+        for step in range(4 + 3 * world.rank):
+            take_step(model, optimizer, step)
+        world.Barrier()
     optimizer.finish()
     assert equal_on_all_ranks(world, model)
 
