@@ -27,7 +27,7 @@ DEMO := ring_allreduce dpsgd grsgd
 REPRODUCE = $(BIN)/python -m experiments.reproduce $(if $(IMAGENET),--imagenet $(IMAGENET),--scale $(SCALE)) \
     $(SET:%=--set %)
 
-.PHONY: demo test setup lint bench bench-gpu tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo test test-faults setup lint bench bench-gpu tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -42,6 +42,9 @@ demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a 
 test: $(READY) $(MPICH)/ready lint  ## all tests, the MPI ones under Open MPI and MPICH
 	$(BIN)/python -m pytest tests/unit --numprocesses auto
 	$(BIN)/python -m pytest tests --ignore tests/unit
+
+test-faults: $(READY) $(MPICH)/ready  ## every algorithm with every fault under every MPI library; an hour
+	$(BIN)/python -m pytest tests/faults -m ""
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .

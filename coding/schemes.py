@@ -45,9 +45,12 @@ class Scheme:
         window = max(1, min(IN_FLIGHT, len(self.packets), max(n, BYTES_IN_FLIGHT // max(4 * largest, 1))))
         self._spare = [empty(largest, "int32") for _ in range(window)]
 
-    def open(self):
-        """Make the multicast groups, and compile what is to be fast; all ranks at once, before the first `add_up`."""
+    def prepare(self):
+        """Compile what is to be fast, which takes seconds; before `open`, where it would keep the other ranks."""
         kernels(self.total).prepare()
+
+    def open(self):
+        """Make the multicast groups; all ranks at once, before the first `add_up`."""
         self.transport.open(self.packets)
 
     def close(self):

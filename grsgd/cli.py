@@ -3,12 +3,15 @@
 import argparse
 import errno
 import os
+import secrets
 import sys
+import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from grsgd.text import printable
+from grsgd.watchdog import PASSING_ON_SECONDS, rank, within
 
 WARNINGS = 4
 """How many warnings of a run are printed."""
@@ -16,7 +19,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0, 1 for a run that failed, 2 for wrong input, 130 after Ctrl-C."""
+    """Run a command; returns the exit code: 0, 1 for a run that failed, 2 for wrong input, 130 after Ctrl-C or SIGTERM
+    (launchers have exit codes of their own)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--network" in arguments[:-1]:  # argparse takes a value such as -1gbit,50us for an option
         at = arguments.index("--network")
@@ -107,9 +111,26 @@ def parser() -> argparse.ArgumentParser:
 
 def train(options) -> int:
     """train on all ranks of the job: mpiexec -n 4 python -m grsgd train CONFIG.toml"""
+    from grsgd.interruption import Interruption
+
+    with Interruption(not_yet_training):  # torch takes seconds to import
+        return train_on_all_ranks(options)
+
+
+def not_yet_training(reason: str):
+    """A signal has come before MPI has started, or after the run: end this process, in the thread that knows of it."""
+    if rank() in (None, "0"):
+        print(f"\ngrsgd: {reason} outside of training", file=sys.stderr, flush=True)
+    time.sleep(PASSING_ON_SECONDS)
+    os._exit(130)
+
+
+def train_on_all_ranks(options) -> int:
     from grsgd import config as configuration
     from grsgd import launch
-    from grsgd.run import INTERRUPTED, run
+    from grsgd.rescue import path_of
+    from grsgd.results import RunFileError
+    from grsgd.run import run
 
     try:
         mpi = launch.world()
@@ -117,17 +138,19 @@ def train(options) -> int:
         return fail(error)
     launch.abort_on_error(mpi)
     try:
-        with launch.together(mpi, (configuration.ConfigError,)):
+        with launch.together(mpi, (configuration.ConfigError, RunFileError)):
             config = load_config(options)
-        out = options.out or mpi.bcast(default_out(config.algorithm.name) if mpi.rank == 0 else None)
-        stopped, living = run(mpi, config, Path(out))
+            out = options.out or (default_out(config.algorithm.name) if mpi.rank == 0 else None)
+        with within(config.comm.timeout, "telling all ranks the name of the run file"):
+            out = Path(mpi.bcast(out))
+        stopped, living = run(mpi, config, out)
     except launch.UsageError as error:
         return fail(error, quiet=mpi.rank != 0)
     if living.rank == 0:
-        announce(out, stopped)
+        announce(path_of(out, stopped), stopped)
     regularly, complete = stopped in configuration.ENDS, living.size == mpi.size
     if not (regularly and complete):
-        launch.leave(living, 0 if regularly else 130 if stopped == INTERRUPTED else 1, complete=complete)
+        launch.leave(living, exit_code(stopped), complete=complete)
     return 0
 
 
@@ -135,8 +158,9 @@ def simulate(options) -> int:
     """train in simulated time: any number of ranks, any network, exactly repeatable"""
     from grsgd import config as configuration
     from grsgd.data import DataError
+    from grsgd.interruption import EXIT_CODE, as_exceptions
+    from grsgd.rescue import path_of
     from grsgd.results import RunFileError
-    from grsgd.run import INTERRUPTED
     from grsgd.simulate.driver import Deadlock
     from grsgd.simulate.network import network
     from grsgd.simulate.run import simulate as run
@@ -146,17 +170,27 @@ def simulate(options) -> int:
             raise configuration.ConfigError(f"--ranks {options.ranks}: must be 1 or more")
         config = load_config(options)
         spec = network(options.network, options.topology)
-        out = options.out or default_out(config.algorithm.name)
-        stopped = run(config, options.ranks, spec, Path(out), options.compute, options.timing_only)
+        out = Path(options.out or default_out(config.algorithm.name))
+        with as_exceptions():
+            stopped = run(config, options.ranks, spec, out, options.compute, options.timing_only)
+    except KeyboardInterrupt as interrupt:
+        fail(f"{interrupt} while nothing was simulated: there is no run file")
+        return EXIT_CODE
     except (configuration.ConfigError, DataError, RunFileError) as error:
         return fail(error)
     except Deadlock as error:
         fail(error)
         return 1
-    announce(out, stopped)
-    if stopped not in configuration.ENDS:
-        return 130 if stopped == INTERRUPTED else 1
-    return 0
+    announce(path_of(out, stopped), stopped)
+    return exit_code(stopped)
+
+
+def exit_code(stopped: str) -> int:
+    """By the reason why a run ended."""
+    from grsgd.config import ENDS
+    from grsgd.interruption import EXIT_CODE, REASONS
+
+    return 0 if stopped in ENDS else EXIT_CODE if stopped in REASONS.values() else 1
 
 
 def calibrate(options) -> int:
@@ -226,8 +260,14 @@ def announce(out, stopped: str):
 
 
 def default_out(algorithm: str) -> str:
-    Path("results").mkdir(exist_ok=True)
-    return f"results/{algorithm}-{datetime.now():%Y%m%d-%H%M%S}.h5"
+    """A name that no other run has; raises RunFileError."""
+    from grsgd.results import RunFileError
+
+    try:
+        Path("results").mkdir(exist_ok=True)
+    except OSError as error:
+        raise RunFileError(f"results: {error.strerror}: name another file with --out") from None
+    return f"results/{algorithm}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}.h5"
 
 
 def report(options) -> int:

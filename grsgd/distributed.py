@@ -19,6 +19,7 @@ from grsgd.gradients import Gradients
 from grsgd.own_loop import InPlace, LastSteps, check_memory, check_optimizer
 from grsgd.replica import Replica
 from grsgd.transfer import choose
+from grsgd.watchdog import within
 
 CHANGED = (
     "the gradient was changed between backward() and step() (clipping, GradScaler.unscale_): it is this rank's own "
@@ -126,8 +127,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if said is not None:
             self.driver.run(self._last_steps.hear(said))
         self.driver.close()
-        for comm in (self.algorithm.comm, self._aside):
-            comm.free()
+        with within(self.driver.timeout, "freeing communicators"):
+            for comm in (self.algorithm.comm, self._aside):
+                comm.free()
         self.finished = True
         _unfinished.remove(self)
         atexit.unregister(self._check_finished)
@@ -259,19 +261,26 @@ def distribute(
     if cls.sends_gradients and mpi.size > 1:
         gradients = Gradients(replica)
         replica.grads = gradients.flat
-    sizes = mpi.allgather(replica.params.array.size)
-    if len(set(sizes)) > 1:
-        raise ValueError(f"the ranks' models have different numbers of parameters: {sizes}")
-    device_end = choose(mpi, device, transfer, replica.nbytes).device_end
-    aside = Communicator(mpi.Dup(), device_end)
-    driver = launch.driver(mpi, timeout, progress, prepare_thread=use_device)
-    for array in (replica.params.array, replica.buffers.array):
-        driver.run(broadcast(aside, array))
-    replica.note_buffers()
-    for mine, root in zip(replica.outside(), mpi.bcast([t.cpu() for t in replica.outside()]), strict=True):
-        mine.copy_(root)
-    chosen = cls(chosen, replica, optimizer, Communicator(mpi.Dup(), device_end), aside, driver, seed)
+    with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
+        sizes = mpi.allgather(replica.params.array.size)
+        if len(set(sizes)) > 1:
+            raise ValueError(f"the ranks' models have different numbers of parameters: {sizes}")
+        device_end = choose(mpi, device, transfer, replica.nbytes).device_end
+        comm, aside = (Communicator(mpi.Dup(), device_end) for _ in range(2))
+        driver = launch.driver(mpi, timeout, progress, prepare_thread=use_device)
+        give_all_the_same(replica, aside, driver)
+    chosen = cls(chosen, replica, optimizer, comm, aside, driver, seed)
     return DistributedOptimizer(optimizer, replica, gradients, chosen, driver, aside)
+
+
+def give_all_the_same(replica: Replica, comm: Communicator, driver):
+    """Copy rank 0's model to all ranks."""
+    for array in (replica.params.array, replica.buffers.array):
+        driver.run(broadcast(comm, array))
+    replica.note_buffers()
+    outside = replica.outside()
+    for mine, root in zip(outside, comm.mpi.bcast([t.cpu() for t in outside]), strict=True):
+        mine.copy_(root)
 
 
 def options_of(algorithm, options: dict):

@@ -3,15 +3,22 @@
 import os
 import signal
 import threading
+from contextlib import contextmanager
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = "interrupted (Ctrl-C)"
+TERMINATED = "terminated (SIGTERM)"
+REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+"""Why a run ended, by the signal. Some launchers, such as Open MPI's, make a SIGTERM of Ctrl-C."""
+
+EXIT_CODE = 130
+"""Of a run that ended for one of these reasons."""
 
 
 class Interruption:
-    """While entered, calls ``on_signal()`` once, in a thread of its own, at the first SIGINT or SIGTERM.
+    """While entered, calls ``on_signal(reason)`` once, in a thread of its own, at the first SIGINT or SIGTERM.
 
-    Some launchers kill their ranks a fifth of a second after Ctrl-C. A Python signal handler would run only after the
-    gradient under way is done; this thread runs at once.
+    ``on_signal`` may be replaced meanwhile. Some launchers kill their ranks a fifth of a second after Ctrl-C. A Python
+    signal handler would run only after the gradient under way is done; this thread runs at once.
     """
 
     def __init__(self, on_signal):
@@ -21,7 +28,7 @@ class Interruption:
     def __enter__(self):
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        self._handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in REASONS}
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="grsgd-interruption", daemon=True)
         self._thread.start()
@@ -38,6 +45,21 @@ class Interruption:
 
     def _listen(self):
         while number := os.read(self._read, 1):  # empty: closed by __exit__
-            if number[0] in SIGNALS and not self.happened:
+            if number[0] in REASONS and not self.happened:
                 self.happened = True
-                self.on_signal()
+                self.on_signal(REASONS[number[0]])
+
+
+@contextmanager
+def as_exceptions():
+    """While entered, SIGINT and SIGTERM raise KeyboardInterrupt, with the reason, in the main thread."""
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt(REASONS[number])
+
+    handlers = {number: signal.signal(number, interrupt) for number in REASONS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

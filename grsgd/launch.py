@@ -1,20 +1,28 @@
 """Starting and ending a job: MPI, its launcher, and one message when something is wrong."""
 
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from grsgd.comm.communicator import LostRank
+from grsgd.comm.communicator import LostRank, died_in, has_died
+from grsgd.comm.control import UnevenSteps, died
 from grsgd.comm.driver import Driver, WaitTimeout, back_off
+from grsgd.results import RunFileError
+from grsgd.watchdog import PASSING_ON_SECONDS, starting_within, within
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
 
-EXPLAINED = (LostRank, WaitTimeout)
+EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, RunFileError)
 """Errors that say all there is to say: no traceback."""
+
+START_SECONDS = 600.0
+"""How long a rank waits in MPI_Init for the others, before any configuration is read; the environment variable
+GRSGD_START_SECONDS changes it."""
 
 SETTLING_SECONDS = 1.0
 """Under Slurm, between the start of MPI and the first message. Tasks leave MPI_Init one after the other, and Open MPI 5
@@ -28,10 +36,13 @@ class UsageError(ValueError):
 def world():
     """MPI_COMM_WORLD. MPI starts here, not on import.
 
+    Where some rank does not come, the job ends after GRSGD_START_SECONDS.
+
     Raises UsageError under ``srun`` without MPI support, where every task would silently train alone.
     """
     starts = "mpi4py.MPI" not in sys.modules
-    from mpi4py import MPI
+    with starting(start_seconds()) if starts else nullcontext():
+        from mpi4py import MPI
 
     tasks = int(os.environ.get("SLURM_NTASKS") or 1)
     if tasks > 1 and MPI.COMM_WORLD.size == 1:
@@ -42,6 +53,24 @@ def world():
     if tasks > 1 and starts:
         time.sleep(SETTLING_SECONDS)
     return MPI.COMM_WORLD
+
+
+def start_seconds() -> float:
+    """Raises UsageError if GRSGD_START_SECONDS is no number of seconds."""
+    text = os.environ.get("GRSGD_START_SECONDS") or START_SECONDS
+    try:
+        if 0 < float(text) < threading.TIMEOUT_MAX:
+            return float(text)
+    except ValueError:
+        pass
+    raise UsageError(f"GRSGD_START_SECONDS = {text}: must be a number of seconds above 0")
+
+
+def starting(seconds: float):
+    """A context in which MPI starts, or the job ends."""
+    return starting_within(
+        seconds, f"waited {seconds:g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS)"
+    )
 
 
 def ranks_on_cores(mpi) -> int:
@@ -83,42 +112,109 @@ def driver(mpi, timeout: float, progress: str, **options) -> Driver:
 def abort_on_error(mpi):
     """From now on an uncaught exception on any rank ends the whole job, with its traceback printed once.
 
-    Without this the other ranks would wait for ever: MPI does not notice that a Python program has failed.
+    Without this the other ranks would wait for ever: MPI does not notice that a Python program has failed. A process
+    that is forked off a rank is none: an exception there ends it alone.
     """
+    process = os.getpid()
 
     def end(kind, value, trace, thread=None):
         if issubclass(kind, SystemExit):
             return
-        # When all ranks fail alike, the first one to report ends the others before they repeat it.
-        time.sleep(0.05 * min(mpi.rank, 40))
-        where = f"rank {mpi.rank} of {mpi.size}" + (f", thread {thread}" if thread else "")
-        if issubclass(kind, EXPLAINED):
-            print(f"\ngrsgd: {where}: {value}", file=sys.stderr)
-        else:
-            print(f"\ngrsgd: {where} failed:", file=sys.stderr)
+        if os.getpid() != process:
             traceback.print_exception(kind, value, trace)
-        abort(mpi)
+            return
+        # When all ranks fail alike, the first one to report ends the others before they repeat it.
+        time.sleep(stagger(mpi))
+        report(mpi, value.with_traceback(trace), thread)
+        abort(mpi, guilty=not explained(value))
 
     sys.excepthook = end
     threading.excepthook = lambda args: end(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name)
 
 
-def abort(mpi):
-    """End the whole job with exit code 1, after the launcher has had time to pass on what was printed."""
+def stagger(mpi) -> float:
+    """Seconds that a rank waits before it says what went wrong: another one may say the same first."""
+    return 0.05 * min(mpi.rank, 40)
+
+
+def explained(error: BaseException) -> str | None:
+    """The one line that says all there is to say of an error; None if a traceback is needed."""
+    if isinstance(error, EXPLAINED):
+        return str(error)
+    return "the process of another rank has died" if has_died(error) else None
+
+
+def report(mpi, error: BaseException, thread: str | None = None):
+    """Print what went wrong on this rank."""
+    where = f"rank {mpi.rank} of {mpi.size}" + (f", thread {thread}" if thread else "")
+    line = explained(error)
+    if line is not None:
+        print(f"\ngrsgd: {where}: {line}", file=sys.stderr)
+    else:
+        print(f"\ngrsgd: {where} failed:", file=sys.stderr)
+        traceback.print_exception(error)
+    sys.stderr.flush()
+
+
+def fault_tolerant() -> bool:
+    """Whether Open MPI was started with ``--with-ft ulfm``: then its MPI_Abort ends the process that calls it, and no
+    other rank learns of that, nor of one that leaves with an exit code other than 0."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes")
+
+
+def abort(mpi, guilty: bool = True):
+    """End the whole job with an exit code other than 0, after the launcher has had time to pass on what was printed.
+
+    ``guilty``: this rank is where something went wrong; else it was told.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(0.3)
+    time.sleep(PASSING_ON_SECONDS)
+    if not fault_tolerant():
+        mpi.Abort(1)
+    # The others learn of a process that is killed. The lowest that is left gives the job its exit code.
+    deadline = time.perf_counter() + 1.0
+    others = set(range(mpi.size)) - {mpi.rank}
+    while others and min(others) > mpi.rank and time.perf_counter() < deadline:
+        with suppress(RuntimeError):
+            mpi.Iprobe()  # without a call now and then nothing is learnt
+        others -= set(died_in(mpi))
+        time.sleep(0.01)
+    if not others or (min(others) > mpi.rank and not guilty):
+        os._exit(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_after_failure(mpi, last: bool):
+    """End this rank with exit code 1, after all have been told that the job ends; ``last``: and all others with it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if fault_tolerant():
+        time.sleep(PASSING_ON_SECONDS)
+        os._exit(1)
+    time.sleep(PASSING_ON_SECONDS if last else 5.0)
     mpi.Abort(1)
 
 
-def meet(mpi, seconds: float = 600.0):
-    """Wait until all ranks of ``mpi`` have come here; raises WaitTimeout."""
+def meet(mpi, seconds: float = 600.0, watch=lambda: None):
+    """Wait until all ranks of ``mpi`` have come here; raises WaitTimeout, LostRank, and what ``watch()`` raises."""
     everybody, begin = mpi.Ibarrier(), time.perf_counter()
-    while not everybody.Test():
+    while not arrived(everybody, mpi):
+        watch()
         waited = time.perf_counter() - begin
         if waited > seconds:
             raise WaitTimeout(f"rank {mpi.rank} waited {seconds:g} s for all {mpi.size} ranks to come as far as it")
         back_off(waited)
+
+
+def arrived(everybody, mpi) -> bool:
+    """Whether a barrier is complete; raises LostRank."""
+    try:
+        return everybody.Test()
+    except RuntimeError as error:
+        if has_died(error):
+            raise LostRank(died(died_in(mpi))) from None
+        raise
 
 
 @contextmanager
@@ -133,7 +229,8 @@ def together(mpi, errors: tuple[type[Exception], ...], seconds: float = 600.0):
     except errors as error:
         message = str(error)
     meet(mpi, seconds)
-    messages = mpi.allgather(message)
+    with within(seconds, "telling all ranks what went wrong, if anything"):
+        messages = mpi.allgather(message)
     failed = [rank for rank, text in enumerate(messages) if text is not None]
     if failed:
         first = messages[failed[0]]
@@ -147,18 +244,39 @@ def at_terminal() -> bool:
     A launcher puts pipes (Open MPI: a pseudo terminal) between its own output and that of its ranks, so it is the
     launcher's stderr that counts.
     """
-    terminal = sys.stderr.isatty()
-    pid = os.getppid()
+    outermost = launcher()
+    if outermost is None:
+        return sys.stderr.isatty()
+    try:
+        return os.readlink(f"/proc/{outermost}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:
+        return sys.stderr.isatty()
+
+
+def launcher() -> int | None:
+    """The process of the launcher of this job, the outermost one, if it runs on this host."""
+    found, pid = None, os.getppid()
     while pid > 1:
         try:
             name = Path(f"/proc/{pid}/comm").read_text()
             parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            if name.startswith(LAUNCHERS):
-                terminal = os.readlink(f"/proc/{pid}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
         except (OSError, ValueError):
             break
-        pid = parent
-    return terminal
+        found, pid = pid if name.startswith(LAUNCHERS) else found, parent
+    return found
+
+
+def say(line: str):
+    """Print a line when a signal has come. Open MPI's launcher passes on nothing any more then, so the line goes to
+    where the launcher itself prints, if it is on this host."""
+    text = f"\ngrsgd: {line}\n"
+    outermost = launcher() if "OMPI_COMM_WORLD_RANK" in os.environ else None
+    try:
+        stderr = os.open(f"/proc/{outermost}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+        os.write(stderr, text.encode())
+        os.close(stderr)
+    except OSError:
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 def hosts(mpi) -> list[str]:
@@ -166,6 +284,29 @@ def hosts(mpi) -> list[str]:
     from mpi4py import MPI
 
     return mpi.allgather(MPI.Get_processor_name())
+
+
+def processes(mpi) -> list[tuple[str, int]]:
+    """Of every rank, the place whose process numbers it shares with others, and its process; collective."""
+    from mpi4py import MPI
+
+    try:
+        place = f"{MPI.Get_processor_name()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        place = f"rank {mpi.rank}"  # unknown
+    return mpi.allgather((place, os.getpid()))
+
+
+def gone(processes: list[tuple[str, int]], rank: int) -> set[int]:
+    """Of all ranks, those whose processes are known by ``rank`` to have ended, being on the same host."""
+    return {other for other, (place, pid) in enumerate(processes) if place == processes[rank][0] and has_ended(pid)}
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("X", "Z")
+    except (FileNotFoundError, ProcessLookupError):
+        return Path("/proc/self/stat").exists()
 
 
 def library() -> str:

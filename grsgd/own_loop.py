@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.control import UnevenSteps
 from grsgd.replica import Replica
 
 TAG = 1
@@ -130,7 +131,7 @@ class LastSteps:
         """By rank that has taken its last."""
 
     def watch(self):
-        """Called while this rank waits; raises RuntimeError if it waits in a step that another rank will not take."""
+        """Called while this rank waits; raises UnevenSteps if it waits in a step that another rank will not take."""
         while self.step and self.comm.Iprobe(ANY_RANK, TAG):
             word = np.zeros(2, np.int64)
             message = self.comm.Irecv(word, ANY_RANK, TAG)
@@ -139,7 +140,7 @@ class LastSteps:
             self._note(word)
         for rank, steps in self._steps.items():
             if self.step > steps:
-                raise RuntimeError(
+                raise UnevenSteps(
                     f"rank {rank} finished after {steps} steps, rank {self.comm.rank} is in step {self.step}: "
                     f"{self.algorithm} needs the same number of steps on all ranks"
                 )

@@ -42,7 +42,7 @@ class Record:
             traffic.messages.copy(),
             traffic.sent_once,
             dict(trainer.algorithm.staleness),
-            trainer.algorithm.warnings(),
+            trainer.algorithm.warnings() + trainer.snapshots.warnings(),
             interface,
         )
 

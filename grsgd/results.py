@@ -6,8 +6,10 @@ datasets, listed in `LAYOUT`. Every dataset carries its `unit` and a `descriptio
 
 import math
 import os
+import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -156,8 +158,10 @@ def save_run(path: str | os.PathLike, run: Run) -> None:
             os.replace(temporary, target)
 
 
-def check_writable(path: str | os.PathLike) -> None:
+def check_writable(path: str | os.PathLike, size: int = 0) -> None:
     """Find out before training whether `save_run` will be able to write `path`; a file that is there stays untouched.
+
+    ``size``: about how many bytes it will have. What processes that were killed have left beside it is removed.
 
     Raises RunFileError if not.
     """
@@ -166,8 +170,13 @@ def check_writable(path: str | os.PathLike) -> None:
         # Only trying tells: permission bits say nothing about root, quotas or read-only file systems.
         if target.exists():
             open(target, "r+b").close()
+            _check_replaceable(target)
         with _temporary_beside(target) as temporary:
             h5py.File(temporary, "x", locking=False).close()
+            with open(temporary, "r+b") as file:
+                if size:
+                    os.posix_fallocate(file.fileno(), 0, min(size, MOST_TRIED))
+        _remove_leftovers(target.parent)
 
 
 def load_run(path: str | os.PathLike) -> Run:
@@ -210,7 +219,11 @@ def _reason(error: Exception) -> str:
 
 
 def _target(path: str | os.PathLike) -> Path:
-    """The file behind `path`, symbolic links followed, so that a link to a run file survives a rewrite."""
+    """The file behind `path`, symbolic links followed, so that a link to a run file survives a rewrite.
+
+    But not those that somebody else has put into a folder where everybody may write.
+    """
+    _check_links(Path(os.path.abspath(path)))
     target = Path(os.path.realpath(path))
     try:
         mode = os.stat(target).st_mode
@@ -223,6 +236,51 @@ def _target(path: str | os.PathLike) -> Path:
     if not stat.S_ISREG(mode):
         raise ValueError("not a regular file")
     return target
+
+
+def _check_links(path: Path, depth: int = 40) -> None:
+    """Raise ValueError if on the way to an absolute `path` there is a link that is not to be followed."""
+    for place in (*reversed(path.parents), path):
+        if depth and place.is_symlink():
+            folder, link = place.parent.stat(), place.lstat()
+            if folder.st_mode & stat.S_IWOTH and link.st_uid not in (os.geteuid(), folder.st_uid):
+                raise ValueError(f"{place} is a symbolic link of somebody else's in a folder where everybody may write")
+            _check_links(Path(os.path.abspath(place.parent / os.readlink(place))), depth - 1)
+
+
+def _check_replaceable(target: Path) -> None:
+    """Raise ValueError if a file can be written but not replaced: somebody else's, in a sticky folder such as /tmp."""
+    folder, owner = target.parent.stat(), target.stat().st_uid
+    if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, folder.st_uid):
+        raise ValueError("is somebody else's file in a folder where only its owner may replace it")
+
+
+MOST_TRIED = 2**28
+"""Bytes of the space that is tried before training, at most."""
+
+LEFTOVER = re.compile(r"\.grsgd-([0-9]+)-[0-9a-f]{8}\.tmp")
+"""The name of a temporary file, with the number of the process."""
+LEFTOVER_SECONDS = 3600.0
+"""How old it must be before it is removed: on another host sharing this folder that process may be alive."""
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary files of processes that were killed while saving."""
+    for file in folder.glob(".grsgd-*.tmp"):
+        with suppress(OSError):
+            found = LEFTOVER.fullmatch(file.name)
+            if found and time.time() - file.lstat().st_mtime > LEFTOVER_SECONDS and not _alive(int(found[1])):
+                file.unlink()
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 @contextmanager

@@ -1,7 +1,11 @@
 """A run on real MPI, from the configuration to the run file."""
 
+import os
 import platform
+import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from functools import partial
@@ -13,20 +17,19 @@ from tqdm import tqdm
 
 from grsgd import __version__, gpu, interfaces, launch
 from grsgd.comm.communicator import Communicator, subset
-from grsgd.comm.control import Control
+from grsgd.comm.control import Control, Stopped
+from grsgd.comm.driver import Driver
 from grsgd.config import ENDS, Config, ConfigError
 from grsgd.data import DataError
-from grsgd.interruption import Interruption
+from grsgd.interruption import EXIT_CODE, Interruption
 from grsgd.record import Record, assemble
 from grsgd.redundancy import settle
-from grsgd.results import RunFileError, check_writable, save_run
-from grsgd.snapshots import common_marks
+from grsgd.rescue import Rescue, save
+from grsgd.results import RunFileError, check_writable
+from grsgd.snapshots import MEMORY, common_marks
 from grsgd.train import Trainer, build_model, load_data, use_threads
 from grsgd.transfer import choose
-
-INTERRUPTED = "interrupted"
-RESCUE_SECONDS = 0.1
-"""How long rank 0 collects the other ranks' measurements when the job is about to be killed."""
+from grsgd.watchdog import PASSING_ON_SECONDS, within
 
 
 class Ending(NamedTuple):
@@ -39,74 +42,145 @@ class Ending(NamedTuple):
 def run(mpi, config: Config, out: Path) -> Ending:
     """Train on all ranks of ``mpi`` and write the run file on rank 0, or on the lowest that is left.
 
-    A rank that the others have left behind does not return.
+    A rank that the others have left behind does not return, nor does any where a rank has failed while training.
 
-    Raises launch.UsageError, on all ranks, for what is wrong with configuration, data or output path.
+    Raises launch.UsageError, on all ranks, for what is wrong with configuration, data or output path; RunFileError on
+    the rank that saves if the file could not be written in the end.
     """
-    local_rank = launch.local_rank(mpi)
-    with launch.together(mpi, (ConfigError, RunFileError)):
+    with Interruption(partial(before_training, mpi)) as interruption:
+        made = Made(mpi, config.comm.timeout)
+        job = prepare(mpi, config, out, made)
+        interruption.on_signal = job.rescue.interrupted
+        stopped, records, living, evaluation = train(job)
+        lost = sorted(job.trainer.algorithm.lost)
+        attributes = job.rescue.attributes | {"stopped": stopped, "lost": lost or None}
+        if stopped in ENDS:
+            interruption.on_signal = partial(while_evaluating, living, out)
+        evaluate(job, records, attributes, living, evaluation)
+        job.driver.close()
+        if stopped in ENDS and not lost:  # else messages may still be under way
+            made.free()
+    return Ending(stopped, living)
+
+
+class Made:
+    """The communicators of all ranks that a run has made. Each is made, and all are freed, by all ranks at once."""
+
+    def __init__(self, mpi, timeout: float):
+        self.mpi, self.timeout = mpi, timeout
+        self.communicators = []
+
+    def duplicate(self):
+        """An mpi4py communicator."""
+        with within(self.timeout, "making a communicator of all ranks"):
+            self.communicators.append(self.mpi.Dup())
+        return self.communicators[-1]
+
+    def communicator(self, device_end=None) -> Communicator:
+        comm = Communicator(self.duplicate(), device_end)
+        comm.timeout = self.timeout
+        return comm
+
+    def free(self):
+        """An MPI library has some thousands for all runs of a process."""
+        with within(self.timeout, "freeing communicators"):
+            for mpi in self.communicators:
+                mpi.Free()
+
+
+class Prepared(NamedTuple):
+    """What a rank needs to train."""
+
+    mpi: object
+    driver: Driver
+    control: Control
+    trainer: Trainer
+    rescue: Rescue
+    evaluation: Communicator
+
+
+def prepare(mpi, config: Config, out: Path, made: Made) -> Prepared:
+    """Everything before the first step; raises launch.UsageError. On return all ranks are there."""
+    timeout = config.comm.timeout
+    with within(timeout, "looking for ranks on the same host"):
+        local_rank = launch.local_rank(mpi)
+    with launch.together(mpi, (ConfigError, RunFileError), timeout):
         config.check_ranks(mpi.size)
         if mpi.rank == 0:
-            check_writable(out)
+            check_writable(out, expected_bytes(config, mpi.size))
         device = gpu.pick_device(config.device, local_rank)
     use_threads()
     use_device = partial(gpu.use, device)
     use_device()
-    driver = launch.driver(mpi, config.comm.timeout, config.comm.progress, prepare_thread=use_device)
-    control = Control(Communicator(mpi.Dup()))
-    with launch.together(mpi, (ConfigError, DataError), config.comm.timeout):
+    with within(timeout, "looking for ranks on the same cores"):
+        driver = launch.driver(mpi, timeout, config.comm.progress, prepare_thread=use_device)
+    control = Control(made.communicator(), tolerant=evicts(config))
+    with launch.together(mpi, (ConfigError, DataError), timeout):
         dataset = load_data(config)
         model = build_model(config, dataset, device)
-    with launch.together(mpi, (ConfigError,), config.comm.timeout):
+        check_room(config, model)
+    with launch.together(mpi, (ConfigError,), timeout):
         transfer = choose(mpi, device, config.comm.transfer, model_bytes(model, config))
-
-        def communicator():
-            return Communicator(mpi.Dup(), transfer.device_end)
-
+        communicator = partial(made.communicator, transfer.device_end)
         config, why = driver.run(settle(config, dataset, model, communicator(), driver))
         trainer = Trainer(config, dataset, model, communicator(), communicator(), control, driver)
     driver.run(trainer.same_start())
-    attributes = describe(trainer) | {"redundancy": why, "clock": "wall"}
-    attributes |= {"hosts": launch.hosts(mpi), "mpi": launch.library(), "gpus": mpi.allgather(gpu.name(device))}
+    attributes = describe(trainer) | {"redundancy": why, "clock": "wall", "mpi": launch.library()}
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
-    rescue, evaluation = mpi.Dup(), communicator()
+    with within(timeout, "telling all ranks where they are"):
+        attributes |= {"hosts": launch.hosts(mpi), "gpus": mpi.allgather(gpu.name(device))}
+        attributes["commit"], processes = mpi.bcast(attributes["commit"]), launch.processes(mpi)
+    rescue, evaluation = made.duplicate(), communicator()
     driver.watch = control.watch
-    launch.meet(mpi, config.comm.timeout)
-    began, counted = time.perf_counter(), interfaces.counters()
+    launch.meet(mpi, timeout)
+    counters = interfaces.counters()
+    rescue = Rescue(rescue, control, processes, out, trainer, lambda: interfaces.counters() - counters, attributes)
+    return Prepared(mpi, driver, control, trainer, rescue, evaluation)
 
-    def save_at_once():
-        """The launcher may kill this job any moment: save what needs no computing."""
-        control.request = INTERRUPTED  # the trainer stops and leaves the core to this thread
-        records = collect(rescue, Record.of(trainer, interfaces.counters() - counted), RESCUE_SECONDS)
-        if mpi.rank == 0:
-            ending = {"stopped": INTERRUPTED, "wall_seconds": time.perf_counter() - began}
-            save_run(out, assemble(records, attributes | ending))
 
-    with Interruption(save_at_once), ProgressLine(trainer) as line:
-        trainer.on_step = line.update
-        stopped = driver.run(trainer.train())
-    driver.watch = None
-    wall_seconds, counted = time.perf_counter() - began, interfaces.counters() - counted
-    lost = trainer.algorithm.lost
-    if mpi.rank in lost:
-        launch.wait_for_the_end()
-    left = [rank for rank in range(mpi.size) if rank not in lost]
-    living = subset(mpi, left) if lost else mpi
-    evaluation = evaluation.subset(left) if lost else evaluation
-    launch.meet(living, config.comm.timeout)
+def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
+    """Why training ended, what all ranks have measured, and the ranks that are left, twice: an mpi4py communicator and
+    one to evaluate with. Does not return where a rank has failed."""
+    mpi, driver, control, trainer, rescue, evaluation = job
+    try:
+        with ProgressLine(trainer) as line:
+            trainer.on_step = line.update
+            stopped = driver.run(trainer.train())
+        driver.watch = None
+        record = rescue.measured()
+        rescue.attributes["wall_seconds"] = time.perf_counter() - rescue.began
+        lost = trainer.algorithm.lost
+        if mpi.rank in lost:
+            launch.wait_for_the_end()
+        left = [rank for rank in range(mpi.size) if rank not in lost]
+        living = subset(mpi, left) if lost else mpi
+        evaluation = evaluation.subset(left) if lost else evaluation
+        launch.meet(living, driver.timeout, control.watch_failures)
+    except Exception as error:
+        rescue.failed(error)
+    if control.failed:
+        rescue.failed(Stopped(control.reason))
     records = [Record.of_nothing(mpi.size) for _ in range(mpi.size)]
-    for rank, record in living.allgather((mpi.rank, Record.of(trainer, counted))):
-        records[rank] = record
-    stopped = ending(living.allgather(stopped))
-    attributes |= {"stopped": stopped, "wall_seconds": wall_seconds, "lost": sorted(lost) or None}
-    if living.rank == 0:  # evaluation may take long
-        save_run(out, assemble(records, attributes))
-    marks = common_marks([record.numbers for record in records if record.moments])
-    qualities, final = driver.run(trainer.evaluate(evaluation, marks))
+    with within(driver.timeout, "collecting what all ranks have measured"):
+        reasons = []
+        for rank, theirs, reason in living.allgather((mpi.rank, record, stopped)):
+            records[rank] = theirs
+            reasons.append(reason)
+    return ending(reasons), records, living, evaluation
+
+
+def evaluate(job: Prepared, records: list[Record], attributes: dict, living, evaluation: Communicator):
+    """Write the run file on the lowest rank, without accuracies first: they may take long."""
+    out = job.rescue.out
     if living.rank == 0:
-        save_run(out, assemble(records, attributes, qualities, final))
-    driver.close()
-    return Ending(stopped, living)
+        try:
+            save(out, assemble(records, attributes))
+        except RunFileError as error:  # there is another attempt
+            print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
+    marks = common_marks([record.numbers for record in records if record.moments])
+    qualities, final = job.driver.run(job.trainer.evaluate(evaluation, marks))
+    if living.rank == 0:
+        save(out, assemble(records, attributes, qualities, final))
 
 
 def model_bytes(model: torch.nn.Module, config: Config) -> int:
@@ -115,7 +189,7 @@ def model_bytes(model: torch.nn.Module, config: Config) -> int:
 
 
 def describe(trainer: Trainer) -> dict:
-    """The root attributes of the run file, but for where the run takes place and how it ends."""
+    """The root attributes of the run file, but for where the run takes place and how it ends; `commit` on rank 0."""
     config = trainer.config
     return {
         "algorithm": config.algorithm.name,
@@ -123,7 +197,7 @@ def describe(trainer: Trainer) -> dict:
         "seed": config.seed,
         "config": config.toml(),
         "version": __version__,
-        "commit": commit(),
+        "commit": commit() if trainer.comm.rank == 0 else None,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -144,7 +218,46 @@ def ending(reasons: list[str]) -> str:
     return next((reason for reason in reasons if reason not in ENDS), reasons[0])
 
 
-_unfinished: list = []
+def before_training(mpi, reason: str):
+    """A signal came too early for a run file."""
+    leave_early(mpi, f"{reason} before training began: there is no run file")
+
+
+def while_evaluating(mpi, out: Path, reason: str):
+    """A signal came when training was over."""
+    leave_early(mpi, f"{out}: {reason} while accuracies were computed: they are missing")
+
+
+def leave_early(mpi, line: str):
+    """End this process, in the thread that has learnt of a signal; rank 0 says so."""
+    if mpi.rank == 0:
+        launch.say(line)
+    time.sleep(PASSING_ON_SECONDS)
+    os._exit(EXIT_CODE)
+
+
+def evicts(config: Config) -> bool:
+    """Whether the run goes on without ranks that are lost."""
+    return getattr(config.algorithm_options, "on_lost_worker", "stop") == "evict"
+
+
+def expected_bytes(config: Config, ranks: int) -> int:
+    """About the size of the run file: matrices of traffic, a curve, and the rest."""
+    return 2**17 + 8 * (3 * ranks**2 + 32 * ranks + 8 * config.train.snapshots)
+
+
+def check_room(config: Config, model: torch.nn.Module):
+    """Raise ConfigError if the snapshots of a rank do not fit into $TMPDIR. Other ranks and programs may need it too:
+    what is full only later costs points of the curve."""
+    tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
+    needed = config.train.snapshots * getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if needed > MEMORY and needed > free:
+        raise ConfigError(
+            f"train.snapshots = {config.train.snapshots}: {needed / 2**30:,.2f} GiB a rank do not fit into {folder} "
+            f"($TMPDIR, {free / 2**30:,.2f} GiB free): take fewer, or set TMPDIR"
+        )
 
 
 def commit() -> str | None:
@@ -154,25 +267,6 @@ def commit() -> str | None:
         return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def collect(mpi, record: Record, seconds: float) -> list[Record]:
-    """On rank 0 the records of the ranks that answer within ``seconds``, by rank; elsewhere nothing."""
-    deadline = time.perf_counter() + seconds
-    if mpi.rank:
-        sending = mpi.isend(record, 0)
-        _unfinished.append(sending)  # its buffer must outlive this call
-        while not sending.Test() and time.perf_counter() < deadline:
-            time.sleep(1e-3)
-        return []
-    records = {0: record}
-    while len(records) < mpi.size and time.perf_counter() < deadline:
-        for rank in set(range(mpi.size)) - set(records):
-            if mpi.iprobe(rank):
-                records[rank] = mpi.recv(source=rank)
-        time.sleep(1e-3)
-    silent = Record.of_nothing(mpi.size)
-    return [records.get(rank, silent) for rank in range(mpi.size)]
 
 
 class ProgressLine:

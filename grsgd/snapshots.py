@@ -17,6 +17,8 @@ from grsgd.replica import Flat, Replica
 MEMORY = 256 * 2**20
 """Bytes of snapshots that a process keeps in memory; with more, they go to a temporary file."""
 
+NOT_KEPT = -1
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -43,9 +45,11 @@ class Snapshots:
         self.replica = replica
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
-        """Which stored copy belongs to which mark."""
+        """Which stored copy belongs to which mark; NOT_KEPT where there was no room for one."""
         self.weights: list[float] = []
         """By mark, how much the rank's model counted in the average of all."""
+        self.trouble: str | None = None
+        """Why some copies were not kept."""
         self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY if memory is None else memory, prefix="grsgd-")
         weakref.finalize(self, self._file.close)
 
@@ -54,14 +58,25 @@ class Snapshots:
 
     def take(self, moment: Moment, marks: int = 1, params: Flat | None = None, weight: float = 1.0):
         """Copy the replica, as what it is at the next ``marks`` marks; with other ``params`` than its own if given."""
-        self._file.seek(0, 2)
-        for flat in (params or self.replica.params, self.replica.buffers):
-            if flat.tensor.device.type != "meta":  # which has no content
-                self._file.write(flat.tensor.cpu().numpy().data)
+        number = 1 + max(self.numbers, default=NOT_KEPT)
+        begin = self._file.seek(0, 2)
+        try:
+            for flat in (params or self.replica.params, self.replica.buffers):
+                if flat.tensor.device.type != "meta":  # which has no content
+                    self._file.write(flat.tensor.cpu().numpy().data)
+            self._file.flush()
+        except OSError as error:  # there is no room in $TMPDIR: the run has a curve with fewer points
+            number = NOT_KEPT
+            self.trouble = f"{tempfile.gettempdir()}: {error.strerror}"
+            self._file.truncate(begin)
         # In this order, so that a thread that copies numbers and then moments finds a moment for each number.
         self.moments += [moment] * marks
         self.weights += [weight] * marks
-        self.numbers += [self.numbers[-1] + 1 if self.numbers else 0] * marks
+        self.numbers += [number] * marks
+
+    def warnings(self) -> list[str]:
+        missing = self.numbers.count(NOT_KEPT)
+        return [f"{missing} of {len(self)} snapshots were not kept: {self.trouble}"] if missing else []
 
     def restore(self, index: int):
         """Put snapshot ``index`` back into the replica."""
@@ -73,12 +88,14 @@ class Snapshots:
 
 
 def common_marks(numbers: list[list[int]]) -> list[int]:
-    """The marks at which every rank has a snapshot, and some rank another one than at the mark before.
+    """The marks at which every rank has kept a snapshot, and some rank another one than at the mark before.
 
     ``numbers``: `Snapshots.numbers` of each rank.
     """
     rows = list(zip(*numbers, strict=False))
-    return [mark for mark, row in enumerate(rows) if mark == 0 or row != rows[mark - 1]]
+    return [
+        mark for mark, row in enumerate(rows) if NOT_KEPT not in row and (mark == 0 or row != rows[mark - 1])
+    ]
 
 
 def train_loss(moments: list[Moment]) -> float:

@@ -52,6 +52,7 @@ class Summing(Algorithm, name=None):
             self.fixed_point,
             self.empty,
         )
+        self.scheme.prepare()
 
     def choose_scheme(self, *arguments) -> Scheme:
         """The scheme of these options."""

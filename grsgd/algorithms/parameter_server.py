@@ -16,6 +16,10 @@ from grsgd.strategies import STRATEGIES, Strategy
 COMPENSATION = 0.04
 """lambda where it is asked for by phi = "compensated" alone."""
 
+PATIENCE = 0.8
+"""Of comm.timeout, by default, before the server names a worker that is silent: else the other workers would give up
+first, and name the server."""
+
 
 class ServerOptions(Options):
     """Of a parameter server, whatever its strategy."""
@@ -30,7 +34,7 @@ class ServerOptions(Options):
     )
     on_lost_worker: Literal["stop", "evict"] = Field("stop", description="end the job, or go on without the worker")
     worker_timeout: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="seconds without a push after which a worker is lost; comm.timeout"
+        None, gt=0, allow_inf_nan=False, description="seconds without a push until a worker is lost; 0.8 comm.timeout"
     )
 
     @model_validator(mode="after")
@@ -113,7 +117,7 @@ class ParameterServer(Algorithm, name="parameter_server"):
                 self.optimizer,
                 self.parts[rank],
                 COMPENSATION if options.compensation is None else options.compensation,
-                self.driver.timeout if options.worker_timeout is None else options.worker_timeout,
+                PATIENCE * self.driver.timeout if options.worker_timeout is None else options.worker_timeout,
                 options.on_lost_worker == "evict",
                 lambda: self.before_update(),
                 self.update,

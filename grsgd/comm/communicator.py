@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from grsgd.comm.traffic import Traffic
+from grsgd.watchdog import within
 
 ANY_RANK = -1
 """As a source: a message from whichever rank."""
@@ -56,6 +57,11 @@ class Communicator:
 
     ``device_end(mpi)`` makes what carries arrays in GPU memory (`grsgd.transfer`); without it there must be none.
     """
+
+    timeout = 600.0
+    """Seconds that making another communicator out of this one may take; then the job ends."""
+    lost: tuple[int, ...] = ()
+    """Ranks whose processes have died, as far as `Iprobe` has noticed."""
 
     def __init__(self, mpi, device_end: Callable | None = None):
         from mpi4py import MPI
@@ -119,17 +125,20 @@ class Communicator:
             if source != ANY_RANK or not has_died(error):
                 raise
             self.mpi.Ack_failed(self.size)  # whoever waits for that rank learns of it there
+            self.lost = died_in(self.mpi)
             return False
 
     def duplicate(self) -> "Communicator":
         """The same ranks with messages and counters of their own; collective."""
-        return type(self)(self.mpi.Dup(), self._make_device_end)
+        with within(self.timeout, "making a communicator of all ranks"):
+            return type(self)(self.mpi.Dup(), self._make_device_end)
 
     def subset(self, ranks: Sequence[int]) -> "Communicator":
         """The given ranks with messages of their own, counted here. Only they call this; if several subsets are made,
         all ranks make theirs in one order. To be freed by `free`."""
         part = type(self)(self._create_group(ranks), self._make_device_end)
         part.members, part.traffic = tuple(self.members[rank] for rank in ranks), self.traffic
+        part.timeout = self.timeout
         return part
 
     def _post(self, verb: str, array, *arguments):
@@ -141,7 +150,8 @@ class Communicator:
         return self.mpi if self._device_end is None or type(array) is np.ndarray else self._device_end
 
     def _create_group(self, ranks):
-        return subset(self.mpi, ranks)
+        with within(self.timeout, f"making a communicator of ranks {', '.join(map(str, ranks))}"):
+            return subset(self.mpi, ranks)
 
     def free(self):
         """Free what `subset` or `duplicate` made; collective, when no message is under way."""
@@ -178,6 +188,15 @@ def countable(array):
 def has_died(error: RuntimeError) -> bool:
     """Whether an mpi4py exception says that a process has died."""
     return any(name in str(error) for name in PROCESS_FAILURES)
+
+
+def died_in(mpi) -> tuple[int, ...]:
+    """The ranks of ``mpi`` whose processes are known to have died; of a fault-tolerant MPI library."""
+    everybody, dead = mpi.Get_group(), mpi.Get_failed()
+    ranks = tuple(sorted(dead.Translate_ranks(None, everybody)))
+    dead.Free()
+    everybody.Free()
+    return ranks
 
 
 def subset(mpi, ranks: list[int]):

@@ -14,11 +14,13 @@ from grsgd import gpu
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.control import Control
 from grsgd.config import Config, ConfigError
+from grsgd.interruption import INTERRUPTED
 from grsgd.progress import FreeRunning
 from grsgd.record import Record, assemble
 from grsgd.redundancy import settle
-from grsgd.results import check_writable, save_run
-from grsgd.run import INTERRUPTED, ProgressLine, describe, ending
+from grsgd.rescue import save
+from grsgd.results import check_writable
+from grsgd.run import ProgressLine, describe, ending, expected_bytes
 from grsgd.simulate import compute as compute_times
 from grsgd.simulate.communicator import World
 from grsgd.simulate.compute import ComputeTime
@@ -154,7 +156,7 @@ def simulate(
     config: Config, ranks: int, network: NetworkSpec, out: Path, compute: str | None = None, timing_only: bool = False
 ) -> str:
     """Simulate a run and write its run file. Returns why the run ended."""
-    check_writable(out)
+    check_writable(out, expected_bytes(config, ranks))
     began = time.perf_counter()
     use_threads()
     simulation = Simulation(config, ranks, network, compute, timing_only)
@@ -168,10 +170,11 @@ def simulate(
     }
     with ProgressLine(simulation.trainers[0]) as line:
         simulation.trainers[0].on_step = line.update
+        interrupted = False
         try:
             stopped = simulation.train()
-        except KeyboardInterrupt:
-            stopped = INTERRUPTED
+        except KeyboardInterrupt as interrupt:
+            stopped, interrupted = str(interrupt) or INTERRUPTED, True
     attributes |= {"stopped": stopped, "virtual_seconds": simulation.seconds()}
     left = simulation.left()
     attributes["lost"] = sorted(set(range(ranks)) - set(left)) or None
@@ -179,12 +182,12 @@ def simulate(
         Record.of(trainer) if rank in left else Record.of_nothing(ranks)
         for rank, trainer in enumerate(simulation.trainers)
     ]
-    evaluated = () if timing_only or stopped == INTERRUPTED else simulation.evaluate()
+    evaluated = () if timing_only or interrupted else simulation.evaluate()
     result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
     if timing_only:
         for column in LOSS_COLUMNS:
             del result.curve[column]
-    save_run(out, result)
+    save(out, result)
     return stopped
 
 

@@ -10,6 +10,7 @@ import pytest
 from launcher import ROOT, bin_of, finish, mpiexec, start
 
 from grsgd import load_run
+from grsgd.interruption import REASONS
 
 LIBRARIES = pytest.mark.parametrize("library", ["openmpi", "mpich"])
 ALGORITHMS = ("ring_allreduce", "dpsgd", "grsgd")
@@ -225,7 +226,8 @@ def test_ctrl_c_keeps_what_was_measured(library, algorithm, config, tmp_path):
         if out.exists():
             break
     run = load_run(out)
-    assert run.attributes["stopped"] == "interrupted"
+    assert run.attributes["stopped"] in REASONS.values()  # Open MPI's launcher makes a SIGTERM of it
+    assert f"{out}: stopped early: {run.attributes['stopped']}" in output
     assert run.ranks["steps"].max() > 0 and len(run.curve["time"]) > 0
     assert np.isfinite(run.curve["train_loss"]).all()
 

@@ -170,7 +170,6 @@ def check_messages(world, comm: Recorded, what: str):
 def stopping(trainer, stop: Stop | None):
     """While entered, what is to happen on this rank happens."""
     from grsgd.interruption import Interruption
-    from grsgd.run import INTERRUPTED
 
     mine = stop is not None and stop.rank == trainer.comm.rank
     if mine and stop.cause == "nan":
@@ -184,7 +183,7 @@ def stopping(trainer, stop: Stop | None):
     if not mine or stop.cause == "nan":
         yield
         return
-    with Interruption(lambda: setattr(trainer.control, "request", INTERRUPTED)):
+    with Interruption(lambda reason: setattr(trainer.control, "request", reason)):
         timer = threading.Timer(stop.when, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         try:
@@ -195,7 +194,7 @@ def stopping(trainer, stop: Stop | None):
 
 
 def check_early_end(reason: str, stop: Stop | None, x):
-    from grsgd.run import INTERRUPTED
+    from grsgd.interruption import INTERRUPTED
 
     assert stop is not None, f"ended by {reason}"
     assert reason.startswith("non-finite loss" if stop.cause == "nan" else INTERRUPTED), f"{stop}: ended by {reason}"

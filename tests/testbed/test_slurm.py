@@ -192,7 +192,7 @@ def test_a_requeued_run_starts_over(jobs):
 def test_a_run_that_reaches_its_time_limit_keeps_what_it_measured(jobs):
     job = jobs["limited"].ends("FAILED")
     run = the_run(job, "grsgd")
-    assert run.attributes["stopped"] == "interrupted" and run.ranks["steps"].min() > 0
+    assert run.attributes["stopped"] == "terminated (SIGTERM)" and run.ranks["steps"].min() > 0
     assert job.show()[0]["Restarts"] == "0"
 
 

@@ -5,6 +5,8 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import h5py
@@ -246,6 +248,92 @@ def test_check_writable_leaves_no_trace(saved):
     check_writable(saved.parent / "new.h5")
     assert os.listdir(saved.parent) == [saved.name]
     assert (saved.read_bytes(), saved.stat().st_mtime_ns) == before
+
+
+def test_check_writable_tries_the_expected_size(saved, monkeypatch):
+    def full(descriptor, offset, size):
+        if size > 10**6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    check_writable(saved, 10**5)
+    assert refusal(check_writable, saved, 10**7) == "No space left on device"
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_check_writable_removes_what_killed_processes_have_left(saved):
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    old = time.time() - 2 * 3600
+    for name, modified in {
+        f".grsgd-{child}-01234567.tmp": old,
+        f".grsgd-{child}-00000000.tmp": time.time(),  # on another host this process may be alive
+        f".grsgd-{os.getpid()}-01234567.tmp": old,
+        ".grsgd-x.tmp": old,
+    }.items():
+        (saved.parent / name).touch()
+        os.utime(saved.parent / name, (modified, modified))
+    check_writable(saved)
+    left = {f".grsgd-{child}-00000000.tmp", f".grsgd-{os.getpid()}-01234567.tmp", ".grsgd-x.tmp", saved.name}
+    assert set(os.listdir(saved.parent)) == left
+
+
+def as_user(number: int, check) -> str | None:
+    """What ``check()`` raises when another user calls it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setegid(number)
+        os.seteuid(number)
+        try:
+            check()
+        except Exception as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with open(reading) as said:
+        return said.read() or None
+
+
+@pytest.fixture
+def shared():
+    """A folder in which everybody may write, as /tmp."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o1777)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act for others")
+def test_a_file_of_somebody_else_that_cannot_be_replaced(shared):
+    (shared / "run.h5").touch()
+    (shared / "run.h5").chmod(0o666)
+    os.chown(shared / "run.h5", 10001, 10001)
+    assert as_user(10001, lambda: check_writable(shared / "run.h5")) is None
+    said = as_user(10002, lambda: check_writable(shared / "run.h5"))
+    assert said == f"{shared / 'run.h5'}: is somebody else's file in a folder where only its owner may replace it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act for others")
+@pytest.mark.parametrize("way", ["file", "folder", "by another link"])
+def test_links_of_somebody_else_in_a_shared_folder_are_not_followed(way, shared, tmp_path):
+    """They would have anything overwritten that the user may write."""
+    victim, link = tmp_path / "victim.h5", shared / "link"
+    victim.write_text("precious")
+    link.symlink_to(tmp_path if way == "folder" else victim)
+    os.lchown(link, 10001, 10001)
+    path = link / "victim.h5" if way == "folder" else link
+    if way == "by another link":
+        (tmp_path / "own").symlink_to(link)
+        path = tmp_path / "own"
+    for refused in (check_writable, save_run):
+        reason = refusal(refused, path, *[fake_run()] * (refused is save_run))
+        assert reason == f"{link} is a symbolic link of somebody else's in a folder where everybody may write"
+    assert victim.read_text() == "precious"
+    os.lchown(link, os.geteuid(), 0)
+    check_writable(path)
 
 
 def unwritable_paths(saved: Path) -> dict[Path, str]:

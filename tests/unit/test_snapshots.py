@@ -1,5 +1,8 @@
 """Snapshots: what is restored is what was taken, from memory and from disk."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -108,3 +111,29 @@ def test_common_marks():
     assert common_marks([[0, 1, 1, 2, 3], [0, 1, 2, 2]]) == [0, 1, 2, 3]
     assert common_marks([[0, 0, 0, 1], [0, 0, 0, 1]]) == [0, 3]
     assert common_marks([]) == []
+
+
+def test_a_full_disk_costs_snapshots_and_not_the_run(monkeypatch):
+    """The third copy does not fit; what follows does again."""
+    monkeypatch.setattr(module, "MEMORY", 0)
+    replica = make()
+    snapshots = Snapshots(replica)
+    write = snapshots._file.write
+    for k in range(5):
+        if k == 2:
+
+            def full(data):
+                write(bytes(8))
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            monkeypatch.setattr(snapshots._file, "write", full)
+        fill(replica, k)
+        snapshots.take(moment(k), marks=2 if k == 2 else 1)
+        monkeypatch.setattr(snapshots._file, "write", write)
+    (warning,) = snapshots.warnings()
+    assert warning.startswith("2 of 6 snapshots were not kept: ") and warning.endswith("No space left on device")
+    assert len(snapshots) == 6
+    assert common_marks([snapshots.numbers, [0, 1, 2, 3, 4, 5]]) == [0, 1, 4, 5]
+    for mark, value in ((4, 3), (5, 4), (0, 0)):
+        snapshots.restore(mark)
+        check(replica, value)

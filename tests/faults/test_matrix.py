@@ -1,0 +1,63 @@
+"""Every algorithm, under every MPI library: a rank is killed, stopped or fails, and the job gets a signal.
+
+The job ends soon, with an exit code other than 0 and one reason, and keeps what was measured. A few cells, drawn by a
+seed, are always tested; ``make test-faults`` tests all of them.
+"""
+
+import itertools
+import random
+import signal
+
+import pytest
+from job import RANKS, WAY, reasons
+
+from grsgd import load_run
+from grsgd.algorithms import ALGORITHMS
+
+FAULTS = ("killed", "stopped", "raises", "SIGINT", "SIGTERM")
+CELLS = list(itertools.product(sorted(ALGORITHMS), FAULTS, WAY))
+ALWAYS = random.Random(8).sample(CELLS, 3)
+BOUND = 45
+"""Seconds from the fault to the end of the job: comm.timeout, and what ranks wait for each other's measurements."""
+
+EXPECTED = {
+    "killed": "lost: ",
+    "stopped": "rank",
+    "raises": "RuntimeError: boom on rank 1",
+    "SIGINT": "(",
+    "SIGTERM": "terminated (SIGTERM)",
+}
+"""What the run file says of the reason. Open MPI's launcher makes a SIGTERM of a SIGINT."""
+
+
+def marked(cell):
+    return pytest.param(*cell, id="-".join(cell), marks=[] if cell in ALWAYS else [pytest.mark.matrix])
+
+
+def training_ranks(algorithm):
+    options = ALGORITHMS[algorithm].Options()
+    return ALGORITHMS[algorithm].workers(options, RANKS)
+
+
+@pytest.mark.parametrize(("algorithm", "fault", "way"), [marked(cell) for cell in CELLS])
+def test_a_fault(algorithm, fault, way, start):
+    # Asynchronous ranks notice a stopped one when they end: not soon in a long run.
+    job = start(way, algorithm, seconds=4.0 if fault == "stopped" else 60.0)
+    job.wait_until_it_trains(training_ranks(algorithm))
+    if fault == "raises":
+        job.fail(1)
+    elif fault in ("killed", "stopped"):
+        job.signal(1, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+    else:
+        job.signal_launcher(signal.Signals[fault])
+    code, output = job.finish(BOUND)
+    assert code != 0, output
+    assert output.count("Traceback") == (fault == "raises"), output
+    assert len(reasons(output)) <= 1, output
+    if fault == "killed" and way == "mpich":  # its launcher kills all ranks at once
+        return
+    run = load_run(job.out)
+    assert EXPECTED[fault] in run.attributes["stopped"], run.attributes["stopped"]
+    assert (run.attributes["stopped"] in ("interrupted (Ctrl-C)", "terminated (SIGTERM)")) == fault.startswith("SIG")
+    assert f"{job.out}: stopped early: {run.attributes['stopped']}" in output, output
+    assert run.ranks["steps"].max() > 0 and len(run.curve["time"]) > 0

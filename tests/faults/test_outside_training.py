@@ -1,0 +1,122 @@
+"""Faults outside of the training loop of `grsgd train`, and those of rank 0, which otherwise saves."""
+
+import signal
+
+import pytest
+from job import PROGRAM, RANKS, reasons
+
+from grsgd import load_run
+
+MATRIX = pytest.mark.matrix
+
+LATE = """
+import os, sys, time
+sys.argv.pop()
+if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
+    time.sleep(1000)
+from grsgd import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("way", ["openmpi", pytest.param("ulfm", marks=MATRIX), pytest.param("mpich", marks=MATRIX)])
+def test_a_rank_that_does_not_come_to_the_start_of_mpi(way, start):
+    job = start(way, program=LATE, environment={"GRSGD_START_SECONDS": "2"})
+    code, output = job.finish(90)
+    assert code != 0 and "waited 2 s in MPI_Init: other ranks of the job have not come" in output, output
+    assert "Traceback" not in output
+
+
+STOPS_BEFORE_GROUPS = PROGRAM.replace(
+    "Trainer.step = stepped",
+    """
+from coding.multicast import Multicast
+made = Multicast.open
+def stop(transport, packets):
+    if rank == 1:
+        os.kill(os.getpid(), 19)
+    made(transport, packets)
+Multicast.open = stop
+""",
+)
+
+
+@pytest.mark.parametrize("way", ["openmpi", pytest.param("ulfm", marks=MATRIX), pytest.param("mpich", marks=MATRIX)])
+def test_a_rank_that_stops_while_groups_are_made(way, start):
+    job = start(way, "cssgd", options="r = 2", program=STOPS_BEFORE_GROUPS, ranks=4)
+    code, output = job.finish(120)
+    assert code != 0 and "Traceback" not in output, output
+    assert "making a communicator of ranks 0, 1, 2: not done after 10 s: a rank that takes part" in output, output
+
+
+OWN_LOOP = PROGRAM[: PROGRAM.index("from grsgd")] + """
+import torch, grsgd
+model = torch.nn.Linear(4, 2)
+optimizer = grsgd.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), sys.argv[5], timeout=60)
+import time
+for step in range(3000):
+    optimizer.zero_grad()
+    model(torch.randn(3, 4)).sum().backward()
+    if step == 20 and rank == int(sys.argv[6]):
+        raise RuntimeError("boom")
+    time.sleep(0.01)
+    optimizer.step()
+optimizer.finish()
+"""
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=MATRIX)])
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "grsgd", *[pytest.param("dpsgd", marks=MATRIX)]])
+def test_an_exception_in_a_loop_of_ones_own_under_a_fault_tolerant_mpi(algorithm, rank, start):
+    program = OWN_LOOP.replace("sys.argv[5]", repr(algorithm)).replace("sys.argv[6]", str(rank))
+    job = start("ulfm", program=program)
+    code, output = job.finish(120)
+    assert code != 0 and output.count("RuntimeError: boom") == 1 == output.count("Traceback"), output
+
+
+@pytest.mark.parametrize("way", ["ulfm", pytest.param("mpich", marks=MATRIX), pytest.param("openmpi", marks=MATRIX)])
+def test_an_exception_on_rank_0(way, start):
+    job = start(way, "dpsgd")
+    job.wait_until_it_trains()
+    job.fail(0)
+    code, output = job.finish(45)
+    assert code != 0 and output.count("RuntimeError: boom\n") == 1 == output.count("Traceback"), output
+    run = load_run(job.out)
+    assert run.attributes["stopped"] == "RuntimeError: boom on rank 0" and (run.ranks["steps"] > 0).all()
+
+
+@MATRIX
+@pytest.mark.parametrize("way", ["ulfm", "openmpi"])
+def test_rank_0_is_killed(way, start):
+    """The lowest of the others saves."""
+    job = start(way, "dpsgd")
+    job.wait_until_it_trains()
+    job.signal(0, signal.SIGKILL)
+    code, output = job.finish(45)
+    assert code != 0 and "Traceback" not in output and len(reasons(output)) <= 1, output
+    run = load_run(job.out)
+    assert run.attributes["stopped"] == "rank 0 lost: its process has died"
+    assert run.ranks["steps"][0] == 0 and (run.ranks["steps"][1:] > 0).any()
+
+
+PREPARES_FOR_EVER = PROGRAM.replace(
+    "Trainer.step = stepped",
+    """
+import grsgd.run, time
+def prepare(*arguments):
+    (folder / f"{rank}.begun").touch()
+    time.sleep(1000)
+grsgd.run.prepare = prepare
+""",
+)
+
+
+@pytest.mark.parametrize("way", ["openmpi", pytest.param("mpich", marks=MATRIX)])
+@pytest.mark.parametrize("name", [pytest.param("SIGINT", marks=MATRIX), "SIGTERM"])
+def test_a_signal_before_training(way, name, start):
+    job = start(way, program=PREPARES_FOR_EVER)
+    job.wait_until_it_trains(RANKS)
+    job.signal_launcher(signal.Signals[name])
+    code, output = job.finish(45)
+    assert code != 0 and "Traceback" not in output and not job.out.exists(), output
+    assert output.count("before training began: there is no run file") == 1, output

@@ -1,0 +1,128 @@
+"""Smaller things about how runs begin and end."""
+
+import os
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from grsgd import config, distributed, launch, load_run
+from grsgd import run as runs
+from grsgd.cli import default_out, main
+from grsgd.comm.communicator import LostRank
+from grsgd.interruption import TERMINATED
+from grsgd.results import RunFileError
+from grsgd.simulate.driver import Driver
+from grsgd.simulate.network import network
+from grsgd.simulate.run import Simulation
+
+CONFIG = """
+[algorithm]
+name = "{name}"
+[model]
+name = "mlp"
+hidden = [4]
+[data]
+name = "synthetic"
+samples = 100
+[train]
+steps = 4
+snapshots = {snapshots}
+"""
+
+
+def parsed(tmp_path, name="parameter_server", snapshots=2):
+    (tmp_path / "run.toml").write_text(CONFIG.format(name=name, snapshots=snapshots))
+    return config.load(tmp_path / "run.toml", [])
+
+
+def simulated(tmp_path, **options):
+    return Simulation(parsed(tmp_path, **options), 3, network(None, "switch"), "constant:0.01")
+
+
+def test_the_server_gives_up_before_the_workers_do(monkeypatch, tmp_path):
+    monkeypatch.setattr(Driver, "timeout", 10.0)
+    assert simulated(tmp_path).trainers[-1].algorithm.server.timeout == 8.0
+
+
+def test_one_rank_asks_git(monkeypatch, tmp_path):
+    monkeypatch.setattr(runs, "commit", lambda: "0123")
+    assert [runs.describe(trainer)["commit"] for trainer in simulated(tmp_path).trainers] == ["0123", None, None]
+
+
+def test_sigterm_ends_a_simulation_as_ctrl_c_does(monkeypatch, tmp_path, capsys):
+    parsed(tmp_path, name="dpsgd")
+    step = Simulation.train
+
+    def train(simulation):
+        step(simulation)
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(20)
+
+    monkeypatch.setattr(Simulation, "train", train)
+    out = tmp_path / "run.h5"
+    assert main(["simulate", str(tmp_path / "run.toml"), "--out", str(out), "--compute", "constant:0.01"]) == 130
+    assert load_run(out).attributes["stopped"] == TERMINATED
+    assert capsys.readouterr().err == f"{out}: stopped early: {TERMINATED}\n"
+
+
+def test_names_of_runs_of_one_second_differ(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert len({default_out("dpsgd") for _ in range(4)}) == 4
+
+
+def test_no_folder_for_results(monkeypatch, tmp_path, capsys):
+    parsed(tmp_path, name="dpsgd")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").touch()
+    with pytest.raises(RunFileError, match="results: File exists: name another file with --out"):
+        default_out("dpsgd")
+    assert main(["simulate", "run.toml"]) == 2
+    assert capsys.readouterr().err == "grsgd: error: results: File exists: name another file with --out\n"
+
+
+def test_snapshots_that_do_not_fit_are_refused_before_training(monkeypatch, tmp_path):
+    chosen = parsed(tmp_path, name="dpsgd", snapshots=10**6)
+    model = simulated(tmp_path, name="dpsgd").trainers[0].replica.model
+    monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**30))
+    with pytest.raises(config.ConfigError, match=r"train.snapshots = 1000000: .* GiB a rank do not fit into "):
+        runs.check_room(chosen, model)
+    monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**50))
+    runs.check_room(chosen, model)
+
+
+@pytest.fixture
+def rank(monkeypatch):
+    """The end of a communicator of which nothing but the number of the rank is needed, and what `abort` was given."""
+    aborted = []
+    monkeypatch.setattr(launch, "abort", lambda mpi, guilty=True: aborted.append(guilty))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    return SimpleNamespace(rank=0, size=2), aborted
+
+
+def test_a_forked_process_is_no_rank(rank, monkeypatch, capsys):
+    """What it raises, and that it exits, concerns nobody else."""
+    mpi, aborted = rank
+    unfinished, process = SimpleNamespace(finished=False), os.getpid()
+    launch.abort_on_error(mpi)
+    monkeypatch.setattr(os, "getpid", lambda: process + 1)
+    distributed._check_finished(unfinished, mpi, process)
+    sys.excepthook(ValueError, ValueError("in the child"), None)
+    assert not aborted and "grsgd" not in (said := capsys.readouterr().err) and "in the child" in said
+    monkeypatch.setattr(os, "getpid", lambda: process)
+    distributed._check_finished(unfinished, mpi, process)
+    assert len(aborted) == 1 and "without optimizer.finish()" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error, guilty", [(ValueError("boom"), True), (LostRank("rank 1 lost"), False)])
+def test_errors_that_say_all_have_no_traceback(error, guilty, rank, capsys):
+    mpi, aborted = rank
+    launch.abort_on_error(mpi)
+    sys.excepthook(type(error), error, None)
+    said = capsys.readouterr().err
+    assert aborted == [guilty] and said.count(str(error)) == 1
+    lines = [" failed:", "ValueError: boom"] if guilty else [": rank 1 lost"]
+    assert said == "\n".join(["", f"grsgd: rank 0 of 2{lines[0]}", *lines[1:], ""])

@@ -1,0 +1,133 @@
+"""What is saved where when a run ends early, with the reason, and by whom; ranks are threads here."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from runs import fake_run
+
+from grsgd import launch, load_run, rescue
+from grsgd.comm.communicator import LostRank
+from grsgd.comm.control import Control, Stopped
+from grsgd.comm.driver import WaitTimeout
+from grsgd.interruption import INTERRUPTED, TERMINATED, Interruption, as_exceptions
+from grsgd.results import RunFileError, save_run
+
+
+class Silent:
+    """The end of a communicator on which nothing comes; ``lost`` ranks have died."""
+
+    rank, size = 2, 4
+
+    def __init__(self, lost=()):
+        self.lost = lost
+        self.sent = []
+
+    def Iprobe(self, source, tag):
+        return False
+
+    def Isend(self, word, dest, tag):
+        self.sent.append((dest, word.tobytes().strip()))
+
+
+def made(lost=(), out=Path("run.h5")):
+    control = Control(Silent(lost))
+    return rescue.Rescue(Silent(lost), control, [("here", os.getpid())] * 4, out, None, None, {})
+
+
+@pytest.mark.parametrize(
+    "error, lost, reason",
+    [
+        (RuntimeError("boom\nand more"), (), "RuntimeError: boom and more on rank 2"),
+        (KeyError(), (), "KeyError on rank 2"),
+        (WaitTimeout("rank 2 waited 5 s for x"), (), "rank 2 waited 5 s for x"),
+        (LostRank("receive from rank 1: ..."), (1,), "rank 1 lost: its process has died"),
+        (RuntimeError("MPI_ERR_PROC_FAILED: Process Failure"), (0, 1), "ranks 0, 1 lost: their processes have died"),
+        (LostRank("the server has lost worker 1"), (), "the server has lost worker 1 (said by rank 2)"),
+    ],
+)
+def test_reasons(error, lost, reason):
+    assert made(lost)._reason(error) == reason
+
+
+def test_a_failure_is_told_to_all_that_live_and_outdoes_other_reasons():
+    control = Control(Silent(lost=(0,)))
+    with pytest.raises(Stopped, match="non-finite"):
+        control.stop("non-finite loss")
+    control.comm.sent.clear()
+    control.fail("rank 0 lost")
+    assert control.comm.sent == [(1, b"!rank 0 lost"), (3, b"!rank 0 lost")]
+    with pytest.raises(Stopped, match="rank 0 lost"):
+        control.watch_failures()
+
+
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_a_rank_that_has_died_is_noticed_by_all(tolerant):
+    control = Control(Silent(lost=(1,)), tolerant)
+    if tolerant:
+        control.watch()
+    else:
+        with pytest.raises(LostRank, match="rank 1 lost: its process has died"):
+            control.watch()
+
+
+def test_processes_that_have_ended():
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    processes = [("here", os.getpid()), ("here", child), ("elsewhere", child)]
+    assert launch.gone(processes, 0) == {1}  # a zombie still
+    os.waitpid(child, 0)
+    assert launch.gone(processes, 0) == {1}
+
+
+def test_sigterm_of_a_launcher_after_a_death_is_no_interruption(monkeypatch):
+    one, saved = made(), []
+    monkeypatch.setattr(rescue.Rescue, "_save", lambda self, reason, *_: saved.append(reason))
+    one.interrupted(TERMINATED)
+    monkeypatch.setattr(launch, "gone", lambda *_: {1})
+    one.interrupted(TERMINATED)
+    assert saved == [TERMINATED, "rank 1 lost: its process has died"]
+    assert one.control.request == saved[-1]
+
+
+def test_an_early_end_does_not_replace_a_whole_run(tmp_path):
+    out = tmp_path / "run.h5"
+    assert rescue.save(out, fake_run(stopped=INTERRUPTED)) == out
+    assert rescue.save(out, fake_run(stopped=TERMINATED)) == out
+    assert rescue.save(out, fake_run(stopped="epochs")) == out
+    assert rescue.save(out, fake_run(stopped=INTERRUPTED)) == tmp_path / "run.interrupted.h5"
+    assert load_run(out).attributes["stopped"] == "epochs"
+    assert rescue.save(out, fake_run(stopped="steps")) == out
+    assert load_run(out).attributes["stopped"] == "steps"
+
+
+def test_a_run_that_cannot_be_saved_is_saved_elsewhere(tmp_path, monkeypatch):
+    def full(path, run):
+        if Path(path) == tmp_path / "run.h5":
+            raise RunFileError(f"{path}: No space left on device")
+        save_run(path, run)
+
+    monkeypatch.setattr(rescue, "save_run", full)
+    monkeypatch.setattr(rescue.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(RunFileError, match="No space left on device; the run was saved as (.*) instead") as error:
+        rescue.save(tmp_path / "run.h5", fake_run(stopped="epochs"))
+    (elsewhere,) = tmp_path.glob("*/run.h5")
+    assert str(elsewhere) in str(error.value) and load_run(elsewhere).attributes["stopped"] == "epochs"
+    assert launch.explained(error.value)
+
+
+@pytest.mark.parametrize("number, reason", [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)])
+def test_signals_have_reasons(number, reason):
+    said, come = [], threading.Event()
+    with Interruption(lambda reason: None) as interruption:
+        interruption.on_signal = lambda reason: (said.append(reason), come.set())
+        os.kill(os.getpid(), number)
+        assert come.wait(20) and said == [reason]
+    with pytest.raises(KeyboardInterrupt) as interrupt, as_exceptions():
+        os.kill(os.getpid(), number)
+        threading.Event().wait(20)
+    assert str(interrupt.value) == reason

@@ -1,0 +1,49 @@
+"""What takes too long ends its process with one line, whether or not other threads can run."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from grsgd import launch
+
+PROGRAM = """
+import time, sys
+from grsgd.watchdog import within, starting_within
+with within(60, "being quick"), starting_within(60, "being quick"):
+    pass
+with {context}({seconds}, "making multicast groups"):
+    {block}
+print("done")
+"""
+BLOCKED = "import ctypes; ctypes.PyDLL(None).sleep(60)"
+"""With all threads of Python, as MPI_Init does."""
+
+
+def run(context, block, seconds="0.1"):
+    program = PROGRAM.format(context=context, block=block, seconds=seconds)
+    environment = os.environ | {"PMIX_RANK": "3"}
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, env=environment)
+
+
+@pytest.mark.parametrize("context, block", [("within", "time.sleep(60)"), ("starting_within", BLOCKED)])
+def test_too_long(context, block):
+    done = run(context, block)
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("grsgd: rank 3: making multicast groups") and done.returncode != 0 and not done.stdout
+
+
+@pytest.mark.parametrize("context", ["within", "starting_within"])
+def test_in_time(context):
+    done = run(context, "pass", "float('inf')" if context == "within" else "30")
+    assert done.returncode == 0 and done.stdout == "done\n" and not done.stderr
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
+def test_time_for_the_start_of_mpi(text, monkeypatch):
+    monkeypatch.setenv("GRSGD_START_SECONDS", text)
+    with pytest.raises(launch.UsageError, match=f"GRSGD_START_SECONDS = {text}"):
+        launch.start_seconds()
+    monkeypatch.setenv("GRSGD_START_SECONDS", "2.5")
+    assert launch.start_seconds() == 2.5
