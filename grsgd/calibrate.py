@@ -79,7 +79,7 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
     use_threads()
     comm = Communicator(mpi.Dup())
     sharing, local_rank = launch.ranks_on_cores(mpi), launch.local_rank(mpi)
-    driver = Driver(mpi.rank, config.comm.timeout, config.comm.progress, sharing)
+    driver = launch.driver(mpi, config.comm.timeout, config.comm.progress)
     with launch.together(mpi, (ConfigError, DataError)):
         trainer = single_trainer(config, driver, local_rank)
         if mpi.size == 1:

@@ -16,7 +16,8 @@ from grsgd.comm.allreduce import broadcast
 from grsgd.comm.communicator import Communicator
 from grsgd.config import describe
 from grsgd.gradients import Gradients
-from grsgd.own_loop import InPlace, LastSteps, check_memory, check_optimizer
+from grsgd.last_steps import LastSteps
+from grsgd.own_loop import InPlace, check_memory, check_optimizer
 from grsgd.replica import Replica
 from grsgd.transfer import choose
 from grsgd.watchdog import within
@@ -45,10 +46,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._steps = 0
         self._began = False
         self._step_under_way = False
-        self._synchronized = False
         self._warned = False
         self._process = os.getpid()
-        self._hooks = [replica.model.register_forward_pre_hook(BeforeForward(self._before_forward))]
+        self._hooks = [replica.model.register_forward_pre_hook(BeforeForward(self._begin_step))]
         if self._last_steps is not None:
             driver.watch = self._last_steps.watch
         if algorithm.in_background and aside.size > 1 and driver.progress == "inline":
@@ -75,13 +75,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._begin_step()  # for models whose forward was not called as a module
             self.driver.run(self.algorithm.step())
         else:
-            self._warn_if(self._gradients.changed())
-            if self._synchronized and not self._gradients.taken():
-                self._synchronized = False  # others have replaced them: by those of another backward pass, perhaps
+            if self._gradients.changed() and not self._gradients.reduced and not self._warned:
+                self._warned = True
+                warnings.warn(CHANGED, stacklevel=2)
             self._reduce()
             self.algorithm.update()
             self._gradients.forget()
-        self._step_under_way = self._synchronized = False
+        self._step_under_way = False
         self._steps += 1
         if self._last_steps is not None:
             self._last_steps.step = 0
@@ -96,6 +96,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._check()
         if self._gradients is not None:
             self._reduce()
+            self._gradients.follow()
 
     @contextmanager
     def no_sync(self):
@@ -104,7 +105,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True):
         self.optimizer.zero_grad(set_to_none)
-        self._synchronized = False
         if self._gradients is not None:
             self._gradients.forget()
 
@@ -151,15 +151,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """`GradScaler.step` asks this, and then decides whether it takes a step, by what gradients it finds."""
-        self._warn_if(self._gradients is not None)
+        """`GradScaler.step` asks this, and then decides by what gradients it finds whether it takes a step."""
+        if self._gradients is not None and not self._gradients.reduced:
+            raise RuntimeError(
+                "GradScaler.step() with gradients of this rank alone: call optimizer.synchronize() after backward(), "
+                "or a rank whose gradients overflow skips a step in which the others wait for it"
+            )
         return False
-
-    def _warn_if(self, changed: bool):
-        """Warn once of gradients that are changed before they are sent."""
-        if changed and not self._synchronized and not self._warned:
-            self._warned = True
-            warnings.warn(CHANGED, stacklevel=3)
 
     def _check(self):
         if self.finished:
@@ -167,16 +165,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._in_place.check()
 
     def _reduce(self):
-        if not self._synchronized:
+        if not self._gradients.taken():
             self._begin_step()
             self._gradients.collect()
             self.driver.run(self.algorithm.reduce())
             self._gradients.take()
-            self._synchronized = True
-
-    def _before_forward(self):
-        self._synchronized = False
-        self._begin_step()
 
     def _begin_step(self):
         if not self._step_under_way:

@@ -4,8 +4,8 @@ import torch
 
 from grsgd.replica import Flat, Replica, views
 
-NOTICING_STEPS = 20
-"""So many steps `Gradients.changed` is looked after: who clips, clips from the beginning."""
+NOTICING_STEPS, NOTICING_EVERY = 20, 25
+"""`Gradients.changed` looks at so many first steps, then at one in so many: who clips often does from the start."""
 
 
 class Gradients:
@@ -27,8 +27,13 @@ class Gradients:
         self._left: list[torch.Tensor | None] = []
         self._versions: list[tuple[int, int] | None] = []
         self._steps = 0
+        self._noticed = False
+        self._noticing: list = []
+        """Hooks that note the gradients' versions."""
+        self._following: list = []
+        """Hooks that notice another backward pass."""
         self.forget()
-        self._hooks = [p.register_post_accumulate_grad_hook(self._noting(i)) for i, p in enumerate(replica.trained)]
+        self._notice()
 
     def collect(self):
         """Copy into ``flat`` what is not there yet.
@@ -60,38 +65,52 @@ class Gradients:
             gradient = view if share else None
             if p.grad is not gradient:
                 p.grad = gradient
-        self._left = [p.grad for p in self.replica.trained]
+        self._left[:] = [p.grad for p in self.replica.trained]
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the gradients come from `take`, and no backward pass has added to them since: where `follow` was
+        called."""
+        return bool(self._left)
 
     def taken(self) -> bool:
-        """Whether the gradients are still those that `take` has left, perhaps changed in place."""
-        trained = self.replica.trained
-        return bool(self._left) and all(p.grad is left for p, left in zip(trained, self._left, strict=True))
+        """Whether they are even those that `take` has left, perhaps changed in place."""
+        return self.reduced and all(p.grad is left for p, left in zip(self.replica.trained, self._left, strict=True))
+
+    def follow(self):
+        """From now on notice backward passes after `take`."""
+        if not self._following:
+            self._following = self.replica.on_each_gradient(self._left.clear)
 
     def forget(self):
         """Gradients were cleared or used: what was noted of them means nothing any more."""
-        self._left = []
+        self._left.clear()
         self._versions = [None] * len(self.replica.trained)
 
     def changed(self) -> bool:
-        """Whether somebody has changed gradients since backward, as clipping does; noticed in the first steps only.
+        """Whether somebody has changed gradients since backward, as clipping does. To be asked once a step.
 
         torch counts the changes of every tensor (``_version``), so this compares numbers.
         """
-        if not self._hooks:
-            return False
         self._steps += 1
         found = any(
             noted is not None and p.grad is not None and (id(p.grad), p.grad._version) != noted
             for p, noted in zip(self.replica.trained, self._versions, strict=True)
         )
-        if found or self._steps == NOTICING_STEPS:
-            self.close()
+        self._noticed |= found
+        if self._noticed or self._steps >= NOTICING_STEPS:
+            remove(self._noticing)
+        if not self._noticed and self._steps > NOTICING_STEPS and self._steps % NOTICING_EVERY == 0:
+            self._notice()  # in the next step
         return found
 
     def close(self):
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        remove(self._noticing)
+        remove(self._following)
+
+    def _notice(self):
+        trained = enumerate(self.replica.trained)
+        self._noticing = [p.register_post_accumulate_grad_hook(self._noting(i)) for i, p in trained]
 
     def _check_memory(self):
         found = [view.data_ptr() for view in self._views]
@@ -105,3 +124,8 @@ class Gradients:
             self._versions[i] = id(p.grad), p.grad._version
 
         return note
+
+
+def remove(hooks: list):
+    while hooks:
+        hooks.pop().remove()

@@ -76,11 +76,20 @@ class Reader:
             raise ValueError(f"dataset {path!r} is compressed; `h5repack -f NONE` makes a file in which none is")
         if item.shape is None:
             raise ValueError(f"dataset {path!r} is empty")
-        for shape in (item.shape, item.chunks or ()):
-            self._check(f"dataset {path!r}", item.dtype, int(np.prod(shape, dtype=float)))
-        if h5py.check_string_dtype(item.dtype):
-            return np.asarray(item.asstr()[()], dtype=str)
-        return np.asarray(item[()])
+        larger = max(int(np.prod(shape, dtype=float)) for shape in (item.shape, item.chunks or ()))
+        self._check(f"dataset {path!r}", item.dtype, larger)
+        return self._texts(item, path) if h5py.check_string_dtype(item.dtype) else np.asarray(item[()])
+
+    def _texts(self, item: h5py.Dataset, path: str) -> np.ndarray:
+        """One after the other: many may be one and the same long one in the file, and all take the longest's room."""
+        texts, longest = np.empty(item.shape, object), 1
+        for place in np.ndindex(item.shape):
+            texts[place] = item.asstr()[place]
+            longest = max(longest, len(texts[place]))
+            if 4 * longest * texts.size > self._bytes:
+                raise ValueError(f"dataset {path!r} holds {texts.size} texts, one of {longest} characters")
+        self._bytes -= 4 * longest * texts.size
+        return texts.astype(str)
 
     def _check(self, what: str, dtype: np.dtype, size: int):
         """Before anything of it is read. Raises ValueError."""

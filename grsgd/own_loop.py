@@ -1,13 +1,10 @@
 """What `distribute` checks of a script that grsgd did not write, before training and in every step."""
 
-import numpy as np
+import warnings
+
 import torch
 
-from grsgd.comm.communicator import ANY_RANK
-from grsgd.comm.control import UnevenSteps
 from grsgd.replica import Replica
-
-TAG = 1
 
 
 def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, sends_gradients: bool):
@@ -58,6 +55,9 @@ class InPlace:
 
     def __init__(self, replica: Replica):
         modules = list(replica.model.named_modules())
+        self._modules = [
+            (prefix, module, tuple(module._modules.values()), len(module._parameters)) for prefix, module in modules
+        ]
         trained = {id(p) for p in replica.trained}
         self._parameters = entries((prefix, module._parameters) for prefix, module in modules)
         self._requires = [table[key].requires_grad for _, table, key in self._parameters]
@@ -70,11 +70,13 @@ class InPlace:
         self._places = [table[key].data for _, table, key in self._buffers]
         """In the array that the ranks average."""
         self._buffer_addresses = [place.data_ptr() for place in self._places]
+        self._reshaped: set[str] = set()
 
     def check(self):
         """Put back buffers that were replaced, as some modules do with their statistics.
 
-        Raises RuntimeError if trained parameters have new memory, or others require a gradient than before.
+        Raises RuntimeError if trained parameters have new memory, others require a gradient than before, or the model
+        has other modules or more parameters.
         """
         try:
             moved = [table[key].data_ptr() for _, table, key in self._trained] != self._addresses
@@ -83,10 +85,23 @@ class InPlace:
             moved = others = True
         if moved or others:
             self._explain()
-        for (_, table, key), place, address in zip(self._buffers, self._places, self._buffer_addresses, strict=True):
+        for prefix, module, children, count in self._modules:
+            if tuple(module._modules.values()) != children or len(module._parameters) != count:
+                raise RuntimeError(
+                    f"module {prefix or type(module).__name__!r} has got other modules or parameters: what is trained "
+                    "must not change after distribute(); call finish(), then distribute() again"
+                )
+        for (name, table, key), place, address in zip(self._buffers, self._places, self._buffer_addresses, strict=True):
             found = table.get(key)
-            if found is not None and found.data_ptr() != address and found.shape == place.shape:
-                table[key] = place.copy_(found)
+            if found is None or found.data_ptr() == address:
+                continue
+            if found.shape == place.shape:
+                table[key] = place.copy_(found.detach())
+            elif name not in self._reshaped:
+                self._reshaped.add(name)
+                warnings.warn(
+                    f"buffer {name!r} has another shape than at distribute(): it is averaged no more", stacklevel=4
+                )
 
     def _explain(self):
         for (name, table, key), address in zip(self._trained, self._addresses, strict=True):
@@ -114,50 +129,3 @@ def entries(tables) -> list[tuple[str, dict, str]]:
         for key, tensor in table.items()
         if tensor is not None
     ]
-
-
-class LastSteps:
-    """Word from each rank to all others that it has taken its last step, and how many there were.
-
-    An algorithm in which all ranks take the same number of steps would else wait for a rank that comes no more.
-    ``comm`` is used for nothing else with tag 1.
-    """
-
-    def __init__(self, comm, algorithm: str):
-        self.comm, self.algorithm = comm, algorithm
-        self.step = 0
-        """The step under way on this rank, from 1; 0 between two steps."""
-        self._steps: dict[int, int] = {}
-        """By rank that has taken its last."""
-
-    def watch(self):
-        """Called while this rank waits; raises UnevenSteps if it waits in a step that another rank will not take."""
-        while self.step and self.comm.Iprobe(ANY_RANK, TAG):
-            word = np.zeros(2, np.int64)
-            message = self.comm.Irecv(word, ANY_RANK, TAG)
-            while not message.Test():  # it is here already: a probe found it
-                pass
-            self._note(word)
-        for rank, steps in self._steps.items():
-            if self.step > steps:
-                raise UnevenSteps(
-                    f"rank {rank} finished after {steps} steps, rank {self.comm.rank} is in step {self.step}: "
-                    f"{self.algorithm} needs the same number of steps on all ranks"
-                )
-
-    def say(self, steps: int):
-        """Tell all others that this rank has taken its last step; returns what `hear` has to wait for, too."""
-        self.step = 0
-        word = np.array([self.comm.rank, steps], np.int64)
-        return [self.comm.Isend(word, rank, TAG) for rank in range(self.comm.size) if rank != self.comm.rank]
-
-    def hear(self, sent):
-        """Schedule: until all ranks have said so."""
-        yield sent
-        while len(self._steps) < self.comm.size - 1:
-            word = np.zeros(2, np.int64)
-            yield self.comm.Irecv(word, ANY_RANK, TAG)
-            self._note(word)
-
-    def _note(self, word):
-        self._steps[int(word[0])] = int(word[1])

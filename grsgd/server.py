@@ -32,7 +32,7 @@ class Server:
     w is a copy of it. ``optimizer``: of its
     parameters; from now on the server's. ``compensation``: lambda. ``timeout``: seconds of silence after which a worker
     is lost, which is an error unless ``evicts``. ``before_update``: called before every update, to set learning rates;
-    ``step_optimizer``: has the optimizer apply the gradient, and notes how long that takes.
+    ``step_optimizer``: has the optimizer apply the gradient.
     """
 
     def __init__(

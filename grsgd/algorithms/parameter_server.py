@@ -120,7 +120,8 @@ class ParameterServer(Algorithm, name="parameter_server"):
                 PATIENCE * self.driver.timeout if options.worker_timeout is None else options.worker_timeout,
                 options.on_lost_worker == "evict",
                 lambda: self.before_update(),
-                self.update,
+                # What the progress thread does takes none of the trainer's time.
+                self.optimizer.step if self.driver.progress == "thread" else self.update,
             )
             self.lock, self.staleness = self.server.lock, self.server.staleness
         self.answer = self.x.like() if self.trains else None

@@ -69,7 +69,7 @@ class Driver:
 
         Raises WaitTimeout, and whatever the schedule, any background schedule, or ``watch`` raises.
         """
-        ENGINE.poll()
+        self.poll()
         if schedule is None:
             return None
         try:

@@ -36,6 +36,7 @@ class Handle:
         self._pending: list = []
         self.ended = False
         self.error: BaseException | None = None
+        self.error_seen = False
         self.value = None
 
     def Test(self) -> bool:
@@ -43,7 +44,7 @@ class Handle:
             self._engine.poll()
         ended = self.ended  # before the error, which a thread sets first
         if self.error is not None:
-            self._engine.known(self)
+            self.error_seen = True
             raise self.error
         return ended
 
@@ -97,7 +98,7 @@ class Engine:
         self.worked_seconds = 0.0
         """How long polls have taken in which something moved; those of the thread do not count."""
         self._failed: list[Handle] = []
-        """Schedules whose error nobody has seen."""
+        """Schedules that have ended with an error."""
         self._advancing = threading.Lock()
         """Held by whoever moves schedules."""
         self._news = threading.Condition()
@@ -105,8 +106,6 @@ class Engine:
         self._drivers: weakref.WeakSet = weakref.WeakSet()
         self._by_thread = self._thread_allowed = False
         self._polled = 0.0
-        self._prepared = None
-        """The driver whose device is the thread's current one."""
         self._thread: threading.Thread | None = None
         self._thread_ends = threading.Event()
 
@@ -118,11 +117,12 @@ class Engine:
             self._note_failure(handle)
             return handle
         with self._news:
+            if not self.handles:  # until now there was nothing to poll
+                self._polled = time.perf_counter()
             self.handles.append(handle)
             self._drivers.add(driver)
             self._choose()
             if self._thread is None and self._thread_allowed:
-                self._polled = time.perf_counter()
                 self._thread_ends = threading.Event()
                 self._thread = threading.Thread(
                     target=self._run, args=(self._thread_ends,), name="grsgd-progress", daemon=True
@@ -148,13 +148,11 @@ class Engine:
 
     def check(self):
         """Raise the error of a schedule that has failed, if nobody has seen it; once."""
-        if self._failed:
-            raise self._failed.pop(0).error
-
-    def known(self, handle: Handle):
-        """Somebody has seen the error of this schedule."""
-        if handle in self._failed:
-            self._failed.remove(handle)
+        while self._failed:
+            handle = self._failed.pop(0)
+            if not handle.error_seen:
+                handle.error_seen = True
+                raise handle.error
 
     def abandon(self, driver) -> list[Handle]:
         """Move no schedule of ``driver`` any more: from now on none of them changes anything. Returns them."""
@@ -174,6 +172,11 @@ class Engine:
         if last:
             self._end_thread()
 
+    def forget(self):
+        """Of a process that was forked off one with schedules: have none."""
+        atexit.unregister(self._end_thread)
+        self.__init__()
+
     def _choose(self):
         """Find out who is to move the schedules."""
         self._by_thread = any(handle.driver.progress == "thread" for handle in self.handles)
@@ -188,12 +191,11 @@ class Engine:
             atexit.unregister(self._end_thread)
             thread.join(timeout=10)
 
-    def _advance_all(self, prepare: bool = False) -> bool:
+    def _advance_all(self, prepare=lambda driver: None) -> bool:
+        """``prepare(driver)`` is called before a schedule of that driver is moved."""
         moved = False
         for handle in self.handles:  # `start` and `abandon` replace or lengthen the list, which this loop may see
-            if prepare and handle.driver is not self._prepared:
-                handle.driver.prepare_thread()
-                self._prepared = handle.driver
+            prepare(handle.driver)
             moved |= handle.advance()
         if moved:
             with self._news:
@@ -210,7 +212,15 @@ class Engine:
 
     def _run(self, ends: threading.Event):
         """Of the thread, until ``ends`` is set."""
-        moved_at = 0.0
+        moved_at, prepared = 0.0, None
+
+        def prepare(driver):
+            """Make the driver's device that of this thread."""
+            nonlocal prepared
+            if driver is not prepared:
+                driver.prepare_thread()
+                prepared = driver
+
         while True:
             with self._news:
                 while not (ends.is_set() or (self.handles and self._thread_allowed)):
@@ -221,7 +231,7 @@ class Engine:
             if rest > 0:
                 continue
             with self._advancing:
-                moved = self._advance_all(prepare=True)
+                moved = self._advance_all(prepare)
             now = time.perf_counter()
             if moved:
                 moved_at = now
@@ -233,6 +243,9 @@ class Engine:
 
 ENGINE = Engine()
 """That of this process."""
+if hasattr(os, "register_at_fork"):
+    # A forked process has no thread, and locks that may be held for ever; the schedules are its parent's.
+    os.register_at_fork(after_in_child=ENGINE.forget)
 
 
 def back_off(waited: float, spin: float = SPIN_SECONDS):

@@ -1,5 +1,6 @@
 """The driver: schedules in the foreground and in the background, moved by a thread or by the trainer."""
 
+import os
 import threading
 import time
 
@@ -252,8 +253,7 @@ def test_a_failure_that_nobody_waits_for_is_raised_at_the_next_poll(driver):
     """Once: at the beginning of the next step, in one that never waits."""
     broken = driver.start(waits_for(Countdown(3), Broken()))
     with pytest.raises(OSError, match="the network is down"):
-        while True:
-            driver.poll()
+        wait_until(driver.poll)
     assert broken.ended
     driver.poll()
 
@@ -287,6 +287,46 @@ def test_handle_says_what_it_waits_for(driver):
     handle = driver.start(sends_letters())
     wait_until(lambda: "postman" in str(handle))
     assert str(handle) == "background schedule sends_letters, which waits for the postman"
+
+
+def test_a_failure_is_seen_before_the_other_schedules_have_moved():
+    """By the trainer, while the thread is still busy with the next schedule: it is not raised again after that."""
+    driver = Driver(progress="thread")
+    moving, seen = threading.Event(), threading.Event()
+
+    class Slow(Countdown):
+        def Test(self):
+            if threading.current_thread() is not threading.main_thread() and handle.ended:
+                moving.set()
+                seen.wait(10)
+            return super().Test()
+
+    handle = driver.start(waits_for(Countdown(3), Broken()))
+    driver.start(waits_for(Slow(10)))
+    assert moving.wait(10)
+    with pytest.raises(OSError):
+        handle.Test()
+    seen.set()
+    wait_until(lambda: not driver.background)
+    driver.poll()
+    driver.close()
+
+
+def test_a_forked_process_has_no_schedules():
+    """Nor a thread that it would wait for at its end, whatever that thread held when it was forked."""
+    driver = Driver(progress="thread")
+    held = engine.ENGINE._news
+    driver.start(waits_for(Signal("never")))
+    with held:
+        child = os.fork()
+        if child == 0:
+            fine = not engine.ENGINE.handles
+            engine.ENGINE._end_thread()
+            os._exit(0 if fine else 1)
+    ended = []
+    wait_until(lambda: ended or ended.extend(pair for pair in [os.waitpid(child, os.WNOHANG)] if pair[0]))
+    assert os.waitstatus_to_exitcode(ended[0][1]) == 0
+    driver.close()
 
 
 # ---- who moves what
@@ -598,15 +638,17 @@ def test_the_whole_of_a_wait_counts(driver, monkeypatch):
     assert driver.wait_seconds >= 0.02
 
 
-def test_what_the_background_does_in_a_wait_is_no_waiting(inline):
+def test_what_the_background_does_in_a_wait_is_no_waiting():
     def works():
         yield Countdown(2)
         time.sleep(0.1)
 
-    inline.start(works())
+    driver = Driver(progress="inline", thread_allowed=False)
+    driver.start(works())
     begin = time.perf_counter()
-    inline.run(waits_for(Late(0.15)))
-    assert inline.wait_seconds < time.perf_counter() - begin - 0.09
+    driver.run(waits_for(Late(0.15)))
+    assert driver.wait_seconds < time.perf_counter() - begin - 0.09
+    driver.close()
 
 
 def test_background_waits_are_nobodys(inline):

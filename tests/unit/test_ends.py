@@ -106,14 +106,15 @@ def rank(monkeypatch):
 def test_a_forked_process_is_no_rank(rank, monkeypatch, capsys):
     """What it raises, and that it exits, concerns nobody else."""
     mpi, aborted = rank
-    unfinished, process = SimpleNamespace(finished=False), os.getpid()
+    process = os.getpid()
+    unfinished = SimpleNamespace(_aside=SimpleNamespace(mpi=mpi), _process=process)
     launch.abort_on_error(mpi)
     monkeypatch.setattr(os, "getpid", lambda: process + 1)
-    distributed._check_finished(unfinished, mpi, process)
+    distributed.DistributedOptimizer._check_finished(unfinished)
     sys.excepthook(ValueError, ValueError("in the child"), None)
     assert not aborted and "grsgd" not in (said := capsys.readouterr().err) and "in the child" in said
     monkeypatch.setattr(os, "getpid", lambda: process)
-    distributed._check_finished(unfinished, mpi, process)
+    distributed.DistributedOptimizer._check_finished(unfinished)
     assert len(aborted) == 1 and "without optimizer.finish()" in capsys.readouterr().err
 
 

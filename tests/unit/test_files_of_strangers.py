@@ -69,6 +69,12 @@ def deep(file: h5py.File):
     file.create_group("/".join(map(str, range(100))))
 
 
+def a_long_text(file: h5py.File):
+    """All texts of an array take the room of the longest."""
+    texts = file.create_dataset("texts", (40_000,), h5py.string_dtype())
+    texts[0] = "x" * 8_000
+
+
 def many_texts(file: h5py.File):
     file.create_dataset("texts", (10**6,), h5py.string_dtype())
 
@@ -94,6 +100,7 @@ def linked(link):
         (circle, "'a/back' has two names"),
         (deep, "more than 8 deep"),
         (many_texts, "holds 1000000 texts"),
+        (a_long_text, "holds 40000 texts, one of 8000 characters"),
     ],
 )
 def test_what_run_files_do_not_need_is_refused(run_file, edit, reason):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from grsgd.distributed import BeforeForward
-from grsgd.gradients import NOTICING_STEPS, Gradients
+from grsgd.gradients import NOTICING_EVERY, NOTICING_STEPS, Gradients
 from grsgd.own_loop import InPlace, check_memory
 from grsgd.replica import Replica
 
@@ -56,7 +56,7 @@ def test_a_gradient_that_another_rank_has():
     assert (model[0].bias.grad == 3).all()
 
 
-def test_changes_are_noticed_in_the_first_steps():
+def test_changes_are_noticed_in_the_first_steps_and_now_and_then():
     def step(change):
         for p in model.parameters():
             p.grad = None
@@ -76,11 +76,12 @@ def test_changes_are_noticed_in_the_first_steps():
         assert not step(lambda: None)
     assert step(lambda: model[0].weight.grad.mul_(0.5))
     assert not step(lambda: model[0].weight.grad.mul_(0.5)), "once is enough"
-    gradients = gradients_of(network())
-    for _ in range(NOTICING_STEPS):
-        assert gradients._hooks
-        gradients.changed()
-    assert not gradients._hooks
+    model = network()
+    gradients = gradients_of(model)
+    for _ in range(NOTICING_STEPS + 2 * NOTICING_EVERY):
+        assert not step(lambda: None)
+    found = [step(lambda: model[0].weight.grad.mul_(0.5)) for _ in range(NOTICING_EVERY)]
+    assert sum(found) == 1
 
 
 def test_no_change_is_seen_in_gradients_that_are_kept():

@@ -290,14 +290,99 @@ def clamp(model, optimizer):
     optimizer.step()
 
 
-def unscale(model, optimizer):
+def scaled(optimizer):
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     scaler.scale(torch.zeros(()))
     scaler.step(optimizer)
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("change", [clip, clamp, unscale])
+@pytest.mark.parametrize("algorithm", SOME)
+def test_a_scaler_without_synchronize(algorithm):
+    """A rank whose gradients overflow would skip a step that the others wait for."""
+    model = network()
+    optimizer = distribute(model, algorithm)
+    model(torch.randn(5, 4)).sum().backward()
+    if algorithm == "ring_allreduce":
+        with pytest.raises(RuntimeError, match=r"call optimizer.synchronize\(\) after backward\(\)") as caught:
+            scaled(optimizer)
+        one_line(caught)
+        optimizer.synchronize()
+    scaled(optimizer)
+    optimizer.finish()
+
+
+@pytest.mark.ranks(2)
+def test_synchronize_again_after_another_backward():
+    """Whether or not the model is called as a module in training, as one that is fine-tuned in evaluation mode."""
+    model = network().eval()
+    optimizer = distribute(model, "ring_allreduce")
+    for backward in range(2):
+        model(torch.full((5, 4), 1.0 + WORLD.rank + backward)).sum().backward()
+        optimizer.synchronize()
+        gradients = WORLD.allgather([p.grad.tolist() for p in model.parameters()])
+        assert gradients[0] == gradients[1]
+    model.zero_grad(set_to_none=False)  # all skip this step
+    model(torch.full((5, 4), 1.0 + WORLD.rank)).sum().backward()
+    optimizer.synchronize()
+    gradients = WORLD.allgather([p.grad.tolist() for p in model.parameters()])
+    assert gradients[0] == gradients[1]
+    optimizer.step()
+    optimizer.finish()
+
+
+@pytest.mark.ranks(2)
+def test_a_forward_pass_on_one_rank_between_synchronize_and_step():
+    """Such as one for a metric: it neither sends the gradients again nor counts as a change of them."""
+    model = network().train()
+    optimizer = distribute(model, "ring_allreduce")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(5, 4)).sum().backward()
+            optimizer.synchronize()
+            if WORLD.rank == 0:
+                model(torch.randn(5, 4))
+            clip(model, optimizer)
+    optimizer.finish()
+
+
+@pytest.mark.parametrize("algorithm", SOME)
+def test_modules_that_are_replaced_or_get_more_parameters(algorithm):
+    model = network()
+    optimizer = distribute(model, algorithm)
+    take_step(model, optimizer)
+    layer = model[0]
+    model[0] = nn.Linear(4, 3)
+    with pytest.raises(RuntimeError, match="module 'Sequential' has got other modules or parameters") as caught:
+        optimizer.step()
+    one_line(caught)
+    model[0] = layer
+    layer.scale = nn.Parameter(torch.ones(3))
+    with pytest.raises(RuntimeError, match="module '0' has got other modules or parameters") as caught:
+        optimizer.step()
+    one_line(caught)
+    del layer.scale
+    optimizer.finish()
+
+
+def test_buffers_that_keep_a_graph_or_change_their_shape():
+    model = network()
+    model.register_buffer("total", torch.zeros(()))
+    model.register_buffer("cache", torch.zeros(3))
+    optimizer = distribute(model, "local_sgd")
+    model.total = model.total + model[0].bias.sum()
+    take_step(model, optimizer)
+    assert model.total.grad_fn is None and not model.total.requires_grad
+    model.cache = torch.zeros(4)
+    with pytest.warns(UserWarning, match="buffer 'cache' has another shape than at distribute"):
+        take_step(model, optimizer)
+    optimizer.finish()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("change", [clip, clamp])
 @pytest.mark.parametrize("algorithm", SOME)
 def test_gradients_that_are_changed_before_they_are_sent(algorithm, change):
     """There is one warning, and none with `synchronize` or for an algorithm that sends models."""

@@ -12,6 +12,7 @@ NAMES = sorted(name for name, cls in ALGORITHMS.items() if cls.for_any_loop)
 OPTIONS = {"gossip": {"period": 1}, "easgd": {"period": 2}, "adpsgd": {"graph": "full"}, "local_sgd": {"H": 2}}
 """So that a rank needs the others in nearly every step."""
 PAIRS = list(itertools.combinations_with_replacement(NAMES, 2))
+MODES = "inline", "thread"
 TIMEOUT = 30.0
 
 
@@ -36,7 +37,7 @@ def equal_on_all_ranks(world, model):
 
 
 @pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("progress", ["inline", "thread"])
+@pytest.mark.parametrize("progress", MODES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_barrier_between_epochs(world, name, progress):
     """Where the algorithm lets ranks run ahead, they take different numbers of steps: who is in the barrier must go on
@@ -70,7 +71,8 @@ def test_a_barrier_where_training_waits_for_averages(world, monkeypatch, options
 @pytest.mark.parametrize("first, second", PAIRS)
 def test_two_algorithms_in_one_script(world, first, second):
     """Each in turn, after the first step in another order on every other rank where none is bound to the others'."""
-    learners = [learner(world, first, "inline"), learner(world, second, "inline")]
+    progress = itertools.islice(itertools.product(MODES, MODES), PAIRS.index((first, second)) % 4, None)
+    learners = [learner(world, *pair) for pair in zip((first, second), next(progress), strict=True)]
     free = not any(optimizer.algorithm.synchronous for _, optimizer in learners)
     for step in range(8):
         for model, optimizer in reversed(learners) if free and step and world.rank % 2 else learners:
