@@ -1,0 +1,120 @@
+"""A random run as of `grsgd train`, on all ranks of a job."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from grsgd.comm.control import Control
+from grsgd.comm.driver import Driver
+from grsgd.config import ENDS, parse
+from grsgd.interruption import Interruption
+from grsgd.run import ending
+from grsgd.snapshots import common_marks
+from grsgd.train import Trainer, build_model, load_data
+from tests.stress.draw import Stop
+from tests.stress.messages import Recorded, check_messages, check_traffic
+
+INTERRUPTED = "interrupted by a signal"
+
+
+@contextmanager
+def stopping(trainer, stop: Stop | None):
+    """While entered, what is to happen on this rank happens."""
+    mine = stop is not None and stop.rank == trainer.comm.rank
+    if mine and stop.cause == "nan":
+
+        def poison(loss):
+            if trainer.measured.steps == stop.when:
+                for group in trainer.algorithm.optimizer.param_groups:
+                    group["lr"] = float("nan")
+
+        trainer.on_step = poison
+    if not mine or stop.cause == "nan":
+        yield
+        return
+    with Interruption(lambda *_: setattr(trainer.control, "request", INTERRUPTED)):
+        timer = threading.Timer(stop.when, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()  # no signal after this run
+
+
+def check_early_end(reason: str, stop: Stop | None, x):
+    assert stop is not None, f"ended by {reason}"
+    assert reason.startswith("non-finite loss" if stop.cause == "nan" else INTERRUPTED), f"{stop}: ended by {reason}"
+    before = x.tobytes()
+    time.sleep(0.02)
+    assert x.tobytes() == before, "the model has changed after an early end"
+
+
+def train(world, content: dict, stop: Stop | None):
+    """One run on all ranks, with all checks; raises what is wrong.
+
+    Returns None, or after an early end what must be kept: MPI may still write into it.
+    """
+    config = parse(content)
+    config.check_ranks(world.size)
+    driver = Driver(world.rank, config.comm.timeout, config.comm.progress)
+    comm, aside, for_control, evaluation = (Recorded(world.Dup()) for _ in range(4))
+    control = Control(for_control)
+    dataset = load_data(config)
+    trainer = Trainer(config, dataset, build_model(config, dataset, torch.device("cpu")), comm, aside, control, driver)
+    driver.run(trainer.same_start())
+    driver.watch = control.watch
+    with stopping(trainer, stop):
+        stopped = driver.run(trainer.train())
+    driver.watch = None
+    x = trainer.algorithm.x.array
+    reason = ending(world.allgather(stopped))
+    early = reason not in ENDS
+    if early:
+        check_early_end(reason, stop, x)
+    final = x.tobytes()
+    marks = common_marks(world.allgather(trainer.snapshots.numbers))
+    assert marks if early else len(trainer.snapshots) == config.train.snapshots, f"snapshots: {marks}"
+    qualities, _ = driver.run(trainer.evaluate(evaluation, marks))
+    assert all(0 <= quality.lowest <= quality.highest <= 1 for quality in qualities)
+    check_messages(world, evaluation, "evaluation")
+    evaluation.free()
+    if early:
+        driver.close()
+        return driver, trainer, for_control
+    background = [str(handle) for handle in driver.background if not handle.Test()]
+    background = [name for name in background if "schedule watch" not in name]  # a server's clock: it does nothing more
+    driver.close()
+    assert not background, f"left in the background: {background}"
+    check_messages(world, comm, "training")
+    check_messages(world, aside, "bookkeeping")
+    check_messages(world, for_control, "control")
+    models = world.allgather(final)
+    if stop is None or stop.cause != "nan":  # which may have come with the last step
+        finite = np.isfinite(np.frombuffer(final, x.dtype)).all()
+        assert finite and models[0] == final, "the models are not finite and equal"
+    check_counts(world, trainer)
+    check_traffic(world, comm, trainer.algorithm)
+    world.Barrier()
+    for one in (comm, aside, for_control):
+        one.free()
+    return None
+
+
+def check_counts(world, trainer):
+    """Steps, samples and rounds are what they must be, and all ranks know it."""
+    algorithm, batch_size = trainer.algorithm, trainer.config.data.batch_size
+    steps = world.allgather(trainer.measured.steps)
+    assert not algorithm.synchronous or len(set(steps)) == 1, f"steps of a synchronous algorithm: {steps}"
+    counted = trainer.progress.samples
+    if algorithm.counts_steps:  # a worker has last heard of it before the others' last steps
+        counted = max(world.allgather(algorithm.steps)) * batch_size
+    assert counted == sum(steps) * batch_size, f"{counted} samples were counted, {sum(steps) * batch_size} trained on"
+    if algorithm.name == "lasgd":
+        rounds = world.allgather(algorithm.rounds)
+        assert len(set(rounds)) == 1, f"rounds: {rounds}"
