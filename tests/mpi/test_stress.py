@@ -7,17 +7,23 @@ import launcher
 import pytest
 
 from tests.stress.__main__ import Stress
+from tests.stress.draw import OwnLoop, Training, drawn
 
-RUNS = 20
+RUNS, FIRST = 20, 20
 
 
 @pytest.mark.parametrize("library", ["openmpi", "mpich"])
 def test_random_runs_end_well(library):
     launcher.bin_of(library)
-    command = [sys.executable, "-m", "tests.stress", "--runs", str(RUNS), "--seed", "20", "--library", library]
+    command = [sys.executable, "-m", "tests.stress", "--runs", str(RUNS), "--seed", str(FIRST), "--library", library]
     done = subprocess.run(command, cwd=launcher.ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert f"{RUNS} of {RUNS} runs" in done.stdout
+
+
+def test_the_few_runs_are_of_both_kinds():
+    kinds = [type(drawn(seed)) for seed in range(FIRST, FIRST + RUNS)]
+    assert min(kinds.count(OwnLoop), kinds.count(Training)) >= RUNS // 4
 
 
 JOB = """

@@ -40,7 +40,8 @@ class Net(nn.Module):
         if self.uses_rare:
             x = x + torch.tanh(self.rare(x))
         x = x + torch.tanh(self.again(x))
-        return self.last(x + softmax(x + self.mask, 1))
+        x = x + softmax(x + self.mask, 1)
+        return self.last(x) / x.shape[1] ** 0.5  # or a wide one would diverge
 
 
 class Script:
