@@ -198,6 +198,9 @@ def training(seed: int, ranks: int, random) -> Training:
     steps = int(random.integers(1, 40))
     end = choose(random, [{"steps": steps}, {"samples": 4 * ranks * steps + 1}, {"seconds": 0.01 * steps}])
     optimizer = choose(random, OPTIMIZERS) | {"lr": 0.01, "decay_norms": choose(random, [True, False])}
+    clip = choose(random, [None, 0.1, 1.0])
+    if clip is not None and options.get("servers", 1) == 1:
+        optimizer["clip"] = clip
     config = {
         "seed": seed,
         "device": "cpu",
