@@ -225,6 +225,8 @@ def training(seed: int, ranks: int, random) -> Training:
 def own_loop(seed: int, ranks: int, random) -> OwnLoop:
     learners = [learner(random, ranks) for _ in range(choose(random, [1, 1, 2]))]
     between = [what for what in ("barrier", "metrics", "evaluation") if random.random() < 0.4]
+    if stubborn := [one for one in learners if waits_for_a_next_step(one)]:
+        learners, between = stubborn[:1], [what for what in between if what == "evaluation"]
     alone = len(learners) == 1 and not between  # a rank that is done then only waits for the others
     free = all(never_waits(one) or (alone and not is_synchronous(one)) for one in learners)
     steps = [int(random.integers(1, 12))] * ranks
@@ -275,6 +277,11 @@ def is_synchronous(one: Learner) -> bool:
     if one.algorithm == "easgd":
         return one.options["centre"] == "allreduce"
     return ALGORITHMS[one.algorithm].synchronous
+
+
+def waits_for_a_next_step(one: Learner) -> bool:
+    """Whether a step may wait for another rank that has taken as many to take one more."""
+    return one.algorithm == "lasgd" and ("Hmax" in one.options or one.options["resync"] == 4)
 
 
 def never_waits(one: Learner) -> bool:
