@@ -226,7 +226,7 @@ def own_loop(seed: int, ranks: int, random) -> OwnLoop:
     learners = [learner(random, ranks) for _ in range(choose(random, [1, 1, 2]))]
     between = [what for what in ("barrier", "metrics", "evaluation") if random.random() < 0.4]
     if stubborn := [one for one in learners if waits_for_a_next_step(one)]:
-        learners, between = stubborn[:1], [what for what in between if what == "evaluation"]
+        learners, between = stubborn[:1], []
     alone = len(learners) == 1 and not between  # a rank that is done then only waits for the others
     free = all(never_waits(one) or (alone and not is_synchronous(one)) for one in learners)
     steps = [int(random.integers(1, 12))] * ranks
@@ -281,7 +281,7 @@ def is_synchronous(one: Learner) -> bool:
 
 def waits_for_a_next_step(one: Learner) -> bool:
     """Whether a step may wait for another rank that has taken as many to take one more."""
-    return one.algorithm == "lasgd" and ("Hmax" in one.options or one.options["resync"] == 4)
+    return one.algorithm == "lasgd" and "Hmax" in one.options
 
 
 def never_waits(one: Learner) -> bool:
@@ -289,5 +289,5 @@ def never_waits(one: Learner) -> bool:
     options = one.options
     if one.algorithm == "lasgd":
         limited = options["merge"] == "cocod" or "Hmax" in options
-        return not limited and options["warmup"] == 0 and options["resync"] in (0, 1000)
+        return not limited and options["warmup"] == 0 and options["resync"] != 1
     return not is_synchronous(one)

@@ -13,6 +13,7 @@ class Recorded(Communicator):
     def __init__(self, mpi, device_end=None):
         super().__init__(mpi, device_end)
         self.sent, self.received, self.collective, self.parts = [], [], [], []
+        self.freed = False
 
     def Isend(self, *args, **kwargs):
         return self.keep(self.sent, super().Isend(*args, **kwargs))
@@ -31,6 +32,15 @@ class Recorded(Communicator):
 
     def subset(self, ranks):
         return self.keep(self.parts, super().subset(ranks))
+
+    def free(self):
+        """Not before its messages have been looked at: see `close`."""
+        self.freed = True
+
+    def close(self):
+        """Free this and the parts; collective."""
+        for one in (*self.parts, self):
+            one.mpi.Free()
 
     def keep(self, where, message):
         where.append(message)

@@ -124,9 +124,10 @@ def run(world, drawn: OwnLoop):
         check_traffic(world, script.optimizer.algorithm.comm, script.optimizer.algorithm)
     for comm in communicators:
         check_messages(world, comm, "own loop")
+        assert comm.freed, "a communicator was not freed"
     world.Barrier()
     for comm in communicators:
-        comm.free()
+        comm.close()
 
 
 def loop(world, drawn: OwnLoop, scripts: list[Script]):

@@ -83,7 +83,7 @@ def train(world, content: dict, stop: Stop | None):
     qualities, _ = driver.run(trainer.evaluate(evaluation, marks))
     assert all(0 <= quality.lowest <= quality.highest <= 1 for quality in qualities)
     check_messages(world, evaluation, "evaluation")
-    evaluation.free()
+    evaluation.close()
     if early:
         driver.close()
         return driver, trainer, for_control
@@ -98,11 +98,12 @@ def train(world, content: dict, stop: Stop | None):
     if stop is None or stop.cause != "nan":  # which may have come with the last step
         finite = np.isfinite(np.frombuffer(final, x.dtype)).all()
         assert finite and models[0] == final, "the models are not finite and equal"
+    assert all(part.freed for part in comm.parts), "a communicator of some ranks was not freed"
     check_counts(world, trainer)
     check_traffic(world, comm, trainer.algorithm)
     world.Barrier()
     for one in (comm, aside, for_control):
-        one.free()
+        one.close()
     return None
 
 
