@@ -16,7 +16,7 @@ RUNS, FIRST = 20, 20
 def test_random_runs_end_well(library):
     launcher.bin_of(library)
     command = [sys.executable, "-m", "tests.stress", "--runs", str(RUNS), "--seed", str(FIRST), "--library", library]
-    done = subprocess.run(command, cwd=launcher.ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=launcher.ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert f"{RUNS} of {RUNS} runs" in done.stdout
 

@@ -74,6 +74,9 @@ class Stress:
             output.append(f"no word for {SILENCE_SECONDS} s: killed\n")
             os.killpg(job.pid, 9)
             code = job.wait(timeout=SILENCE_SECONDS)
+        except KeyboardInterrupt:
+            os.killpg(job.pid, 9)  # which no terminal does: it is in a session of its own
+            raise
         # Without MPI_Finalize, which would wait for messages under way, the launcher's exit code is its own.
         if not left and (code == 0 or (unfinished and code > 0)):
             return []
