@@ -225,10 +225,7 @@ def training(seed: int, ranks: int, random) -> Training:
 def own_loop(seed: int, ranks: int, random) -> OwnLoop:
     learners = [learner(random, ranks) for _ in range(choose(random, [1, 1, 2]))]
     between = [what for what in ("barrier", "metrics", "evaluation") if random.random() < 0.4]
-    if stubborn := [one for one in learners if waits_for_a_next_step(one)]:
-        learners, between = stubborn[:1], []
-    alone = len(learners) == 1 and not between  # a rank that is done then only waits for the others
-    free = all(never_waits(one) or (alone and not is_synchronous(one)) for one in learners)
+    free = not any(is_synchronous(one) for one in learners)
     steps = [int(random.integers(1, 12))] * ranks
     if free:
         steps = [count + int(random.integers(0, 12)) for count in steps]
@@ -237,7 +234,7 @@ def own_loop(seed: int, ranks: int, random) -> OwnLoop:
         for rank in range(ranks)
         if random.random() < 0.5
     }
-    taking_turns = bool(all(never_waits(one) for one in learners) and random.random() < 0.5)
+    taking_turns = bool(free and random.random() < 0.5)
     return OwnLoop(seed, ranks, learners, steps, choose(random, [1, 2, 3]), between, taking_turns, sleeps)
 
 
@@ -277,17 +274,3 @@ def is_synchronous(one: Learner) -> bool:
     if one.algorithm == "easgd":
         return one.options["centre"] == "allreduce"
     return ALGORITHMS[one.algorithm].synchronous
-
-
-def waits_for_a_next_step(one: Learner) -> bool:
-    """Whether a step may wait for another rank that has taken as many to take one more."""
-    return one.algorithm == "lasgd" and "Hmax" in one.options
-
-
-def never_waits(one: Learner) -> bool:
-    """Whether no step waits for a step, or for the end, of another rank."""
-    options = one.options
-    if one.algorithm == "lasgd":
-        limited = options["merge"] == "cocod" or "Hmax" in options
-        return not limited and options["warmup"] == 0 and options["resync"] != 1
-    return not is_synchronous(one)
