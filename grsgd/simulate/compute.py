@@ -76,10 +76,10 @@ def check_end(config: Config, compute: ComputeTime):
 
 def check_free_running(config: Config, compute: ComputeTime, latency: float):
     """Raise ConfigError for ranks that learn by messages that the run is over, and whose steps let no time pass."""
-    if latency + compute.median == latency > 0:
+    if latency + compute.median == latency:
         raise ConfigError(
             f"--compute {compute}: a step takes no time, and {config.algorithm.name} would never end: nobody waits, "
-            f"and word that the run is over takes {latency:g} s; allowed: more than 0 seconds a step, or no latency"
+            "and word that the run is over arrives when time has passed; allowed: more than 0 seconds a step"
         )
 
 
