@@ -1,5 +1,6 @@
-"""Training scripts with `distribute`, held against the same scripts with DDP and gloo, in float64."""
+"""Training scripts with `distribute`, held against the same scripts with DDP, or with blocking calls, in float64."""
 
+import itertools
 import os
 import tempfile
 import warnings
@@ -13,6 +14,7 @@ from scripts import HEAVY, ROWS, Net, Run, plain
 from torch.nn.parallel import DistributedDataParallel
 
 import grsgd
+from grsgd.comm import topology
 
 STEPS, TIMEOUT = 6, 20
 EXACT = 1e-12
@@ -32,9 +34,9 @@ def process_group():
         gloo.destroy_process_group()
 
 
-def script(row, distribute=None, ddp=False, average=False):
-    """One rank's run of a row: with ``distribute(model, optimizer)``, with DDP, or plain torch, ``average``: with the
-    mean of the ranks' models after every step of the optimizer."""
+def script(row, distribute=None, ddp=False, mix=None):
+    """One rank's run of a row: with ``distribute(model, optimizer)``, with DDP, or plain torch, in which ``mix(model,
+    optimizer)`` has hooks around the optimizer's steps mix the ranks' models by blocking calls."""
     step, optimizer, *prepare = ROWS[row]
     torch.manual_seed(WORLD.rank if distribute else 0)  # all start from rank 0's model
     model = Net().double()
@@ -46,8 +48,8 @@ def script(row, distribute=None, ddp=False, average=False):
         optimizer = distribute(model, optimizer)
     elif ddp:
         net = DistributedDataParallel(model, find_unused_parameters=True)
-    elif average:
-        optimizer.register_step_post_hook(lambda *_: take_mean(model))
+    elif mix is not None:
+        mix(model, optimizer)
     run = Run(model, net, optimizer)
     if not (ddp or run.sends_gradients):
         run.overflow_on = range(COUNT)
@@ -55,12 +57,55 @@ def script(row, distribute=None, ddp=False, average=False):
         step(run, k)
     if distribute is not None:
         optimizer.finish()
+    elif mix is not None:
+        take_mean(model)
     return run
 
 
 def take_mean(model):
     for p in model.parameters():
         p.data.copy_(sum(WORLD.allgather(p.data)) / WORLD.size)
+
+
+def average_after(model, optimizer):
+    """Local SGD with H = 1."""
+    optimizer.register_step_post_hook(lambda *_: take_mean(model))
+
+
+def mix_with_neighbours(model, optimizer):
+    """D-PSGD on a ring, from models before the step: x = sum_j W[i, j] x_j + what the optimizer has changed."""
+    W, changes = topology.build("ring", WORLD.size).matrix[WORLD.rank], []
+
+    def before(*_):
+        everybody = [WORLD.allgather(p.data) for p in model.parameters()]
+        changes[:] = [sum(w * x for w, x in zip(W, xs, strict=True)) - xs[WORLD.rank] for xs in everybody]
+
+    def after(*_):
+        for p, change in zip(model.parameters(), changes, strict=True):
+            p.data.add_(change)
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+
+
+def halve_with_one(model, optimizer):
+    """SGP: in step k the mean with rank i - 2^(k mod log2 n); all weights are 1 where all send as often as they get."""
+    steps = itertools.count()
+
+    def after(*_):
+        source = (WORLD.rank - 2 ** (next(steps) % (WORLD.size - 1).bit_length())) % WORLD.size
+        for p in model.parameters():
+            p.data.copy_((p.data + WORLD.allgather(p.data)[source]) / 2)
+
+    optimizer.register_step_post_hook(after)
+
+
+REFERENCES = {
+    "local_sgd": ({"H": 1}, average_after),
+    "dpsgd": ({}, mix_with_neighbours),
+    "sgp": ({}, halve_with_one),
+}
+"""Of the algorithms that send models, those whose every step is determined: options, and the same by blocking calls."""
 
 
 def difference(run, other):
@@ -93,11 +138,13 @@ def test_as_with_ddp(row):
 
 
 @pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("algorithm", REFERENCES)
 @pytest.mark.parametrize("row", ROWS)
-def test_local_sgd_is_the_mean_of_plain_scripts(row):
+def test_as_plain_scripts_that_mix_their_models(row, algorithm):
+    options, mix = REFERENCES[algorithm]
     with no_warning():
-        ours = script(row, distributed("local_sgd", H=1))
-    theirs = script(row, average=True)
+        ours = script(row, distributed(algorithm, **options))
+    theirs = script(row, mix=mix)
     assert difference(ours, theirs) <= EXACT
     assert ours.kept.get("scales") == theirs.kept.get("scales")
 
