@@ -1,5 +1,6 @@
 """The run file of a run that does not end by itself: what was measured, and why it ended."""
 
+import sys
 import tempfile
 import threading
 import time
@@ -96,11 +97,12 @@ class Rescue:
             if records is None:
                 return False
             attributes = self.attributes | {"stopped": reason, "wall_seconds": time.perf_counter() - self.began}
+            tell = launch.say if tag == SIGNAL_TAG else print_error
             try:
                 path = save(self.out, assemble(records, attributes))
-                launch.say(f"{path}: stopped early: {reason}")
+                tell(f"{path}: stopped early: {reason}")
             except RunFileError as error:
-                launch.say(str(error))
+                tell(str(error))
             return True
 
     def _collect(self, seconds: float, tag: int, gone: set[int]) -> list[Record] | None:
@@ -134,6 +136,10 @@ class Rescue:
             return None
         silent = Record.of_nothing(mpi.size)
         return [answers.get(rank) or silent for rank in range(mpi.size)]
+
+
+def print_error(line: str):
+    print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
 
 def sent_to(sending: dict, rank: int) -> bool:
