@@ -185,8 +185,8 @@ class Algorithm:
             yield from halving_doubling_allreduce(self.aside, total)
             if abs(total[0] - n) > 1e-6 * n:
                 raise RuntimeError(f"the weights sum to {total[0]} instead of {n}: a message was lost")
-            self.x.tensor.mul_(a)
-        yield from Algorithm.average(self)
+        yield from self.mean(self.x, a)
+        yield from self.mean_of_buffers()
 
     def warnings(self) -> list[str]:
         """What users must know of this rank's training when it is over, a line each."""
@@ -198,10 +198,16 @@ class Algorithm:
         self.optimizer.step()
         self.update_seconds += self.driver.clock() - begin
 
-    def mean(self, flat: Flat):
-        """Schedule: the mean over all ranks, in place, outside the counted traffic."""
+    def mean(self, flat: Flat, weight: float = 1.0):
+        """Schedule: the mean of ``weight`` times the array over all ranks, in place, outside the counted traffic.
+
+        The array stays what it is if the run is stopped meanwhile.
+        """
         if self.comm.size > 1:
-            yield from halving_doubling_allreduce(self.aside, flat.array, scale=1 / self.comm.size)
+            average = flat.like()
+            torch.mul(flat.tensor, weight, out=average.tensor)
+            yield from halving_doubling_allreduce(self.aside, average.array, scale=1 / self.comm.size)
+            flat.tensor.copy_(average.tensor)
 
     def mean_of_buffers(self):
         """Schedule: the same of the replica's buffers."""

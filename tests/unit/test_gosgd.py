@@ -155,3 +155,18 @@ def test_a_rank_that_pauses_does_not_take_in_more_than_its_inbox_holds(capacity)
     """The others keep their weight meanwhile."""
     job = Job("gosgd", 2, straggler(1000, 1), p=1.0, inbox_capacity=capacity).train([200, 1], drain=False)
     assert job.algorithms[0].comm.traffic.messages.sum() == capacity + 1  # the last one is not taken up
+
+
+def test_the_final_average_leaves_the_model_alone_until_it_is_there():
+    """A run that is stopped then is evaluated as it is."""
+    job = Job("gosgd", 3, random_speeds(3), network_of(latency="0.3 s"), p=0.5).train()
+    before = job.X
+    averages = [algorithm.average() for algorithm in job.algorithms]
+    begin = job.ranks.env.now
+    for driver, average in zip(job.ranks.drivers, averages, strict=True):
+        driver.start(average)
+    for now in (0.1, 0.4, 0.7, 1.0, 1.3, 1.6):  # the sum of the weights, then the models
+        job.ranks.env.run(until=begin + now)
+        assert (job.X == before).all()
+    job.ranks.settle()
+    assert (job.X == job.X[0]).all() and (job.X != before).any()
