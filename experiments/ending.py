@@ -1,4 +1,4 @@
-"""What an experiment has started ends with it, whichever way that is."""
+"""Ends what an experiment has started, however the experiment ends."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""What `distribute` checks of a script that grsgd did not write, before training and in every step."""
+"""Checks of a script that grsgd did not write, before training and in every step."""
 
 import warnings
 

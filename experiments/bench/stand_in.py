@@ -1,4 +1,4 @@
-"""What it costs that a thread stands ready to move messages for a trainer that does not: nothing is the aim.
+"""Measures what it costs that a thread stands ready to move messages for a trainer that does not; the aim is nothing.
 
 The same training steps with and without that thread, where the trainer moves messages itself (``progress = "inline"``)
 and polls often enough, so that the thread has nothing to do.

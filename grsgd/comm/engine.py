@@ -173,7 +173,7 @@ class Engine:
             self._end_thread()
 
     def forget(self):
-        """Of a process that was forked off one with schedules: have none."""
+        """Have no schedules: this process was forked off the one whose they are."""
         atexit.unregister(self._end_thread)
         self.__init__()
 
@@ -211,7 +211,7 @@ class Engine:
             self._failed.append(handle)
 
     def _run(self, ends: threading.Event):
-        """Of the thread, until ``ends`` is set."""
+        """The thread's work, until ``ends`` is set."""
         moved_at, prepared = 0.0, None
 
         def prepare(driver):
