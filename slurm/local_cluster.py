@@ -273,7 +273,9 @@ def down(options):
     folder = hosts.STATE / name
     try:
         with hosts.only_one():
-            if hosts.owned_by_nobody(name):  # its keeper was killed
+            if not folder.exists():  # it has just gone by itself: its keeper was killed
+                return
+            if hosts.owned_by_nobody(name):
                 hosts.remove(name)
                 return
     except hosts.TestbedError as error:
