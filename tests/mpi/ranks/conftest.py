@@ -1,10 +1,13 @@
 """Every test here runs on all ranks of an MPI job at once; `tests/mpi/test_on_ranks.py` starts the job."""
 
 import os
+import zlib
 
 import pytest
+from shares import in_share
 
 COUNT = int(os.environ.get("GRSGD_TEST_RANKS", 0))
+JOB = (os.environ.get("GRSGD_TEST_LIBRARY", "openmpi"), COUNT)
 TRANSFER = os.environ.get("GRSGD_TEST_TRANSFER")
 """If given, all arrays travel as if they lay on a GPU, that way."""
 collect_ignore_glob = [] if COUNT else ["test_*.py"]
@@ -27,11 +30,19 @@ if COUNT:
         if WORLD.rank:
             config.pluginmanager.unregister(name="terminalreporter")
 
+    @pytest.hookimpl(tryfirst=True)  # before cases are chosen by their marks
     def pytest_collection_modifyitems(items):
+        cases = {}
         for item in items:
-            mark = item.get_closest_marker("ranks")
-            if mark and COUNT not in mark.args:
-                item.add_marker(pytest.mark.skip(reason=f"not for {COUNT} ranks"))
+            cases.setdefault(item.function, []).append(item)
+        for function, items in cases.items():
+            mark, name = items[0].get_closest_marker("ranks"), zlib.crc32(function.__qualname__.encode())
+            counts = mark.args if mark else (1, 2, 3, 4, 5)
+            for number, item in enumerate(items):
+                if COUNT not in counts:
+                    item.add_marker(pytest.mark.skip(reason=f"not for {COUNT} ranks"))
+                if not in_share(JOB, number, len(items), counts, name):
+                    item.add_marker(pytest.mark.exhaustive)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(pyfuncitem):

@@ -1,0 +1,105 @@
+"""The testbed held against what it was asked for: rates of links, and how slow slow hosts are."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.environment import environment
+from experiments.testbed.hosts import Testbed
+from grsgd.simulate.network import network
+
+HERE = Path(__file__).parent
+MIB = 1024 * 1024
+RATE = "100mbit"
+BYTES_PER_SECOND = 100e6 / 8
+LEAST = {MIB // 4: 0.75, 4 * MIB: 0.85, 16 * MIB: 0.90}
+"""Of the links' rate, by the bytes of an array: what a ring all-reduce fills at best of eight times in a row."""
+SPIN = """
+import sys, time
+sum(i * i for i in range(300_000))
+work, end = 0, time.perf_counter() + 5
+while time.perf_counter() < end:
+    sum(i * i for i in range(300_000))
+    work += 1
+print(work, time.process_time())
+"""
+"""Computes for five seconds; prints how much, and how many seconds of a core it had, the start of Python included."""
+
+
+class Check(NamedTuple):
+    """A share of what was asked for, and between which bounds it should be."""
+
+    what: str
+    found: float
+    least: float
+    most: float
+
+    @property
+    def holds(self) -> bool:
+        return self.least <= self.found <= self.most
+
+
+class Share(NamedTuple):
+    """How much of the links' rate a ring all-reduce fills, of its payload: on average, and at best.
+
+    A link never lets more through than its rate, whatever the machine does besides; how much less, that decides.
+    """
+
+    mean: float
+    best: float
+
+
+def shares_of_the_wire(testbed: Testbed, sizes, links: int, seconds: float = 100) -> dict[int, Share]:
+    """By size of the array in bytes, on so many links of `RATE`.
+
+    Raises subprocess.CalledProcessError, or TimeoutExpired after so many seconds.
+    """
+    command = testbed.mpiexec(["-n", testbed.count, sys.executable, HERE / "ring.py", *sizes])
+    found = {}
+    for size, times in json.loads(output(command, seconds)).items():
+        ideal = 2 * (testbed.count - 1) * int(size) / links / BYTES_PER_SECOND
+        found[int(size)] = Share(*(ideal / each for each in times))
+    return found
+
+
+def output(command: list, seconds: float) -> str:
+    return subprocess.run(
+        command, env=environment(), stdout=subprocess.PIPE, text=True, timeout=seconds, check=True
+    ).stdout
+
+
+def spin(testbed: Testbed, seconds: float = 60) -> list[tuple[int, float]]:
+    """All hosts compute at the same time: what each has done, and its seconds of a core.
+
+    In turns of a few milliseconds and for long enough to be throttled evenly.
+    """
+    jobs = [
+        subprocess.Popen(testbed.enter(host, [sys.executable, "-c", SPIN]), stdout=subprocess.PIPE, text=True)
+        for host in testbed.hosts
+    ]
+    said = [job.communicate(timeout=seconds)[0].split() for job in jobs]
+    return [(int(work), float(core)) for work, core in said]
+
+
+def checks(folder: Path, config: Path) -> Iterator[Check]:
+    """Raises TestbedError where there can be no testbed. ``config``: what `grsgd calibrate` computes meanwhile."""
+    with Testbed(hosts=4, rate=RATE) as testbed:
+        for size, share in shares_of_the_wire(testbed, LEAST, links=4).items():
+            yield Check(f"links of {RATE}, ring all-reduce of {size / MIB:g} MiB", share.best, LEAST[size], 1.05)
+        words = ["-m", "grsgd", "calibrate", config, "--out", folder / "rates.toml"]
+        output(testbed.mpiexec(["-n", 4, sys.executable, *words]), seconds=100)
+        found = network(None, str(folder / "rates.toml"))
+        yield Check(f"links of {RATE}, calibrated", found.bandwidth / BYTES_PER_SECOND, 0.85, 1.02)
+    with Testbed(hosts=4, rate=RATE, medium="shared") as testbed:
+        share = shares_of_the_wire(testbed, [MIB], links=1)[MIB]
+        yield Check(f"shared medium of {RATE}, ring all-reduce of 1 MiB", share.best, 0.75, 1.05)
+    with Testbed(hosts=2, rate=RATE, mtu=1500) as testbed:
+        share = shares_of_the_wire(testbed, [4 * MIB], links=2)[4 * MIB]
+        yield Check("frames of 1500 bytes, ring all-reduce of 4 MiB", share.best, 0.75, 0.97)
+    for factor in (2.0, 4.0):
+        with Testbed(hosts=2, cpu=0.6, slow={1: factor}) as testbed:
+            (fast, _), (slow, _) = spin(testbed)
+            yield Check(f"host {factor:g} times slower, 0.6 cores", fast / slow / factor, 0.9, 1.1)
