@@ -1,13 +1,89 @@
 """Whole runs, one after the other in one job."""
 
+import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
 
 import grsgd
-from grsgd import load_run
+from grsgd import launch, load_run
 from grsgd.config import parse
 from grsgd.run import run
+
+SHORT = {
+    "model": {"name": "mlp", "hidden": [32]},
+    "data": {"name": "digits", "batch_size": 16},
+    "optimizer": {"lr": 0.1, "momentum": 0.9},
+    "train": {"epochs": 4, "snapshots": 4, "target_accuracy": 0.5},
+}
+ALGORITHMS = ("ring_allreduce", "dpsgd", "grsgd")
+
+
+@pytest.fixture
+def finished(world, tmp_path_factory):
+    """Runs with changed tables of the configuration; gives why it ended and the run, which is the same on all ranks."""
+
+    def trained(algorithm, **tables):
+        content = SHORT | {"algorithm": {"name": algorithm}} | tables
+        out = world.bcast(tmp_path_factory.mktemp("run") / "run.h5")
+        stopped = run(world, parse(content), out).stopped
+        return stopped, world.bcast(load_run(out) if world.rank == 0 else None)
+
+    return trained
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_run_file(algorithm, finished, world):
+    stopped, found = finished(algorithm)
+    assert stopped == found.attributes["stopped"] == "epochs"
+    assert found.attributes["algorithm"] == algorithm and found.attributes["ranks"] == world.size
+    assert len(found.attributes["hosts"]) == world.size
+    assert found.attributes["final_test_accuracy"] > 0.8
+    curve = found.curve
+    assert (np.diff(curve["time"]) >= 0).all() and (np.diff(curve["samples"]) >= 0).all()
+    assert (curve["test_accuracy_min"] <= curve["test_accuracy_max"]).all()
+    assert curve["samples"][-1] == found.ranks["samples"].sum() >= 4 * 1437
+    M, sent = found.attributes["model_bytes"], found.traffic["sent"].sum(1)
+    steps = found.ranks["steps"]
+    if algorithm == "ring_allreduce":
+        assert sent.sum() == steps[0] * 2 * (world.size - 1) * M and (curve["consensus_distance"] == 0).all()
+    elif algorithm == "dpsgd":
+        assert (sent == steps * 2 * M).all()
+    else:
+        assert (sent == found.traffic["messages"].sum(1) * (M + 8)).all()
+    assert (found.ranks["compute_seconds"] > 0).all()
+
+
+def test_same_seed_same_run(finished):
+    curves = [finished("dpsgd")[1].curve for _ in range(2)]
+    for key in curves[0].keys() - {"time"}:
+        assert np.array_equal(curves[0][key], curves[1][key]), key
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("algorithm", ["dpsgd", "grsgd"])
+def test_one_rank_equals_plain_sgd(algorithm, finished):
+    losses = [finished(name)[1].curve["train_loss"] for name in ("ring_allreduce", algorithm)]
+    assert np.array_equal(*losses)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_ends_after_seconds(algorithm, finished):
+    stopped, found = finished(algorithm, train={"seconds": 0.8, "snapshots": 4})
+    assert stopped == "seconds" and found.curve["time"][-1] > 0.7
+    if algorithm != "grsgd":
+        assert len(set(found.ranks["steps"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("tables", "named"),
+    [({"data": {"name": "imagenet"}}, "imagenet"), ({"data": {"name": "cifar-10"}}, "data_batch_1")],
+)
+def test_wrong_input_is_refused_on_all_ranks(tables, named, finished, tmp_path):
+    tables["data"]["dir"] = str(tmp_path)
+    with pytest.raises(launch.UsageError, match=named):
+        finished("grsgd", **tables)
 
 
 class Counted(MPI.Intracomm):
