@@ -27,7 +27,7 @@ DEMO := ring_allreduce dpsgd grsgd
 REPRODUCE = $(BIN)/python -m experiments.reproduce $(if $(IMAGENET),--imagenet $(IMAGENET),--scale $(SCALE)) \
     $(SET:%=--set %)
 
-.PHONY: demo test test-all test-rest test-faults setup lint bench bench-gpu tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo test test-all test-rest mutants test-faults setup lint bench bench-gpu tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -41,12 +41,15 @@ demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a 
 
 test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under Open MPI and MPICH; eight minutes
 	$(BIN)/python -m pytest tests/unit --numprocesses auto
-	$(BIN)/python -m pytest tests --ignore tests/unit
+	$(BIN)/python -m pytest tests --ignore tests/unit --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 test-all: test test-rest  ## and with all sizes, algorithms and libraries
 
 test-rest: $(READY) $(MPICH)/ready  # SEED: in an order drawn with it; MINUTES: for so long
 	$(BIN)/python -m pytest tests -m "exhaustive and not matrix" $(SEED:%=--shuffle %) $(MINUTES:%=--minutes %)
+
+mutants: $(READY)  ## what the unit tests catch of small changes to the code
+	$(BIN)/python -m tests.mutants
 
 test-faults: $(READY) $(MPICH)/ready  ## every algorithm with every fault under every MPI library; an hour
 	$(BIN)/python -m pytest tests/faults -m ""

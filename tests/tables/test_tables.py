@@ -16,6 +16,7 @@ from experiments.reproduce import outcome
 from tests.terminal import ROOT, start
 
 NAMES = ("grsgd-time-to-acc", "cssgd-load")
+pytestmark = pytest.mark.xdist_group("tables")  # one process makes what they share
 TIMEOUT = 600
 
 
@@ -121,6 +122,7 @@ def end(number: int, when: Callable, folder: Path, mark: str, seconds: float = 1
         time.sleep(0.1)
 
 
+@pytest.mark.exhaustive
 def test_however_it_ends_nothing_of_it_is_left_and_it_can_be_given_again(tmp_path, monkeypatch):
     mark = f"GRSGD_TEST_MARK={tmp_path}"
     monkeypatch.setenv(*mark.split("=", 1))
