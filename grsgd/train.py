@@ -64,7 +64,7 @@ def cut(stream, begin: int, end: int):
 
 
 def seed_generators(seed: int, device: torch.device):
-    """Seed what a model on ``device`` draws from. `torch.manual_seed` does so for every kind of device there may be, and
+    """Seed what a model on ``device`` draws from. `torch.manual_seed` does so for every kind of device there may be and
     formats the stack for each that has not been used, which takes longer than the gradient of a small block."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
