@@ -41,7 +41,7 @@ demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a 
 
 test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under Open MPI and MPICH; eight minutes
 	$(BIN)/python -m pytest tests/unit --numprocesses auto
-	$(BIN)/python -m pytest tests --ignore tests/unit --numprocesses auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest tests --ignore tests/unit --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-all: test test-rest  ## and with all sizes, algorithms and libraries
 

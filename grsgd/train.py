@@ -63,6 +63,14 @@ def cut(stream, begin: int, end: int):
     return (batch[begin:end] for batch in stream)
 
 
+def seed_generators(seed: int, device: torch.device):
+    """Seed what a model on ``device`` draws from. `torch.manual_seed` does so for every kind of device there may be and
+    formats the stack for each that has not been used, which takes longer than the gradient of a small block."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
 class Trainer:
     """One rank's part of a run: ``train()``, then ``evaluate()``, both schedules.
 
@@ -78,9 +86,9 @@ class Trainer:
         algorithm = ALGORITHMS[config.algorithm.name]
         self.workers = algorithm.workers(options, n)
         """How many ranks train."""
-        torch.manual_seed(config.seed + rank)  # dropout, if any, differs between ranks
         flat_gradients = algorithm.sends_gradients and (n > 1 or not algorithm.for_any_loop)
         self.replica = Replica(model, getattr(torch, config.dtype), flat_gradients)
+        seed_generators(config.seed + rank, self.replica.device)  # dropout, if any, differs between ranks
         optimizer = config.optimizer.build(model.parameters())
         self.algorithm = algorithm(options, self.replica, optimizer, comm, aside, driver, config.seed)
         torch.backends.cudnn.deterministic = algorithm.shared_batch  # all get the same of a block, bit for bit
@@ -268,7 +276,7 @@ class Trainer:
         losses = {}
         for block in self.blocks:
             x, y = next(block.batches)
-            torch.manual_seed(block.key(self.config.seed, self.measured.steps))  # dropout, if any
+            seed_generators(block.key(self.config.seed, self.measured.steps), replica.device)  # dropout, if any
             replica.zero_gradients()
             outputs = replica.model(x.to(replica.device, replica.dtype))
             loss = cross_entropy(outputs, y.to(replica.device), reduction="sum") / size
@@ -330,7 +338,7 @@ def load_data(config: Config) -> Dataset:
 
 def build_model(config: Config, dataset: Dataset, device: torch.device) -> torch.nn.Module:
     """The model of ``config`` as every rank starts with it; raises ConfigError."""
-    torch.manual_seed(config.seed)
+    seed_generators(config.seed, device)
     try:
         model = models.build(config.model.name, dataset.shape, dataset.classes, **config.model.options)
     except (TypeError, ValueError) as error:

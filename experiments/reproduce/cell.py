@@ -42,7 +42,7 @@ class Cell(NamedTuple):
         return EXPERIMENTS / f"{self.config}.toml"
 
     def load(self) -> Config:
-        return loaded(self.toml, self.overrides)
+        return loaded(self.config, self.overrides)
 
     def words(self) -> list[str]:
         """The configuration and its overrides as arguments of ``grsgd train`` and ``grsgd simulate``."""
@@ -60,14 +60,21 @@ class Cell(NamedTuple):
 
 
 @functools.cache  # targets ask again and again
-def loaded(toml: Path, overrides: tuple[str, ...]) -> Config:
-    return config.load(toml, list(overrides))
+def loaded(name: str, overrides: tuple[str, ...]) -> Config:
+    return config.load(EXPERIMENTS / f"{name}.toml", list(overrides))
 
 
 @functools.cache
 def overrides(path: Path) -> tuple[str, ...]:
     """The content of a TOML file as ``key=value``s."""
     return tuple(flattened(tomllib.loads(path.read_text())))
+
+
+@functools.cache
+def overrides_beside(config: str, name: str) -> tuple[str, ...]:
+    """Those of the file of that name in a configuration's folder; none if there is no such file."""
+    path = (EXPERIMENTS / config).with_name(name)
+    return overrides(path) if path.exists() else ()
 
 
 def flattened(table: dict, prefix: str = ""):

@@ -111,8 +111,7 @@ class Lab:
 
     def settings(self, config: str) -> tuple[str, ...]:
         """What the scale and the user replace of every training of the folder."""
-        path = (cells.EXPERIMENTS / config).with_name(self.scale.file) if self.scale.file else None
-        replaced = cells.overrides(path) if path is not None and path.exists() else ()
+        replaced = cells.overrides_beside(config, self.scale.file) if self.scale.file else ()
         if replaced and self.imagenet:
             replaced += (f"data.dir={json.dumps(str(self.imagenet))}",)
         return (*replaced, *self.scale.overrides, *self.more)
@@ -141,7 +140,7 @@ class Lab:
     def trajectory(self, config: str) -> str:
         """The configuration whose steps a training takes: its own, or the ring all-reduce beside it."""
         shared = self.load(config).algorithm.name in SAME_GRADIENT
-        return str(Path(config).with_name("ring_allreduce")) if shared else config
+        return f"{config.rpartition('/')[0]}/ring_allreduce" if shared else config
 
     def trajectory_cell(self, config, n, extra, seed, rate) -> Cell:
         """The run of a trajectory: where all apply the same gradient, that of a single rank with all samples of a step,

@@ -26,7 +26,6 @@ VARIABLES = {
     "collective": b"coll_monitoring_messages_size",
 }
 """Open MPI's counters, one value for each receiver. ``collective``: what its collectives were asked to bring there."""
-pytestmark = pytest.mark.xdist_group("monitoring")  # one process makes what they share
 UNAVAILABLE = "Open MPI has no monitoring component"
 
 CASES = {

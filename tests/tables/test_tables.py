@@ -16,7 +16,6 @@ from experiments.reproduce import outcome
 from tests.terminal import ROOT, start
 
 NAMES = ("grsgd-time-to-acc", "cssgd-load")
-pytestmark = pytest.mark.xdist_group("tables")  # one process makes what they share
 TIMEOUT = 600
 
 

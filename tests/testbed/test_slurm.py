@@ -12,7 +12,6 @@ from experiments.testbed.hosts import STATE, Testbed, TestbedError
 from grsgd.results import load_run
 from slurm import local_cluster
 
-pytestmark = pytest.mark.xdist_group("slurm")  # one process makes what they share
 ROOT = Path(__file__).parents[2]
 SECONDS = 240
 """Until any job must be done."""

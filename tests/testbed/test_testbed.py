@@ -22,7 +22,6 @@ from grsgd.results import load_run
 from grsgd.simulate.network import network
 from tests import terminal
 
-pytestmark = pytest.mark.xdist_group("testbed")  # one process makes what they share
 ROOT = Path(__file__).parents[2]
 RUN = """
 [algorithm]

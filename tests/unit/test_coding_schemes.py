@@ -7,6 +7,7 @@ from math import comb
 
 import numpy as np
 import pytest
+from exhaustive import exhaustive_unless
 from simulated import Ranks, network_of
 
 from coding import schemes
@@ -29,13 +30,15 @@ LIMIT = 10.0
 LENGTH = 23
 """At least one word for everybody, and some more for some."""
 ALL_TOGETHER = [
-    pytest.param(kind, transport, n, r, id=f"{kind}-{transport}-{n}-{r}")
+    (kind, transport, n, r)
     for kind in KINDS
     for transport in TRANSPORTS
     for n, r in CASES
     if kind != "paper" or n <= 6
 ]
-in_all_cases = pytest.mark.parametrize("kind, transport, n, r", ALL_TOGETHER)
+in_all_cases = pytest.mark.parametrize(
+    "kind, transport, n, r", exhaustive_unless(lambda kind, transport, n, r: n < 5 or (n, r) == (5, 3), ALL_TOGETHER)
+)
 
 
 class CountingTransport:
@@ -141,7 +144,7 @@ def test_random_blocks_do_wrap_round():
 
 
 @pytest.mark.parametrize("eager_bytes", [0, 65536])
-@pytest.mark.parametrize("in_flight", [1, 2, 3])
+@pytest.mark.parametrize("in_flight", exhaustive_unless(lambda count: count < 3, [1, 2, 3]))
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_packets_at_a_time_suffice(kind, transport, in_flight, eager_bytes, monkeypatch):

@@ -8,6 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 import torch
+from exhaustive import exhaustive_unless
 from simulated import network_of
 from test_simulated_training import CONSTANT, SLOW, config, simulation
 
@@ -22,7 +23,9 @@ from grsgd.results import load_run
 from grsgd.simulate.run import simulate
 from grsgd.snapshots import common_marks, train_loss
 
-CASES = [(n, r) for n in (3, 4, 5) for r in range(1, n)]
+CASES = exhaustive_unless(
+    lambda n, r: n == 3 or (n, r) in [(4, 2), (4, 3)], [(n, r) for n in (3, 4, 5) for r in range(1, n)]
+)
 STEPS = 8
 RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 SUBSETS = {"coded": {}, "paper": {"enumeration": "paper"}, "uncoded": {"scheme": "uncoded"}}
@@ -188,7 +191,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", exhaustive_unless(lambda name: name not in ("switch", "fast"), NETWORKS))
 def test_neither_transport_nor_network_nor_stragglers_matter(network):
     stragglers = {"slowdown": {1: 3.0}, "tail": {0: {"probability": 0.5, "seconds": 0.02}}}
     expected = result(4, {"name": "cssgd", "r": 2})
@@ -199,7 +202,7 @@ def test_neither_transport_nor_network_nor_stragglers_matter(network):
             found.assert_equals(expected, section)
 
 
-@pytest.mark.parametrize("n, r", [(3, 2), (4, 2), (5, 3)])
+@pytest.mark.parametrize("n, r", exhaustive_unless(lambda n, r: n < 5, [(3, 2), (4, 2), (5, 3)]))
 @pytest.mark.parametrize("scheme", ["coded", "uncoded", "grouped-direct", "grouped-rs"])
 def test_bytes_of_a_run(n, r, scheme):
     """As by `coding.load`: nothing else is sent."""
@@ -235,7 +238,7 @@ def with_dropout(n, section):
     return Result(job)
 
 
-@pytest.mark.parametrize("n, r", [(3, 2), (4, 2), (4, 3), (5, 3)])
+@pytest.mark.parametrize("n, r", exhaustive_unless(lambda n, r: n < 5 and r == 2, [(3, 2), (4, 2), (4, 3), (5, 3)]))
 def test_dropout_is_the_blocks_own(n, r):
     """All ranks that compute a block zero the same pixels in it, and no two blocks or steps are alike."""
     results = {name: with_dropout(n, section | {"r": r}) for name, section in EXACT.items()}

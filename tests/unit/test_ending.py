@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.ending import exit_on_signals
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 20
 SIDE_BY_SIDE = r"""
@@ -39,7 +41,7 @@ with started([sys.executable, "-c", "import time; print('begun', flush=True); ti
     ("number", "script", "children"),
     [
         (signal.SIGTERM, SIDE_BY_SIDE, 2),
-        (signal.SIGHUP, SIDE_BY_SIDE, 2),
+        pytest.param(signal.SIGHUP, SIDE_BY_SIDE, 2, marks=pytest.mark.exhaustive),
         (signal.SIGINT, SIDE_BY_SIDE, 2),
         (signal.SIGKILL, SIDE_BY_SIDE, 2),
         (signal.SIGKILL, JOB, 1),
@@ -62,3 +64,19 @@ def test_what_was_started_ends_too(number, script, children):
     assert "begun" not in program.stdout.read(), "nothing new begins"
     assert time.monotonic() - began < SECONDS
     assert program.wait(SECONDS) != 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_leave_by_an_exception(number):
+    """But for one that somebody else has taken, or that is ignored."""
+    before = signal.signal(number, signal.SIG_DFL)
+    replaced = {}
+    try:
+        replaced = exit_on_signals()
+        assert replaced[number] == signal.SIG_DFL and number not in exit_on_signals()
+        with pytest.raises(SystemExit) as left:
+            signal.raise_signal(number)
+        assert left.value.code == 128 + number
+    finally:
+        for other, handler in (replaced | {number: before}).items():
+            signal.signal(other, handler)

@@ -1,6 +1,7 @@
 """Run files that somebody has edited: `report` and `plot` read them or refuse them in one line, and end."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -141,23 +142,34 @@ def test_counts_below_zero(run_file):
         load_run(run_file)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        "algorithm = 1",
-        "algorithm = []",
-        "x = " + "[" * 5000,
-        "x = " + "9" * 5000,
-        ".".join(["a"] * 5000) + " = 1",
-        "not toml",
-    ],
-)
-def test_any_text_may_stand_for_the_configuration(run_file, config, tmp_path, capsys):
-    with h5py.File(run_file, "a") as file:
-        file.attrs["config"] = config
-    assert main(["report", str(run_file)]) == 0
-    assert main(["report", "--group", str(run_file), str(run_file)]) == 0
-    assert main(["plot", str(run_file), "-o", str(tmp_path / "x.png")]) == 0
+CONFIGS = [
+    "algorithm = 1",
+    "algorithm = []",
+    "x = " + "[" * 5000,
+    "x = " + "9" * 5000,
+    ".".join(["a"] * 5000) + " = 1",
+    "not toml",
+]
+
+
+def edited(run_file, attributes: list[dict]) -> list[Path]:
+    """A copy of the run file for each, with these attributes in place of its own."""
+    copies = []
+    for number, replaced in enumerate(attributes):
+        copies.append(run_file.with_name(f"copy{number}.h5"))
+        shutil.copy(run_file, copies[-1])
+        with h5py.File(copies[-1], "a") as file:
+            file.attrs.update(replaced)
+    return copies
+
+
+def test_any_text_may_stand_for_the_configuration(run_file, tmp_path, capsys):
+    """Of a run alone, and of all of them in one figure."""
+    copies = edited(run_file, [{"config": config} for config in CONFIGS])
+    for copy in copies:
+        assert main(["report", str(copy)]) == 0
+        assert main(["report", "--group", str(copy), str(copy)]) == 0
+    assert main(["plot", *map(str, copies), "-o", str(tmp_path / "x.png")]) == 0
 
 
 def test_ages_beyond_what_can_be_added_up(run_file):
@@ -169,16 +181,16 @@ def test_ages_beyond_what_can_be_added_up(run_file):
 HOSTILE = "a\x1b]0;title\x07b\x9b31m\nc\u202e\r" + "x" * 100_000
 
 
-@pytest.mark.parametrize("name", ["algorithm", "stopped", "dataset", "model"])
-def test_terminals_are_told_nothing_and_long_names_cut(run_file, name, tmp_path, capsys):
-    with h5py.File(run_file, "a") as file:
-        file.attrs[name] = HOSTILE.replace("\x00", "")
-        file.attrs["config"] = '[algorithm]\nstrategy = "\\u001b[2J"\nperiod = "\\u001b[2J"\n'
-    assert main(["report", str(run_file)]) == 0
-    said = capsys.readouterr().out
-    assert "\\x1b]0;title" in said and all(letter.isprintable() for letter in said.replace("\n", ""))
-    assert max(map(len, said.splitlines())) < 5000
-    assert main(["plot", str(run_file), "-o", str(tmp_path / "x.png")]) == 0
+def test_terminals_are_told_nothing_and_long_names_cut(run_file, tmp_path, capsys):
+    config = '[algorithm]\nstrategy = "\\u001b[2J"\nperiod = "\\u001b[2J"\n'
+    names = ("algorithm", "stopped", "dataset", "model")
+    copies = edited(run_file, [{name: HOSTILE, "config": config} for name in names])
+    for copy in copies:
+        assert main(["report", str(copy)]) == 0
+        said = capsys.readouterr().out
+        assert "\\x1b]0;title" in said and all(letter.isprintable() for letter in said.replace("\n", ""))
+        assert max(map(len, said.splitlines())) < 5000
+    assert main(["plot", *map(str, copies), "-o", str(tmp_path / "x.png")]) == 0
 
 
 @pytest.mark.parametrize("command", ["report", "plot"])

@@ -30,7 +30,9 @@ def test_parameters(name, shape, classes, count):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 40)])
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), pytest.param((3, 64, 40), marks=pytest.mark.exhaustive)]
+)
 def test_forward_and_backward(name, shape):
     if name in ("resnet18", "resnet50") and min(shape[1:]) < 32:
         with pytest.raises(ValueError, match=f"model {name}: images of .* expected at least 32x32"):

@@ -18,7 +18,13 @@ def run(monkeypatch, out, *arguments):
     return scaling.main()
 
 
-def test_sweep(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "algorithms",
+    [("ring_allreduce", "gosgd"), pytest.param(tuple(ALGORITHMS), marks=pytest.mark.exhaustive)],
+    ids=["two", "all"],
+)
+def test_sweep(algorithms, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(scaling, "ALGORITHMS", algorithms)
     out = tmp_path / "scaling.pdf"
     arguments = "--ranks", "3", "--steps", "2"
     monkeypatch.setattr(scaling, "NETWORKS", {"1 Gbit/s, 50 us": "1gbit,50us"})
@@ -26,9 +32,9 @@ def test_sweep(monkeypatch, tmp_path, capsys):
     printed = capsys.readouterr().out
     with out.with_suffix(".csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["algorithm"] for row in rows} == set(ALGORITHMS)
-    assert all(name in printed for name in ALGORITHMS)
-    assert len(rows) == len(ALGORITHMS) * len(scaling.SPEEDS)
+    assert {row["algorithm"] for row in rows} == set(algorithms)
+    assert all(name in printed for name in algorithms)
+    assert len(rows) == len(algorithms) * len(scaling.SPEEDS)
     seconds = {(r["algorithm"], r["ranks"], r["network"], r["speed"]): float(r["seconds_per_step"]) for r in rows}
     assert all(value >= scaling.COMPUTE_SECONDS * (1 - 1e-9) for value in seconds.values())
     one_gigabit, equal = next(iter(scaling.NETWORKS)), next(iter(scaling.SPEEDS))
@@ -49,6 +55,11 @@ def test_sweep(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(scaling, "simulate", not_again)
     assert run(monkeypatch, out, *arguments) == 0
     assert capsys.readouterr().out == printed
+
+
+def test_every_algorithm_can_be_swept(capsys):
+    cells = [scaling.Cell(name, 3, "1 Gbit/s, 50 us", speed, 2) for name in ALGORITHMS for speed in scaling.SPEEDS]
+    assert scaling.possible(cells) == cells and not capsys.readouterr().err
 
 
 def test_time_per_step_is_that_of_the_steps():

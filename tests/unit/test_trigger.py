@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from simulated import seeded
@@ -148,7 +148,7 @@ def test_a_number_as_theta_stays():
     assert trigger.theta == 0.1
 
 
-@seeded
+@settings(seeded, max_examples=10)
 @given(
     target=st.sampled_from([0.02, 0.08, 0.3]),
     growth=st.floats(1e-4, 0.3),
