@@ -6,6 +6,7 @@ Open MPI's counters (MPI_T performance variables) at the beginning and at the en
 """
 
 import ctypes
+import functools
 import sys
 from pathlib import Path
 
@@ -143,18 +144,16 @@ class WatchedTrainer(Trainer):
 def main(folder: Path):
     from mpi4py import MPI
 
-    WatchedTrainer.counters = Counters(MPI.COMM_WORLD)
+    mpi = MPI.COMM_WORLD
+    WatchedTrainer.counters = Counters(mpi)
     grsgd.run.Trainer = WatchedTrainer
-    groups = {ranks: MPI.COMM_WORLD.Split(int(MPI.COMM_WORLD.rank < ranks)) for ranks in RANKS}
     for name, options, ranks in listed(CASES) + listed(MULTICASTS) + listed(ALLREDUCES):
-        mpi = groups[ranks]
-        if mpi.size < ranks:  # one of those that are not needed
-            continue
-        out = folder / called(name, options, ranks)
-        train(mpi, name, options, Path(f"{out}.h5"))
-        rows = mpi.gather(WatchedTrainer.seen)
-        for key in rows[0] if rows else ():
-            np.save(f"{out}.{key}.npy", [row[key][:ranks] for row in rows])
+        if ranks == mpi.size:
+            out = folder / called(name, options, ranks)
+            train(mpi, name, options, Path(f"{out}.h5"))
+            rows = mpi.gather(WatchedTrainer.seen)
+            for key in rows[0] if rows else ():
+                np.save(f"{out}.{key}.npy", [row[key] for row in rows])
 
 
 def train(mpi, name: str, options: dict, out: Path):
@@ -172,25 +171,31 @@ def train(mpi, name: str, options: dict, out: Path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder with what all cases have left. One job for all of them: its start takes longer than they do."""
-    folder = tmp_path_factory.mktemp("monitoring")
-    code, output = mpiexec("openmpi", max(RANKS), [__file__, folder], timeout=300, environment=ENVIRONMENT)
-    unavailable = [line for line in output.splitlines() if line.startswith(UNAVAILABLE)]
-    if unavailable:
+    """By the number of ranks: the folder with what all cases have left, the exit code, and what was printed. One job
+    for all of them: its start takes longer than they do."""
+
+    @functools.cache
+    def job(ranks: int) -> tuple[Path, int, str]:
+        folder = tmp_path_factory.mktemp("monitoring")
+        return folder, *mpiexec("openmpi", ranks, [__file__, folder], timeout=300, environment=ENVIRONMENT)
+
+    return job
+
+
+def found(trained, *case):
+    """The run of a case, and what Open MPI and ``aside`` have counted; rows send, columns receive."""
+    folder, code, output = trained(case[-1])
+    if unavailable := [line for line in output.splitlines() if line.startswith(UNAVAILABLE)]:
         pytest.skip(unavailable[0])
     assert code == 0, output[-5000:]
-    return folder
-
-
-def found(folder: Path, *case):
-    """The run of a case, and what Open MPI and ``aside`` have counted; rows send, columns receive."""
     out = folder / called(*case)
     return load_run(f"{out}.h5"), {key: np.load(f"{out}.{key}.npy") for key in (*VARIABLES, "aside")}
 
 
 def each(cases: dict[str, list]):
-    ids = [called(*case) for case in listed(cases)]
-    return pytest.mark.parametrize(("name", "options", "ranks"), listed(cases), ids=ids)
+    marks = {5: pytest.mark.exhaustive}
+    params = [pytest.param(*case, id=called(*case), marks=marks.get(case[-1], ())) for case in listed(cases)]
+    return pytest.mark.parametrize(("name", "options", "ranks"), params)
 
 
 def test_no_algorithm_is_left_out():
