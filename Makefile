@@ -27,6 +27,9 @@ DEMO := ring_allreduce dpsgd grsgd
 REPRODUCE = $(BIN)/python -m experiments.reproduce $(if $(IMAGENET),--imagenet $(IMAGENET),--scale $(SCALE)) \
     $(SET:%=--set %)
 
+# Jobs of several ranks wait half of their time: a file of tests beside another one.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
+
 .PHONY: demo test test-all test-rest mutants test-faults setup lint bench bench-gpu tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
@@ -41,12 +44,13 @@ demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a 
 
 test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under Open MPI and MPICH; eight minutes
 	$(BIN)/python -m pytest tests/unit --numprocesses auto
-	$(BIN)/python -m pytest tests --ignore tests/unit --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest tests --ignore tests/unit $(SIDE_BY_SIDE)
 
 test-all: test test-rest  ## and with all sizes, algorithms and libraries
 
 test-rest: $(READY) $(MPICH)/ready  # SEED: in an order drawn with it; MINUTES: for so long
-	$(BIN)/python -m pytest tests -m "exhaustive and not matrix" $(SEED:%=--shuffle %) $(MINUTES:%=--minutes %)
+	$(BIN)/python -m pytest tests -m "exhaustive and not matrix" $(SIDE_BY_SIDE) \
+	    $(SEED:%=--no-loadscope-reorder --shuffle %) $(MINUTES:%=--minutes %)
 
 mutants: $(READY)  ## what the unit tests catch of small changes to the code
 	$(BIN)/python -m tests.mutants
