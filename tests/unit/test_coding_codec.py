@@ -2,7 +2,6 @@
 
 from collections import Counter
 from math import comb
-from time import perf_counter
 
 import numpy as np
 import pytest
@@ -182,15 +181,13 @@ def test_a_packet_of_known_blocks_has_no_place():
         codec.place(next(plan.sent(0)))
 
 
-@pytest.mark.parametrize("n, r, limit", [(10, 3, 1), (20, 3, 5)])
-def test_a_plan_is_made_quickly_and_once(n, r, limit):
+@pytest.mark.parametrize("n, r", exhaustive_unless(lambda n, r: n == 10, [(10, 3), (20, 3)]))
+def test_a_plan_is_made_once(n, r):
     packet_plan.cache_clear()
-    begin = perf_counter()
     plan = packet_plan(n, r)
     codec = Codec(plan, 0, 1000)
     assert len(list(plan.sent(0))) == comb(n - 1, r)
     assert len(list(plan.received(0))) == r * comb(n - 1, r)
-    assert perf_counter() - begin < limit
     assert len(codec.own) == comb(n - 1, r - 1)
     assert packet_plan(n, r) is plan
 

@@ -687,7 +687,7 @@ def test_imagefolder_workers_end_with_a_killed_trainer(folders):
         finally:
             run.kill()
     assert len(workers) == 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from grsgd.comm import driver as module
-from grsgd.comm import engine
+from grsgd.comm import engine, pollables
 from grsgd.comm.driver import Driver, WaitTimeout, available_cores
 from grsgd.comm.pollables import Compute, Delay, Signal
 
@@ -57,6 +57,32 @@ def wait_until(condition, seconds=10.0):
     while not condition():
         assert time.perf_counter() < deadline, "it never came"
         time.sleep(1e-3)
+
+
+PAUSE = 2.0**-7
+
+
+class FalseTime:
+    """Of a clock that stands still unless ``now`` is set."""
+
+    now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.fixture
+def false_time(monkeypatch):
+    """The time of waits in the foreground, which goes on by `PAUSE` between two looks."""
+    false = FalseTime()
+
+    def pause(waited):
+        false.now += PAUSE
+
+    monkeypatch.setattr(module, "time", false)
+    monkeypatch.setattr(module, "back_off", pause)
+    monkeypatch.setattr(pollables, "perf_counter", false.perf_counter)
+    return false
 
 
 # ---- foreground
@@ -611,14 +637,14 @@ def test_watch_breaks_a_wait(driver):
         driver.run(waits_for(Signal("never")))
 
 
-def test_wait_seconds(driver):
+def test_wait_seconds(driver, false_time):
     driver.run(waits_for(Countdown(1)))
     assert driver.wait_seconds == 0
-    driver.run(waits_for(Delay(0.05), (Delay(0.02), Countdown())))
-    assert 0.03 < driver.wait_seconds < 2
-    before = driver.wait_seconds
-    driver.run(waits_for(Delay(0.05)))
-    assert driver.wait_seconds > before + 0.03
+    driver.run(waits_for(Delay(0.5), (Delay(0.25), Countdown())))
+    assert driver.wait_seconds == 0.5 + PAUSE  # the shorter delay is over by then
+    false_time.now += 10  # nobody waits
+    driver.run(waits_for(Delay(0.25)))
+    assert driver.wait_seconds == 0.75 + PAUSE
 
 
 class Late:
@@ -631,11 +657,10 @@ class Late:
         return time.perf_counter() >= self.due
 
 
-def test_the_whole_of_a_wait_counts(driver, monkeypatch):
+def test_the_whole_of_a_wait_counts(driver, false_time):
     """The last pause between two looks as well, however long that is."""
-    monkeypatch.setattr(module, "back_off", lambda waited: time.sleep(0.02))
-    driver.run(waits_for(Late(0.001)))
-    assert driver.wait_seconds >= 0.02
+    driver.run(waits_for(Delay(PAUSE / 8)))
+    assert driver.wait_seconds == PAUSE
 
 
 def test_what_the_background_does_in_a_wait_is_no_waiting():
@@ -665,10 +690,12 @@ def test_clock_goes_on(driver):
 # ---- pollables
 
 
-def test_delay():
+def test_delay(false_time):
     delay = Delay(0.02)
     assert not delay.Test()
-    time.sleep(0.03)
+    false_time.now += 0.01
+    assert not delay.Test()
+    false_time.now += 0.02
     assert delay.Test() and delay.Test()
     assert str(delay) == "a delay of 0.02 s"
     assert Delay(0).Test()
@@ -684,12 +711,12 @@ def test_signal():
     assert str(signal) == "news"
 
 
-def test_compute_is_done_when_it_is_waited_for(driver):
+def test_compute_is_done_when_it_is_waited_for(driver, false_time):
     calls = []
 
     def work():
         calls.append(1)
-        time.sleep(0.02)
+        false_time.now += 2
         return 42
 
     compute = Compute(work)
@@ -698,7 +725,7 @@ def test_compute_is_done_when_it_is_waited_for(driver):
     driver.run(waits_for(compute))
     assert compute.Test() and calls == [1]  # once
     assert compute.value == 42
-    assert 0.02 <= compute.seconds < 5
+    assert compute.seconds == 2
 
 
 def test_compute_raises_what_its_work_raises(driver):

@@ -383,16 +383,16 @@ def test_one_rank_is_plain_sgd(mode, adaptive):
 
 
 def test_traffic_is_paid_for_in_disagreement():
-    """Eight ranks, a learning rate that decays: a higher threshold leaves less traffic and models further apart."""
-    steps = 400
+    """Four ranks, a learning rate that decays: a higher threshold leaves less traffic and models further apart."""
+    steps = 200
     sent, spread, distance = [], [], []
     for theta in (0.0, 0.05, 0.1, 0.2):
         options = {"adaptive": True, "theta": theta, "rate": 0.1, "momentum": 0.0}
-        job = Job("gossip", 8, schedule=lambda step: 0.99**step, **options).train(steps)
+        job = Job("gossip", 4, schedule=lambda step: 0.98**step, **options).train(steps)
         sent.append(job.sent())
         spread.append(job.spread())
         distance.append(np.linalg.norm(job.models().mean(0) - 3 / (1 + WEIGHT_DECAY)))
-    assert sent[0] == 2 * job.M * 8 * steps
+    assert sent[0] == 2 * job.M * 4 * steps
     assert sent == sorted(sent, reverse=True) and sent[-1] < 0.6 * sent[0]
     assert spread == sorted(spread) and spread[-1] > 2 * spread[0]
     assert max(distance) < 0.05 * np.linalg.norm(initial(1) - 3)

@@ -360,7 +360,7 @@ def test_only_gradients_change_the_weighted_sum(n, seed, **options):
             job.simulated.event()
 
 
-@settings(seeded, max_examples=12)
+@settings(seeded, max_examples=8)
 @given(**jobs)
 def test_all_models_agree_in_the_end(n, seed, **options):
     job = Job(n, seed, **options)
