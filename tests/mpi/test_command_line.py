@@ -12,7 +12,7 @@ from launcher import ROOT, bin_of, finish, mpiexec, start
 
 from grsgd import load_run
 from grsgd.interruption import REASONS
-from tests.cases import cases
+from tests.exhaustive import exhaustive_unless
 
 LIBRARIES = ("openmpi", "mpich")
 ALGORITHMS = ("ring_allreduce", "dpsgd", "grsgd")
@@ -52,7 +52,7 @@ def train(library, ranks, config, *settings, out, timeout=60, **kwargs):
     return mpiexec(library, ranks, arguments, timeout, **kwargs)
 
 
-@pytest.mark.parametrize(("library", "algorithm"), cases(BOTH, [("openmpi", "grsgd"), ("mpich", "dpsgd")]))
+@pytest.mark.parametrize(("library", "algorithm"), exhaustive_unless([("openmpi", "grsgd"), ("mpich", "dpsgd")], BOTH))
 def test_run_file(library, algorithm, config, tmp_path):
     out = tmp_path / "run.h5"
     code, output = train(library, 3, config, f"algorithm.name={algorithm}", out=out)
@@ -82,9 +82,9 @@ ON_THREE = ["data.name=imagenet", "data.name=cifar-10", "algorithm.rho=4"]
 
 @pytest.mark.parametrize(
     ("ranks", "setting"),
-    cases(
-        [(1, setting) for setting in WRONG] + [(3, setting) for setting in ON_THREE],
+    exhaustive_unless(
         [(1, "algorithm.polcy=succ"), (1, "data.name=cifar-10"), (3, "algorithm.rho=4")],
+        [(1, setting) for setting in WRONG] + [(3, setting) for setting in ON_THREE],
     ),
 )
 def test_wrong_input_is_one_line(ranks, setting, config, tmp_path):
@@ -105,7 +105,7 @@ def test_topology_for_another_number_of_ranks(config, tmp_path):
     assert code == 2 and "4 ranks; this job has 2" in output
 
 
-@pytest.mark.parametrize("out", cases(["missing/run.h5", ".", "/proc/run.h5"], ["missing/run.h5"]))
+@pytest.mark.parametrize("out", exhaustive_unless(["missing/run.h5"], ["missing/run.h5", ".", "/proc/run.h5"]))
 def test_output_that_cannot_be_written(out, config, tmp_path):
     code, output = train("openmpi", 2, config, out=tmp_path / out)
     assert code == 2 and "grsgd: error:" in output and "Traceback" not in output, output
@@ -121,7 +121,7 @@ def test_truncated_data(config, tmp_path):
     assert code == 2 and "-ubyte" in output and "Traceback" not in output, output
 
 
-@pytest.mark.parametrize(("library", "algorithm"), cases(BOTH, [("openmpi", "dpsgd")]))
+@pytest.mark.parametrize(("library", "algorithm"), exhaustive_unless([("openmpi", "dpsgd")], BOTH))
 def test_loss_that_is_not_finite(library, algorithm, config, tmp_path):
     out = tmp_path / "run.h5"
     code, output = train(library, 3, config, f"algorithm.name={algorithm}", "optimizer.lr=1e30", out=out)
@@ -143,7 +143,9 @@ optimizer.finish()
 """
 
 
-@pytest.mark.parametrize(("library", "algorithm"), cases(BOTH, [("openmpi", "grsgd"), ("mpich", "ring_allreduce")]))
+@pytest.mark.parametrize(
+    ("library", "algorithm"), exhaustive_unless([("openmpi", "grsgd"), ("mpich", "ring_allreduce")], BOTH)
+)
 def test_exception_on_one_rank_ends_the_job(library, algorithm, tmp_path):
     (tmp_path / "script.py").write_text(USER_SCRIPT)
     script = [tmp_path / "script.py", algorithm, "raise RuntimeError('boom')"]
@@ -154,7 +156,7 @@ def test_exception_on_one_rank_ends_the_job(library, algorithm, tmp_path):
 
 @pytest.mark.parametrize(
     ("library", "algorithm"),
-    cases([("openmpi", "ring_allreduce"), ("mpich", "dpsgd")], [("openmpi", "ring_allreduce")]),
+    exhaustive_unless([("openmpi", "ring_allreduce")], [("openmpi", "ring_allreduce"), ("mpich", "dpsgd")]),
 )
 def test_a_rank_that_has_taken_its_last_step_ends_the_wait_of_the_others(library, algorithm, tmp_path):
     (tmp_path / "script.py").write_text(USER_SCRIPT)
@@ -168,7 +170,8 @@ LEAVE = ["sys.exit(0)", "sys.exit('no more')"]
 
 
 @pytest.mark.parametrize(
-    ("library", "leave"), cases(list(itertools.product(LIBRARIES, LEAVE)), list(zip(LIBRARIES, LEAVE, strict=True)))
+    ("library", "leave"),
+    exhaustive_unless(list(zip(LIBRARIES, LEAVE, strict=True)), list(itertools.product(LIBRARIES, LEAVE))),
 )
 def test_rank_that_leaves_early_ends_the_job(library, leave, tmp_path):
     (tmp_path / "script.py").write_text(USER_SCRIPT)
@@ -211,9 +214,9 @@ def wait_until_it_trains(job, folder, ranks=3) -> list[int]:
 
 @pytest.mark.parametrize(
     ("library", "algorithm"),
-    cases(
-        list(itertools.product(LIBRARIES, ["grsgd", "ring_allreduce"])),
+    exhaustive_unless(
         [("openmpi", "grsgd"), ("mpich", "ring_allreduce")],
+        list(itertools.product(LIBRARIES, ["grsgd", "ring_allreduce"])),
     ),
 )
 def test_ctrl_c_keeps_what_was_measured(library, algorithm, config, tmp_path):

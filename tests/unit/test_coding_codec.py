@@ -5,13 +5,13 @@ from math import comb
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive_unless
 
 from coding.codec import Codec
 from coding.fixed_point import FixedPoint, accumulate
 from coding.load import load_in_bytes
 from coding.placement import PlacementError
 from coding.plan import ENUMERATIONS, packet_plan
+from tests.exhaustive import exhaustive_unless
 
 CASES = exhaustive_unless(lambda n, r: n < 6, [(n, r) for n in range(1, 8) for r in range(1, n + 1)])
 PAPER_REPEATS = {(5, 3): 4, (6, 3): 10, (7, 3): 19, (6, 4): 39}

@@ -7,7 +7,6 @@ from math import comb
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive_unless
 from simulated import Ranks, network_of
 
 from coding import schemes
@@ -17,6 +16,7 @@ from coding.multicast import TRANSPORTS, Multicast, Unicast
 from coding.plan import packet_plan
 from coding.schemes import SCHEMES, LocalSum, PerBlock
 from grsgd.simulate.driver import Deadlock
+from tests.exhaustive import exhaustive_unless
 
 KINDS = SCHEMES | {
     "paper": partial(SCHEMES["coded"], enumeration="paper"),

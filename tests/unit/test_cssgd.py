@@ -8,7 +8,6 @@ from math import comb
 import numpy as np
 import pytest
 import torch
-from exhaustive import exhaustive_unless
 from simulated import network_of
 from test_simulated_training import CONSTANT, SLOW, config, simulation
 
@@ -22,6 +21,7 @@ from grsgd.data.shards import index_stream
 from grsgd.results import load_run
 from grsgd.simulate.run import simulate
 from grsgd.snapshots import common_marks, train_loss
+from tests.exhaustive import exhaustive_unless
 
 CASES = exhaustive_unless(
     lambda n, r: n == 3 or (n, r) in [(4, 2), (4, 3)], [(n, r) for n in (3, 4, 5) for r in range(1, n)]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive_unless
 from runs import fake_run
 
 from grsgd import figures
 from grsgd.figures import SUFFIXES, plot
 from grsgd.results import RunFileError, save_run
+from tests.exhaustive import exhaustive_unless
 
 MAGIC = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from exhaustive import exhaustive_unless
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated import Ranks, seeded
@@ -13,6 +12,7 @@ from grsgd.comm.pollables import Compute
 from grsgd.replica import Replica
 from grsgd.simulate.compute import ComputeTime
 from grsgd.simulate.driver import Driver
+from tests.exhaustive import exhaustive_unless
 
 SIZE, STEPS = 12, 20
 RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1

@@ -2,7 +2,6 @@ import gc
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive_unless
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -13,6 +12,7 @@ from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.allreduce import ALLREDUCE
 from grsgd.config import parse
 from grsgd.simulate.run import Simulation
+from tests.exhaustive import exhaustive_unless
 
 PULL, SLOW = 0.6, 0.7
 """The defaults of alpha and beta."""

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from exhaustive import exhaustive_unless
 from hypothesis import given
 from hypothesis import strategies as st
 from quadratic import RATE, STEPS, Job, M, Reference, random_speeds, straggler
 from simulated import network_of, seeded
 
 from grsgd.comm.allreduce import ALLREDUCE
+from tests.exhaustive import exhaustive_unless
 
 
 class Averaging(Reference):

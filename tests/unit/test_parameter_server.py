@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from exhaustive import exhaustive_unless
 from quadratic import MOMENTUM, START, WEIGHT_DECAY, Model, gradient
 from simulated import Ranks, network_of
 from test_simulated_training import CONSTANT, MODEL_BYTES, SLOW, STEP, config, simulation
@@ -22,6 +21,7 @@ from grsgd.results import load_run
 from grsgd.server import LostWorker
 from grsgd.simulate.driver import Driver
 from grsgd.simulate.run import simulate
+from tests.exhaustive import exhaustive_unless
 
 NAMES = ("bsp", "asp", "ssp", "dssp", "adsp")
 STRAGGLERS = {

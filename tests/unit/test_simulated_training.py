@@ -10,7 +10,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from exhaustive import exhaustive_unless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import letters, letters_under_way, network_of, seeded
@@ -24,6 +23,7 @@ from grsgd.evaluate import correct
 from grsgd.results import load_run
 from grsgd.simulate.run import LOSS_COLUMNS, Simulation, simulate
 from grsgd.snapshots import common_marks
+from tests.exhaustive import exhaustive_unless
 
 STEP = 0.01
 CONSTANT = f"constant:{STEP}"

@@ -7,9 +7,9 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive_unless
 
 from grsgd.strategies import STRATEGIES, Adsp, Asp, Bsp, Decision, Dssp, Ssp
+from tests.exhaustive import exhaustive_unless
 
 STEPS = 1000
 SEEDS = range(8)
