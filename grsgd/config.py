@@ -4,6 +4,7 @@ import difflib
 import inspect
 import os.path
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,13 +99,21 @@ class Optimizer(Named):
             matrices = [p for p in parameters if p.ndim > 1]
             parameters = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         try:
-            optimizer = cls(parameters, lr=self.lr, **self.options)
+            optimizer = never_compiled(cls)(parameters, lr=self.lr, **self.options)
         except (TypeError, ValueError, RuntimeError) as error:
             given = ", ".join(f"{key} = {value!r}" for key, value in {"lr": self.lr, **self.options}.items())
             raise ConfigError(f"optimizer {self.name} with {given}: {error}") from None
         if self.clip is not None:
             optimizer.register_step_pre_hook(lambda *_: clip(optimizer, self.clip))
         return optimizer
+
+
+@cache
+def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """The same optimizer, without what torch wraps around it for those who compile: as it is made, and in every step,
+    that imports torch's compiler, to tell it to leave the optimizer alone. It takes longer than to import torch."""
+    own = {"add_param_group": inspect.unwrap(cls.add_param_group), "step": torch.no_grad()(inspect.unwrap(cls.step))}
+    return type(cls.__name__, (cls,), own)
 
 
 def clip(optimizer: torch.optim.Optimizer, norm: float):

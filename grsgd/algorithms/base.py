@@ -21,7 +21,8 @@ ALGORITHMS: dict[str, type["Algorithm"]] = {}
 class Options(BaseModel):
     """Options of every algorithm; each algorithm adds its own."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    # A run has one algorithm: those of the others need no validators.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     rho: int = Field(1, ge=1, description="data redundancy: shard k lies on ranks k .. k + rho - 1")
 
