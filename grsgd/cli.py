@@ -203,10 +203,11 @@ def calibrate(options) -> int:
     """measure computing, latency and bandwidth here, for simulate --topology; alone or under mpiexec"""
     import shlex
 
-    from grsgd import calibrate as calibration
-    from grsgd import launch
-    from grsgd.config import ConfigError
-    from grsgd.results import RunFileError, check_writable
+    with importing():
+        from grsgd import calibrate as calibration
+        from grsgd import launch
+        from grsgd.config import ConfigError
+        from grsgd.results import RunFileError, check_writable
 
     try:
         mpi = launch.world()

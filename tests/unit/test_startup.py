@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from grsgd import config, startup
+from grsgd import cli, config, launch, startup
 
 ROOT = Path(startup.__file__).parents[1]
 UNUSED = """matplotlib numba simpy PIL pandas scipy sklearn mlxtend torchvision jinja2 cupy
@@ -136,3 +136,36 @@ def test_age_counts_from_the_start_of_the_process():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert float(done.stdout) > 0.29
     assert float(done.stdout) < startup.age()  # this process is older
+
+
+class Alone:
+    """Stands in for MPI's communicator of one rank."""
+
+    rank, size = 0, 1
+
+    def Ibarrier(self):
+        return self
+
+    def Test(self):
+        return True
+
+    def allgather(self, value):
+        return [value]
+
+    def bcast(self, value):
+        return value
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_verbose_asks_for_the_line(monkeypatch, tmp_path, verbose):
+    def run(mpi, config, out, start_up):
+        started.append(start_up)
+        raise launch.UsageError("that is enough")
+
+    started = []
+    monkeypatch.setattr(launch, "world", Alone)
+    monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
+    monkeypatch.setattr("grsgd.run.run", run)
+    arguments = ["train", str(ROOT / "experiments/demo/dpsgd.toml"), "--out", str(tmp_path / "run.h5")]
+    assert cli.main(arguments + ["--verbose"] * verbose) == 2
+    assert started[0].shown is verbose and list(started[0].phases) == ["imports"]
