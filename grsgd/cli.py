@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from grsgd.startup import StartUp, importing
 from grsgd.text import printable
 from grsgd.watchdog import PASSING_ON_SECONDS, rank, within
 
@@ -67,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = configured(train)
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-TIME.h5)")
+    sub.add_argument("--verbose", action="store_true", help="print where the time before the first step went")
     sub = configured(simulate)
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-TIME.h5)")
     sub.add_argument("--ranks", type=int, default=4, metavar="N", help="(default: %(default)s)")
@@ -126,11 +128,14 @@ def not_yet_training(reason: str):
 
 
 def train_on_all_ranks(options) -> int:
-    from grsgd import config as configuration
-    from grsgd import launch
-    from grsgd.rescue import path_of
-    from grsgd.results import RunFileError
-    from grsgd.run import run
+    start_up = StartUp(options.verbose)
+    with importing():
+        from grsgd import config as configuration
+        from grsgd import launch
+        from grsgd.rescue import path_of
+        from grsgd.results import RunFileError
+        from grsgd.run import run
+    start_up.passed("imports")
 
     try:
         mpi = launch.world()
@@ -143,7 +148,7 @@ def train_on_all_ranks(options) -> int:
             out = options.out or (default_out(config.algorithm.name) if mpi.rank == 0 else None)
         with within(config.comm.timeout, "telling all ranks the name of the run file"):
             out = Path(mpi.bcast(out))
-        stopped, living = run(mpi, config, out)
+        stopped, living = run(mpi, config, out, start_up)
     except launch.UsageError as error:
         return fail(error, quiet=mpi.rank != 0)
     if living.rank == 0:
@@ -156,14 +161,15 @@ def train_on_all_ranks(options) -> int:
 
 def simulate(options) -> int:
     """train in simulated time: any number of ranks, any network, exactly repeatable"""
-    from grsgd import config as configuration
-    from grsgd.data import DataError
-    from grsgd.interruption import EXIT_CODE, as_exceptions
-    from grsgd.rescue import path_of
-    from grsgd.results import RunFileError
-    from grsgd.simulate.driver import Deadlock
-    from grsgd.simulate.network import network
-    from grsgd.simulate.run import simulate as run
+    with importing():
+        from grsgd import config as configuration
+        from grsgd.data import DataError
+        from grsgd.interruption import EXIT_CODE, as_exceptions
+        from grsgd.rescue import path_of
+        from grsgd.results import RunFileError
+        from grsgd.simulate.driver import Deadlock
+        from grsgd.simulate.network import network
+        from grsgd.simulate.run import simulate as run
 
     try:
         if options.ranks < 1:
@@ -197,10 +203,11 @@ def calibrate(options) -> int:
     """measure computing, latency and bandwidth here, for simulate --topology; alone or under mpiexec"""
     import shlex
 
-    from grsgd import calibrate as calibration
-    from grsgd import launch
-    from grsgd.config import ConfigError
-    from grsgd.results import RunFileError, check_writable
+    with importing():
+        from grsgd import calibrate as calibration
+        from grsgd import launch
+        from grsgd.config import ConfigError
+        from grsgd.results import RunFileError, check_writable
 
     try:
         mpi = launch.world()

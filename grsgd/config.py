@@ -111,7 +111,7 @@ class Optimizer(Named):
 @cache
 def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """The same optimizer, without what torch wraps around it for those who compile: as it is made, and in every step,
-    that imports torch's compiler, to tell it to leave the optimizer alone. It takes longer than to import torch."""
+    that imports torch's compiler, to tell it to leave the optimizer alone. It takes as long as to import torch."""
     own = {"add_param_group": inspect.unwrap(cls.add_param_group), "step": torch.no_grad()(inspect.unwrap(cls.step))}
     return type(cls.__name__, (cls,), own)
 

@@ -27,6 +27,7 @@ from grsgd.redundancy import settle
 from grsgd.rescue import Rescue, save
 from grsgd.results import RunFileError, check_writable
 from grsgd.snapshots import MEMORY, common_marks
+from grsgd.startup import StartUp
 from grsgd.train import Trainer, build_model, load_data, use_threads
 from grsgd.transfer import choose
 from grsgd.watchdog import PASSING_ON_SECONDS, within
@@ -39,8 +40,10 @@ class Ending(NamedTuple):
     living: object
 
 
-def run(mpi, config: Config, out: Path) -> Ending:
+def run(mpi, config: Config, out: Path, start_up: StartUp | None = None) -> Ending:
     """Train on all ranks of ``mpi`` and write the run file on rank 0, or on the lowest that is left.
+
+    ``start_up``: of this process, up to here; told before training begins, if it is to be shown.
 
     A rank that the others have left behind does not return, nor does any where a rank has failed while training.
 
@@ -49,7 +52,7 @@ def run(mpi, config: Config, out: Path) -> Ending:
     """
     with Interruption(partial(before_training, mpi)) as interruption:
         made = Made(mpi, config.comm.timeout)
-        job = prepare(mpi, config, out, made)
+        job = prepare(mpi, config, out, made, start_up or StartUp())
         interruption.on_signal = job.rescue.interrupted
         stopped, records, living, evaluation = train(job)
         lost = sorted(job.trainer.algorithm.lost)
@@ -99,7 +102,7 @@ class Prepared(NamedTuple):
     evaluation: Communicator
 
 
-def prepare(mpi, config: Config, out: Path, made: Made) -> Prepared:
+def prepare(mpi, config: Config, out: Path, made: Made, start_up: StartUp) -> Prepared:
     """Everything before the first step; raises launch.UsageError. On return all ranks are there."""
     timeout = config.comm.timeout
     with within(timeout, "looking for ranks on the same host"):
@@ -115,15 +118,20 @@ def prepare(mpi, config: Config, out: Path, made: Made) -> Prepared:
     with within(timeout, "looking for ranks on the same cores"):
         driver = launch.driver(mpi, timeout, config.comm.progress, prepare_thread=use_device)
     control = Control(made.communicator(), tolerant=evicts(config))
+    start_up.passed("MPI")
     with launch.together(mpi, (ConfigError, DataError), timeout):
         dataset = load_data(config)
+        start_up.passed("data")
         model = build_model(config, dataset, device)
         check_room(config, model)
+        start_up.passed("model")
+    start_up.passed("other ranks")
     with launch.together(mpi, (ConfigError,), timeout):
         transfer = choose(mpi, device, config.comm.transfer, model_bytes(model, config))
         communicator = partial(made.communicator, transfer.device_end)
         config, why = driver.run(settle(config, dataset, model, communicator(), driver))
         trainer = Trainer(config, dataset, model, communicator(), communicator(), control, driver)
+        start_up.passed("algorithm")
     driver.run(trainer.same_start())
     attributes = describe(trainer) | {"redundancy": why, "clock": "wall", "mpi": launch.library()}
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
@@ -133,6 +141,8 @@ def prepare(mpi, config: Config, out: Path, made: Made) -> Prepared:
     rescue, evaluation = made.duplicate(), communicator()
     driver.watch = control.watch
     launch.meet(mpi, timeout)
+    start_up.passed("other ranks")
+    start_up.tell(mpi, timeout)
     counters = interfaces.counters()
     rescue = Rescue(rescue, control, processes, out, trainer, lambda: interfaces.counters() - counters, attributes)
     return Prepared(mpi, driver, control, trainer, rescue, evaluation)

@@ -574,7 +574,7 @@ def optimizer_refusal(file, *overrides) -> str:
 @pytest.mark.parametrize("name, cls", [("sgd", "SGD"), ("SGD", "SGD"), ("adam", "Adam"), ("AdamW", "AdamW")])
 def test_optimizer_in_any_case(file, name, cls):
     optimizer = build(file, f"optimizer.name={name}", "optimizer.lr=0.25")
-    assert type(optimizer) is getattr(torch.optim, cls)
+    assert type(optimizer).__base__ is getattr(torch.optim, cls)  # itself, less what is for those who compile
     assert [group["lr"] for group in optimizer.param_groups] == [0.25]
     assert len(optimizer.param_groups[0]["params"]) == 6
 

@@ -1,0 +1,171 @@
+"""What a rank imports before its first step, and what it says of that time."""
+
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from grsgd import cli, config, launch, startup
+
+ROOT = Path(startup.__file__).parents[1]
+UNUSED = """matplotlib numba simpy PIL pandas scipy sklearn mlxtend torchvision jinja2 cupy
+    torch._dynamo torch._inductor sympy""".split()
+STEPS = """
+import sys
+from itertools import repeat
+import numpy as np
+import grsgd.cli, grsgd.run
+from grsgd.train import build_model, load_data
+for name in ("ring_allreduce", "dpsgd", "grsgd"):
+    config = grsgd.config.load(f"experiments/demo/{name}.toml", ["optimizer.clip=1.0"])
+    data = load_data(config)
+    model = build_model(config, data, "cpu")
+    optimizer = config.optimizer.build(model.parameters())
+    for _, (images, labels) in zip(range(2), data.train.batches(repeat(np.arange(8)))):
+        model(images)[:, 0].sum().backward()
+        optimizer.step()
+"""
+
+
+def imported(code: str, names: list[str]) -> list[str]:
+    """Those of ``names`` that a Python of its own has imported after ``code``."""
+    code += f"\nimport json, sys; print(json.dumps([name for name in {names} if name in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_a_training_imports_what_it_uses():
+    assert imported(STEPS, ["torch", *UNUSED]) == ["torch"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import grsgd.cli; grsgd.cli.parser().format_help()",
+        "import grsgd.report, coding.load_table",
+        "import grsgd.launch, grsgd.comm.allreduce, grsgd.comm.exchange, grsgd.comm.topology, grsgd.comm.staged",
+    ],
+)
+def test_what_trains_nothing_does_without_torch(code):
+    assert imported(code, ["torch", "mpi4py.MPI", *UNUSED]) == []
+
+
+OPTIMIZERS = "adadelta adafactor adagrad adam adamax adamw asgd muon nadam radam rmsprop rprop sgd".split()
+CLASSES = {name.lower(): getattr(torch.optim, name) for name in dir(torch.optim)}
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name in CLASSES])
+def test_an_optimizer_is_torchs_own(name):
+    """Also after one of torch's own was made, which changes its class."""
+
+    def train(make):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(5, 4, bias=name != "muon"), torch.nn.Linear(4, 3, bias=name != "muon")]
+        model = torch.nn.Sequential(layers[0], torch.nn.Tanh(), layers[1])
+        optimizer = make(model.parameters())
+        for _ in range(4):
+            cross_entropy(model(torch.randn(6, 5)), torch.arange(6) % 3).backward()
+            optimizer.step()
+        return optimizer, torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    options = {"weight_decay": 0.1} | ({"momentum": 0.9} if name == "sgd" else {})
+    if name == "rprop":
+        options = {}
+    theirs, expected = train(lambda parameters: CLASSES[name](parameters, lr=0.01, **options))
+    ours, found = train(config.Optimizer(name=name, lr=0.01, **options).build)
+    assert torch.equal(found, expected)
+    assert isinstance(ours, type(theirs)) and repr(ours) == repr(theirs)
+
+
+def test_collecting_garbage_goes_on_after_the_imports(monkeypatch):
+    calls = []
+    for name in ("disable", "freeze", "enable"):
+        monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
+    with startup.importing():
+        pass
+    assert calls == []  # torch is there: what would be frozen is no longer modules alone
+    monkeypatch.delitem(sys.modules, "torch")
+    with pytest.raises(ImportError), startup.importing():
+        calls.append("import")
+        raise ImportError
+    assert calls == ["disable", "import", "freeze", "enable"]
+
+
+class Together:
+    """Stands in for the communicator of two ranks, whose phases are ``ranks``; this one is ``rank``."""
+
+    def __init__(self, rank, ranks):
+        self.rank, self.ranks = rank, ranks
+
+    def gather(self, phases):
+        assert phases is self.ranks[self.rank]
+        return self.ranks if self.rank == 0 else None
+
+
+def test_start_up_in_a_line(monkeypatch, capsys):
+    clock, processor = iter([103.0, 104.0, 104.5, 104.75]), iter([1.5, 1.75, 2.0, 2.0])
+    monkeypatch.setattr(startup, "age", lambda: 2.0)
+    monkeypatch.setattr(startup.time, "perf_counter", lambda: 102.0)
+    start_up = startup.StartUp(shown=True)
+    monkeypatch.setattr(startup.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(startup.time, "process_time", lambda: next(processor))
+    for phase in ("imports", "other ranks", "data", "other ranks"):
+        start_up.passed(phase)
+    assert start_up.phases == {"imports": (3.0, 1.5), "other ranks": (1.25, 0.25), "data": (0.5, 0.25)}
+    monkeypatch.undo()
+
+    idle = {"imports": (3.5, 1.25), "other ranks": (1.25, 0.0)}
+    start_up.tell(Together(1, [idle, start_up.phases]), 10)
+    assert capsys.readouterr().err == ""
+    other, start_up.phases = start_up.phases, idle
+    start_up.tell(Together(0, [idle, other]), 10)
+    phases = "imports 3.0 (1.5), other ranks 1.2 (0.2), data 0.5 (0.2)"
+    assert capsys.readouterr().err == f"start-up of rank 1: 4.8 s (2.0 of the processor): {phases}\n"
+    start_up.shown = False
+    start_up.tell(None, 10)
+    assert capsys.readouterr().err == ""
+
+
+def test_age_counts_from_the_start_of_the_process():
+    code = "import time, grsgd.startup; time.sleep(0.3); print(grsgd.startup.age())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert float(done.stdout) > 0.29
+    assert float(done.stdout) < startup.age()  # this process is older
+
+
+class Alone:
+    """Stands in for MPI's communicator of one rank."""
+
+    rank, size = 0, 1
+
+    def Ibarrier(self):
+        return self
+
+    def Test(self):
+        return True
+
+    def allgather(self, value):
+        return [value]
+
+    def bcast(self, value):
+        return value
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_verbose_asks_for_the_line(monkeypatch, tmp_path, verbose):
+    def run(mpi, config, out, start_up):
+        started.append(start_up)
+        raise launch.UsageError("that is enough")
+
+    started = []
+    monkeypatch.setattr(launch, "world", Alone)
+    monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
+    monkeypatch.setattr("grsgd.run.run", run)
+    arguments = ["train", str(ROOT / "experiments/demo/dpsgd.toml"), "--out", str(tmp_path / "run.h5")]
+    assert cli.main(arguments + ["--verbose"] * verbose) == 2
+    assert started[0].shown is verbose and list(started[0].phases) == ["imports"]
