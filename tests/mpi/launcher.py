@@ -14,6 +14,7 @@ ENVIRONMENT = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl": "^ofi",
     "OMP_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
 }
