@@ -18,13 +18,13 @@ UNUSED = """matplotlib numba simpy PIL pandas scipy sklearn mlxtend torchvision 
 STEPS = """
 import sys
 from itertools import repeat
-import numpy as np
+import numpy as np, torch
 import grsgd.cli, grsgd.run
 from grsgd.train import build_model, load_data
 for name in ("ring_allreduce", "dpsgd", "grsgd"):
     config = grsgd.config.load(f"experiments/demo/{name}.toml", ["optimizer.clip=1.0"])
     data = load_data(config)
-    model = build_model(config, data, "cpu")
+    model = build_model(config, data, torch.device("cpu"))
     optimizer = config.optimizer.build(model.parameters())
     for _, (images, labels) in zip(range(2), data.train.batches(repeat(np.arange(8)))):
         model(images)[:, 0].sum().backward()
@@ -35,7 +35,8 @@ for name in ("ring_allreduce", "dpsgd", "grsgd"):
 def imported(code: str, names: list[str]) -> list[str]:
     """Those of ``names`` that a Python of its own has imported after ``code``."""
     code += f"\nimport json, sys; print(json.dumps([name for name in {names} if name in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
