@@ -176,8 +176,11 @@ def sites(text: str) -> Iterator[Site]:
             position = f"{where.lineno}:{where.col_offset}"
             yield Site(begin, end, lines, at_import, position, becomes)
         for name, child in parts(node):
-            inside = isinstance(node, ast.FunctionDef | ast.Lambda) and name == "body"
-            yield from visit(child, lines, at_import and not inside)
+            if isinstance(node, ast.FunctionDef | ast.Lambda):  # a default is seen by who calls the function
+                whole = range(node.lineno, node.end_lineno + 1)
+                yield from visit(child, whole if name == "args" else lines, False)
+            else:
+                yield from visit(child, lines, at_import)
 
     yield from visit(ast.parse(text), range(0), True)
 

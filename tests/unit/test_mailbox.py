@@ -127,6 +127,15 @@ def test_buffers_are_used_again():
     assert len(buffers) <= 2
 
 
+def test_buffers_of_letters_that_were_combined_are_used_again():
+    job = pair(capacity=1)
+    letters = made_letters(job.reader)
+    for k in range(20):
+        job.sender.post(1, flat([k, k]), 1.0, k)
+        job.deliver()
+    assert len(letters) <= 3, "one waits, one comes in, one is put into the other"
+
+
 @pytest.mark.parametrize("later", [1, 2, 3])
 def test_buffers_are_used_again_for_other_receivers(later):
     """Whichever is taken up first, and none before."""
