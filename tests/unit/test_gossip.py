@@ -382,6 +382,16 @@ def test_one_rank_is_plain_sgd(mode, adaptive):
     assert job.ranks[0].comm.traffic.headers.sum() == job.sent() == 0
 
 
+@pytest.mark.parametrize("name", ["gossip", "easgd"])
+def test_a_threshold_falls_with_the_learning_rate(name):
+    """To zero, from which on any change is enough; and not, if it is not to."""
+    for scales in (True, False):
+        options = {"adaptive": True, "theta": 1e6, "scale_theta_with_lr": scales}
+        job = Job(name, 3, schedule=lambda step: float(step < STEPS - 5), **options).train()
+        exchanges = [rank.begun if name == "gossip" else rank.exchanges for rank in job.ranks]
+        assert exchanges == [5 if scales else 0] * 3
+
+
 def test_traffic_is_paid_for_in_disagreement():
     """Four ranks, a learning rate that decays: a higher threshold leaves less traffic and models further apart."""
     steps = 200
