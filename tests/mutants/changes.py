@@ -135,12 +135,14 @@ def equivalent(entries: list[dict] | None = None) -> dict[str, str]:
     for entry in entries:
         path, line = entry["file"], entry["line"]
         text = (ROOT / path).read_text().splitlines()
-        names = [
-            mutant.name
-            for mutant in all_of(path)
-            if (mutant.before, mutant.after) == (entry["before"], entry["after"])
-            and text[int(mutant.name.split(":")[1]) - 1].strip() == line
-        ]
+        names = []
+        for mutant in all_of(path):
+            _, number, column, _ = mutant.name.split(":")
+            whole = text[int(number) - 1]
+            if (mutant.before, mutant.after, whole.strip()) == (entry["before"], entry["after"], line):
+                place = len(whole.lstrip()) - len(whole) + int(column)
+                if "column" not in entry or place == entry["column"]:
+                    names.append(mutant.name)
         if not names:
             raise ValueError(f"equivalent.toml: no mutant of {path} changes {entry['before']!r} in {line!r}")
         reasons |= dict.fromkeys(names, entry["reason"])

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from functools import partial
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -518,3 +519,12 @@ def test_groups_are_made_once_and_freed():
             scheme.close()
             assert scheme.transport.groups == {}
             assert len(freed) == expected
+
+
+@pytest.mark.parametrize("kind, n, r", [("coded", 5, 2), ("uncoded", 6, 2), ("grouped-direct", 7, 2), ("paper", 5, 2)])
+def test_all_ranks_make_their_groups_in_one_order(kind, n, r):
+    """Of ranks that make two groups in opposite orders each would wait for the other."""
+    made = [list(scheme.transport.groups) for scheme in Job(kind, "multicast", n, r).schemes]
+    assert sum(map(len, made)) > 2 * n
+    for mine, theirs in combinations(made, 2):
+        assert [group for group in mine if group in theirs] == [group for group in theirs if group in mine]

@@ -681,6 +681,7 @@ def test_the_others_go_on(strategy, server):
     assert job.left() == left and sorted(ends) == left and max(ends.values()) < 2
     for rank in left:
         assert job.trainers[rank].algorithm.lost == {2}
+        assert job.trainers[rank].algorithm.aside.size == len(left), "all that are left"
     (one,) = servers_of(job)
     assert one.applied == sum(one.staleness.values()) >= 3 * 40
     assert pushed.keys() == applied.keys()

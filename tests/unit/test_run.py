@@ -71,6 +71,21 @@ def test_a_run_is_what_is_simulated(algorithm, n, trained, tmp_path):
         assert len(each.communicators) >= 5 and all(mpi.freed for mpi in each.communicators)
 
 
+def test_a_run_is_saved_before_it_is_evaluated(monkeypatch, tmp_path, trained):
+    """Accuracies may take long."""
+    evaluate, found = runs.Trainer.evaluate, []
+
+    def late(trainer, *arguments):
+        found.append(load_run(tmp_path / "1.h5"))
+        return evaluate(trainer, *arguments)
+
+    monkeypatch.setattr(runs.Trainer, "evaluate", late)
+    whole, _ = trained(1, config("dpsgd"))
+    (first,) = found
+    assert first.attributes["stopped"] == "steps" and np.isnan(first.curve["test_accuracy"]).all()
+    np.testing.assert_array_equal(first.curve["train_loss"], whole.curve["train_loss"])
+
+
 def test_what_is_wrong_is_refused_on_all_ranks_before_anything_is_made(trained):
     with pytest.raises(launch.UsageError, match="rho = 3 with 2 ranks"):
         trained(2, config({"name": "dpsgd", "rho": 3}))
