@@ -15,7 +15,7 @@ from coding.fixed_point import TOP, FixedPoint
 from coding.load import Load, load_in_bytes
 from coding.multicast import TRANSPORTS, Multicast, Unicast
 from coding.plan import packet_plan
-from coding.schemes import SCHEMES, LocalSum, PerBlock
+from coding.schemes import IN_FLIGHT, SCHEMES, LocalSum, PerBlock
 from grsgd.simulate.driver import Deadlock
 from tests.exhaustive import exhaustive_unless
 
@@ -163,6 +163,8 @@ def test_few_packets_at_a_time_suffice(kind, transport, in_flight, eager_bytes, 
 
 def test_large_packets_are_few_at_a_time(monkeypatch):
     """Memory for packets under way has a bound in bytes, or is that of one packet for each rank."""
+    scheme = Job("coded", "multicast", 7, 3, length=60_000).schemes[0]
+    assert len(scheme._spare) == IN_FLIGHT < len(scheme.packets), "packets of 80 KB are not large"
     monkeypatch.setattr(schemes, "BYTES_IN_FLIGHT", 4 * 12 * 3)
     assert {len(scheme._spare) for scheme in Job("coded", "multicast", 5, 2, length=24).schemes} == {5}
     monkeypatch.setattr(schemes, "BYTES_IN_FLIGHT", 4 * 12 * 7)

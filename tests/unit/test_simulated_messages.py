@@ -674,3 +674,29 @@ def test_tree_broadcast():
     arrays = [np.full(100, comm.rank) for comm in ranks.comms]
     ranks.finish([broadcast(comm, x) for comm, x in zip(ranks.comms, arrays, strict=True)])
     assert not np.any(arrays)
+
+
+@pytest.mark.parametrize("nbytes, short", [(99, True), (100, True), (101, False)])
+def test_messages_up_to_the_limit_are_stored(nbytes, short):
+    """And may be written to at once, whether or not they are received."""
+    ranks = Ranks(3, network_of(eager_bytes=100))
+    array = np.ones(nbytes, np.uint8)
+    found = []
+
+    def posts():
+        sent = [ranks.comms[0].Isend(array, 1), ranks.comms[0].Ibcast(array)]
+        found.extend(message.Test() for message in sent)
+        array[:] = 2
+        yield sent
+
+    def takes(rank):
+        got = [np.zeros(nbytes, np.uint8) for _ in range(1 + (rank == 1))]
+        yield Delay(1.0)
+        if rank == 1:
+            yield ranks.comms[rank].Irecv(got[1], 0)
+        yield ranks.comms[rank].Ibcast(got[0])
+        return [set(each.tolist()) for each in got]
+
+    values = ranks.finish([posts(), takes(1), takes(2)])[1:]
+    assert found == [short] * 2
+    assert all(each == ({1} if short else {2}) for value in values for each in value)
