@@ -23,6 +23,13 @@ LENGTHS = (0, 1, 100, SHORT, SHORT + 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE +
 """Bytes."""
 
 
+class Used(Memory):
+    """What is borrowed from it was used before."""
+
+    def borrow(self, nbytes):
+        return np.full(nbytes, 0xDD, np.uint8)
+
+
 @pytest.fixture(params=["direct", "staged", "ipc", "ipc of two hosts"])
 def ranks(request, monkeypatch):
     """``ranks(n, work)``: ``work(comm, run)`` on each of ``n`` ranks, whose arrays are as if they lay on a GPU."""
@@ -30,7 +37,7 @@ def ranks(request, monkeypatch):
 
     def on_ranks(n, work):
         def rank(mpi):
-            memory = Memory()
+            memory = Used()
             near = mpi.Get_group()
             if request.param == "ipc of two hosts":
                 near = near.Incl([rank for rank in range(n) if rank % 2 == mpi.rank % 2])

@@ -166,8 +166,9 @@ def test_messages_move_while_gradients_are_computed(algorithm, number, monkeypat
     def hooks_of(model):
         return [len(p._post_accumulate_grad_hooks or ()) for p in model.parameters()]
 
-    for hooked, after, before_forward in on_threads(monkeypatch, 2, work):
-        assert hooked == [number] * 4 and after == [0] * 4 and not before_forward
+    for n in (1, 2):
+        for hooked, after, before_forward in on_threads(monkeypatch, n, work):
+            assert hooked == [number * (n > 1)] * 4 and after == [0] * 4 and not before_forward
 
 
 # ---- what is the same on all ranks
