@@ -343,3 +343,82 @@ def test_shards_are_disjoint_and_cover_everything(monkeypatch):
     assert sorted(sum(parts, [])) == list(range(10)) and [len(part) for part in parts] == [4, 3, 3]
     others = on_threads(monkeypatch, 3, lambda mpi: shard(range(10), mpi, seed=2).indices)
     assert parts != others and sum(parts, []) != list(range(10))
+
+
+# ---- what is refused
+
+
+def test_optimizers_that_cannot_be_distributed(monkeypatch):
+    def work(mpi):
+        model = network()
+        wrong = [
+            ("dpsgd", torch.optim.LBFGS(model.parameters()), "^LBFGS calls its closure several times a step"),
+            ("ring_allreduce", torch.optim.SparseAdam(list(model.parameters())), "^SparseAdam needs sparse gradients"),
+            ("dpsgd", sgd(nn.Sequential(model, nn.Linear(2, 1))), r"^2 of the parameters of SGD .*shape \(1, 2\)"),
+        ]
+        for algorithm, optimizer, words in wrong:
+            with pytest.raises(ValueError, match=words):
+                distribute(model, optimizer, algorithm, mpi)
+        distribute(model, torch.optim.SparseAdam(list(model.parameters())), "dpsgd", mpi).finish()
+
+    on_threads(monkeypatch, 1, work)
+
+
+def freeze(model):
+    model[0].requires_grad_(False)
+
+
+def double(model):
+    model[2].weight.data = model[2].weight.data * 2
+
+
+def take_away(model):
+    model[0].weight = None
+
+
+def grow(model):
+    model.append(nn.Linear(2, 2))
+
+
+def lengthen(model):
+    model[0].register_parameter("more", nn.Parameter(torch.zeros(1)))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (freeze, "parameter '0.weight' was frozen: what is trained must not change"),
+        (double, "parameter '2.weight' was given new memory after"),
+        (take_away, "parameter '0.weight' was taken from the model after"),
+        (grow, "module 'Sequential' has got other modules or parameters"),
+        (lengthen, "module '0' has got other modules or parameters"),
+    ],
+)
+def test_models_that_are_changed(change, words, monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "dpsgd", mpi)
+        plain(model, optimizer, lambda k: loss(model, 0, k), 0)
+        change(model)
+        for ends in (optimizer.step, optimizer.finish):
+            with pytest.raises(RuntimeError, match=words):
+                ends()
+
+    on_threads(monkeypatch, 1, work)
+
+
+def test_gradients_that_cannot_be_sent(monkeypatch):
+    def work(mpi):
+        model = nn.Embedding(5, 3, sparse=True)
+        optimizer = distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "ring_allreduce", mpi)
+        model(torch.tensor([1, 2])).sum().backward()
+        with pytest.raises(RuntimeError, match="^the gradient of 'weight' is sparse; only dense ones can be sent"):
+            optimizer.step()
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi)
+        plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 0)
+        model[0].bias.grad.data = model[0].bias.grad.data.clone()
+        with pytest.raises(RuntimeError, match="^the gradient of '0.bias' was given new memory"):
+            optimizer.step()
+
+    on_threads(monkeypatch, 2, work)

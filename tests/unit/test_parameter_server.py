@@ -754,6 +754,7 @@ def test_the_run_file_with_one_lost_for_good(tmp_path):
     run = run_file_after_a_loss(tmp_path / "run.h5", 1e6)
     found = run.attributes.get("lost"), run.curve["time"][-1] < 20, run.attributes["virtual_seconds"] < 20
     assert found == ([2], True, True)
+    assert run.attributes["virtual_seconds"] >= run.curve["time"][-1]
     assert len(run.curve["time"]) == 4
 
 

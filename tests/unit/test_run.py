@@ -25,6 +25,12 @@ def trained(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "commit", lambda: "0123")
     monkeypatch.setattr(runs, "use_threads", lambda: None)
     monkeypatch.setattr(launch, "at_terminal", lambda: False)
+
+    def within(seconds, what):
+        assert seconds == 600.0 and isinstance(what, str)
+        return nullcontext()
+
+    monkeypatch.setattr(runs, "within", within)
     made = []
 
     class Made(runs.Made):

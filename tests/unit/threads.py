@@ -142,12 +142,14 @@ class Mpi:
         return self._send(Request(self.rank, array), dest, tag)
 
     def _send(self, request, dest, tag):
+        check(tag)
         with self.group.lock:
             self.group.sent[dest, tag].append(request)
             self._match(dest, tag)
         return request
 
     def Irecv(self, array, source, tag):
+        check(tag)
         request = Request(source, array)
         with self.group.lock:
             self.group.posted[self.rank, tag].append(request)
@@ -183,6 +185,11 @@ class Mpi:
                 content = sending.array.view(np.uint8).reshape(-1)
                 receiving.array.view(np.uint8).reshape(-1)[: content.size] = content
                 sending.complete = receiving.complete = True
+
+
+def check(tag):
+    """MPI has no others; a text is one of a broadcast here."""
+    assert isinstance(tag, str) or 0 <= tag <= FAKE.COMM_WORLD.Get_attr(FAKE.TAG_UB), tag
 
 
 def on_threads(monkeypatch, n: int, work) -> list:
