@@ -11,6 +11,7 @@ from simulated import Ranks, network_of, seeded
 
 from grsgd.comm.allreduce import ALLREDUCE, broadcast
 from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.exchange import neighbour_exchange
 from grsgd.comm.pollables import Compute, Delay, Signal, Until
 from grsgd.phantom import Phantom
 from grsgd.simulate.driver import Deadlock
@@ -700,3 +701,18 @@ def test_messages_up_to_the_limit_are_stored(nbytes, short):
     values = ranks.finish([posts(), takes(1), takes(2)])[1:]
     assert found == [short] * 2
     assert all(each == ({1} if short else {2}) for value in values for each in value)
+
+
+def test_an_exchange_ends_when_what_it_sends_may_be_written():
+    """Along a directed ring, round which the receiver is late and the source is not."""
+    ranks = Ranks(3, network_of(eager_bytes=0))
+    models = [numbers(rank + 1, rank + 1) for rank in range(3)]
+    incoming = [np.zeros(2, np.uint8) for _ in range(3)]
+
+    def rank(i):
+        yield Delay(float(i == 1))
+        yield from neighbour_exchange(ranks.comms[i], models[i], [(i + 1) % 3], {(i - 1) % 3: incoming[i]})
+        models[i][:] = 0
+
+    ranks.finish([rank(i) for i in range(3)])
+    assert [array.tolist() for array in incoming] == [[3, 3], [1, 1], [2, 2]]

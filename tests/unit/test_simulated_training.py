@@ -5,6 +5,7 @@ import gc
 import inspect
 import weakref
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -611,3 +612,9 @@ def test_two_ranks_whose_steps_take_no_time_would_never_end():
     assert simulation("gosgd", 1, network_of(), compute="constant:0").train() == "steps"
     with pytest.raises(ConfigError, match="gosgd would never end"):
         simulation("gosgd", 2, network_of(), compute="constant:0")
+
+
+def test_ranks_with_the_same_data_take_it_in_orders_of_their_own():
+    job = simulation({"name": "dpsgd", "rho": 3}, 3)
+    batches = [next(trainer.blocks[0].batches)[0] for trainer in job.trainers]
+    assert not any(torch.equal(one, other) for one, other in combinations(batches, 2))
