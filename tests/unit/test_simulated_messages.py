@@ -15,6 +15,7 @@ from grsgd.comm.exchange import neighbour_exchange
 from grsgd.comm.pollables import Compute, Delay, Signal, Until
 from grsgd.phantom import Phantom
 from grsgd.simulate.driver import Deadlock
+from grsgd.simulate.driver import Driver as SimulatedDriver
 from grsgd.simulate.network import MissingLink
 
 SECOND = dict(bandwidth="8 bit", latency="0 s", eager_bytes=4)
@@ -716,3 +717,12 @@ def test_an_exchange_ends_when_what_it_sends_may_be_written():
 
     ranks.finish([rank(i) for i in range(3)])
     assert [array.tolist() for array in incoming] == [[3, 3], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("amount", [1.0, 0.5, 3.0])
+def test_a_computation_takes_its_amount_of_time(amount):
+    """1 is a gradient."""
+    ranks = Ranks(1, driver=lambda env, rank: SimulatedDriver(env, rank, lambda rank, step: 2.0))
+    compute = Compute(lambda: "done", amount)
+    assert ranks.finish([times(ranks.drivers[0], compute)]) == [[2.0 * amount]]
+    assert compute.seconds == 2.0 * amount and compute.value == "done"
