@@ -5,14 +5,15 @@ it, only those tests are run that reach the changed lines, quickest first, until
 The list of those that survive says where a test is missing. Exit code 0 if 90 % of those drawn are killed, and 95 % of
 the dangerous ones. A first run records for minutes which tests reach which lines.
 
-``--again`` takes those as killed that were so in earlier runs, if the file that they are in is the same: for after new
-tests, or an interrupted run.
+``--again`` takes those as killed that were so in earlier runs, if the file that they are in is the same and the test
+that killed them still there: for after new tests, or an interrupted run.
 """
 
 import argparse
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -30,23 +31,24 @@ LEAST = {"random": 0.90, "dangerous": 0.95}
 class Campaign:
     """Every mutant's outcome: what killed it, or None."""
 
-    def __init__(self, kinds: dict[str, list[Mutant]], again: bool):
-        self.kinds = kinds
+    def __init__(self, kinds: dict[str, list[Mutant]], reach: Reach, again: bool):
+        self.kinds, self.reach = kinds, reach
         self.mutants = {mutant.name: mutant for mutants in kinds.values() for mutant in mutants}
         self.outcomes: dict[str, str | None] = {}
         self.file = CACHE / "killed.json"
         self.killed: dict[str, str] = json.loads(self.file.read_text()) if self.file.exists() else {}
         """Of all runs, by the mutant's text: what killed it."""
-        if again:
-            known = {name: self.killed.get(key_of(mutant)) for name, mutant in self.mutants.items()}
-            self.outcomes = {name: test for name, test in known.items() if test is not None}
+        for name, mutant in self.mutants.items() if again else ():
+            test = self.killed.get(key_of(mutant))
+            if test is not None and ("::" not in test or test in reach.seconds):
+                self.outcomes[name] = test
 
-    def run(self, reach: Reach, processes: int, most_seconds: float, show: bool):
+    def run(self, processes: int, most_seconds: float, show: bool):
         began = time.perf_counter()
         works = {}
         for name, mutant in self.mutants.items():
             if name not in self.outcomes:
-                tests = reach.tests(mutant, most_seconds)
+                tests = self.reach.tests(mutant, most_seconds)
                 if tests:
                     works[name] = partial(killer, mutant, tests)
                 else:
@@ -76,7 +78,7 @@ class Campaign:
         everything = Counter(mutant.path for mutants in counted.values() for mutant in mutants)
         left = Counter(self.mutants[name].path for name in alive)
         print(f"\n{'file':40} killed")
-        for path, number in everything.items():
+        for path, number in sorted(everything.items()):
             print(f"{path:40} {number - left[path]:3} of {number:3}")
         if same:
             print("\nequivalent:")
@@ -134,13 +136,14 @@ def main() -> int:
         kinds = {kind: [m for m in mutants if m.name in options.name] for kind, mutants in kinds.items()}
         if sum(map(len, kinds.values())) != len(set(options.name)):
             parser.error("there is no mutant of that name")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or what runs would go on
     os.environ["OMP_NUM_THREADS"] = "1"
     import_packages()
     reach = Reach(code, options.processes, say)
     for test in reach.failed:
         print(f"fails without a mutant, and is left out: {test}")
-    campaign = Campaign(kinds, options.again)
-    campaign.run(reach, options.processes, options.seconds, bool(options.name))
+    campaign = Campaign(kinds, reach, options.again)
+    campaign.run(options.processes, options.seconds, bool(options.name))
     return 0 if campaign.report(reasons) else 1
 
 

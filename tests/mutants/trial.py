@@ -80,6 +80,7 @@ class Child:
             status = 1
             try:
                 os.setsid()
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 os.chdir(ROOT)
                 output = os.open(f"{self._folder.name}/output", os.O_WRONLY | os.O_CREAT)
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
