@@ -61,8 +61,9 @@ class Reach:
         if mutant.at_import:
             inside = lines_of_functions((ROOT / mutant.path).read_text())
             found = set().union(*(tests for line, tests in lines.items() if line in inside))
-            word = re.compile(rf"\b{Path(mutant.path).stem}\b")
-            naming = tuple(f"{UNIT}/{name}::" for name, text in self.texts.items() if word.search(text))
+            stem = Path(mutant.path).stem
+            word = re.compile(rf"\b{stem}\b")
+            naming = tuple(f"{UNIT}/{name}::" for name, text in self.texts.items() if stem in name or word.search(text))
             found |= {test for test in self.seconds if test.startswith(naming)}
         else:
             found = set().union(*(lines.get(line, ()) for line in mutant.lines))

@@ -14,8 +14,11 @@ from threads import on_threads
 from grsgd import launch
 from grsgd import run as runs
 from grsgd.config import ConfigError
-from grsgd.results import load_run
+from grsgd.interruption import EXIT_CODE
+from grsgd.results import RunFileError, load_run
 from grsgd.simulate.run import simulate
+from grsgd.startup import StartUp
+from tests.exhaustive import exhaustive_unless
 
 
 @pytest.fixture
@@ -49,8 +52,10 @@ def trained(monkeypatch, tmp_path):
     return train
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("algorithm", ["ring_allreduce", "dpsgd", "sgp", "local_sgd"])
+RUNS = [(name, n) for name in ("ring_allreduce", "dpsgd", "sgp", "local_sgd") for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("algorithm, n", exhaustive_unless(lambda name, n: n == 3 or name == "dpsgd", RUNS))
 def test_a_run_is_what_is_simulated(algorithm, n, trained, tmp_path):
     """But for the times, and which models the ranks start with: their threads share torch's random numbers."""
     chosen = config(algorithm, steps=8)
@@ -90,6 +95,54 @@ def test_a_run_is_saved_before_it_is_evaluated(monkeypatch, tmp_path, trained):
     (first,) = found
     assert first.attributes["stopped"] == "steps" and np.isnan(first.curve["test_accuracy"]).all()
     np.testing.assert_array_equal(first.curve["train_loss"], whole.curve["train_loss"])
+
+
+def test_a_file_that_cannot_be_written_at_first_is_written_in_the_end(monkeypatch, trained, capsys):
+    save, failures = runs.save, ["no room", None]
+
+    def saves(out, run):
+        if why := failures.pop(0):
+            raise RunFileError(why)
+        return save(out, run)
+
+    monkeypatch.setattr(runs, "save", saves)
+    run, _ = trained(1, config("dpsgd"))
+    assert np.isfinite(run.curve["test_accuracy"]).all() and failures == []
+    assert "grsgd: no room" in capsys.readouterr().err
+
+
+def test_the_start_of_a_run_is_told_by_one_rank(monkeypatch, trained, tmp_path, capsys):
+    """Time in which other ranks are waited for is no other phase's."""
+    noted = []
+
+    class Noting(StartUp):
+        def passed(self, phase):
+            super().passed(phase)
+            noted.append(phase)
+
+    on_threads(monkeypatch, 1, lambda mpi: runs.run(mpi, config("dpsgd"), tmp_path / "1.h5", Noting(shown=True)))
+    assert noted == ["MPI", "data", "model", "other ranks", "algorithm", "other ranks"]
+    assert capsys.readouterr().err.count("start-up of rank 0: ") == 1
+    on_threads(monkeypatch, 2, lambda mpi: runs.run(mpi, config("dpsgd"), tmp_path / "2.h5", StartUp(shown=True)))
+    assert capsys.readouterr().err.count("start-up of rank ") == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "end, words",
+    [
+        (lambda mpi: runs.before_training(mpi, "Ctrl-C"), "Ctrl-C before training began: there is no run file"),
+        (lambda mpi: runs.while_evaluating(mpi, "a.h5", "Ctrl-C"), "a.h5: Ctrl-C while accuracies were computed: they"),
+    ],
+)
+def test_a_signal_before_or_after_training_ends_the_process(end, words, rank, monkeypatch):
+    done = []
+    monkeypatch.setattr(launch, "say", done.append)
+    monkeypatch.setattr(runs.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(runs.os, "_exit", done.append)
+    end(SimpleNamespace(rank=rank))
+    assert done.pop() == EXIT_CODE == 130
+    assert [line[: len(words)] for line in done] == [words] * (rank == 0)
 
 
 def test_what_is_wrong_is_refused_on_all_ranks_before_anything_is_made(trained):

@@ -106,6 +106,10 @@ class Mpi:
         self.group.barrier.wait()
         return found
 
+    def gather(self, value, root=0):
+        found = self.allgather(value)
+        return found if self.rank == root else None
+
     def bcast(self, value, root=0):
         return self.allgather(value)[root]
 
