@@ -1,8 +1,11 @@
 """Fixed point: end points, rounding, what does not fit, and sums that wrap round."""
 
+from importlib.util import module_from_spec
+
 import numpy as np
 import pytest
 
+from coding import cpu
 from coding.fixed_point import FixedPoint, accumulate, add
 from coding.kernels import kernels
 
@@ -134,3 +137,29 @@ def test_impossible_ranges(limit):
 def test_other_arrays_are_refused():
     with pytest.raises(TypeError, match="must be a NumPy or CuPy array"):
         kernels([1, 2])
+
+
+def test_everything_is_compiled_before_training(monkeypatch):
+    """A step of training would else take seconds, on some rank, and the others would wait for it."""
+    spec = cpu.__spec__
+    fresh = module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    monkeypatch.setattr("coding.fixed_point.kernels", lambda array: fresh)
+    compiled = [function for function in vars(fresh).values() if hasattr(function, "signatures")]
+    fresh.prepare()
+    before = {function.__name__: list(function.signatures) for function in compiled}
+    assert all(before.values())
+    fixed = FixedPoint(1.0)
+    word, total = np.zeros(7, np.int32), np.zeros(7, np.int64)
+    for dtype in (np.float32, np.float64):
+        real = np.linspace(-2, 2, 7, dtype=dtype)
+        fixed.encode(real, word)
+        fixed.decode(word, real)
+        fixed.decode(total, real)
+    accumulate(total, word)
+    add(word, word)
+    fixed.wrap(total, word)
+    starts = lengths = np.full(2, 2)
+    fresh.add_slices(word, starts, lengths, word[:2])
+    fresh.strip_slices(word[:2], word, starts, lengths, word[:2])
+    assert {function.__name__: list(function.signatures) for function in compiled} == before

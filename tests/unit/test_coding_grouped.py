@@ -90,6 +90,9 @@ def test_once_they_send_q_gradients(n, r):
     received = (Fraction(n + q - 2, n) if q > 1 else 0,) * n
     assert load_in_models("grouped-rs", n, r).received == received
     assert load_in_models("grouped-direct", n, r).received == (q - 1,) * n
+    if n % q == 0 and q > 1:
+        for scheme in ("grouped-direct", "grouped-rs"):
+            assert load_in_models(scheme, n, r).sent == (Fraction(q, n),) * n, "all ranks send equally much"
 
 
 @pytest.mark.parametrize("n", range(2, 8))

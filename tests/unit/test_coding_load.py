@@ -176,3 +176,11 @@ def test_command(capsys):
     assert capsys.readouterr().out == load_table(3) + "\n"
     assert main(["load", "--ranks", "0"]) == 2
     assert capsys.readouterr().err == "grsgd: error: --ranks 0: must be 1 or more\n"
+
+
+def test_the_rank_with_most_packets_is_waited_for():
+    """grouped-rs in groups of two and one: one member of the pair sends more of its sum than the other."""
+    packets = load_in_models("grouped-rs", 3, 2).packets
+    assert max(packets) == 3 > min(packets)
+    without, with_packets = (step_seconds("grouped-rs", 3, 2, 1.0, 0.5, per_packet=each) for each in (0.0, 0.25))
+    assert with_packets - without == pytest.approx(3 * 0.25)

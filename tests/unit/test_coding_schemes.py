@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from functools import partial
 from math import comb
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from coding.fixed_point import TOP, FixedPoint
 from coding.load import Load, load_in_bytes
 from coding.multicast import TRANSPORTS, Multicast, Unicast
 from coding.plan import packet_plan
-from coding.schemes import SCHEMES, LocalSum, PerBlock
+from coding.schemes import IN_FLIGHT, SCHEMES, LocalSum, PerBlock
 from grsgd.simulate.driver import Deadlock
 from tests.exhaustive import exhaustive_unless
 
@@ -162,6 +163,8 @@ def test_few_packets_at_a_time_suffice(kind, transport, in_flight, eager_bytes, 
 
 def test_large_packets_are_few_at_a_time(monkeypatch):
     """Memory for packets under way has a bound in bytes, or is that of one packet for each rank."""
+    scheme = Job("coded", "multicast", 7, 3, length=60_000).schemes[0]
+    assert len(scheme._spare) == IN_FLIGHT < len(scheme.packets), "packets of 80 KB are not large"
     monkeypatch.setattr(schemes, "BYTES_IN_FLIGHT", 4 * 12 * 3)
     assert {len(scheme._spare) for scheme in Job("coded", "multicast", 5, 2, length=24).schemes} == {5}
     monkeypatch.setattr(schemes, "BYTES_IN_FLIGHT", 4 * 12 * 7)
@@ -518,3 +521,15 @@ def test_groups_are_made_once_and_freed():
             scheme.close()
             assert scheme.transport.groups == {}
             assert len(freed) == expected
+
+
+def test_groups_are_made_in_one_order_whatever_that_of_the_packets():
+    """Of ranks that make two groups in opposite orders each would wait for the other."""
+    packets = list(packet_plan(5, 2).sent(0))
+    made = []
+    for order in (packets, packets[::-1]):
+        groups = []
+        comm = SimpleNamespace(size=5, subset=groups.append)
+        Multicast(comm).open(order)
+        made.append(groups)
+    assert made[0] == made[1] and len(made[0]) == len(packets)

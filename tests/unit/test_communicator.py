@@ -60,3 +60,101 @@ def test_all_of_a_long_message_and_its_header_arrive(monkeypatch):
     phantom = Phantom(64, "uint8")
     phantom[:4].view(np.int32).fill(7)
     assert int(countable(phantom)[:1].view(np.int32)[0]) == 7
+
+
+def test_what_is_lent_is_lent_once():
+    """And taken again when it has come back."""
+    comm = Communicator.__new__(Communicator)
+    comm._open(Counting(), -1, None)
+    like = np.zeros(3, np.float32)
+    with comm.borrow(like, 5) as first, comm.borrow(like, 5) as second:
+        assert first.shape == (5,) and first.dtype == np.float32
+        assert not np.shares_memory(first, second)
+    for _ in range(3):
+        with comm.borrow(like, 5) as one, comm.borrow(like, 5) as other, comm.borrow(like, 6) as longer:
+            assert {id(one), id(other)} == {id(first), id(second)}
+            assert longer.shape == (6,)
+
+
+def test_a_message_says_what_it_is():
+    comm = Communicator.__new__(Communicator)
+    comm._open(Counting(), -1, None)
+    array = np.zeros(3, np.float32)
+    assert str(comm.Isend(array, 1, 7)) == "send to rank 1 (12 bytes, tag 7)"
+    received = comm.Irecv(array, communicator.ANY_RANK)
+    received.subject = "a model"
+    assert str(received) == "a model: receive from any rank (12 bytes, tag 0)"
+
+
+class Failing:
+    """A request, or the end of a communicator, that raises an error."""
+
+    rank, size = 0, 3
+
+    def __init__(self, error):
+        self.error, self.acknowledged = error, 0
+
+    def Test(self):
+        raise RuntimeError(self.error)
+
+    def Iprobe(self, source, tag):
+        raise RuntimeError(self.error)
+
+    def Get_rank(self):
+        return self.rank
+
+    def Get_size(self):
+        return self.size
+
+    def Ack_failed(self, most):
+        self.acknowledged = most
+
+
+@pytest.mark.parametrize("name", communicator.PROCESS_FAILURES)
+def test_a_rank_whose_process_has_died(name, monkeypatch):
+    message = communicator.Message(Failing(f"{name}: gone"), "send to", 8, 2, 0)
+    with pytest.raises(communicator.LostRank, match=r"^send to rank 2 \(8 bytes, tag 0\): that rank's process has"):
+        message.Test()
+    with pytest.raises(RuntimeError, match="^truncated$"):
+        communicator.Message(Failing("truncated"), "send to", 8, 2, 0).Test()
+    mpi = Failing(f"{name}: gone")
+    comm = Communicator.__new__(Communicator)
+    comm._open(mpi, -1, None)
+    monkeypatch.setattr(communicator, "died_in", lambda end: (2,) if end is mpi else ())
+    with pytest.raises(RuntimeError, match=name):
+        comm.Iprobe(2, 0)
+    assert comm.lost == () and not mpi.acknowledged
+    assert comm.Iprobe(communicator.ANY_RANK, 0) is False
+    assert comm.lost == (2,) and mpi.acknowledged == 3
+    mpi.error = "truncated"
+    with pytest.raises(RuntimeError, match="truncated"):
+        comm.Iprobe(communicator.ANY_RANK, 0)
+
+
+def test_an_all_reduce_of_the_library_is_counted_as_one_round_a_ring():
+    """All ranks together send 2(n-1) times the array, each to the next one."""
+
+    class Reducing(Counting):
+        def __init__(self, rank, size):
+            super().__init__()
+            self.rank, self.size = rank, size
+
+        def Get_rank(self):
+            return self.rank
+
+        def Get_size(self):
+            return self.size
+
+        def Iallreduce(self, in_place, array):
+            self.given.append(in_place)
+
+    for n in (1, 2, 3, 5):
+        sent = np.zeros((n, n), int)
+        for rank in range(n):
+            comm = Communicator.__new__(Communicator)
+            comm._open(Reducing(rank, n), -1, "in place")
+            assert str(comm.Iallreduce(np.zeros(7, np.float32))) == "all-reduce with any rank (28 bytes, tag 0)"
+            assert comm.mpi.given == ["in place"]
+            sent[rank] = comm.traffic.sent
+        assert sent.sum() == 2 * (n - 1) * 28
+        assert all(sent[rank, (rank + 1) % n] == sent[rank].sum() for rank in range(n))

@@ -417,6 +417,48 @@ def test_the_thread_sleeps_while_the_trainer_polls(inline, monkeypatch):
     inline.close()
 
 
+def test_a_trainer_that_has_paused_is_not_stood_in_for_at_once(inline, monkeypatch):
+    """What was polled last before there was anything to poll says nothing of the trainer."""
+    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 1e6)
+    engine.ENGINE._polled = -1e9
+    inline.start(waits_for(Signal("never")))
+    first = engine.ENGINE._polled
+    assert first > 0
+    inline.start(waits_for(Signal("never either")))
+    assert engine.ENGINE._polled == first
+    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.0)
+    inline.close()
+
+
+def test_pauses_are_measured_from_what_has_moved_last(driver, monkeypatch):
+    begin, pauses = time.perf_counter(), []
+    monkeypatch.setattr(module, "back_off", pauses.append)
+    driver.run(waits_for(Countdown(50)))
+    assert pauses and all(0 <= pause <= time.perf_counter() - begin for pause in pauses)
+
+
+def test_a_thread_beside_a_computation_sleeps(monkeypatch):
+    """While a thread of its own gives way at first, as a rank that waits does."""
+    paused = {"thread": [], "inline": []}
+    monkeypatch.setattr(engine, "back_off", lambda *_: paused[mode].append(threading.current_thread().name))
+    for mode, pauses in paused.items():
+        driver = Driver(progress=mode)
+        countdown = Countdown(10)
+        driver.start(waits_for(countdown))
+        wait_until(lambda countdown=countdown: countdown.left <= 0)
+        driver.close()
+        assert bool(pauses) == (mode == "thread")
+
+
+def test_who_waits_gives_way_at_first_and_sleeps_then(monkeypatch):
+    done = []
+    monkeypatch.setattr(os, "sched_yield", lambda: done.append("gives way"))
+    monkeypatch.setattr(time, "sleep", done.append)
+    for waited in (0.0, 0.9e-3, 1e-3, 8e-3, 1.0):
+        engine.back_off(waited)
+    assert done == ["gives way", "gives way", 1e-3 / 16, 8e-3 / 16, engine.SLEEP_SECONDS]
+
+
 def test_a_wait_in_one_driver_moves_the_schedules_of_all(driver):
     signal = Signal("set by the other driver's background")
 

@@ -1,5 +1,7 @@
 """Elastic averaging in simulated time, against dense references."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -36,13 +38,18 @@ def test_server_against_a_dense_reference(n, period, alpha):
     slowdown = {i: 1 + i / 100 for i in range(n)}  # never two steps end at the same time
     job = Job("easgd", n, ComputeTime(1.0, slowdown=slowdown), period=period, alpha=alpha).train()
     X, V, c = initial(n), np.zeros((n, SIZE)), initial(1)[0]
+    k, staleness = [0] * n, Counter()
     for i, step in in_order_of_time(slowdown):
+        k[i] += 1
         V[i] = MOMENTUM * V[i] + X[i] - target(i, step) + WEIGHT_DECAY * X[i]
         X[i] -= RATE * V[i]
         if (step + 1) % period == 0:
             d = (0.9 / n if alpha is None else alpha) * (X[i] - c)
             X[i] -= d
             c += d
+            if i:
+                staleness[k[0] - k[i]] += 1
+    assert job.ranks[0].staleness == staleness
     assert np.abs(job.models() - X).max() < 1e-12
     assert np.abs(centre(job) - c).max() < 1e-12
     assert job.sent() == 2 * job.M * (n - 1) * (STEPS // period)  # rank 0 has the centre at hand
@@ -66,6 +73,7 @@ def test_allreduce_against_a_dense_reference(n, period, final):
     assert all(np.array_equal(rank.c.array, centre(job)) for rank in job.ranks)
     assert np.abs(centre(job) - c).max() < 1e-12
     assert job.sent() == 2 * (n - 1) * job.M * (STEPS // period)
+    assert all(rank.staleness == {0: (n - 1) * (STEPS // period)} for rank in job.ranks)
     assert np.abs(job.average().models() - (c if final == "centre" else X.mean(0))).max() < 1e-12
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import Ranks, seeded
+from simulated import Ranks, network_of, seeded
 
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.pollables import Compute
@@ -36,12 +36,28 @@ def target(rank, step):
 
 
 class Job:
-    """``n`` ranks that train with one algorithm; ``latencies``: the seed of random ones, None for none."""
+    """``n`` ranks that train with one algorithm; ``latencies``: the seed of random ones, None for none.
 
-    def __init__(self, name, n, compute=None, latencies=None, rate=RATE, momentum=MOMENTUM, schedule=None, **options):
+    ``slow_link``: long messages from rank 0 to rank 1 take 50 ms, and others no time.
+    """
+
+    def __init__(
+        self,
+        name,
+        n,
+        compute=None,
+        latencies=None,
+        rate=RATE,
+        momentum=MOMENTUM,
+        schedule=None,
+        slow_link=False,
+        **options,
+    ):
         compute = compute or ComputeTime(1e-3)
         random = None if latencies is None else np.random.default_rng(latencies)
-        self.simulated = Ranks(n, random=random, driver=lambda env, rank: Driver(env, rank, compute))
+        link = {"from": 0, "to": 1, "bandwidth": "16 kbit"}
+        spec = network_of(link=[link], eager_bytes=64) if slow_link else None
+        self.simulated = Ranks(n, spec, random=random, driver=lambda env, rank: Driver(env, rank, compute))
         self.schedule = schedule or (lambda step: 1.0)
         self.rate = rate
         cls = ALGORITHMS[name]
@@ -382,6 +398,16 @@ def test_one_rank_is_plain_sgd(mode, adaptive):
     assert job.ranks[0].comm.traffic.headers.sum() == job.sent() == 0
 
 
+@pytest.mark.parametrize("name", ["gossip", "easgd"])
+def test_a_threshold_falls_with_the_learning_rate(name):
+    """To zero, from which on any change is enough; and not, if it is not to."""
+    for scales in (True, False):
+        options = {"adaptive": True, "theta": 1e6, "scale_theta_with_lr": scales}
+        job = Job(name, 3, schedule=lambda step: float(step < STEPS - 5), **options).train()
+        exchanges = [rank.begun if name == "gossip" else rank.exchanges for rank in job.ranks]
+        assert exchanges == [5 if scales else 0] * 3
+
+
 def test_traffic_is_paid_for_in_disagreement():
     """Four ranks, a learning rate that decays: a higher threshold leaves less traffic and models further apart."""
     steps = 200
@@ -418,3 +444,60 @@ def test_automatic_threshold_keeps_the_target():
     rates = half / (n * steps / 2), (job.begun() - half) / (n * steps / 2)
     assert 0.02 < rates[0] < 0.09 and 0.07 < rates[1] < 0.09
     assert job.sent() == 2 * job.M * job.begun()
+
+
+# ---- exchanges that overlap, without gradients
+
+
+@seeded
+@given(n=st.integers(3, 6), seed=st.integers(0, 10**6), latencies=st.integers(0, 100))
+def test_no_model_leaves_the_range_of_all(n, seed, latencies):
+    job = Job("gossip", n, ComputeTime(1e-3, 1.0, seed), latencies, rate=0.0)
+    job.scatter()
+    job.train(30, within_range(job))
+
+
+def within_range(job):
+    """To be called after steps: that a model is a mean of those at the beginning, as far as that can be seen."""
+    start = job.models()
+    least, most = start.min(0) - 1e-12, start.max(0) + 1e-12
+
+    def check(rank):
+        assert (rank.x.array >= least).all() and (rank.x.array <= most).all()
+
+    return check
+
+
+def test_an_offer_on_a_slow_link_is_not_written_over():
+    """The next exchange, with another rank, begins when it has left: the sum of all models stays."""
+    job = Job("gossip", 3, ComputeTime(1e-3), rate=0.0, slow_link=True)
+    job.scatter()
+    total = job.models().sum(0)
+    job.train(30)
+    assert np.abs(job.models().sum(0) - total).max() < 1e-12
+    assert job.begun() == 90
+
+
+def test_who_waits_for_an_offer_averages_with_one_other_at_most():
+    """Half of its model has been given away already: a second average would leave less of it than is still owed."""
+    job = Job("gossip", 4, ComputeTime(1e-3), rate=0.0, slow_link=True)
+    meanwhile = []
+
+    def watch(rank):
+        write, take, begun = rank.write, rank.take, [0]
+
+        def noted_write(letter, mask):
+            if letter is not rank.mine:  # an answer: from here to `take` the exchange is under way
+                begun[0] = rank.begun
+            write(letter, mask)
+
+        def noted_take(x, y, s):
+            meanwhile.append(rank.begun - begun[0])
+            take(x, y, s)
+
+        rank.write, rank.take = noted_write, noted_take
+
+    for rank in job.ranks:
+        watch(rank)
+    job.train(30)
+    assert set(meanwhile) == {0, 1}

@@ -360,3 +360,11 @@ def test_bytes():
 def test_contradicting_options():
     with pytest.raises(ValidationError, match="Hmax = 2: must not be less than Hmin = 3"):
         ALGORITHMS["lasgd"].Options(Hmin=3, Hmax=2)
+
+
+@pytest.mark.parametrize("name", ["adpsgd", "easgd", "gossip", "lasgd"])
+def test_a_model_that_the_background_changes_is_locked(name):
+    """Also against other threads: the progress thread is one."""
+    (lock, *_) = [algorithm.lock for algorithm in Job(name, 2).algorithms]
+    with lock:
+        assert not lock.acquire(blocking=False)

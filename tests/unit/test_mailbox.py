@@ -103,6 +103,18 @@ def test_ready_when_the_last_letter_is_taken_up():
     assert job.sender.ready(1)
 
 
+def test_a_rank_that_has_ended_is_sent_nothing_more():
+    """It takes no step in which it could merge a letter."""
+    ranks = Ranks(2)
+    x = flat([0, 0])
+    one, other = (Mailbox(ranks.comms[i], x, [1 - i], [1 - i], 2, add_weights) for i in range(2))
+    ranks.drivers[0].start(one.collect(1))
+    assert one.ready(1)
+    ranks.drivers[1].start(other.close())
+    ranks.settle()
+    assert not one.ready(1) and other.ready(0)
+
+
 @pytest.mark.parametrize("capacity", [1, 2, 3])
 def test_a_full_inbox_combines_the_two_oldest(capacity):
     job = pair(capacity)
@@ -125,6 +137,15 @@ def test_buffers_are_used_again():
         for letter in job.reader.drain():
             buffers.add(id(letter.buffer))
     assert len(buffers) <= 2
+
+
+def test_buffers_of_letters_that_were_combined_are_used_again():
+    job = pair(capacity=1)
+    letters = made_letters(job.reader)
+    for k in range(20):
+        job.sender.post(1, flat([k, k]), 1.0, k)
+        job.deliver()
+    assert len(letters) <= 3, "one waits, one comes in, one is put into the other"
 
 
 @pytest.mark.parametrize("later", [1, 2, 3])

@@ -5,11 +5,22 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from grsgd import config as configuration
 from grsgd.config import ConfigError
 from grsgd.simulate.compute import ComputeTime, check_end, parse
-from grsgd.simulate.network import GREATEST_SIGMA, MissingLink, as_duration, as_rate, duration, network, rate
+from grsgd.simulate.network import (
+    GREATEST_SIGMA,
+    Link,
+    MissingLink,
+    NetworkSpec,
+    as_duration,
+    as_rate,
+    duration,
+    network,
+    rate,
+)
 
 BASE = 'bandwidth = "8gbit"\nlatency = "5us"\n'
 
@@ -81,6 +92,7 @@ def test_written_quantities_are_read_again(bytes_per_second, seconds):
 def test_written_quantities():
     assert as_rate(401e6) == "3.208gbit" and as_duration(41.23e-6) == "41.23us" and as_duration(0.0) == "0ns"
     assert as_duration(12345.6) == "12346s"
+    assert as_duration(1234.5) == "1234s" and as_duration(999.44) == "999.4s"
 
 
 @pytest.mark.parametrize("medium", ["switch", "shared"])
@@ -124,6 +136,41 @@ def test_only_links(file):
         spec.link_bandwidth(1, 0)
     with pytest.raises(MissingLink, match="no link from rank 0 to rank 2; links from 0: 1"):
         spec.link_latency(0, 2)
+
+
+LINK = "[[link]]\nfrom = 0\nto = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('multicast = "true"\n', "multicast"),
+        ("multicast = 1\n", "multicast"),
+        ("eager_bytes = 1.0\n", "eager_bytes"),
+        ("eager_bytes = -1\n", "eager_bytes"),
+        ("seniority = 0.09\n", "seniority"),
+        ("seniority = 1.01\n", "seniority"),
+        ("speed = 1\n", "speed"),
+        ('medium = "shared"\n[[port]]\nrank = 0\nbandwidth = "1gbit"\n', "a shared medium has no ports"),
+        ('medium = "links"\n', "needs at least one"),
+        (LINK + LINK, "link: from 0 to 1 is given twice"),
+        (LINK + "[[link]]\nfrom = 1\nto = 0\nboth_ways = true\n", "link: from 0 to 1 is given twice"),
+        (LINK + "both_ways = 1\n", "both_ways"),
+        ('[[port]]\nrank = 2\nbandwidth = "1gbit"\n' * 2, "port: that of rank 2 is given twice"),
+        ('[[port]]\nrank = -1\nbandwidth = "1gbit"\n', "rank"),
+    ],
+)
+def test_wrong_networks(file, text, named):
+    with pytest.raises(ConfigError, match=named):
+        network(None, file(BASE + text))
+
+
+def test_a_network_is_not_changed_and_may_be_made_in_the_program():
+    """By the names of its fields as well."""
+    spec = NetworkSpec(bandwidth="1gbit", latency="1ms", link=[Link(source=0, dest=1, latency="2ms")])
+    assert spec.link_latency(0, 1) == pytest.approx(2e-3) and spec.link_latency(1, 0) == pytest.approx(1e-3)
+    with pytest.raises(ValidationError, match="frozen"):
+        spec.latency = 0.0
 
 
 def test_slower_ranks():

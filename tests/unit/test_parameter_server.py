@@ -681,6 +681,7 @@ def test_the_others_go_on(strategy, server):
     assert job.left() == left and sorted(ends) == left and max(ends.values()) < 2
     for rank in left:
         assert job.trainers[rank].algorithm.lost == {2}
+        assert job.trainers[rank].algorithm.aside.size == len(left), "all that are left"
     (one,) = servers_of(job)
     assert one.applied == sum(one.staleness.values()) >= 3 * 40
     assert pushed.keys() == applied.keys()
@@ -753,6 +754,7 @@ def test_the_run_file_with_one_lost_for_good(tmp_path):
     run = run_file_after_a_loss(tmp_path / "run.h5", 1e6)
     found = run.attributes.get("lost"), run.curve["time"][-1] < 20, run.attributes["virtual_seconds"] < 20
     assert found == ([2], True, True)
+    assert run.attributes["virtual_seconds"] >= run.curve["time"][-1]
     assert len(run.curve["time"]) == 4
 
 

@@ -45,6 +45,7 @@ def test_every_mark_is_passed_once(end, count, data):
     for value in values:
         assert value * count < end * (passed + 1) or marks.next <= value
         passed += marks.due(value)
+        assert marks.next > value
         assert marks.due(value) == 0
         assert passed == min(value * count // end, count - 1) == marks.passed
     assert passed + marks.due(10 * end) == count - 1

@@ -9,6 +9,7 @@ from simulated import Ranks, network_of
 from test_simulated_training import CONSTANT, STEP, config, simulation
 
 from coding.time_model import MEDIA, paper_step_seconds, step_seconds
+from grsgd import redundancy
 from grsgd.redundancy import DESCRIPTIONS, choose, measure, settle
 from grsgd.train import load_data
 
@@ -172,7 +173,28 @@ def test_predictions_come_true(medium):
         assert seconds == pytest.approx(expected, rel=0.25)
 
 
-def test_a_number_is_left_as_it_is():
+def test_a_rank_alone_measures_its_computing_only():
+    job = settled(1, {"r": 1})
+    (seconds,) = job.run(measure(trainer) for trainer in job.trainers)
+    assert seconds == [pytest.approx(STEP), 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("scheme, expected", [("coded", [3, 4]), ("grouped-rs", [1, 2, 3, 4])])
+def test_what_would_send_too_many_packets_is_left_out(scheme, expected, monkeypatch):
+    """Of coded, a rank of four sends 3, 3, 1 and 0 packets."""
+    found = []
+
+    def choose(scheme, n, allowed, *measured):
+        found.append(allowed)
+        return 1, "first"
+
+    monkeypatch.setattr(redundancy, "choose", choose)
+    assert settled(4, {"r": "auto", "scheme": scheme}).redundancy == "first"
+    assert found == [[1, 2, 3, 4]] * 4, "a batch of 16 samples has room for all blocks"
+    found.clear()
+    monkeypatch.setattr(redundancy, "MOST_PACKETS", 2)
+    settled(4, {"r": "auto", "scheme": scheme})
+    assert found == [expected] * 4
     job = settled(3, {"r": 2})
     assert (job.config.algorithm_options.r, job.redundancy, job.env.now) == (2, None, 0.0)
 

@@ -78,6 +78,7 @@ def test_overlapped_against_dense_reference(n, tau, late, delay):
         assert (driver.wait_seconds > 0) == (late > tau)
     reference.drain()
     job.ranks.finish([algorithm.drain() for algorithm in job.algorithms])
+    assert not any(algorithm.sending or algorithm.receiving for algorithm in job.algorithms)
     assert np.abs(job.X - reference.X).max() < 1e-12
     job.average()
     assert (job.X == job.X[0]).all()

@@ -11,9 +11,11 @@ from simulated import Ranks, network_of, seeded
 
 from grsgd.comm.allreduce import ALLREDUCE, broadcast
 from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.exchange import neighbour_exchange
 from grsgd.comm.pollables import Compute, Delay, Signal, Until
 from grsgd.phantom import Phantom
 from grsgd.simulate.driver import Deadlock
+from grsgd.simulate.driver import Driver as SimulatedDriver
 from grsgd.simulate.network import MissingLink
 
 SECOND = dict(bandwidth="8 bit", latency="0 s", eager_bytes=4)
@@ -496,13 +498,13 @@ def test_allreduce(variant, n, eager_bytes):
     """The same sums on all ranks, whatever the order of arrivals."""
     xs = np.random.default_rng(n).standard_normal((n, 1001))
     results = []
-    for seed in range(3):
+    for seed, scale in enumerate((0.5, 1.0, 2.0)):
         ranks = Ranks(n, network_of(eager_bytes=eager_bytes), random=np.random.default_rng(seed))
         mine = xs.copy()
-        ranks.finish([ALLREDUCE[variant](comm, x, scale=0.5) for comm, x in zip(ranks.comms, mine, strict=True)])
+        ranks.finish([ALLREDUCE[variant](comm, x, scale=scale) for comm, x in zip(ranks.comms, mine, strict=True)])
         assert (mine == mine[0]).all()
-        results.append(mine[0])
-    np.testing.assert_allclose(results[0], xs.sum(0) * (0.5 if n > 1 else 1), atol=1e-12)
+        results.append(mine[0] / (scale if n > 1 else 1))
+    np.testing.assert_allclose(results[0], xs.sum(0), atol=1e-12)
     assert (results == results[0]).all()
 
 
@@ -674,3 +676,53 @@ def test_tree_broadcast():
     arrays = [np.full(100, comm.rank) for comm in ranks.comms]
     ranks.finish([broadcast(comm, x) for comm, x in zip(ranks.comms, arrays, strict=True)])
     assert not np.any(arrays)
+
+
+@pytest.mark.parametrize("nbytes, short", [(99, True), (100, True), (101, False)])
+def test_messages_up_to_the_limit_are_stored(nbytes, short):
+    """And may be written to at once, whether or not they are received."""
+    ranks = Ranks(3, network_of(eager_bytes=100))
+    array = np.ones(nbytes, np.uint8)
+    found = []
+
+    def posts():
+        sent = [ranks.comms[0].Isend(array, 1), ranks.comms[0].Ibcast(array)]
+        found.extend(message.Test() for message in sent)
+        array[:] = 2
+        yield sent
+
+    def takes(rank):
+        got = [np.zeros(nbytes, np.uint8) for _ in range(1 + (rank == 1))]
+        yield Delay(1.0)
+        if rank == 1:
+            yield ranks.comms[rank].Irecv(got[1], 0)
+        yield ranks.comms[rank].Ibcast(got[0])
+        return [set(each.tolist()) for each in got]
+
+    values = ranks.finish([posts(), takes(1), takes(2)])[1:]
+    assert found == [short] * 2
+    assert all(each == ({1} if short else {2}) for value in values for each in value)
+
+
+def test_an_exchange_ends_when_what_it_sends_may_be_written():
+    """Along a directed ring, round which the receiver is late and the source is not."""
+    ranks = Ranks(3, network_of(eager_bytes=0))
+    models = [numbers(rank + 1, rank + 1) for rank in range(3)]
+    incoming = [np.zeros(2, np.uint8) for _ in range(3)]
+
+    def rank(i):
+        yield Delay(float(i == 1))
+        yield from neighbour_exchange(ranks.comms[i], models[i], [(i + 1) % 3], {(i - 1) % 3: incoming[i]})
+        models[i][:] = 0
+
+    ranks.finish([rank(i) for i in range(3)])
+    assert [array.tolist() for array in incoming] == [[3, 3], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("amount", [1.0, 0.5, 3.0])
+def test_a_computation_takes_its_amount_of_time(amount):
+    """1 is a gradient."""
+    ranks = Ranks(1, driver=lambda env, rank: SimulatedDriver(env, rank, lambda rank, step: 2.0))
+    compute = Compute(lambda: "done", amount)
+    assert ranks.finish([times(ranks.drivers[0], compute)]) == [[2.0 * amount]]
+    assert compute.seconds == 2.0 * amount and compute.value == "done"

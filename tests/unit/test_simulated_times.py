@@ -340,3 +340,23 @@ def test_rates_do_not_depend_on_the_order(drawn):
     again = max_min_fair(flows[::-1], ports[::-1])
     for flow in flows:
         assert again[flow] == pytest.approx(rates[flow], rel=1e-9)
+
+
+def test_a_limit_holds_a_flow_whatever_its_weight():
+    port = Port(10.0)
+    slow, fast, heavy = (Flow(None, Connection((port,), limit, []), 1, None) for limit in (1.0, 2.0, math.inf))
+    fast.weight = heavy.weight = 0.5
+    for flow in (slow, fast, heavy):
+        port.flows[flow] = None
+    assert max_min_fair([slow, fast], [port]) == {slow: 1.0, fast: 2.0}
+    assert max_min_fair([slow, fast, heavy], [port]) == {slow: 1.0, fast: 2.0, heavy: 7.0}
+
+
+def test_where_others_fill_a_port_nothing_is_left():
+    """Of flows whose rates are not looked at anew."""
+    port = Port(10.0)
+    kept, new = (Flow(None, Connection((port,), math.inf, []), 1, None) for _ in range(2))
+    port.flows |= {kept: None, new: None}
+    for rate, left in ((10.0, 0.0), (12.0, 0.0), (4.0, 6.0)):
+        kept.rate = rate
+        assert max_min_fair([new], [port]) == {new: left}

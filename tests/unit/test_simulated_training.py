@@ -2,9 +2,12 @@
 
 import ast
 import gc
+import inspect
 import weakref
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -23,6 +26,7 @@ from grsgd.evaluate import correct
 from grsgd.results import load_run
 from grsgd.simulate.run import LOSS_COLUMNS, Simulation, simulate
 from grsgd.snapshots import common_marks
+from grsgd.train import Measured, Trainer
 from tests.exhaustive import exhaustive_unless
 
 STEP = 0.01
@@ -559,3 +563,58 @@ def test_the_curve_shows_what_the_final_model_would_be(name, options, monkeypatc
         assert np.abs(models - expected).max() < 1e-14
         assert name == "dpsgd" or mark == 0 or len(set(weights)) > 1
     assert np.abs(seen[-2] - final).max() < 1e-14 and (seen[-1] == final).all()
+
+
+# ---- the trainer by itself
+
+
+def test_the_time_of_a_hook_is_split_into_three():
+    """Ten seconds in a hook, of which two are waited and three are an update."""
+    now = iter([100.0, 110.0])
+    trainer = SimpleNamespace(
+        driver=SimpleNamespace(clock=lambda: next(now), wait_seconds=50.0),
+        algorithm=SimpleNamespace(update_seconds=70.0),
+        measured=Measured(),
+    )
+
+    def hook():
+        trainer.driver.wait_seconds += 2
+        trainer.algorithm.update_seconds += 3
+        yield "a message"
+
+    assert list(Trainer.communicate(trainer, hook)) == ["a message"]
+    measured = trainer.measured
+    found = measured.compute_seconds, measured.communicate_seconds, measured.wait_seconds
+    assert found == (3.0, 5.0, 2.0)
+
+
+@pytest.mark.parametrize("n, r", [(4, 1), (4, 2), (5, 3)])
+def test_every_sample_of_a_common_batch_is_computed_r_times(n, r):
+    job = simulation({"name": "cssgd", "r": r}, n)
+    assert sum(trainer.samples_computed for trainer in job.trainers) == r * n * 4
+    for trainer in job.trainers:
+        assert all(block.samples == block.end - block.begin > 0 for block in trainer.blocks)
+
+
+def test_batches_are_closed_at_the_end():
+    """However it ends: processes that decode images end with them."""
+    for steps in (8, 10**6):
+        job = simulation("dpsgd", 2, steps=steps)
+        if steps > 8:
+            job.trainers[1].on_step = lambda loss, job=job: job.trainers[1].control.fail("broken")
+        job.train()
+        for trainer in job.trainers:
+            assert all(inspect.getgeneratorstate(block.batches) == inspect.GEN_CLOSED for block in trainer.blocks)
+
+
+def test_two_ranks_whose_steps_take_no_time_would_never_end():
+    """A rank alone knows when it has ended."""
+    assert simulation("gosgd", 1, network_of(), compute="constant:0").train() == "steps"
+    with pytest.raises(ConfigError, match="gosgd would never end"):
+        simulation("gosgd", 2, network_of(), compute="constant:0")
+
+
+def test_ranks_with_the_same_data_take_it_in_orders_of_their_own():
+    job = simulation({"name": "dpsgd", "rho": 3}, 3)
+    batches = [next(trainer.blocks[0].batches)[0] for trainer in job.trainers]
+    assert not any(torch.equal(one, other) for one, other in combinations(batches, 2))

@@ -324,6 +324,15 @@ def test_delays_are_those_of_the_worker_not_of_waiting():
     assert strategy.delays == [1.5, 10.0]
 
 
+@every_seed
+def test_whether_a_worker_is_slow_does_not_depend_on_the_unit_of_time(seed):
+    options = dict(s=2, smax=4, kappa=1.2, m=1)
+    delays = random(4, seed)
+    seconds, eighths = (simulate(Adsp(4, **options), unit * delays, unit * 100.0) for unit in (1.0, 8.0))
+    assert [(8 * now, worker) for now, worker in seconds.answers] == eighths.answers
+    assert seconds.weights == eighths.weights and seconds.strategy.late == eighths.strategy.late
+
+
 def test_a_straggler_no_longer_slow():
     strategy = Adsp(3, s=50, smax=50, m=2, lam=1.0)
     label(strategy, 2)

@@ -1,0 +1,424 @@
+"""`distribute` on ranks that are threads, against plain loops; on processes: tests/mpi/ranks/test_own_loops.py."""
+
+import atexit
+import copy
+import threading
+import warnings
+
+import pytest
+import torch
+from threads import on_threads
+from torch import nn
+
+from grsgd import distributed, launch
+from grsgd.distributed import DistributedOptimizer, distribute, shard
+
+STEPS = 4
+SEEDING = threading.Lock()
+"""torch's seed is that of all threads."""
+
+
+@pytest.fixture(autouse=True)
+def hooks(monkeypatch):
+    """What `distribute` leaves in the process."""
+    monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
+    yield
+    for optimizer in distributed._unfinished:
+        atexit.unregister(optimizer._check_finished)
+    distributed._unfinished.clear()
+
+
+def network(seed=0):
+    with SEEDING:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+def loss(model, rank, step, part=0):
+    random = torch.Generator().manual_seed(100 * step + 10 * part + rank)
+    return model(torch.randn(5, 4, dtype=torch.float64, generator=random)).square().sum()
+
+
+def vector(model):
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+def alone(n, step):
+    """The model that ``step(model, optimizer, losses, k)`` makes on one rank, with the mean loss of ``n``."""
+    model = network()
+    optimizer = sgd(model)
+    for k in range(STEPS):
+        step(model, optimizer, lambda k, part=0: sum(loss(model, rank, k, part) for rank in range(n)) / n, k)
+    return vector(model)
+
+
+def together(monkeypatch, n, step, algorithm="ring_allreduce", **options):
+    """The models of ``n`` ranks, and their optimizers."""
+
+    def work(mpi):
+        model = network(seed=mpi.rank)
+        optimizer = distribute(model, sgd(model), algorithm, mpi, timeout=20.0, progress="inline", **options)
+        for k in range(STEPS):
+            step(model, optimizer, lambda k, part=0: loss(model, mpi.rank, k, part), k)
+        optimizer.finish()
+        return vector(model), optimizer
+
+    return zip(*on_threads(monkeypatch, n, work), strict=True)
+
+
+def plain(model, optimizer, losses, k):
+    optimizer.zero_grad()
+    losses(k).backward()
+    optimizer.step()
+
+
+def closure(model, optimizer, losses, k):
+    def calculate():
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            value = losses(k)
+        value.backward()
+        return value.item()
+
+    with torch.no_grad():
+        assert optimizer.step(calculate) > 0
+
+
+def accumulated(model, optimizer, losses, k):
+    optimizer.zero_grad()
+    losses(k).backward()
+    losses(k, 1).backward()
+    optimizer.step()
+
+
+def clipped(model, optimizer, losses, k):
+    optimizer.zero_grad()
+    losses(k).backward()
+    if isinstance(optimizer, DistributedOptimizer):
+        optimizer.synchronize()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+    optimizer.step()
+
+
+def thrown_away(model, optimizer, losses, k):
+    losses(k, 1).backward()
+    optimizer.zero_grad()
+    losses(k).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("step", [plain, closure, accumulated, clipped, thrown_away])
+def test_gradients_are_those_of_all_ranks(n, step, monkeypatch):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        models, optimizers = together(monkeypatch, n, step)
+    expected = alone(n, step)
+    for model in models:
+        torch.testing.assert_close(model, expected, rtol=1e-12, atol=1e-14)
+    for optimizer in optimizers:
+        sent = optimizer.algorithm.comm.traffic.messages.sum()
+        assert sent == (0 if n == 1 else STEPS * 2 * (n - 1)), "the gradients of a step are sent once"
+
+
+# ---- algorithms that send models
+
+
+@pytest.mark.parametrize("algorithm, options", [("local_sgd", {"H": 1}), ("dpsgd", {"topology": "full"})])
+def test_models_are_those_of_all_ranks(algorithm, options, monkeypatch):
+    """Where every step is determined: the mean of what all ranks have made of their models."""
+    models, _ = together(monkeypatch, 3, plain, algorithm, **options)
+    ranks = [network() for _ in range(3)]
+    optimizers = [sgd(model) for model in ranks]
+    for k in range(STEPS):
+        before = [vector(model) for model in ranks]
+        for rank, (model, optimizer) in enumerate(zip(ranks, optimizers, strict=True)):
+            plain(model, optimizer, lambda k, model=model, rank=rank: loss(model, rank, k), k)
+        changes = [vector(model) - old for model, old in zip(ranks, before, strict=True)]
+        for model, change in zip(ranks, changes, strict=True):
+            mean = sum(before) / 3 + (change if algorithm == "dpsgd" else sum(changes) / 3)
+            nn.utils.vector_to_parameters(mean, model.parameters())
+    for model in models:
+        torch.testing.assert_close(model, sum(vector(model) for model in ranks) / 3, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("algorithm", ["sgp", "grsgd", "gosgd", "adpsgd", "gossip", "easgd", "lasgd"])
+def test_ranks_end_with_one_model(algorithm, monkeypatch):
+    models, _ = together(monkeypatch, 2, plain, algorithm)
+    assert torch.equal(*models) and models[0].isfinite().all()
+
+
+@pytest.mark.parametrize("algorithm, number", [("local_sgd", 0), ("grsgd", 1)])
+def test_messages_move_while_gradients_are_computed(algorithm, number, monkeypatch):
+    """By hooks on the gradients, where no thread does it; they go with `finish`."""
+
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), algorithm, mpi, progress="inline")
+        hooked = hooks_of(model)
+        optimizer.finish()
+        return hooked, hooks_of(model), model._forward_pre_hooks
+
+    def hooks_of(model):
+        return [len(p._post_accumulate_grad_hooks or ()) for p in model.parameters()]
+
+    for n in (1, 2):
+        for hooked, after, before_forward in on_threads(monkeypatch, n, work):
+            assert hooked == [number * (n > 1)] * 4 and after == [0] * 4 and not before_forward
+
+
+# ---- what is the same on all ranks
+
+
+class Odd(nn.Module):
+    """A frozen parameter, a number that counts, statistics."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((3,), 1.0 + rank))
+        self.frozen = nn.Parameter(torch.full((2,), 1.0 + rank), requires_grad=False)
+        self.register_buffer("count", torch.tensor(5 + rank))
+        self.register_buffer("statistics", torch.full((2,), 1.0 + rank))
+
+    def forward(self, x):
+        return (self.weight * x).sum() + self.frozen.sum()
+
+
+def test_all_start_from_rank_0(monkeypatch):
+    def work(mpi):
+        model = Odd(mpi.rank)
+        optimizer = distribute(model, sgd(model), "grsgd", mpi)
+        found = copy.deepcopy(model.state_dict()), model._forward_pre_hooks
+        start = optimizer.replica.buffers_at_start.tolist()
+        optimizer.finish()
+        return found[0], start
+
+    for state, start in on_threads(monkeypatch, 3, work):
+        assert state["weight"].tolist() == [1, 1, 1] and state["frozen"].tolist() == [1, 1]
+        assert state["count"] == 5 and state["statistics"].tolist() == start == [1, 1]
+
+
+def test_models_of_different_sizes_are_refused(monkeypatch):
+    def work(mpi):
+        model = nn.Linear(2 + mpi.rank, 1)
+        with pytest.raises(ValueError, match=r"the ranks' models have different numbers of parameters: \[3, 4\]"):
+            distribute(model, sgd(model), "dpsgd", mpi)
+
+    on_threads(monkeypatch, 2, work)
+
+
+def test_an_optimizer_is_the_one_that_it_wraps(monkeypatch):
+    def work(mpi):
+        model = network()
+        inner = sgd(model)
+        optimizer = distribute(model, inner, "dpsgd", mpi)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        plain(model, optimizer, lambda k: loss(model, 0, k), 0)
+        scheduler.step()
+        assert inner.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.05
+        assert optimizer.state is inner.state and optimizer.defaults is inner.defaults
+        state = copy.deepcopy(optimizer.state_dict())
+        state["param_groups"][0]["lr"] = 0.25
+        optimizer.load_state_dict(state)
+        assert inner.param_groups[0]["lr"] == 0.25
+        assert "dpsgd" in repr(optimizer) and "SGD" in repr(optimizer)
+        with pytest.raises(ValueError, match="add all parameters to the optimizer before"):
+            optimizer.add_param_group({"params": []})
+        with pytest.raises(TypeError, match="save its state_dict"):
+            copy.deepcopy(optimizer)
+        optimizer.finish()
+
+    on_threads(monkeypatch, 1, work)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_finish_ends_everything_once(n, monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi)
+        with pytest.raises(ValueError, match="distributed already"):
+            distribute(nn.Sequential(model[0]), sgd(model[0]), "dpsgd", mpi)
+        plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 0)
+        optimizer.finish()
+        optimizer.finish()
+        assert optimizer.algorithm.comm.mpi.freed and optimizer._aside.mpi.freed and not mpi.freed
+        for late in (optimizer.step, optimizer.synchronize):
+            with pytest.raises(RuntimeError, match=r"step\(\) after finish\(\)"):
+                late()
+        distribute(model, sgd(model), "ring_allreduce", mpi).finish()
+
+    on_threads(monkeypatch, n, work)
+
+
+def test_a_rank_that_takes_more_steps_is_told(monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress="inline")
+        for k in range(2):
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
+        if mpi.rank == 0:
+            said = optimizer._last_steps.say(optimizer._steps)
+            return all(message.Test() for message in said)
+        with pytest.raises(RuntimeError, match="rank 0 finished after 2 steps, rank 1 is in step 3: ring_allreduce"):
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 2)
+
+    on_threads(monkeypatch, 2, work)
+
+
+# ---- gradients between backward() and step()
+
+
+def test_a_gradient_that_is_changed_too_early_is_warned_of_once(monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, progress="inline")
+        for k in range(3):
+            optimizer.zero_grad()
+            loss(model, mpi.rank, k).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+        optimizer.finish()
+
+    said = []
+    monkeypatch.setattr(warnings, "warn", lambda text, stacklevel: said.append(text))
+    on_threads(monkeypatch, 1, work)
+    assert said == [], "a rank alone has no other's gradients"
+    on_threads(monkeypatch, 2, work)
+    assert len(said) == 2, "once on each rank"
+    assert all("call optimizer.synchronize() before" in text for text in said)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_scaler_needs_the_mean(n, monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, progress="inline")
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        scaler.scale(loss(model, mpi.rank, 0)).backward()
+        if n > 1:
+            with pytest.raises(RuntimeError, match="GradScaler.step.. with gradients of this rank alone"):
+                scaler.step(optimizer)
+        optimizer.synchronize()
+        scaler.step(optimizer)
+        optimizer.finish()
+        return vector(model)
+
+    model = network()
+    optimizer = sgd(model)
+    (sum(loss(model, rank, 0) for rank in range(n)) / n).backward()
+    optimizer.step()
+    for found in on_threads(monkeypatch, n, work):
+        torch.testing.assert_close(found, vector(model), rtol=1e-12, atol=1e-14)
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    "algorithm, options, words",
+    [
+        ("sgd", {}, "unknown algorithm 'sgd'; there are adpsgd, asgd, "),
+        ("cssgd", {}, "cssgd decides who computes what: only `grsgd train` can run it"),
+        ("dpsgd", {"rho": 2}, "rho = 2: a matter of the data of `grsgd train`; allowed is 1$"),
+        ("grsgd", {"rho": 2}, "allowed is 1; give H"),
+        ("local_sgd", {"H": 0}, "local_sgd: H = 0: input should be greater than or equal to 1"),
+        ("dpsgd", {"topology": "star"}, "'star' is neither a matrix file nor one of"),
+    ],
+)
+def test_options(algorithm, options, words, monkeypatch):
+    def work(mpi):
+        model = network()
+        with pytest.raises(ValueError, match=words):
+            distribute(model, sgd(model), algorithm, mpi, **options)
+
+    on_threads(monkeypatch, 1, work)
+
+
+def test_shards_are_disjoint_and_cover_everything(monkeypatch):
+    parts = on_threads(monkeypatch, 3, lambda mpi: shard(range(10), mpi, seed=1).indices)
+    assert sorted(sum(parts, [])) == list(range(10)) and [len(part) for part in parts] == [4, 3, 3]
+    others = on_threads(monkeypatch, 3, lambda mpi: shard(range(10), mpi, seed=2).indices)
+    assert parts != others and sum(parts, []) != list(range(10))
+
+
+# ---- what is refused
+
+
+def test_optimizers_that_cannot_be_distributed(monkeypatch):
+    def work(mpi):
+        model = network()
+        wrong = [
+            ("dpsgd", torch.optim.LBFGS(model.parameters()), "^LBFGS calls its closure several times a step"),
+            ("ring_allreduce", torch.optim.SparseAdam(list(model.parameters())), "^SparseAdam needs sparse gradients"),
+            ("dpsgd", sgd(nn.Sequential(model, nn.Linear(2, 1))), r"^2 of the parameters of SGD .*shape \(1, 2\)"),
+        ]
+        for algorithm, optimizer, words in wrong:
+            with pytest.raises(ValueError, match=words):
+                distribute(model, optimizer, algorithm, mpi)
+        distribute(model, torch.optim.SparseAdam(list(model.parameters())), "dpsgd", mpi).finish()
+
+    on_threads(monkeypatch, 1, work)
+
+
+def freeze(model):
+    model[0].requires_grad_(False)
+
+
+def double(model):
+    model[2].weight.data = model[2].weight.data * 2
+
+
+def take_away(model):
+    model[0].weight = None
+
+
+def grow(model):
+    model.append(nn.Linear(2, 2))
+
+
+def lengthen(model):
+    model[0].register_parameter("more", nn.Parameter(torch.zeros(1)))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (freeze, "parameter '0.weight' was frozen: what is trained must not change"),
+        (double, "parameter '2.weight' was given new memory after"),
+        (take_away, "parameter '0.weight' was taken from the model after"),
+        (grow, "module 'Sequential' has got other modules or parameters"),
+        (lengthen, "module '0' has got other modules or parameters"),
+    ],
+)
+def test_models_that_are_changed(change, words, monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "dpsgd", mpi)
+        plain(model, optimizer, lambda k: loss(model, 0, k), 0)
+        change(model)
+        for ends in (optimizer.step, optimizer.finish):
+            with pytest.raises(RuntimeError, match=words):
+                ends()
+
+    on_threads(monkeypatch, 1, work)
+
+
+def test_gradients_that_cannot_be_sent(monkeypatch):
+    def work(mpi):
+        model = nn.Embedding(5, 3, sparse=True)
+        optimizer = distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "ring_allreduce", mpi)
+        model(torch.tensor([1, 2])).sum().backward()
+        with pytest.raises(RuntimeError, match="^the gradient of 'weight' is sparse; only dense ones can be sent"):
+            optimizer.step()
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi)
+        plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 0)
+        model[0].bias.grad.data = model[0].bias.grad.data.clone()
+        with pytest.raises(RuntimeError, match="^the gradient of '0.bias' was given new memory"):
+            optimizer.step()
+
+    on_threads(monkeypatch, 2, work)

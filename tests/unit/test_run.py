@@ -1,0 +1,217 @@
+"""Whole runs of `grsgd.run`, on ranks that are threads, against the same runs in simulated time."""
+
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from simulated import network_of
+from test_simulated_training import CONSTANT, config
+from threads import on_threads
+
+from grsgd import launch
+from grsgd import run as runs
+from grsgd.config import ConfigError
+from grsgd.interruption import EXIT_CODE
+from grsgd.results import RunFileError, load_run
+from grsgd.simulate.run import simulate
+from grsgd.startup import StartUp
+from tests.exhaustive import exhaustive_unless
+
+
+@pytest.fixture
+def trained(monkeypatch, tmp_path):
+    """``trained(n, config)``: the run file, and the communicators that the ranks have made."""
+    monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
+    monkeypatch.setattr(runs, "commit", lambda: "0123")
+    monkeypatch.setattr(runs, "use_threads", lambda: None)
+    monkeypatch.setattr(launch, "at_terminal", lambda: False)
+
+    def within(seconds, what):
+        assert seconds == 600.0 and isinstance(what, str)
+        return nullcontext()
+
+    monkeypatch.setattr(runs, "within", within)
+    made = []
+
+    class Made(runs.Made):
+        def __init__(self, mpi, timeout):
+            super().__init__(mpi, timeout)
+            made.append(self)
+
+    monkeypatch.setattr(runs, "Made", Made)
+
+    def train(n, chosen):
+        out = tmp_path / f"{n}.h5"
+        endings = on_threads(monkeypatch, n, lambda mpi: runs.run(mpi, chosen, out))
+        assert {ending.stopped for ending in endings} == {"steps"}
+        return load_run(out), made
+
+    return train
+
+
+RUNS = [(name, n) for name in ("ring_allreduce", "dpsgd", "sgp", "local_sgd") for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("algorithm, n", exhaustive_unless(lambda name, n: n == 3 or name == "dpsgd", RUNS))
+def test_a_run_is_what_is_simulated(algorithm, n, trained, tmp_path):
+    """But for the times, and which models the ranks start with: their threads share torch's random numbers."""
+    chosen = config(algorithm, steps=8)
+    run, made = trained(n, chosen)
+    simulate(chosen, n, network_of(), tmp_path / "simulated.h5", CONSTANT)
+    expected = load_run(tmp_path / "simulated.h5")
+    for column in ("step", "samples"):
+        np.testing.assert_array_equal(run.curve[column], expected.curve[column])
+    for column in ("steps", "samples"):
+        np.testing.assert_array_equal(run.ranks[column], expected.ranks[column])
+    for counter in ("sent", "sent_once", "messages", "headers"):
+        np.testing.assert_array_equal(run.traffic[counter], expected.traffic[counter])
+    for name in ("algorithm", "ranks", "seed", "config", "parameters", "model_bytes", "train_samples", "batch_size"):
+        assert run.attributes[name] == expected.attributes[name]
+    assert run.attributes["commit"] == "0123" and run.attributes["clock"] == "wall"
+    assert run.attributes["mpi"] == "threads 1.0" and list(run.attributes["hosts"]) == ["here"] * n
+    assert run.attributes["transfer"] == "host"
+    assert np.isfinite(run.curve["test_accuracy"]).all() and np.isfinite(run.curve["train_loss"]).all()
+    if n == 1:
+        for column in ("train_loss", "test_accuracy"):
+            np.testing.assert_array_equal(run.curve[column], expected.curve[column])
+    assert len(made) == n
+    for each in made:
+        assert len(each.communicators) >= 5 and all(mpi.freed for mpi in each.communicators)
+
+
+def test_a_run_is_saved_before_it_is_evaluated(monkeypatch, tmp_path, trained):
+    """Accuracies may take long."""
+    evaluate, found = runs.Trainer.evaluate, []
+
+    def late(trainer, *arguments):
+        found.append(load_run(tmp_path / "1.h5"))
+        return evaluate(trainer, *arguments)
+
+    monkeypatch.setattr(runs.Trainer, "evaluate", late)
+    whole, _ = trained(1, config("dpsgd"))
+    (first,) = found
+    assert first.attributes["stopped"] == "steps" and np.isnan(first.curve["test_accuracy"]).all()
+    np.testing.assert_array_equal(first.curve["train_loss"], whole.curve["train_loss"])
+
+
+def test_a_file_that_cannot_be_written_at_first_is_written_in_the_end(monkeypatch, trained, capsys):
+    save, failures = runs.save, ["no room", None]
+
+    def saves(out, run):
+        if why := failures.pop(0):
+            raise RunFileError(why)
+        return save(out, run)
+
+    monkeypatch.setattr(runs, "save", saves)
+    run, _ = trained(1, config("dpsgd"))
+    assert np.isfinite(run.curve["test_accuracy"]).all() and failures == []
+    assert "grsgd: no room" in capsys.readouterr().err
+
+
+def test_the_start_of_a_run_is_told_by_one_rank(monkeypatch, trained, tmp_path, capsys):
+    """Time in which other ranks are waited for is no other phase's."""
+    noted = []
+
+    class Noting(StartUp):
+        def passed(self, phase):
+            super().passed(phase)
+            noted.append(phase)
+
+    on_threads(monkeypatch, 1, lambda mpi: runs.run(mpi, config("dpsgd"), tmp_path / "1.h5", Noting(shown=True)))
+    assert noted == ["MPI", "data", "model", "other ranks", "algorithm", "other ranks"]
+    assert capsys.readouterr().err.count("start-up of rank 0: ") == 1
+    on_threads(monkeypatch, 2, lambda mpi: runs.run(mpi, config("dpsgd"), tmp_path / "2.h5", StartUp(shown=True)))
+    assert capsys.readouterr().err.count("start-up of rank ") == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "end, words",
+    [
+        (lambda mpi: runs.before_training(mpi, "Ctrl-C"), "Ctrl-C before training began: there is no run file"),
+        (lambda mpi: runs.while_evaluating(mpi, "a.h5", "Ctrl-C"), "a.h5: Ctrl-C while accuracies were computed: they"),
+    ],
+)
+def test_a_signal_before_or_after_training_ends_the_process(end, words, rank, monkeypatch):
+    done = []
+    monkeypatch.setattr(launch, "say", done.append)
+    monkeypatch.setattr(runs.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(runs.os, "_exit", done.append)
+    end(SimpleNamespace(rank=rank))
+    assert done.pop() == EXIT_CODE == 130
+    assert [line[: len(words)] for line in done] == [words] * (rank == 0)
+
+
+def test_what_is_wrong_is_refused_on_all_ranks_before_anything_is_made(trained):
+    with pytest.raises(launch.UsageError, match="rho = 3 with 2 ranks"):
+        trained(2, config({"name": "dpsgd", "rho": 3}))
+
+
+def test_a_file_that_cannot_be_written_is_found_out_by_rank_0(monkeypatch, trained, tmp_path):
+    with pytest.raises(launch.UsageError, match="^rank 0: ") as caught:
+        on_threads(monkeypatch, 2, lambda mpi: runs.run(mpi, config("dpsgd"), tmp_path / "no folder" / "x" / "run.h5"))
+    assert "no folder" in str(caught.value)
+
+
+def test_a_run_file_that_is_too_large_is_refused(monkeypatch, tmp_path):
+    """By what the matrices of so many ranks need, and the curve."""
+    chosen = config("dpsgd", train={"steps": 8, "snapshots": 4})
+    assert runs.expected_bytes(chosen, 100) - runs.expected_bytes(chosen, 99) == 8 * (3 * (100**2 - 99**2) + 32)
+    more = config("dpsgd", train={"steps": 8, "snapshots": 1004})
+    assert runs.expected_bytes(more, 5) - runs.expected_bytes(chosen, 5) == 64 * 1000
+    assert runs.expected_bytes(chosen, 1) > 2**17
+
+
+@pytest.mark.parametrize(
+    "reasons, stopped",
+    [
+        (["steps", "steps"], "steps"),
+        (["steps", "interrupted", "steps"], "interrupted"),
+        (["seconds", "non-finite loss"], "non-finite loss"),
+    ],
+)
+def test_an_early_end_of_any_rank_is_that_of_the_run(reasons, stopped):
+    assert runs.ending(reasons) == stopped
+
+
+def test_model_bytes_are_those_of_what_is_trained():
+    model = torch.nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    assert runs.model_bytes(model, config("dpsgd")) == 4 * 6
+    assert runs.model_bytes(model, config("dpsgd", dtype="float64")) == 8 * 6
+
+
+def test_snapshots_must_fit_into_the_temporary_folder(monkeypatch):
+    model = torch.nn.BatchNorm1d(10)  # 20 parameters, 20 statistics, and a number that counts
+    chosen = config("dpsgd", train={"steps": 8, "snapshots": 4})
+    for free, memory, fits in ((640, 0, True), (639, 0, False), (0, 640, True), (639, 639, False)):
+        monkeypatch.setattr(runs, "MEMORY", memory)
+        monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        with nullcontext() if fits else pytest.raises(ConfigError, match="train.snapshots = 4: .* take fewer"):
+            runs.check_room(chosen, model)
+
+
+def test_the_line_of_progress(monkeypatch):
+    monkeypatch.setattr(launch, "at_terminal", lambda: True)
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=lambda text: None, flush=lambda: None))
+    progress = SimpleNamespace(samples=0, elapsed=lambda: 2.0)
+    for rank, end, total in (0, 100, 100), (0, None, 60.0), (1, 100, None):
+        trainer = SimpleNamespace(
+            progress=progress,
+            config=config("dpsgd", train={"seconds": 60.0}),
+            end=end,
+            comm=SimpleNamespace(rank=rank),
+        )
+        with runs.ProgressLine(trainer) as line:
+            assert line.bar.disable == (rank != 0)
+            progress.samples = 50
+            line.update(0.125)
+            if rank == 0:
+                assert line.bar.total == total and line.bar.n == (50 if end else 2.0)
+                assert line.bar.postfix == "25 samples/s, loss 0.125"
+                progress.samples = 150
+                line.update(None)
+                assert line.bar.n == (100 if end else 2.0) and line.bar.postfix == "75 samples/s"
