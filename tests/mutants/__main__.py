@@ -115,7 +115,7 @@ def main() -> int:
     parser.add_argument("--files", nargs="+", metavar="FILE", help="change these files only")
     parser.add_argument("--name", nargs="+", help="only the mutants of these names; shows what their tests print")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of tests for a mutant, at most")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of tests for a mutant, at most")
     parser.add_argument("--again", action="store_true", help="mutants killed in earlier runs count as killed")
     options = parser.parse_args()
     code = changes.files()
