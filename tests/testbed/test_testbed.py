@@ -39,6 +39,8 @@ snapshots = 1
 [comm]
 timeout = 60
 """
+SAY_NAME = ("sh", "-c", "hostname; sleep 0.5")
+"""Open MPI's launcher may wait for ever for a program that has ended before all hosts have begun theirs."""
 COUNTED = [
     'name="ring_allreduce"',
     'variant="halving-doubling"',
@@ -200,7 +202,7 @@ def test_hosts_are_unlimited_for_a_while(machine):
 
 
 def test_after_success(machine):
-    job = start("--hosts", 2, "--cpu", 0.5, "--", "-n", 2, "hostname")
+    job = start("--hosts", 2, "--cpu", 0.5, "--", "-n", 2, *SAY_NAME)
     said, _ = job.communicate(timeout=60)
     assert job.returncode == 0, said
     name = name_in(said)
@@ -210,7 +212,7 @@ def test_after_success(machine):
 
 
 def test_after_failure(machine):
-    job = start("--hosts", 2, "--cpu", 0.5, "--", "-n", 2, "sh", "-c", "hostname; exit 3")
+    job = start("--hosts", 2, "--cpu", 0.5, "--", "-n", 2, "sh", "-c", "hostname; sleep 0.5; exit 3")
     said, _ = job.communicate(timeout=60)
     assert job.returncode == 3, said
     assert traces(name_in(said)) == []
@@ -278,7 +280,7 @@ def test_two_side_by_side(testbed, sleeping):
     _, name = sleeping
     with Testbed(hosts=2) as third:
         assert len({testbed.name, name, third.name}) == 3
-        assert sorted(output(third.mpiexec(["-n", 2, "hostname"])).split()) == third.hosts
+        assert sorted(output(third.mpiexec(["-n", 2, *SAY_NAME])).split()) == third.hosts
     assert traces(name) and traces(testbed.name) and not traces(third.name)
 
 
