@@ -29,6 +29,8 @@ VARIABLES = {
 """Open MPI's counters, one value for each receiver. ``collective``: what its collectives were asked to bring there."""
 UNAVAILABLE = "Open MPI has no monitoring component"
 
+ADAPTIVE = {"adaptive": True, "metric": "layerwise", "kmax": 5}
+"""``kmax``: a training of twelve steps has exchanges for certain."""
 CASES = {
     "ring_allreduce": [{}, {"variant": "halving-doubling"}, {"variant": "tree"}],
     "local_sgd": [{"H": 3}, {"post_local": 2, "beta": 0.7}],
@@ -37,8 +39,8 @@ CASES = {
     "grsgd": [{"policy": "succ"}, {"policy": "rand2"}, {"merge": "half", "inbox_full": "merge"}],
     "gosgd": [{"p": 0.5}],
     "adpsgd": [{}, {"graph": "full", "merge": "delta"}],
-    "gossip": [{"mode": "pair"}, {"mode": "push"}, {"mode": "pull"}, {"adaptive": True, "metric": "layerwise"}],
-    "easgd": [{"period": 2}, {"period": 2, "centre": "allreduce"}, {"adaptive": True, "metric": "layerwise"}],
+    "gossip": [{"mode": "pair"}, {"mode": "push"}, {"mode": "pull"}, ADAPTIVE],
+    "easgd": [{"period": 2}, {"period": 2, "centre": "allreduce"}, ADAPTIVE],
     "lasgd": [{}, {"variant": "halving-doubling"}, {"merge": "cocod", "Hmin": 2}],
     "cssgd": [
         {"transport": "unicast"},
