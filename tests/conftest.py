@@ -1,8 +1,11 @@
-"""Options of continuous integration, which runs as much of ``make test-all`` as it has time for."""
+"""Jobs that are kept apart, and options for those who run as much of ``make test-all`` as they have time for."""
 
+import os
 import random
+import tempfile
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +17,18 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if "GRSGD_TEST_RANKS" not in os.environ:  # in which case this is a rank
+        keep_jobs_apart(config)
     if minutes := config.getoption("minutes"):
         config.pluginmanager.register(TimeLimit(minutes))
+
+
+def keep_jobs_apart(config):
+    """Open MPI names the shared memory of a job by 16 bits: of two jobs at once, each may take the other's messages for
+    its own. So each process that runs tests has a folder for that of its jobs."""
+    folder = tempfile.TemporaryDirectory(prefix="grsgd-tests-", dir=next(filter(Path.is_dir, [Path("/dev/shm")]), None))
+    config.add_cleanup(folder.cleanup)
+    os.environ["OMPI_MCA_btl_sm_backing_directory"] = folder.name
 
 
 @pytest.hookimpl(trylast=True)

@@ -139,7 +139,7 @@ def test_the_others_go_on_under_mpich(job):
 def test_a_lost_worker_ends_the_job(job):
     training = job("mpich", end="epochs = 100000", silent=True)
     code, output = training.finish()
-    assert code == 1 and "Traceback" not in output, output
+    assert code != 0 and "Traceback" not in output, output  # MPICH's launcher may report how it has killed the others
     assert output.count("grsgd: rank ") == 1, output
     assert "grsgd: rank 2 of 3: the server on rank 2 has lost worker 1: no push for" in output
     assert "has lost worker 1: no push for" in load_run(training.out).attributes["stopped"]
