@@ -14,9 +14,10 @@ endif
 MPIEXEC ?= $(BIN)/mpiexec
 
 # Open MPI 5 and 4: more ranks than cores; as root, as in containers. Without yield_when_idle, ranks that wait take
-# the cores from ranks that compute.
+# the cores from ranks that compute. As in grsgd/mpi_environment.py.
 export PRTE_MCA_rmaps_default_mapping_policy ?= :oversubscribe
 export OMPI_MCA_rmaps_base_oversubscribe ?= 1
+export OMPI_MCA_btl ?= ^ofi
 export OMPI_MCA_mpi_yield_when_idle ?= 1
 export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
@@ -24,7 +25,7 @@ export OMP_NUM_THREADS ?= 1
 
 DEMO := ring_allreduce dpsgd grsgd
 
-REPRODUCE = $(BIN)/python -m experiments.reproduce $(if $(IMAGENET),--imagenet $(IMAGENET),--scale $(SCALE)) \
+REPRODUCE = $(BIN)/python -m experiments.tables $(if $(IMAGENET),--imagenet $(IMAGENET),--scale $(SCALE)) \
     $(SET:%=--set %)
 
 # Jobs of several ranks wait half of their time: a file of tests beside another one.

@@ -1,1 +1,2 @@
-"""Coded multicast of gradients: a library of its own, without training and without messages in it."""
+"""Coded multicast of gradients: placements, plans, packets and what they cost. It knows neither training nor MPI: the
+schemes that send are in `grsgd.comm.coded`."""

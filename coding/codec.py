@@ -7,15 +7,15 @@ decoding is exact for any int32 content. Source: Li, Xie, Mao, Xu, Zhu, Zhang 20
 import numpy as np
 
 from coding.kernels import kernels
-from coding.placement import bounds
+from coding.partition import bounds
 from coding.plan import GroupPlan, Packet, PaperPlan
 
 
 class Codec:
-    """What one rank needs to encode and decode blocks of ``length`` int32 words each, by a plan for n ranks.
+    """Encodes and decodes one rank's packets of blocks of ``length`` int32 elements each, by a plan for n ranks.
 
     A block's r slices lie one behind the other, sizes as even as possible. A packet has the length of the longest,
-    ``packet_length`` words: shorter slices count as filled up with zeros.
+    ``packet_length`` elements: shorter slices count as filled up with zeros.
 
     ``own`` and ``missing`` are the numbers of the blocks that the rank holds and lacks, ascending. The functions take
     the blocks it holds as rows, in this order, of a contiguous int32 array of shape [len(own), length].
@@ -38,19 +38,20 @@ class Codec:
         """Take the slices that this rank knows out of a packet it has received, which leaves the slice it lacks.
 
         ``content``: int32 of shape [packet_length]; ``out``: int32 with the length of the slice, which belongs at
-        `place` (packet). ``out`` may be the beginning of ``content``.
+        `missing_slice`. ``out`` may be the beginning of ``content``.
         """
         kernels(out).strip_slices(content[: out.size], own.reshape(-1), *self._known_slices(packet), out)
 
-    def place(self, packet: Packet) -> tuple[int, int, int]:
-        """What a received packet brings: number of the block, begin and end of the slice in it."""
+    def missing_slice(self, packet: Packet) -> tuple[int, int, int]:
+        """Return which slice a received packet brings: number of the block, begin and end in it."""
         for block, position in zip(packet.blocks, packet.positions, strict=True):
             if block not in self._start:
                 return block, self.bounds[position], self.bounds[position + 1]
         raise ValueError(f"rank {self.rank} knows all blocks of {packet}")
 
     def _known_slices(self, packet: Packet) -> tuple[np.ndarray, np.ndarray]:
-        """Where in the rows of own blocks the slices of a packet begin, and their lengths; of blocks this rank has."""
+        """Return where the slices of a packet that this rank knows begin in the rows of own blocks, and their lengths.
+        """
         if packet not in self._known:
             self._known[packet] = self._find_slices(packet)
         return self._known[packet]

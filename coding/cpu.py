@@ -3,8 +3,8 @@
 import numpy as np
 from numba import njit
 
-PIECE = 1 << 15
-"""Words of a packet that stay in a cache while slices are added to them."""
+CACHED_ELEMENTS = 1 << 15
+"""Elements of a packet that stay in a cache while slices are added to them."""
 
 compiled = njit(nogil=True, cache=True)
 
@@ -56,13 +56,6 @@ def dequantise(q, step, out):
 
 
 @compiled
-def add(x, y):
-    """x = x + y modulo 2^32, both int32."""
-    for i in range(x.size):
-        x[i] += y[i]
-
-
-@compiled
 def accumulate(total, y):
     """total = total + y, int64 and int32."""
     for i in range(total.size):
@@ -100,8 +93,8 @@ def _combine(first, own, starts, lengths, sign, out):
     for length in lengths:
         common = min(common, length)
     odd = starts.size % 2
-    for begin in range(0, common, PIECE):
-        end = min(begin + PIECE, common)
+    for begin in range(0, common, CACHED_ELEMENTS):
+        end = min(begin + CACHED_ELEMENTS, common)
         piece, source = out[begin:end], first[begin:end]
         if starts.size == 0:
             piece[:] = source
@@ -117,7 +110,7 @@ def _combine(first, own, starts, lengths, sign, out):
             a, b = own[starts[k] + begin : starts[k] + end], own[starts[k + 1] + begin : starts[k + 1] + end]
             for i in range(piece.size):
                 piece[i] += sign * (a[i] + b[i])
-    for i in range(common, out.size):  # a word at most: slices differ by no more
+    for i in range(common, out.size):  # one element at most: slices differ by no more
         total = np.int64(first[i]) if i < first.size else 0
         for k in range(starts.size):
             if i < lengths[k]:
@@ -127,15 +120,14 @@ def _combine(first, own, starts, lengths, sign, out):
 
 def prepare():
     """Compile everything now: it takes seconds, unless another process has left its result in the cache."""
-    word, total = np.zeros(1, np.int32), np.zeros(1, np.int64)
+    element, total = np.zeros(1, np.int32), np.zeros(1, np.int64)
     for real in (np.zeros(1, np.float32), np.zeros(1, np.float64)):
-        quantise(real, 1.0, 1.0, word)
-        quantise(real + 2, 1.0, 1.0, word)
-        dequantise(word, 1.0, real)
+        quantise(real, 1.0, 1.0, element)
+        quantise(real + 2, 1.0, 1.0, element)
+        dequantise(element, 1.0, real)
         dequantise(total, 1.0, real)
-    add(word, word)
-    accumulate(total, word)
-    wrap(total, word)
+    accumulate(total, element)
+    wrap(total, element)
     start, length = np.zeros(1, np.int64), np.ones(1, np.int64)
-    add_slices(word, start, length, word)
-    strip_slices(word, word, start, length, word)
+    add_slices(element, start, length, element)
+    strip_slices(element, element, start, length, element)

@@ -36,7 +36,7 @@ class OutOfRange(NamedTuple):
         """A range with room to spare: the power of two from twice up to four times the largest magnitude."""
         return 2.0 ** math.ceil(math.log2(2 * self.largest)) if self.count else self.limit
 
-    def joined(self, other: "OutOfRange") -> "OutOfRange":
+    def merged_with(self, other: "OutOfRange") -> "OutOfRange":
         """Both taken together."""
         counts = self.count + other.count, self.not_finite + other.not_finite
         return OutOfRange(*counts, max(self.largest, other.largest), self.limit)
@@ -79,11 +79,6 @@ class FixedPoint:
         """``total``, int64, into ``out``, int32, modulo 2^32. Returns how many totals this changes."""
         count, largest = kernels(out).wrap(total, out)
         return OutOfRange(int(count), 0, int(largest) * self.step if count else 0.0, self.limit)
-
-
-def add(x, y):
-    """x = x + y modulo 2^32; both int32."""
-    kernels(x).add(x, y)
 
 
 def accumulate(total, y):

@@ -5,13 +5,13 @@ import struct
 
 import cupy
 
-ELEMENTS = 4
-"""Which a thread of `quantise` asks for at a time: one each, 4 bytes, would leave the memory waiting for requests."""
+ELEMENTS_PER_THREAD = 4
+"""Read by a thread of `quantise` at a time: with one each, 4 bytes, the memory would wait for requests."""
 
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
     beyond = cupy.zeros(3, cupy.uint64)
-    threads = -(-x.size // ELEMENTS)
+    threads = -(-x.size // ELEMENTS_PER_THREAD)
     _quantise(x, limit, scale, x.size, threads, out, beyond, size=threads)
     count, not_finite, largest = beyond.get().tolist()
     return count, not_finite, struct.unpack("d", struct.pack("Q", largest))[0]
@@ -20,7 +20,7 @@ def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
 _quantise = cupy.ElementwiseKernel(
     "raw T x, float64 limit, float64 scale, int64 length, int64 threads",
     "raw int32 out, raw uint64 beyond",
-    f"const int elements = {ELEMENTS};"
+    f"const int elements = {ELEMENTS_PER_THREAD};"
     """
     T read[elements];
     #pragma unroll
@@ -53,13 +53,6 @@ _dequantise = cupy.ElementwiseKernel("Q q, float64 step", "T out", "out = (T)(q 
 
 def dequantise(q, step: float, out):
     _dequantise(q, step, out)
-
-
-_add = cupy.ElementwiseKernel("int32 y", "int32 x", "x = (int)((unsigned int)x + (unsigned int)y)", "coding_add")
-
-
-def add(x, y):
-    _add(y, x)
 
 
 _accumulate = cupy.ElementwiseKernel("int32 y", "int64 total", "total = total + y", "coding_accumulate")
@@ -119,4 +112,4 @@ def _places(starts, lengths):
 
 
 def prepare():
-    """Kernels are compiled at their first call, in a fraction of a second."""
+    """Do nothing: kernels are compiled at their first call, in a fraction of a second."""

@@ -2,9 +2,16 @@
 
 import numpy as np
 
+_registered: dict[type, object] = {}
+
+
+def register(kind: type, kernels):
+    """Have ``kernels``, which must have the functions of `coding.cpu`, used for arrays of type ``kind``."""
+    _registered[kind] = kernels
+
 
 def kernels(array):
-    """What has the kernels for ``array``: NumPy, CuPy, or a type that brings ``kernels`` of its own; else TypeError.
+    """Return the kernels for ``array``: NumPy, CuPy, or of a type that was registered; raises TypeError for others.
 
     All have the functions of `coding.cpu`. They write into arrays that they are given, and never check lengths.
     """
@@ -16,6 +23,6 @@ def kernels(array):
         from coding import gpu
 
         return gpu
-    if hasattr(array, "kernels"):
-        return array.kernels
+    if type(array) in _registered:
+        return _registered[type(array)]
     raise TypeError(f"an array of type {type(array).__name__}: it must be a NumPy or CuPy array")

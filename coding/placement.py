@@ -1,4 +1,4 @@
-"""Which rank computes which part of a batch, when each part is computed r times over.
+"""Which rank computes which part of a batch, where each part is computed r times.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement. The grouped
 placement is ours: it sends the least that any placement can when all ranks want the sum and compute equally much.
@@ -11,7 +11,9 @@ from math import comb
 
 import numpy as np
 
-LARGEST_TABLE = 1 << 26
+from coding.partition import bounds, part
+
+MAX_TABLE_ENTRIES = 1 << 26
 """Entries of a table of subsets; a placement that would need more is refused."""
 
 
@@ -19,18 +21,10 @@ class PlacementError(ValueError):
     """A redundancy or number of groups that cannot be; one line saying what is allowed."""
 
 
-def bounds(length: int, parts: int) -> np.ndarray:
-    """Where ``parts`` consecutive parts of ``length`` elements begin and end: int64 of shape [parts + 1].
-
-    Part p is ``bounds[p]`` to ``bounds[p + 1]``, floor(linspace(0, length, parts + 1)): sizes differ by at most one.
-    """
-    return np.arange(parts + 1, dtype=np.int64) * length // parts
-
-
 def subsets(n: int, size: int) -> np.ndarray:
     """All subsets of 0..n-1 with ``size`` elements in lexicographic order: uint16 of shape [C(n, size), size]."""
     count = comb(n, size)
-    if count * size > LARGEST_TABLE:
+    if count * size > MAX_TABLE_ENTRIES:
         raise PlacementError(f"{n} ranks have {count} subsets of {size}: too many; take the grouped placement")
     members = chain.from_iterable(combinations(range(n), size))
     return np.fromiter(members, np.uint16, count * size).reshape(count, size)
@@ -82,7 +76,7 @@ class SubsetPlacement:
 
 @lru_cache(maxsize=8)
 def subset_placement(n: int, r: int) -> SubsetPlacement:
-    """The placement for n ranks and redundancy r, made once."""
+    """Return the placement for n ranks and redundancy r, made once."""
     return SubsetPlacement(n, r)
 
 
@@ -95,7 +89,7 @@ def number_of_groups(n: int, r: int) -> int:
 class GroupedPlacement:
     """Ranks 0..n-1 in q groups of consecutive ranks; all members of a group compute the same 1/q of the batch.
 
-    So a rank's gradient, summed over its samples, is all that its group has to say: member k of m multicasts part k of
+    So a rank's gradient, summed over its samples, is all that its group has to send: member k of m multicasts part k of
     m of it ("direct"), or sends the chunks of which it is the `sender` to the ranks that own them ("reduce-scatter").
     Raises PlacementError unless 1 <= q <= n.
     """
@@ -109,7 +103,7 @@ class GroupedPlacement:
 
     def members(self, group: int) -> range:
         """The ranks of a group; sizes differ by at most one."""
-        return range(group * self.n // self.q, (group + 1) * self.n // self.q)
+        return range(*part(group, self.q, self.n))
 
     def group(self, rank: int) -> int:
         """The group of a rank."""
@@ -122,12 +116,11 @@ class GroupedPlacement:
     def part(self, rank: int, length: int) -> tuple[int, int]:
         """Direct: begin and end of the part of its group's sum that ``rank`` sends."""
         members = self.members(self.group(rank))
-        k = rank - members.start
-        return k * length // len(members), (k + 1) * length // len(members)
+        return part(rank - members.start, len(members), length)
 
     def chunk(self, rank: int, length: int) -> tuple[int, int]:
         """Reduce-scatter: begin and end of the chunk of the sum over all groups that ``rank`` owns."""
-        return rank * length // self.n, (rank + 1) * length // self.n
+        return part(rank, self.n, length)
 
     def sender(self, group: int, owner: int) -> int:
         """Reduce-scatter: the rank of ``group`` that sends the chunk owned by ``owner``, a rank of another group."""

@@ -1,4 +1,4 @@
-"""Who sends which packet to whom: the plan of the coded exchange, the same for every step and any vector length.
+"""Which rank sends which packet to which others: the plan of the coded exchange, the same for every step and length.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), Algorithm 3 and formulas (8), (9), (13), (14), (23)-(27).
 """
@@ -11,10 +11,17 @@ from zlib import crc32
 
 import numpy as np
 
-from coding.placement import LARGEST_TABLE, PlacementError, SubsetPlacement, subset_numbers, subset_placement, subsets
+from coding.placement import (
+    MAX_TABLE_ENTRIES,
+    PlacementError,
+    SubsetPlacement,
+    subset_numbers,
+    subset_placement,
+    subsets,
+)
 
-CHUNK = 1 << 14
-"""Combinations of blocks looked at together."""
+COMBINATIONS_AT_ONCE = 1 << 14
+"""Combinations of blocks examined together."""
 
 
 class Packet(NamedTuple):
@@ -37,7 +44,8 @@ class Packet(NamedTuple):
 
     @property
     def order(self) -> tuple:
-        """What all ranks sort packets by. As good as random, so that packets under way are spread over the ranks."""
+        """The key by which all ranks sort packets: as good as random, which spreads those under way over the ranks.
+        """
         identity = self.group, self.sender, self.number
         return crc32(repr(identity).encode()), identity
 
@@ -81,7 +89,10 @@ class GroupPlan:
 
 
 def packet(number: int, group: list[int], blocks: list[int], k: int) -> Packet:
-    """What member k of a group sends to the other members; ``blocks[j]`` is the block that only member j lacks."""
+    """Return the packet that member k of a group sends to the other members.
+
+    ``blocks[j]`` is the block that only member j lacks.
+    """
     others = [j for j in range(len(group)) if j != k]
     return Packet(
         sender=group[k],
@@ -97,7 +108,7 @@ class PaperPlan:
     for which some rank lacks exactly one of the blocks.
 
     The groups' packets are among them. For r = 2 and for n = r+1 there are no others; for r >= 3 and n >= r+2 most
-    are repeats that tell nobody anything new: 4 times as many at n, r = 5, 3; 10 at 6, 3; 19 at 7, 3; 39 at 6, 4. For
+    are repeats that tell no rank anything new: 4 times as many at n, r = 5, 3; 10 at 6, 3; 19 at 7, 3; 39 at 6, 4. For
     r = 1 a rank multicasts its block to all others instead of sending it to each.
     """
 
@@ -106,7 +117,7 @@ class PaperPlan:
         n, r = placement.n, placement.r
         self.holds = np.zeros((len(placement.holders), n), bool)
         self.holds[np.arange(len(placement.holders))[:, None], placement.holders] = True
-        if self.holds.size > LARGEST_TABLE:
+        if self.holds.size > MAX_TABLE_ENTRIES:
             raise PlacementError(f"{n} ranks with redundancy {r} have {len(self.holds)} blocks: too many")
 
     def sent(self, rank: int) -> Iterator[Packet]:
@@ -114,7 +125,7 @@ class PaperPlan:
         r = self.placement.r
         choices = combinations(self.placement.blocks(rank).tolist(), r)
         number = 0
-        while chosen := list(islice(choices, CHUNK)):
+        while chosen := list(islice(choices, COMBINATIONS_AT_ONCE)):
             blocks = np.array(chosen)
             targets = self.holds[blocks].sum(1) == r - 1
             positions = (self.placement.holders[blocks] < rank).sum(2)

@@ -1,6 +1,6 @@
 """Several runs in one MPI job: starting Python and torch takes longer than many a run, and most of all on few cores.
 
-`make` starts ``mpiexec ... python -m experiments.batch LIST.json``, which makes one run after the other.
+``make`` starts ``mpiexec ... python -m experiments.batch LIST.json``, which makes one run after the other.
 """
 
 import json
@@ -18,22 +18,27 @@ from typing import NamedTuple
 import torch
 
 from experiments.cache import Unfinished, finished
-from experiments.ending import with_parent
-from experiments.environment import environment
-from grsgd import calibrate, config, launch
-from grsgd.run import run
+from grsgd import config
+from grsgd.errors import SetupError
+from grsgd.job import launch
+from grsgd.job.ending import with_parent
+from grsgd.job.run import run
+from grsgd.mpi_environment import job_environment
+from grsgd.simulate import calibrate
+from grsgd.simulate.network_file import network_file, write
 
-STARTING_SECONDS = 120
-"""What a job may take until all of its ranks are there."""
+MAX_START_SECONDS = 120
+"""Seconds that a job may take until all of its ranks are there, and to end."""
 POLL_SECONDS = 0.1
 
 
-class Place(NamedTuple):
-    """Where ranks run. ``mpiexec``: from its arguments to the command that runs it. ``hurried()``: a context in which
-    programs may start and end faster than they may compute in between."""
+class MpiHost(NamedTuple):
+    """Where MPI jobs run."""
 
     mpiexec: Callable[[list], list]
-    hurried: Callable[[], AbstractContextManager] = nullcontext
+    """Makes the command to run of the arguments of ``mpiexec``."""
+    without_cpu_limit: Callable[[], AbstractContextManager] = nullcontext
+    """Makes a context in which programs start and end faster than they may compute otherwise."""
 
 
 class Training(NamedTuple):
@@ -43,83 +48,94 @@ class Training(NamedTuple):
     overrides: list[str]
     out: str
 
-    def make(self, mpi, partly: Path):
-        """On all ranks. Raises UsageError; where the run neither reaches its end nor diverges, the job ends with it."""
-        stopped, living = run(mpi, load(mpi, self.config, self.overrides), partly)
-        if not finished(stopped) or living.size < mpi.size:
-            if living.rank == 0:
+    def make(self, mpi, partial: Path):
+        """Train, on all ranks; where the run neither reaches its end nor diverges, the job ends with it.
+
+        Raises SetupError.
+        """
+        stopped, remaining = run(mpi, load(mpi, self.config, self.overrides), partial)
+        if not finished(stopped) or remaining.size < mpi.size:
+            if remaining.rank == 0:
                 print(f"grsgd: error: {stopped}", file=sys.stderr)
-            launch.leave(living, 1, complete=living.size == mpi.size)
+            launch.exit_job(remaining, 1, complete=remaining.size == mpi.size)
 
 
 class Calibration(NamedTuple):
-    """What ``grsgd calibrate`` does, with so many steps of training."""
+    """A calibration, as by ``grsgd calibrate``, with so many steps of training."""
 
     config: str
     overrides: list[str]
     out: str
     steps: int = 30
 
-    def make(self, mpi, partly: Path):
-        """On all ranks. Raises UsageError."""
+    def make(self, mpi, partial: Path):
+        """Measure, on all ranks. Raises SetupError."""
         loaded = load(mpi, self.config, self.overrides)
         measured = calibrate.calibrate(mpi, loaded, self.steps)
         if mpi.rank == 0:
-            settings = [word for override in self.overrides for word in ("--set", override)]
-            words = ["grsgd", "calibrate", self.config, *settings, "--steps", str(self.steps), "--out", self.out]
-            calibrate.write(partly, calibrate.network_file(measured, loaded, shlex.join(words)))
+            settings = [argument for override in self.overrides for argument in ("--set", override)]
+            command = ["grsgd", "calibrate", self.config, *settings, "--steps", str(self.steps), "--out", self.out]
+            write(partial, network_file(measured, loaded, shlex.join(command)))
 
 
 KINDS = {kind.__name__: kind for kind in (Training, Calibration)}
 
 
 def load(mpi, path: str, overrides: list[str]) -> config.Config:
-    """Raises UsageError, on all ranks."""
-    with launch.together(mpi, (config.ConfigError,)):
+    """Load a configuration on all ranks; raises SetupError on all of them."""
+    with launch.collective_setup(mpi):
         return config.load(Path(path), overrides)
 
 
-def make(place: Place, ranks: int, runs: list[Training | Calibration], seconds: float) -> Iterator[NamedTuple]:
-    """Make all runs in one job of so many ranks; yields each when its file is there, and whole.
+def make_runs(
+    mpi_host: MpiHost, ranks: int, runs: list[Training | Calibration], run_timeout: float
+) -> Iterator[Training | Calibration]:
+    """Make all runs in one job of so many ranks; yield each when its file is there, and whole.
 
-    seconds: for one run, at most.
+    Parameters
+    ----------
+    run_timeout
+        Seconds that one run may take.
 
-    Raises Unfinished if the job fails or a run takes too long.
+    Raises
+    ------
+    Unfinished
+        If the job fails or a run takes too long.
     """
     for one in runs:
         Path(one.out).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        todo, said = Path(folder) / "runs.json", Path(folder) / "said"
-        todo.write_text(json.dumps([(type(one).__name__, *one) for one in runs]))
-        command = place.mpiexec(["-n", ranks, sys.executable, "-m", "experiments.batch", todo])
-        with said.open("w") as output, started(command, output, [partly(one.out) for one in runs]) as job:
-
-            def wait_for(file: Path, seconds: float):
-                deadline = time.monotonic() + seconds
-                while not file.exists():
-                    if job.poll() is not None and not file.exists():
-                        raise Unfinished(f"{file.name}: {reason(said.read_text(errors='replace'))}")
-                    if time.monotonic() > deadline:
-                        raise Unfinished(f"{file.name}: no end within {seconds:g} s")
-                    time.sleep(POLL_SECONDS)
-
-            with place.hurried():
-                wait_for(here(todo), STARTING_SECONDS)
-            here(todo).unlink()
+        list_file, output = Path(folder) / "runs.json", Path(folder) / "output"
+        list_file.write_text(json.dumps([(type(one).__name__, *one) for one in runs]))
+        command = mpi_host.mpiexec(["-n", ranks, sys.executable, "-m", "experiments.batch", list_file])
+        with output.open("w") as file, started(command, file, [partial_file(one.out) for one in runs]) as job:
+            with mpi_host.without_cpu_limit():
+                wait_for(ready_file(list_file), job, output, MAX_START_SECONDS)
+            ready_file(list_file).unlink()
             for one in runs:
-                wait_for(Path(one.out), seconds)
+                wait_for(Path(one.out), job, output, run_timeout)
                 yield one
-            with place.hurried(), suppress(subprocess.TimeoutExpired):  # all files are there
-                job.wait(STARTING_SECONDS)
+            with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all files are there
+                job.wait(MAX_START_SECONDS)
+
+
+def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float):
+    """Wait until a job has made a file; raises Unfinished if it ends without, or takes longer."""
+    deadline = time.monotonic() + seconds
+    while not file.exists():
+        if job.poll() is not None and not file.exists():
+            raise Unfinished(f"{file.name}: {failure_reason(output.read_text(errors='replace'))}")
+        if time.monotonic() > deadline:
+            raise Unfinished(f"{file.name}: no end within {seconds:g} s")
+        time.sleep(POLL_SECONDS)
 
 
 @contextmanager
 def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess.Popen]:
-    """A job that has ended, one way or the other, when the block is left, and is killed with this process."""
-    words = [str(word) for word in command]
+    """Start a job that ends when the block is left, at the latest, and is killed with this process."""
     job = subprocess.Popen(
-        words,
-        env=environment(),
+        [str(argument) for argument in command],
+        env=job_environment(),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
@@ -134,46 +150,46 @@ def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess
             with suppress(subprocess.TimeoutExpired):
                 job.wait(10)
             job.kill()
-            job.wait(STARTING_SECONDS)
+            job.wait(MAX_START_SECONDS)
         for path in leftovers:
             path.unlink(missing_ok=True)
 
 
-def here(todo: Path) -> Path:
-    """The file that says that all ranks are here; they begin when it is gone."""
-    return todo.with_name("here")
+def ready_file(list_file: Path) -> Path:
+    """Return the file that says that all ranks have started; they begin when it is gone."""
+    return list_file.with_name("ready")
 
 
-def partly(out: str) -> Path:
-    """Where a run is written first: its file is there before its accuracies are."""
+def partial_file(out: str) -> Path:
+    """Return where a run is written first: its file is there before its accuracies are."""
     return Path(out).with_suffix(f".part{Path(out).suffix}")
 
 
-def reason(said: str) -> str:
-    """Why a job failed: what grsgd says in one line, or else the end of what there is."""
-    lines = [line for line in said.splitlines() if line.startswith("grsgd: ") and not line.endswith("failed:")]
-    return lines[0] if lines else said[-3000:].strip() or "it said nothing"
+def failure_reason(output: str) -> str:
+    """Return why a job failed: what grsgd says in one line, or else the end of its output."""
+    lines = [line for line in output.splitlines() if line.startswith("grsgd: ") and not line.endswith("failed:")]
+    return lines[0] if lines else output[-3000:].strip() or "it printed nothing"
 
 
 def main() -> int:
-    """On every rank: make the runs of the list."""
-    mpi, todo = launch.world(), Path(sys.argv[1])
+    """Make the runs of the list, on every rank."""
+    mpi, list_file = launch.world(), Path(sys.argv[1])
     launch.abort_on_error(mpi)
     warm_up()
     try:
-        launch.meet(mpi)
+        launch.barrier(mpi)
         if mpi.rank == 0:
-            here(todo).touch()
-            wait_until_gone(here(todo))
-        launch.meet(mpi)
-        runs = json.loads(todo.read_text()) if mpi.rank == 0 else None
-        for kind, *what in mpi.bcast(runs):  # the list may lie on a disk of rank 0's host alone
-            one = KINDS[kind](*what)
-            one.make(mpi, partly(one.out))
-            launch.meet(mpi)
+            ready_file(list_file).touch()
+            wait_until_gone(ready_file(list_file))
+        launch.barrier(mpi)
+        runs = json.loads(list_file.read_text()) if mpi.rank == 0 else None
+        for kind, *fields in mpi.bcast(runs):  # the list may lie on a disk of rank 0's host alone
+            one = KINDS[kind](*fields)
+            one.make(mpi, partial_file(one.out))
+            launch.barrier(mpi)
             if mpi.rank == 0:
-                os.replace(partly(one.out), one.out)
-    except launch.UsageError as error:
+                os.replace(partial_file(one.out), one.out)
+    except SetupError as error:
         if mpi.rank == 0:
             print(f"grsgd: error: {error}", file=sys.stderr)
         return 2
@@ -181,7 +197,7 @@ def main() -> int:
 
 
 def warm_up():
-    """A first step: torch imports much of itself only then."""
+    """Take a first step: torch imports much of itself only then."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     torch.nn.functional.cross_entropy(model(torch.zeros(1, 1)), torch.zeros(1, dtype=torch.int64)).backward()
@@ -189,11 +205,11 @@ def warm_up():
 
 
 def wait_until_gone(file: Path):
-    """Raises UsageError if that takes too long."""
-    deadline = time.monotonic() + STARTING_SECONDS
+    """Wait; raises SetupError if that takes too long."""
+    deadline = time.monotonic() + MAX_START_SECONDS
     while file.exists():
         if time.monotonic() > deadline:
-            raise launch.UsageError("nobody has said that the runs may begin")
+            raise SetupError("the process that started the job has not let the runs begin")
         time.sleep(POLL_SECONDS)
 
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from experiments.ending import ENDING, with_parent
-from grsgd import __version__, config
-from grsgd.results import Run, RunFileError, load_run
-from grsgd.run import commit
-
-DIVERGED = "non-finite loss"
-"""How the reason begins why such a run ended."""
+from grsgd import __version__
+from grsgd.job.ending import ENDING, with_parent
+from grsgd.runs.ending import FINISHED, how_ended
+from grsgd.runs.finished import finished_run
+from grsgd.runs.run_file import Run
+from grsgd.training.description import commit
 
 
 class Unfinished(RuntimeError):
@@ -21,38 +20,34 @@ class Unfinished(RuntimeError):
 
 
 def finished(stopped: str) -> bool:
-    """Whether a run need not be made again: it trained to its end, or cannot, because it diverges."""
-    return stopped in config.ENDS or stopped.startswith(DIVERGED)
+    """Return whether a run need not be made again: it trained to its end, or cannot, because it diverges."""
+    return how_ended(stopped) in FINISHED
 
 
 @functools.cache
 def source() -> dict[str, str | None]:
-    """The code that runs are made with now. Two uncommitted changes of one commit cannot be told apart."""
+    """Return the code that runs are made with now. Two uncommitted changes of one commit cannot be told apart."""
     return {"version": __version__, "commit": commit()}
 
 
-def kept(path: Path, attributes: dict) -> Run | None:
-    """The run in the file if it is there, was made by this code, and has these attributes."""
-    try:
-        run = load_run(path)
-    except RunFileError:
-        return None
-    return run if all(run.attributes.get(name) == value for name, value in (source() | attributes).items()) else None
+def kept_run(path: Path, attributes: dict) -> Run | None:
+    """Return the run in the file if it is finished, was made by this code, and has these attributes."""
+    return finished_run(path, source() | attributes)
 
 
-def made_side_by_side(make: Callable, cells: list, folder: Path, workers: int) -> Iterator:
-    """Call ``make(cell, folder)`` for all cells in so many processes; yields the cells as they are done.
+def make_in_parallel(make: Callable, items: list, folder: Path, workers: int) -> Iterator:
+    """Call ``make(item, folder)`` for all items in so many processes; yields the items as they are done.
 
     The processes end with this one, and at once if this is ended by a signal. Raises BrokenProcessPool if one of them
     is killed.
     """
     with ProcessPoolExecutor(workers, initializer=_begin, initargs=(with_parent(),)) as pool:
-        futures = {pool.submit(make, cell, folder): cell for cell in cells}
-        try:
+        try:  # a signal may come as soon as the first process is there
+            futures = {pool.submit(make, item, folder): item for item in items}
             for future in as_completed(futures):
                 future.result()
                 yield futures[future]
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):  # the last: of whoever takes the cells
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):  # the last: the caller takes no more items
             for process in multiprocessing.active_children():
                 process.kill()
             raise

@@ -7,20 +7,19 @@ import argparse
 import sys
 
 from grsgd import config
-from grsgd.results import RunFileError, load_run
+from grsgd.algorithms.find import source_of
+from grsgd.errors import ConfigError
+from grsgd.runs.finished import finished_run
 
 
 def finished(path: str, ranks: int, wanted: config.Config) -> bool:
-    """Whether the file has a run of this configuration on so many ranks that trained to its end."""
-    try:
-        attributes = load_run(path).attributes
-    except RunFileError:
-        return False
-    return (
-        attributes["stopped"] in config.ENDS
-        and attributes.get("ranks") == ranks
-        and attributes.get("config") == wanted.toml()
-    )
+    """Whether the file has a run of this configuration on so many ranks that completed or diverged.
+
+    A run of an algorithm in a file of its own counts only while that file is the same.
+    """
+    source = source_of(wanted.algorithm_class)
+    same = {"ranks": ranks, "config": wanted.toml(), "algorithm_sha256": source.sha256 if source else None}
+    return finished_run(path, same) is not None
 
 
 def main() -> int:
@@ -32,7 +31,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         wanted = config.load(options.config, options.set)
-    except config.ConfigError:
+    except ConfigError:
         return 1  # the run itself will say what is wrong
     return 0 if finished(options.path, options.ranks, wanted) else 1
 

@@ -5,5 +5,5 @@ cd "$(dirname "$0")/.."
 . slurm/site.sh
 . slurm/job.sh
 choose_launcher
-unset OMPI_MCA_mpi_yield_when_idle  # here nobody else wants the cores
+unset OMPI_MCA_mpi_yield_when_idle  # here no other program wants the cores
 launch "$@"

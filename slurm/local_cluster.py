@@ -4,7 +4,7 @@
 Every node is a host of a testbed. Needs root::
 
     slurm/local_cluster.py up --nodes 4
-    export SLURM_CONF=...                    # as `up` says
+    export SLURM_CONF=...                    # as ``up`` says
     sbatch slurm/train.sbatch
     slurm/local_cluster.py down
 
@@ -84,7 +84,7 @@ def main() -> int:
     sub.add_argument("name", nargs="?", help="such as tb0; needed if there are several")
     actions.add_parser("status", help="the clusters of this machine")
     options = parser.parse_args()
-    os.environ["PATH"] += ":/usr/sbin:/sbin"  # where daemons are; not everybody has it
+    os.environ["PATH"] += ":/usr/sbin:/sbin"  # where daemons are; not every PATH has it
     try:
         {"up": up, "keep": keep, "down": down, "status": status}[options.action](options)
     except ClusterError as error:
@@ -215,7 +215,7 @@ def write(testbed, folder: Path, controller: str):
 
 
 def idle(environment: dict) -> int:
-    """How many nodes are."""
+    """Return how many nodes are."""
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N %t"],
@@ -226,7 +226,7 @@ def idle(environment: dict) -> int:
 
 
 def last_words(folder: Path) -> str:
-    """What the logs, which go with the cluster, say of the reason."""
+    """Return what the logs, which go with the cluster, say of the reason."""
     paths = sorted([*folder.glob("*.log"), *folder.glob("*.out")])
     lines = [f"{path.name}: {line}" for path in paths for line in path.read_text(errors="replace").splitlines()]
     for word in ("fatal", "error", ""):
@@ -242,19 +242,19 @@ cluster {testbed.name}: {len(testbed.hosts)} nodes, {testbed.hosts[0]} to {testb
     export SLURM_CONF={folder}/slurm.conf
     sbatch slurm/train.sbatch
 
-srun and salloc work on its head alone: experiments/testbed/enter.sh {testbed.head} bash
+srun and salloc work on its head alone: grsgd/testbed/enter.sh {testbed.head} bash
 logs: {folder}/*.log; the end: slurm/local_cluster.py down {testbed.name}"""
 
 
 def clusters() -> list[str]:
-    """The names of those of this machine, also of one whose keeper was killed."""
+    """Return the names of those of this machine, also of one whose keeper was killed."""
     return sorted(path.parents[1].name for path in testbed_hosts().STATE.glob("*/slurm/keeper.pid"))
 
 
 def testbed_hosts():
-    """The module; imported here, for it needs the project's environment and `up` does not."""
+    """Return the module; imported here, for it needs the project's environment and ``up`` does not."""
     try:
-        from experiments.testbed import hosts
+        from grsgd.testbed import hosts
     except ModuleNotFoundError as error:
         raise ClusterError(f"{error}: run it in the environment of this project") from None
     return hosts
@@ -275,17 +275,20 @@ def down(options):
         with hosts.only_one():
             if not folder.exists():  # it has just gone by itself: its keeper was killed
                 return
-            if hosts.owned_by_nobody(name):
+            if hosts.left_behind(name):
                 hosts.remove(name)
                 return
     except hosts.TestbedError as error:
         raise ClusterError(str(error)) from None
     with suppress(ProcessLookupError):
         os.kill(int((folder / "slurm" / "keeper.pid").read_text()), signal.SIGTERM)
+    # The kernel takes the interface away with its network namespace, but some time after that is gone.
+    parts = [folder, Path(f"/sys/class/net/{name}-slurm")]
     deadline = time.monotonic() + SECONDS
-    while folder.exists():
+    while any(part.exists() for part in parts):
         if time.monotonic() > deadline:
-            raise ClusterError(f"cluster {name} is still there after {SECONDS} s: {folder}")
+            left = ", ".join(str(part) for part in parts if part.exists())
+            raise ClusterError(f"cluster {name} is still there after {SECONDS} s: {left}")
         time.sleep(0.05)
 
 

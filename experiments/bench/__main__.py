@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from experiments.bench.side_by_side import machine
-from experiments.ending import with_parent
-from experiments.environment import environment
-from grsgd.config import ConfigError
-from grsgd.gpu import pick_device
+from grsgd.errors import ConfigError
+from grsgd.job.ending import with_parent
+from grsgd.mpi_environment import job_environment
+from grsgd.training.device import pick_device
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {
@@ -35,9 +35,9 @@ TIMEOUT = 900
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.bench", description="Speed against other programs.")
-    parser.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}; by default all")
-    parser.add_argument("--gpu", action="store_true", help=f"on a GPU; sections {', '.join(GPU_SECTIONS)}")
-    parser.add_argument("--quick", action="store_true", help="too short to measure anything")
+    parser.add_argument("sections", nargs="*", metavar="section", help=f"one of {', '.join(SECTIONS)} (default: all)")
+    parser.add_argument("--gpu", action="store_true", help=f"run on a GPU; sections {', '.join(GPU_SECTIONS)}")
+    parser.add_argument("--quick", action="store_true", help="only see that it works: too short to measure anything")
     arguments = parser.parse_args()
     sections = GPU_SECTIONS if arguments.gpu else SECTIONS
     if unknown := set(arguments.sections) - set(sections):
@@ -65,7 +65,7 @@ def job(section: str, ranks: int, flags: list[str]) -> bool:
     command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", f"experiments.bench.{section}"]
     try:
         done = subprocess.run(
-            command + flags, cwd=ROOT, env=environment(), timeout=TIMEOUT, preexec_fn=with_parent()
+            command + flags, cwd=ROOT, env=job_environment(), timeout=TIMEOUT, preexec_fn=with_parent()
         )
     except subprocess.TimeoutExpired:
         print(f"{section} on {ranks} ranks: not done after {TIMEOUT} s", flush=True)

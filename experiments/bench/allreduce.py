@@ -7,10 +7,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from experiments.bench.side_by_side import progress, report, spread, start, start_gloo, take_turns
+from experiments.bench.side_by_side import announce, median_and_range, report, start, start_gloo, take_turns
 from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.driver import Driver
+from grsgd.comm.driver import MpiDriver
 
 KIB, MIB = 1 << 10, 1 << 20
 ROUNDS = {64 * KIB: 200, MIB: 100, 16 * MIB: 30, 100 * MIB: 15}
@@ -19,11 +20,11 @@ ROUNDS = {64 * KIB: 200, MIB: 100, 16 * MIB: 30, 100 * MIB: 15}
 def main():
     mpi, quick = start()
     n = mpi.size
-    comm, driver = Communicator(mpi.Dup()), Driver(mpi.rank)
+    comm, driver = Communicator(MpiBackend(mpi.Dup())), MpiDriver(mpi.rank)
     gloo = start_gloo(mpi)
     rows = []
     for nbytes, rounds in ROUNDS.items():
-        progress(mpi, f"all-reduce of {nbytes // KIB} KiB on {n} ranks")
+        announce(mpi, f"all-reduce of {nbytes // KIB} KiB on {n} ranks")
         x = np.empty(nbytes // 4, np.float32)
         contenders = contenders_for(mpi, comm, driver, x, gloo)
         for name, call in contenders.items():
@@ -39,11 +40,11 @@ def main():
                 [
                     name,
                     f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB",
-                    spread(taken * 1e3),
+                    median_and_range(taken * 1e3),
                     f"{algbw:.2f}",
                     f"{algbw * 2 * (n - 1) / n:.2f}",
-                    spread(seconds["MPI_Allreduce"] / taken),
-                    spread(seconds["gloo"] / taken) if gloo else "not installed",
+                    median_and_range(seconds["MPI_Allreduce"] / taken),
+                    median_and_range(seconds["gloo"] / taken) if gloo else "not installed",
                 ]
             )
     headers = ["", "size", "ms", "algbw GB/s", "busbw GB/s", "speed / MPI_Allreduce", "speed / gloo"]

@@ -10,8 +10,8 @@ from coding import fixed_point
 from coding.codec import Codec
 from coding.placement import subset_placement
 from coding.plan import packet_plan
-from experiments.bench.side_by_side import complete, device, progress, report, spread, start, take_turns
-from grsgd.replica import Flat
+from experiments.bench.side_by_side import announce, complete, device, median_and_range, report, start, take_turns
+from grsgd.models.flat import Flat
 
 MIB = 1 << 20
 SIZE = {"cpu": 128, "cuda": 512}
@@ -26,14 +26,14 @@ def main():
     on = device()
     words = (1 if quick else SIZE[on.type]) * MIB // 4
     rows = []
-    progress(mpi, f"codec: arrays of {words * 4 // MIB} MiB")
+    announce(mpi, f"codec: arrays of {words * 4 // MIB} MiB")
     contenders, arrays = calls(words, on)
     take_turns(mpi, contenders, 2)
     seconds = take_turns(mpi, contenders, 2 if quick else ROUNDS)
     rate = {name: arrays[name] * words * 4 / taken / 1e9 for name, taken in seconds.items()}
     copy = np.median(rate["copy"])
     for name, found in rate.items():
-        rows.append([name, arrays[name], spread(found, ".1f"), f"{np.median(found) / copy:.0%}"])
+        rows.append([name, arrays[name], median_and_range(found, ".1f"), f"{np.median(found) / copy:.0%}"])
     headers = ["", "arrays read and written", "GB/s", "of the copy"]
     where = "one core" if on.type == "cpu" else "a GPU"
     report(mpi, f"Fixed point and packets on {where}, median (min-max)", headers, rows)
@@ -42,7 +42,7 @@ def main():
 
 
 def plan_seconds(n: int, r: int) -> tuple[str, int]:
-    """How long it takes from nothing until a rank knows all its packets, and how many it sends."""
+    """Return how long it takes from nothing until a rank knows all its packets, and how many it sends."""
     packet_plan.cache_clear()
     subset_placement.cache_clear()
     begin = time.perf_counter()
@@ -52,7 +52,7 @@ def plan_seconds(n: int, r: int) -> tuple[str, int]:
 
 
 def calls(words: int, on: torch.device) -> tuple[dict, dict[str, int]]:
-    """What to time, and how many arrays of ``words`` each reads and writes."""
+    """Return what to time, and how many arrays of ``words`` each reads and writes."""
     plan = packet_plan(N, R)
     codec = Codec(plan, 0, R * words)
     out_going, incoming = next(plan.sent(0)), next(plan.received(0))
@@ -76,7 +76,6 @@ def calls(words: int, on: torch.device) -> tuple[dict, dict[str, int]]:
         "copy": (plain_copy, 2),
         "quantise": (lambda: fixed.encode(x.array, q), 2),
         "dequantise": (lambda: fixed.decode(q, copy.array), 2),
-        "add": (lambda: fixed_point.add(q, packet), 3),
         "accumulate in int64": (lambda: fixed_point.accumulate(total, q), 5),
         f"encode a packet, r = {R}": (lambda: codec.encode(out_going, own, packet), R + 1),
         f"decode a packet, r = {R}": (lambda: codec.decode(incoming, packet, own, packet), R + 1),

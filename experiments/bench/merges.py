@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from experiments.bench.side_by_side import complete, device, progress, report, spread, start, take_turns
-from grsgd.mixing import add_difference, mix
+from experiments.bench.side_by_side import announce, complete, device, median_and_range, report, start, take_turns
+from grsgd.models.mixing import add_difference, mix
 
 MIB = 1 << 20
 SIZE = 512
@@ -15,7 +15,7 @@ ROUNDS = 30
 def main():
     mpi, quick = start()
     on = device()
-    progress(mpi, "merges")
+    announce(mpi, "merges")
     x, y, z, s = (torch.randn((1 if quick else SIZE) * MIB // 4, device=on) for _ in range(4))
     contenders = {
         "copy": (lambda: s.copy_(x), 2),
@@ -28,7 +28,7 @@ def main():
     seconds = take_turns(mpi, calls, 2 if quick else ROUNDS)
     rate = {name: contenders[name][1] * x.nbytes / taken / 1e9 for name, taken in seconds.items()}
     rows = [
-        [name, contenders[name][1], spread(found, ".0f"), f"{np.median(found) / np.median(rate['copy']):.0%}"]
+        [name, contenders[name][1], median_and_range(found, ".0f"), f"{np.median(found) / np.median(rate['copy']):.0%}"]
         for name, found in rate.items()
     ]
     report(mpi, "Merges, median (min-max)", ["", "models read and written", "GB/s", "of the copy"], rows)

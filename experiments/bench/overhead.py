@@ -1,4 +1,4 @@
-"""What grsgd's own training loop adds to a step of a bare torch loop, on one rank, for every algorithm."""
+"""The time that grsgd's own training loop adds to a step of a bare torch loop, on one rank, for every algorithm."""
 
 import itertools
 from dataclasses import replace
@@ -6,13 +6,17 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import cross_entropy
 
-from experiments.bench.side_by_side import complete, device, progress, report, spread, start, take_turns
-from grsgd import config, models
+from experiments.bench.side_by_side import announce, complete, device, median_and_range, report, start, take_turns
+from grsgd import config
 from grsgd.algorithms import ALGORITHMS
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.control import Control
-from grsgd.comm.driver import Driver
-from grsgd.train import Trainer, build_model, load_data
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.stop_signal import StopSignal
+from grsgd.models import zoo as models
+from grsgd.training.inputs import build_model, load_data
+from grsgd.training.trainer import Trainer
 
 CLASSES = 10
 CASES = {
@@ -31,19 +35,19 @@ def main():
     on, rows = device(), []
     for model, batch_size, shape in CASES[on.type]:
         case = f"{model}, batch {batch_size} x {' x '.join(map(str, shape))}"
-        progress(mpi, f"overhead: {case}")
+        announce(mpi, f"overhead: {case}")
         batches = [(torch.randn(batch_size, *shape), torch.randint(CLASSES, (batch_size,))) for _ in range(16)]
         contenders = {"bare": complete(bare_loop(model, shape, batches, on), on)}
         for algorithm in sorted(ALGORITHMS):
             try:
                 contenders[algorithm] = complete(our_loop(mpi, algorithm, model, shape, batches, on), on)
             except ValueError:  # an algorithm that needs options, or more ranks
-                progress(mpi, f"overhead: {algorithm} does not run on one rank with default options")
+                announce(mpi, f"overhead: {algorithm} does not run on one rank with default options")
         once = sum(sum(taken) for taken in take_turns(mpi, contenders, 2).values()) / 2
         seconds = take_turns(mpi, contenders, 2 if quick else max(15, int(SECONDS / once)))
         bare = seconds.pop("bare")
         for algorithm, taken in seconds.items():
-            rows.append([case, algorithm, spread(bare / BLOCK * 1e3), spread(taken / bare, ".3f")])
+            rows.append([case, algorithm, median_and_range(bare / BLOCK * 1e3), median_and_range(taken / bare, ".3f")])
     headers = ["case", "algorithm", "bare ms", "our step / bare step"]
     report(mpi, "A step on one rank, median (min-max)", headers, rows)
 
@@ -65,8 +69,22 @@ def bare_loop(model: str, shape, batches, on: torch.device):
     return block
 
 
+class Repeated:
+    """Training data that consist of the same few batches over and over."""
+
+    def __init__(self, batches):
+        self.repeated = batches
+        self.labels = torch.cat([labels for _, labels in batches]).numpy()
+
+    def __len__(self):
+        return len(self.labels)
+
+    def batches(self, *_, **__):
+        return itertools.cycle(self.repeated)
+
+
 def our_loop(mpi, algorithm: str, model: str, shape, batches, on: torch.device):
-    """The same steps by `Trainer`, with everything that its loop does between two snapshots."""
+    """The same steps by ``Trainer``, with everything that its loop does between two snapshots."""
     settings = {
         "algorithm": {"name": algorithm},
         "model": {"name": model},
@@ -74,14 +92,13 @@ def our_loop(mpi, algorithm: str, model: str, shape, batches, on: torch.device):
         "optimizer": {"lr": 0.01, "momentum": 0.9},
         "train": {"steps": 10**6},
     }
-    driver, control = Driver(), Control(Communicator(mpi.Dup()))
-    comm, aside = Communicator(mpi.Dup()), Communicator(mpi.Dup())
+    driver, stop_signal = MpiDriver(), StopSignal(Communicator(MpiBackend(mpi.Dup())))
+    context = RankContext(Communicator(MpiBackend(mpi.Dup())), Communicator(MpiBackend(mpi.Dup())), driver, stop_signal)
     chosen = config.parse(settings)
     chosen.check_ranks(mpi.size)
-    dataset = load_data(chosen)
-    trainer = Trainer(chosen, dataset, build_model(chosen, dataset, on), comm, aside, control, driver)
-    trainer.blocks = [replace(block, batches=itertools.cycle(batches)) for block in trainer.blocks]
-    trainer.algorithm.start()
+    dataset = replace(load_data(chosen), train=Repeated(batches))
+    trainer = Trainer(chosen, dataset, build_model(chosen, dataset, on), context)
+    driver.run(trainer.algorithm.start())
     trainer.progress.start()
     count = itertools.count()
 
@@ -89,11 +106,11 @@ def our_loop(mpi, algorithm: str, model: str, shape, batches, on: torch.device):
         for _ in range(BLOCK):
             yield from trainer.progress.decide()
             yield from trainer.step(next(count))
-            trainer.measured.steps += 1
+            trainer.totals.steps += 1
             trainer.progress.advance(len(batches[0][1]))
-            control.watch()
+            stop_signal.watch()
 
-    driver.watch = control.watch
+    driver.watch = stop_signal.watch
     return lambda: driver.run(block())
 
 

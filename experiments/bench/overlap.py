@@ -1,4 +1,4 @@
-"""How much of a background all-reduce hides behind a backward pass.
+"""The share of a background all-reduce that hides behind a backward pass.
 
 share hidden = 1 - (together - backward) / all-reduce: 1 if the all-reduce costs no time, 0 if it might as well wait.
 Where ranks outnumber free cores, only waiting can hide: adding the arrays takes its core time either way.
@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from experiments.bench.side_by_side import progress, report, spread, start, take_turns
+from experiments.bench.side_by_side import announce, median_and_range, report, start, take_turns
 from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.driver import Driver
-from grsgd.replica import Replica
+from grsgd.comm.driver import MpiDriver
+from grsgd.models.replica import Replica
 
 MIB = 1 << 20
 SIZES = (1, 4, 16)
@@ -40,12 +41,12 @@ def main():
     mpi, quick = start()
     rows = []
     for progress_by in ("thread", "inline"):
-        driver = Driver(mpi.rank, progress=progress_by)
-        comm = Communicator(mpi.Dup())
+        driver = MpiDriver(mpi.rank, progress_mode=progress_by)
+        comm = Communicator(MpiBackend(mpi.Dup()))
         backward = Backward(driver.poll if progress_by == "inline" else None)
         for size in SIZES:
             x = np.zeros(size * MIB // 4, np.float32)
-            progress(mpi, f"overlap: {size} MiB, {progress_by}")
+            announce(mpi, f"overlap: {size} MiB, {progress_by}")
             contenders = {"backward": backward}
             for variant in VARIANTS:
                 contenders |= calls(driver, comm, backward, variant, x)
@@ -75,7 +76,7 @@ def calls(driver, comm, backward, variant: str, x) -> dict:
 def figures(seconds, variant: str) -> list[str]:
     backward, alone, together = seconds["backward"], seconds[variant], seconds[f"{variant} together"]
     share = 1 - np.median(together - backward) / np.median(alone)
-    return [*(spread(taken * 1e3, ".1f") for taken in (backward, alone, together)), f"{share:.2f}"]
+    return [*(median_and_range(taken * 1e3, ".1f") for taken in (backward, alone, together)), f"{share:.2f}"]
 
 
 if __name__ == "__main__":

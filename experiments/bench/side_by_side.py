@@ -1,4 +1,4 @@
-"""What all benchmarks share: contenders that take turns in the same processes, and tables of medians."""
+"""Shared by all benchmarks: contenders that take turns in the same processes, and tables of medians."""
 
 import importlib.util
 import os
@@ -43,7 +43,7 @@ def has(module: str) -> bool:
 
 def start() -> tuple:
     """MPI's world and whether this is a quick run; one thread per rank."""
-    from grsgd import launch
+    from grsgd.job import launch
 
     mpi = launch.world()
     launch.abort_on_error(mpi)
@@ -52,8 +52,8 @@ def start() -> tuple:
 
 
 def device() -> torch.device:
-    """What the benchmark runs on: with ``--gpu`` the first GPU, which all ranks share."""
-    from grsgd import gpu
+    """Return the device of the benchmark: with ``--gpu`` the first GPU, which all ranks share."""
+    from grsgd.training import device as gpu
 
     chosen = gpu.pick_device("cuda" if "--gpu" in sys.argv else "cpu")
     gpu.use(chosen)
@@ -85,7 +85,8 @@ def start_gloo(mpi) -> bool:
 
 
 def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
-    """Seconds of each contender in each round: one call each in turn, a barrier before, the slowest rank counts."""
+    """Return seconds of each contender in each round: one call each in turn, a barrier before, the slowest rank
+    counts."""
     seconds = {name: [] for name in contenders}
     for name in turns(contenders, rounds):
         mpi.Barrier()
@@ -96,8 +97,8 @@ def take_turns(mpi, contenders: dict[str, Callable[[], object]], rounds: int) ->
 
 
 def turns(contenders: Iterable[str], rounds: int) -> Iterator[str]:
-    """Whose turn it is: in each round each contender's once, in a random order, the same on all ranks, so that nobody
-    always follows the same one."""
+    """Yield whose turn it is: in each round each contender's once, in a random order, the same on all ranks, so that
+    none always follows the same one."""
     names, order = list(contenders), np.random.default_rng(0)
     for _ in range(rounds):
         for index in order.permutation(len(names)):
@@ -105,7 +106,7 @@ def turns(contenders: Iterable[str], rounds: int) -> Iterator[str]:
 
 
 def slowest(mpi, seconds: dict[str, list[float]]) -> dict[str, np.ndarray]:
-    """The same of the slowest rank, number for number."""
+    """Return the same of the slowest rank, number for number."""
     from mpi4py import MPI
 
     mine = np.array(list(seconds.values()))
@@ -114,12 +115,12 @@ def slowest(mpi, seconds: dict[str, list[float]]) -> dict[str, np.ndarray]:
     return dict(zip(seconds, most, strict=True))
 
 
-def spread(values, form: str = ".2f") -> str:
-    """Median (smallest-largest)."""
+def median_and_range(values, form: str = ".2f") -> str:
+    """Return median (smallest-largest)."""
     return f"{np.median(values):{form}} ({np.min(values):{form}}-{np.max(values):{form}})"
 
 
-def progress(mpi, text: str):
+def announce(mpi, text: str):
     if mpi.rank == 0:
         print(text, file=sys.stderr, flush=True)
 

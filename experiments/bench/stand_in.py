@@ -1,6 +1,6 @@
 """Measures what it costs that a thread stands ready to move messages for a trainer that does not; the aim is nothing.
 
-The same training steps with and without that thread, where the trainer moves messages itself (``progress = "inline"``)
+The same training steps with and without that thread, where the trainer moves messages itself (``inline``)
 and polls often enough, so that the thread has nothing to do.
 """
 
@@ -11,10 +11,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import grsgd
-from experiments.bench.side_by_side import progress, report, slowest, spread, start, turns
+from experiments.bench.side_by_side import announce, median_and_range, report, slowest, start, turns
 from experiments.bench.training import MODELS, chosen, make_batches, mlp, sgd
+from grsgd.algorithms import ALGORITHMS
 
-ALGORITHMS = ("dpsgd", "grsgd", "gossip", "lasgd")
 STEPS, ROUNDS = {"0.8 MiB": 150, "22 MiB": 15}, 15
 
 
@@ -23,22 +23,28 @@ def main():
     rows = []
     for size, widths in chosen(MODELS, quick):
         batches = make_batches(mpi.rank)
-        for algorithm in ALGORITHMS:
-            progress(mpi, f"stand-in: {size}, {algorithm}")
+        for algorithm in algorithms():
+            announce(mpi, f"stand-in: {size}, {algorithm}")
             seconds = {True: [], False: []}
             for with_thread in turns(seconds, 1 if quick else ROUNDS):
                 taken = steps_seconds(mpi, algorithm, mlp(widths), with_thread, batches, STEPS[size])
                 seconds[with_thread].append(taken)
             seconds = slowest(mpi, seconds)
             ratios = seconds[True] / seconds[False]
-            rows.append([size, algorithm, spread(STEPS[size] / seconds[True], ".1f"), interval(ratios)])
+            rows.append([size, algorithm, median_and_range(STEPS[size] / seconds[True], ".1f"), interval(ratios)])
     headers = ["model", "algorithm", "steps/s", "time with the thread / without"]
     report(mpi, f"A thread that stands by, on {mpi.size} ranks, median (95 % interval of the median)", headers, rows)
 
 
+def algorithms() -> list[str]:
+    """Return those that send in the background, in a user's own loop as well."""
+    traits = {name: cls.traits for name, cls in sorted(ALGORITHMS.items())}
+    return [name for name, its in traits.items() if its.in_background and its.supports_own_loop]
+
+
 def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps: int) -> float:
-    """Seconds of ``steps`` steps of a training of its own."""
-    optimizer = grsgd.distribute(model, sgd(model.parameters()), algorithm, mpi, progress="inline")
+    """Return seconds of ``steps`` steps of a training of its own."""
+    optimizer = grsgd.distribute(model, sgd(model.parameters()), algorithm, mpi, progress_mode="inline")
     optimizer.driver.thread_allowed = with_thread
 
     def take_steps(count):
@@ -59,7 +65,7 @@ def steps_seconds(mpi, algorithm: str, model, with_thread: bool, batches, steps:
 
 
 def interval(ratios: np.ndarray) -> str:
-    """The median of paired ratios and its bootstrap interval."""
+    """Return the median of paired ratios and its bootstrap interval."""
     random = np.random.default_rng(0)
     medians = np.median(random.choice(ratios, (2000, len(ratios))), axis=1)
     low, high = np.quantile(medians, [0.025, 0.975])

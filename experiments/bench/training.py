@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import grsgd
-from experiments.bench.side_by_side import has, progress, report, slowest, spread, start, start_gloo, turns
+from experiments.bench.side_by_side import announce, has, median_and_range, report, slowest, start, start_gloo, turns
 from grsgd.algorithms import ALGORITHMS
 
 MODELS = {"0.8 MiB": (784, 256, 10), "22 MiB": (784, 2048, 2048, 10)}
@@ -26,7 +26,7 @@ EXACT = (BAR, "gloo DDP", "grsgd ring_allreduce")
 
 
 def chosen(models: dict, quick: bool):
-    """All models, or the smallest alone."""
+    """Return all models, or the smallest alone."""
     return list(models.items())[: 1 if quick else None]
 
 
@@ -155,7 +155,7 @@ def compare(mpi, size, groups, widths, quick):
     batches, rows, losses, notes = make_batches(mpi.rank), [], {}, []
     for makers in groups:
         *_, last = makers
-        progress(mpi, f"training: {size}, {rounds} rounds of {steps} steps, {last}")
+        announce(mpi, f"training: {size}, {rounds} rounds of {steps} steps, {last}")
         try:
             contenders = {name: make(mpi, mlp(widths)) for name, make in makers.items()}
         except ValueError as error:  # an algorithm that needs options, or other numbers of ranks
@@ -168,8 +168,10 @@ def compare(mpi, size, groups, widths, quick):
                 continue
             losses[name] = mpi.allreduce(mean_loss(contender.model, batches)) / mpi.size
             taken, second = seconds[name], seconds.get(SECOND_BAR)
-            ratios = [spread(bar / taken) if bar is not None else "not installed" for bar in (seconds[BAR], second)]
-            rows.append([name, spread(steps / taken, ".1f"), *ratios, f"{losses[name]:.6f}"])
+            ratios = [
+                median_and_range(bar / taken) if bar is not None else "not installed" for bar in (seconds[BAR], second)
+            ]
+            rows.append([name, median_and_range(steps / taken, ".1f"), *ratios, f"{losses[name]:.6f}"])
     return rows, losses, notes
 
 
@@ -190,7 +192,7 @@ def take_steps(contenders, batches, steps: int):
 
 
 def timed(mpi, contenders, batches, steps: int, rounds: int):
-    """Seconds of ``steps`` steps of each contender in each round, by name.
+    """Return seconds of ``steps`` steps of each contender in each round, by name.
 
     A contender begins and finishes in its turn, so that nothing of it is in the background of another's; its first
     steps, which allocate, are not timed.

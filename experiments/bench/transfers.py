@@ -3,12 +3,14 @@
 import numpy as np
 import torch
 
-from experiments.bench.side_by_side import device, progress, report, spread, start, take_turns
+from experiments.bench.side_by_side import announce, device, median_and_range, report, start, take_turns
+from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.driver import Driver
-from grsgd.gpu import Memory
-from grsgd.replica import Flat
-from grsgd.transfer import device_ends, why_not
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.gpu.backend import GpuBackend
+from grsgd.comm.gpu.memory import Memory
+from grsgd.comm.gpu.select import transport_error, transports
+from grsgd.models.flat import Flat
 
 MIB = 1 << 20
 SIZES = (1, 16, 100)
@@ -21,36 +23,37 @@ def main():
     on, rows, notes = device(), [], []
     memory = Memory()
     usable = {}
-    for way, device_end in device_ends(mpi, memory).items():
-        if trouble := why_not(way, mpi, device_end, on, 30.0):
-            notes.append(f"{way} cannot be used: {trouble}")
+    for name, make in transports(mpi, memory).items():
+        backend = GpuBackend(mpi, make)
+        if error := transport_error(name, backend, on, 30.0):
+            notes.append(f"{name} cannot be used: {error}")
         else:
-            usable[way] = Communicator(mpi.Dup(), device_end)
+            usable[name] = Communicator(backend.dup())
     for size in SIZES[:1] if quick else SIZES:
-        progress(mpi, f"transfers: {size} MiB")
+        announce(mpi, f"transfers: {size} MiB")
         nbytes = size * MIB
         mine = Flat.zeros(nbytes, torch.uint8, on).array
-        host = np.full(nbytes, 1, np.uint8)  # written: pages of zeros that nobody has written to are all one
+        host = np.full(nbytes, 1, np.uint8)  # written: pages of zeros that were never written to are all one
         pinned = memory.borrow(nbytes)
         contenders = {
             "copy to pinned memory": lambda mine=mine, pinned=pinned: copy_out(mpi, memory, mine, pinned),
-            "host MPI": message(mpi, Communicator(mpi.Dup()), host),
+            "host MPI": message(mpi, Communicator(MpiBackend(mpi).dup()), host),
         }
-        contenders |= {way: message(mpi, comm, mine) for way, comm in usable.items()}
+        contenders |= {name: message(mpi, comm, mine) for name, comm in usable.items()}
         take_turns(mpi, contenders, 3)
         seconds = take_turns(mpi, contenders, 3 if quick else ROUNDS)
         slower = max(np.median(seconds[name]) for name in ("copy to pinned memory", "host MPI"))
         for name, taken in seconds.items():
             rate = nbytes / taken / 1e9
             of_staged = f"{np.median(seconds['staged']) / np.median(taken):.2f}x" if "staged" in seconds else ""
-            rows.append([f"{size} MiB", name, spread(rate), f"{slower / np.median(taken):.0%}", of_staged])
-    headers = ["message", "way", "GB/s", "of the slower of copy and host MPI", "of staged"]
+            rows.append([f"{size} MiB", name, median_and_range(rate), f"{slower / np.median(taken):.0%}", of_staged])
+    headers = ["message", "transport", "GB/s", "of the slower of copy and host MPI", "of staged"]
     report(mpi, "From rank 0 to rank 1, median (min-max)", headers, rows, notes)
 
 
 def message(mpi, comm: Communicator, array):
     """Rank 0 sends, rank 1 receives."""
-    driver = Driver(mpi.rank, 60.0, "inline")
+    driver = MpiDriver(mpi.rank, 60.0, "inline")
 
     def schedule():
         yield comm.Isend(array, 1) if mpi.rank == 0 else comm.Irecv(array, 0)
@@ -59,9 +62,9 @@ def message(mpi, comm: Communicator, array):
 
 
 def copy_out(mpi, memory: Memory, array, pinned):
-    """By rank 0 alone, as in a message: two copies would share the way out of the GPU."""
+    """Copy on rank 0 alone, as in a message: two copies would share the way out of the GPU."""
     if mpi.rank == 0:
-        copied = memory.copy_out(array, 0, pinned, memory.computed())
+        copied = memory.copy_out(array, 0, pinned, memory.record_event())
         while not copied.done:
             pass
 

@@ -1,7 +1,8 @@
 """How a step's time grows with the number of ranks, for every registered algorithm, in simulated time::
 
-    python -m experiments.scaling                                  # what `make figure-scaling` does
+    python -m experiments.scaling                                  # what ``make figure-scaling`` does
     python -m experiments.scaling --ranks 4,8,16 --steps 4         # a quick look
+    python -m experiments.scaling --algorithm mine.py:Mine --algorithm grsgd
 
 Time per step is ``n / (steps per second of all ranks)`` while they train: what a step of all ranks takes on average,
 for synchronous and asynchronous algorithms alike. It says nothing about how much a step is worth: an algorithm that
@@ -15,8 +16,11 @@ Runs lie in results/scaling; one that is there and was made by the same version 
 import argparse
 import csv
 import itertools
+import json
 import os
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,34 +28,48 @@ from matplotlib.figure import Figure
 from tabulate import tabulate
 from tqdm import tqdm
 
-from experiments.cache import Unfinished, kept, made_side_by_side
-from grsgd import config
+from experiments.cache import Unfinished, kept_run, make_in_parallel
 from grsgd.algorithms import ALGORITHMS
-from grsgd.config import Config, ConfigError
-from grsgd.figures import COLOURS, LINES, MARKERS
-from grsgd.report import seconds_per_step
-from grsgd.results import Run, load_run
+from grsgd.algorithms.find import source_of
+from grsgd.config import Config, parse
+from grsgd.config.reading import apply, read
+from grsgd.errors import ConfigError
+from grsgd.runs.measures import seconds_per_step
+from grsgd.runs.plot import COLOURS, LINES, MARKERS
+from grsgd.runs.run_file import Run, load_run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 
-BASE = Path(__file__).with_name("base.toml")
+PROGRAM = "python -m experiments.scaling"
+FOLDER = Path(__file__).parent
 NETWORKS = {"1 Gbit/s, 50 us": "1gbit,50us", "25 Gbit/s, 20 us": "25gbit,20us"}
 SPEEDS = {"equal speeds": False, "one rank 4x slower, random delays": True}
 COMPUTE_SECONDS = 0.1
 """A GPU's forward and backward pass, or nearly."""
 FINISHED = "steps"
-"""The attribute `stopped` of a run that took all its steps."""
-OPTIONS = {"cssgd": ('scheme="grouped-rs"',)}
-"""Of algorithms whose defaults are not made for many ranks: the coded scheme has n(n-1)/2 blocks."""
-MOST_RANKS = {"cssgd": 64}
-"""Of algorithms in which so many messages are under way at once that simulating more takes too long."""
+"""The attribute ``stopped`` of a run that took all its steps."""
+NO_LIMIT = 2**31
 SLOWDOWN = 4.0
 TAIL = {"probability": 0.1, "seconds": 0.1}
 """In the runs with stragglers every tenth step of every rank takes 0.1 s longer on average, and rank 1 is slower."""
 
 
-class Cell(NamedTuple):
-    """One run; its file's name."""
+def configuration(algorithm: str, overrides: Iterable[str] = ()) -> tuple[Config, int]:
+    """Return what an algorithm trains, and on how many ranks it is simulated at most.
+
+    ``NAME.toml`` in this folder says both of an algorithm whose defaults are not made for many ranks; of all others
+    ``base.toml`` has the configuration, and there is no limit. Raises ConfigError.
+    """
+    path = FOLDER / f"{algorithm}.toml"
+    content = read(path if path.exists() else FOLDER / "base.toml")
+    max_ranks = content.pop("max_ranks", NO_LIMIT)
+    for override in (f"algorithm.name={json.dumps(algorithm)}", *overrides):
+        apply(override, content)
+    return parse(content, f"scaling of {algorithm}"), max_ranks
+
+
+class Point(NamedTuple):
+    """One run, a point of the figure."""
 
     algorithm: str
     ranks: int
@@ -61,51 +79,54 @@ class Cell(NamedTuple):
 
     def path(self, folder: Path) -> Path:
         speed = "stragglers" if SPEEDS[self.speed] else "equal"
-        words = [self.algorithm, f"n{self.ranks}", NETWORKS[self.network], speed]
-        return folder / ("-".join(words).replace(",", "-") + f"-{self.steps}.h5")
+        name = re.sub(r"[^\w.]+", "-", self.algorithm)  # which may be FILE.py:CLASS
+        parts = [name, f"n{self.ranks}", NETWORKS[self.network], speed]
+        return folder / ("-".join(parts).replace(",", "-") + f"-{self.steps}.h5")
 
     def config(self) -> Config:
-        """The run's configuration; raises ConfigError where the algorithm cannot run on so many ranks."""
-        overrides = [f'algorithm.name="{self.algorithm}"', f"train.steps={self.steps}"]
-        overrides += [f"algorithm.{option}" for option in OPTIONS.get(self.algorithm, ())]
+        """Return the run's configuration; raises ConfigError where the algorithm cannot run on so many ranks."""
+        overrides = [f"train.steps={self.steps}"]
         if SPEEDS[self.speed]:
             overrides.append(f"stragglers.slowdown.1={SLOWDOWN}")
             for rank, (key, value) in itertools.product(range(self.ranks), TAIL.items()):
                 overrides.append(f"stragglers.tail.{rank}.{key}={value}")
-        loaded = config.load(BASE, overrides)
+        loaded, _ = configuration(self.algorithm, overrides)
         loaded.check_ranks(self.ranks)
         return loaded
 
 
 class Result(NamedTuple):
-    """What a run says. ``models_sent_per_step``: payload over M, the mean over the ranks' steps."""
+    """Numbers of a run. ``models_sent_per_step``: payload over M, the mean over the ranks' steps."""
 
     seconds_per_step: float
     drain_seconds: float
     models_sent_per_step: float
 
 
-def run_cell(cell: Cell, folder: Path):
-    """Make the cell's run file. Raises Unfinished, and leaves no file."""
-    path = cell.path(folder)
-    spec = network(NETWORKS[cell.network], "switch")
-    stopped = simulate(cell.config(), cell.ranks, spec, path, f"constant:{COMPUTE_SECONDS}", timing_only=True)
+def make_run(point: Point, folder: Path):
+    """Make the point's run file. Raises Unfinished, and leaves no file."""
+    path = point.path(folder)
+    spec = network(NETWORKS[point.network])
+    stopped = simulate(point.config(), point.ranks, spec, path, f"constant:{COMPUTE_SECONDS}", timing_only=True)
     if stopped != FINISHED:
         path.unlink(missing_ok=True)
         raise Unfinished(f"{path.name}: {stopped}")
 
 
-def done(cell: Cell, folder: Path) -> Run | None:
-    """The cell's run if it is there, has finished, and is what would be run today."""
+def done(point: Point, folder: Path) -> Run | None:
+    """Return the point's run if it is there, has finished, and is what would be run today."""
+    config = point.config()
+    source = source_of(config.algorithm_class)
     today = {
-        "ranks": cell.ranks,
-        "config": cell.config().toml(),
-        "network": network(NETWORKS[cell.network], "switch").summary(),
+        "ranks": point.ranks,
+        "config": config.toml(),
+        "algorithm_sha256": source.sha256 if source else None,
+        "network": network(NETWORKS[point.network]).summary(),
         "compute": f"constant:{COMPUTE_SECONDS}",
         "timing_only": True,
-        "stopped": FINISHED,
+        "reason": FINISHED,
     }
-    return kept(cell.path(folder), today)
+    return kept_run(point.path(folder), today)
 
 
 def result(run: Run) -> Result:
@@ -118,36 +139,36 @@ def result(run: Run) -> Result:
     )
 
 
-def sweep(cells: list[Cell], folder: Path, workers: int) -> dict[Cell, Run]:
-    """All runs, those that are missing made now, the longest first. Raises Unfinished."""
+def sweep(points: list[Point], folder: Path, workers: int) -> dict[Point, Run]:
+    """Return all runs, those that are missing made now, the longest first. Raises Unfinished."""
     folder.mkdir(parents=True, exist_ok=True)
-    runs = {cell: done(cell, folder) for cell in cells}
-    missing = [cell for cell in cells if runs[cell] is None]
-    missing.sort(key=lambda cell: cell.ranks, reverse=True)
+    runs = {point: done(point, folder) for point in points}
+    missing = [point for point in points if runs[point] is None]
+    missing.sort(key=lambda point: point.ranks, reverse=True)
     with tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
-        for cell in made_side_by_side(run_cell, missing, folder, workers):
-            runs[cell] = load_run(cell.path(folder))
+        for point in make_in_parallel(make_run, missing, folder, workers):
+            runs[point] = load_run(point.path(folder))
             bar.update()
     return runs
 
 
-def possible(cells: list[Cell]) -> list[Cell]:
-    """Those that can run; says which cannot."""
+def possible(points: list[Point]) -> list[Point]:
+    """Return those that can run, and print which cannot."""
     left = []
-    for cell in cells:
+    for point in points:
         try:
-            cell.config()
-            left.append(cell)
+            point.config()
+            left.append(point)
         except ConfigError as error:
-            print(f"left out: {cell.algorithm} on {cell.ranks} ranks: {error}", file=sys.stderr)
+            print(f"left out: {point.algorithm} on {point.ranks} ranks: {error}", file=sys.stderr)
     return left
 
 
-def draw(results: dict[Cell, Result], out: Path):
+def draw(results: dict[Point, Result], out: Path):
     """A panel for each network and speed; both axes logarithmic."""
-    seconds = {cell: result.seconds_per_step for cell, result in results.items()}
-    names = sorted({cell.algorithm for cell in seconds})
-    ranks = sorted({cell.ranks for cell in seconds})
+    seconds = {point: result.seconds_per_step for point, result in results.items()}
+    names = sorted({point.algorithm for point in seconds})
+    ranks = sorted({point.ranks for point in seconds})
     figure = Figure(figsize=(10, 7.5), layout="constrained")
     panels = figure.subplots(len(SPEEDS), len(NETWORKS), sharex=True, sharey=True, squeeze=False)
     for (row, speed), (column, net) in itertools.product(enumerate(SPEEDS), enumerate(NETWORKS)):
@@ -155,10 +176,12 @@ def draw(results: dict[Cell, Result], out: Path):
         panel.set_title(f"{net}, {speed}", fontsize=10)
         panel.axhline(COMPUTE_SECONDS, color="0.6", linewidth=6, alpha=0.5, zorder=0, label="computing alone")
         for index, name in enumerate(names):
-            points = {c.ranks: s for c, s in seconds.items() if (c.algorithm, c.network, c.speed) == (name, net, speed)}
+            by_ranks = {
+                c.ranks: s for c, s in seconds.items() if (c.algorithm, c.network, c.speed) == (name, net, speed)
+            }
             panel.loglog(
-                list(points),
-                list(points.values()),
+                list(by_ranks),
+                list(by_ranks.values()),
                 label=name,
                 color=COLOURS[index % len(COLOURS)],
                 linestyle=LINES[index % len(LINES)],
@@ -179,26 +202,26 @@ def draw(results: dict[Cell, Result], out: Path):
         figure.savefig(out.with_suffix(suffix), dpi=150)
 
 
-def table(results: dict[Cell, Result]) -> str:
-    """A row for each algorithm, network and speed: seconds per step, a column for each number of ranks; what else there
-    is to know, for the most ranks."""
-    ranks = sorted({cell.ranks for cell in results})
+def table(results: dict[Point, Result]) -> str:
+    """Return the table: seconds per step, a row for each algorithm, network and speed, a column for each number of
+    ranks; what else there is to know, for the most ranks."""
+    ranks = sorted({point.ranks for point in results})
     rows = []
-    for net, speed, name in itertools.product(NETWORKS, SPEEDS, sorted({cell.algorithm for cell in results})):
-        points = {c.ranks: r for c, r in results.items() if (c.algorithm, c.network, c.speed) == (name, net, speed)}
-        if points:
-            most = points[max(points)]
-            times = [points[n].seconds_per_step if n in points else None for n in ranks]
+    for net, speed, name in itertools.product(NETWORKS, SPEEDS, sorted({point.algorithm for point in results})):
+        by_ranks = {c.ranks: r for c, r in results.items() if (c.algorithm, c.network, c.speed) == (name, net, speed)}
+        if by_ranks:
+            most = by_ranks[max(by_ranks)]
+            times = [by_ranks[n].seconds_per_step if n in by_ranks else None for n in ranks]
             rows.append([net, speed, name, *times, most.drain_seconds, most.models_sent_per_step])
     headers = ["network", "speed", "s a step", *ranks, "then drains [s]", "sent a step [M]"]
     return tabulate(rows, headers=headers, tablefmt="pipe", floatfmt=".3g")
 
 
-def write_csv(results: dict[Cell, Result], path: Path):
+def write_csv(results: dict[Point, Result], path: Path):
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*Cell._fields, *Result._fields])
-        writer.writerows([*cell, *result] for cell, result in results.items())
+        writer.writerow([*Point._fields, *Result._fields])
+        writer.writerows([*point, *result] for point, result in results.items())
 
 
 def steps_for(ranks: int, steps: int) -> int:
@@ -206,12 +229,30 @@ def steps_for(ranks: int, steps: int) -> int:
     return steps if ranks <= 64 else max(1, steps // 2)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.scaling", description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", default="4,8,16,32,64,128,256", metavar="N,N,...", help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=40, help="of a rank; on more than 64 half (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("results/figure-scaling.pdf"), help="(default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes")
+def parse_arguments() -> argparse.Namespace:
+    """Also sets ``points``; ends the program where the arguments are wrong."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--algorithm",
+        action="append",
+        metavar="NAME",
+        help="name of an algorithm, or FILE.py:CLASS; may be given several times (default: all that are registered)",
+    )
+    parser.add_argument(
+        "--ranks", default="4,8,16,32,64,128,256", metavar="N,N,...", help="numbers of ranks (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=40, help="steps of a rank; half as many on more than 64 (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/figure-scaling.pdf"), help="figure (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="number of parallel simulations (default: %(default)s)",
+    )
     options = parser.parse_args()
     try:
         ranks = sorted({int(n) for n in options.ranks.split(",")})
@@ -219,19 +260,33 @@ def main() -> int:
         ranks = []
     if not ranks or ranks[0] < 2 or options.steps < 1 or options.workers < 1:
         parser.error("--ranks are numbers of 2 or more, with commas between; --steps and --workers 1 or more")
-    cells = possible(
+    try:
+        options.points = points_of(options.algorithm or sorted(ALGORITHMS), ranks, options.steps)
+    except ConfigError as error:
+        parser.error(str(error))
+    return options
+
+
+def points_of(algorithms: list[str], ranks: list[int], steps: int) -> list[Point]:
+    """Return all runs that can be made; raises ConfigError for an algorithm that there is not."""
+    limits = {algorithm: configuration(algorithm)[1] for algorithm in algorithms}
+    return possible(
         [
-            Cell(algorithm, n, net, speed, steps_for(n, options.steps))
-            for algorithm, n, net, speed in itertools.product(sorted(ALGORITHMS), ranks, NETWORKS, SPEEDS)
-            if n <= MOST_RANKS.get(algorithm, n)
+            Point(algorithm, n, net, speed, steps_for(n, steps))
+            for algorithm, n, net, speed in itertools.product(algorithms, ranks, NETWORKS, SPEEDS)
+            if n <= limits[algorithm]
         ]
     )
+
+
+def main() -> int:
+    options = parse_arguments()
     try:
-        runs = sweep(cells, options.out.parent / "scaling", options.workers)
+        runs = sweep(options.points, options.out.parent / "scaling", options.workers)
     except Unfinished as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 1
-    results = {cell: result(run) for cell, run in runs.items()}
+    results = {point: result(run) for point, run in runs.items()}
     draw(results, options.out)
     write_csv(results, options.out.with_suffix(".csv"))
     print(table(results))

@@ -1,17 +1,19 @@
 """The testbed held against what it was asked for, and simulated time against the clock::
 
-    python -m experiments.validation                                      # what `make validate-simulator` does; root
-    python -m experiments.validation --hosts 8 --cpu 0.25 --rate 50mbit --only grsgd,dpsgd
+    python -m experiments.validation                                      # what ``make validate-simulator`` does; root
+    python -m experiments.validation --hosts 8 --cpu 0.25 --rate 50mbit --algorithm grsgd --algorithm mine.py:Mine
 
-First the links of a testbed and its slow hosts are measured (`rates`). Then every algorithm trains on one and is
-simulated: in each of three rounds `grsgd calibrate` measures computing, latency and bandwidth there, and then every
+First the links of a testbed and its slow hosts are measured (``rates``). Then every algorithm trains on one and is
+simulated: in each of three rounds ``grsgd calibrate`` measures computing, latency and bandwidth there, and then every
 algorithm trains there and is simulated with these figures. Medians are compared, because the speed of a machine drifts.
-Time per step is that of `experiments.scaling`: n / (steps per second of all ranks). Ends with exit code 1 if a
+Time per step is that of ``experiments.scaling``: n / (steps per second of all ranks). Ends with exit code 1 if a
 simulated one is off by more than 15 %, or the testbed by more than is printed. Beside it stands the share of the time
 that ranks wait, measured and simulated. All-reduces by MPI itself cannot be simulated, and are left out.
 """
 
 import argparse
+import json
+import re
 import statistics
 import subprocess
 import sys
@@ -22,50 +24,71 @@ from typing import NamedTuple
 from tabulate import tabulate
 from tqdm import tqdm
 
-from experiments.batch import Calibration, Place, Training, make
+from experiments.batch import Calibration, MpiHost, Training, make_runs
 from experiments.cache import Unfinished
-from experiments.testbed.hosts import Testbed, TestbedError, fair_part
+from experiments.options import variants
 from experiments.validation import rates
 from grsgd import config
 from grsgd.algorithms import ALGORITHMS
-from grsgd.report import seconds_per_step, waiting_share
-from grsgd.results import load_run
+from grsgd.runs.measures import seconds_per_step, waiting_share
+from grsgd.runs.run_file import load_run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
-from grsgd.strategies import STRATEGIES
+from grsgd.testbed.hosts import Testbed, TestbedError, fair_share
 
+PROGRAM = "python -m experiments.validation"
 BASE = Path(__file__).with_name("base.toml")
 TOLERANCE = 0.15
-PART = 0.8
-"""Of a fair part of the cores is what a host has: the rest is for the kernel, which is the network."""
+SHARE_OF_CORES = 0.8
+"""What a host has of its fair part of the cores; the rest is for the kernel, which is the network."""
 TIMEOUT = 180
 """Seconds for one job; one that takes longer hangs."""
-VARIANTS = {
-    "cssgd": [f'scheme="{scheme}"' for scheme in ("coded", "uncoded", "grouped-direct", "grouped-rs")],
-    "easgd": ['centre="server"', 'centre="allreduce"'],
-    "gossip": [*(f'mode="{mode}"' for mode in ("pair", "push", "pull")), "adaptive=true"],
-    "parameter_server": [f'strategy="{strategy}"' for strategy in STRATEGIES],
-    "ring_allreduce": [f'variant="{variant}"' for variant in ("ring", "halving-doubling", "tree")],
-}
-"""Options that make one algorithm several; of the others the defaults."""
+LIBRARY_ALLREDUCE = 'algorithm.variant="mpi"'
+"""Not simulated: only the library knows what it does."""
 
 
-class Cell(NamedTuple):
-    """One line of the table."""
+class Variant(NamedTuple):
+    """One line of the table: an algorithm, and overrides that make it another one than its defaults do."""
 
     algorithm: str
-    option: str
+    options: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        return "-".join(filter(None, (self.algorithm, self.option.replace('"', "").replace("=", "-"))))
+        """The name of its files."""
+        return "-".join(re.findall(r"[\w.]+", " ".join((self.algorithm, self.options_text))))
+
+    @property
+    def options_text(self) -> str:
+        return ", ".join(option.removeprefix("algorithm.").replace('"', "") for option in self.options)
 
     def overrides(self) -> list[str]:
-        return [f'algorithm.name="{self.algorithm}"'] + ([f"algorithm.{self.option}"] if self.option else [])
+        return [f"algorithm.name={json.dumps(self.algorithm)}", *self.options]
+
+    def load(self) -> config.Config:
+        return config.load(BASE, self.overrides())
+
+
+def variants_of(algorithms: Iterable[str], ranks: int) -> list[Variant]:
+    """Return all variants of these algorithms that can be simulated on so many ranks; says which are left out.
+
+    Raises ConfigError for an algorithm that there is not.
+    """
+    found = []
+    for variant in (Variant(name, options) for name in algorithms for options in variants(BASE, name)):
+        if LIBRARY_ALLREDUCE in variant.options:
+            continue
+        try:
+            variant.load().check_ranks(ranks)
+        except config.ConfigError as error:
+            print(f"left out: {error}", file=sys.stderr)
+        else:
+            found.append(variant)
+    return found
 
 
 class Times(NamedTuple):
-    """What a run says of its steps."""
+    """Times of the steps of a run."""
 
     step: float
     """Seconds per step."""
@@ -78,24 +101,27 @@ class Times(NamedTuple):
         return cls(seconds_per_step(run), waiting_share(run))
 
 
-def simulated(cell: Cell, ranks: int, topology: Path, out: Path) -> Times:
-    """The cell in simulated time."""
-    timing_only = "adaptive=true" not in cell.option  # which decides by the values of the model
-    simulate(config.load(BASE, cell.overrides()), ranks, network(None, str(topology)), out, timing_only=timing_only)
+def simulated(variant: Variant, ranks: int, topology: Path, out: Path) -> Times:
+    """Train in simulated time."""
+    loaded = variant.load()
+    simulate(loaded, ranks, network(str(topology)), out, timing_only=not loaded.traits.depends_on_values)
     return Times.of(out)
 
 
-def one_round(testbed: Testbed, cells: list[Cell], folder: Path, bar: tqdm) -> dict[Cell, tuple[Times, Times]]:
-    """Calibrate, then measure and simulate every cell. Raises Unfinished."""
+def one_round(testbed: Testbed, variants: list[Variant], folder: Path, bar: tqdm) -> dict[Variant, tuple[Times, Times]]:
+    """Calibrate, then measure and simulate every variant. Raises Unfinished."""
     topology = folder / "network.toml"
-    place = Place(testbed.mpiexec, testbed.unlimited)
-    list(make(place, testbed.count, [Calibration(str(BASE), [], str(topology), steps=100)], TIMEOUT))
-    runs = [Training(str(BASE), cell.overrides(), str(folder / f"{cell.name}.h5")) for cell in cells]
-    for _ in make(place, testbed.count, runs, TIMEOUT):
+    mpi_host = MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
+    list(make_runs(mpi_host, testbed.count, [Calibration(str(BASE), [], str(topology), steps=100)], TIMEOUT))
+    runs = [Training(str(BASE), variant.overrides(), str(folder / f"{variant.name}.h5")) for variant in variants]
+    for _ in make_runs(mpi_host, testbed.count, runs, TIMEOUT):
         bar.update()
     return {
-        cell: (Times.of(run.out), simulated(cell, testbed.count, topology, folder / f"{cell.name}-simulated.h5"))
-        for cell, run in zip(cells, runs, strict=True)
+        variant: (
+            Times.of(run.out),
+            simulated(variant, testbed.count, topology, folder / f"{variant.name}-simulated.h5"),
+        )
+        for variant, run in zip(variants, runs, strict=True)
     }
 
 
@@ -103,55 +129,84 @@ def medians(times: Iterable[Times]) -> Times:
     return Times(*(statistics.median(values) for values in zip(*times, strict=True)))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.validation", description=__doc__.splitlines()[0])
-    parser.add_argument("--hosts", type=int, default=4, help="(default: %(default)s)")
-    parser.add_argument("--rate", default="100mbit", help="of each host's link (default: %(default)s)")
+def parse_arguments() -> argparse.Namespace:
+    """Also sets ``variants``; ends the program where the arguments are wrong."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
+    parser.add_argument("--hosts", type=int, default=4, help="number of hosts, one rank each (default: %(default)s)")
+    parser.add_argument("--rate", default="100mbit", help="rate of each host's link (default: %(default)s)")
     parser.add_argument("--cpu", type=float, help="cores of each host (default: most of a fair part)")
-    parser.add_argument("--only", metavar="NAME,...", help="algorithms (default: all)")
-    parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
+    parser.add_argument(
+        "--algorithm",
+        action="append",
+        metavar="NAME",
+        help="name of an algorithm, or FILE.py:CLASS; may be given several times (default: all that are registered)",
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("results/validation"), help="folder (default: %(default)s)")
     options = parser.parse_args()
-    names = options.only.split(",") if options.only else sorted(ALGORITHMS)
-    if unknown := [name for name in names if name not in ALGORITHMS]:
-        parser.error(f"no algorithm {unknown[0]!r}; there are {', '.join(sorted(ALGORITHMS))}")
     if options.rounds < 1:
         parser.error("--rounds is 1 or more")
-    cells = [Cell(name, option) for name in names for option in VARIANTS.get(name, [""])]
-    cpu = PART * fair_part(max(options.hosts, 1)) if options.cpu is None else options.cpu
+    try:
+        options.variants = variants_of(options.algorithm or sorted(ALGORITHMS), options.hosts)
+    except config.ConfigError as error:
+        parser.error(str(error))
+    if options.cpu is None:
+        options.cpu = SHARE_OF_CORES * fair_share(max(options.hosts, 1))
+    return options
+
+
+def main() -> int:
+    options = parse_arguments()
     rounds = []
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         checks = list(tqdm(rates.checks(options.out, BASE), desc="the testbed itself"))
-        print(tabulate(
-            [(check.what, *(f"{share:.2f}" for share in check[1:]), "" if check.holds else "off") for check in checks],
-            headers=["of what was asked for", "found", "least", "most", ""], tablefmt="pipe", disable_numparse=True,
-        ))  # fmt: skip
+        print(checks_table(checks))
         with (
-            Testbed(options.hosts, options.rate, cpu) as testbed,
-            tqdm(desc="runs", total=options.rounds * len(cells)) as bar,
+            Testbed(options.hosts, options.rate, options.cpu) as testbed,
+            tqdm(desc="runs", total=options.rounds * len(options.variants)) as bar,
         ):
             for number in range(options.rounds):
                 folder = options.out / str(number)
                 folder.mkdir(parents=True, exist_ok=True)
-                rounds.append(one_round(testbed, cells, folder, bar))
+                rounds.append(one_round(testbed, options.variants, folder, bar))
     except (TestbedError, Unfinished, subprocess.SubprocessError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 1
-    rows, off = [], 0
-    for cell in cells:
-        both = [medians(times) for times in zip(*(one[cell] for one in rounds), strict=True)]
-        measured, guessed = (times.step for times in both)
-        error = guessed / measured - 1
-        off += abs(error) > TOLERANCE
+    pairs = {
+        variant: tuple(medians(times) for times in zip(*(one[variant] for one in rounds), strict=True))
+        for variant in options.variants
+    }
+    print(times_table(pairs))
+    close = sum(abs(error_of(*times)) <= TOLERANCE for times in pairs.values())
+    within = f"{close} of {len(pairs)} simulated times are within {TOLERANCE:.0%}"
+    print(f"\n{testbed}, {options.cpu:g} cores each; medians of {options.rounds} rounds: {within}.")
+    return 0 if close == len(pairs) and all(check.holds for check in checks) else 1
+
+
+def error_of(measured: Times, simulated: Times) -> float:
+    """Return how far a simulated step is from the measured one, as a share of that."""
+    return simulated.step / measured.step - 1
+
+
+def checks_table(checks: list[rates.Check]) -> str:
+    return tabulate(
+        [(check.what, *(f"{share:.2f}" for share in check[1:]), "" if check.holds else "off") for check in checks],
+        headers=["share of what was asked for", "found", "min", "max", ""],
+        tablefmt="pipe",
+        disable_numparse=True,
+    )
+
+
+def times_table(pairs: dict[Variant, tuple[Times, Times]]) -> str:
+    """Return the table of measured and simulated times, a row per variant."""
+    rows = []
+    for variant, both in pairs.items():
         steps, waits = (f"{1e3 * times.step:.1f}" for times in both), (f"{times.waiting:.0%}" for times in both)
-        rows.append((cell.algorithm, cell.option.replace('"', ""), *steps, f"{error:+.1%}", *waits))
-    headers = ["algorithm", "options", "measured [ms a step]", "simulated [ms a step]", "error"]
+        rows.append((variant.algorithm, variant.options_text, *steps, f"{error_of(*both):+.1%}", *waits))
+    headers = ["algorithm", "options", "measured [ms per step]", "simulated [ms per step]", "error"]
     headers += ["wait, measured", "wait, simulated"]
-    print(tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True))
-    close = f"{len(rows) - off} of {len(rows)} simulated times are within {TOLERANCE:.0%}"
-    print(f"\n{testbed}, {cpu:g} cores each; medians of {options.rounds} rounds: {close}.")
-    return 1 if off or not all(check.holds for check in checks) else 0
+    return tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.environment import environment
-from experiments.testbed.hosts import Testbed
+from grsgd.mpi_environment import job_environment
 from grsgd.simulate.network import network
+from grsgd.testbed.hosts import Testbed
 
 HERE = Path(__file__).parent
 MIB = 1024 * 1024
 RATE = "100mbit"
 BYTES_PER_SECOND = 100e6 / 8
-LEAST = {MIB // 4: 0.75, 4 * MIB: 0.85, 16 * MIB: 0.90}
-"""Of the links' rate, by the bytes of an array: what a ring all-reduce fills at best of eight times in a row."""
+MIN_SHARE = {MIB // 4: 0.75, 4 * MIB: 0.85, 16 * MIB: 0.90}
+"""Least share of the links' rate that a ring all-reduce fills at best of eight times in a row, by the bytes of an
+array."""
 SPIN = """
 import sys, time
 sum(i * i for i in range(300_000))
@@ -43,7 +44,7 @@ class Check(NamedTuple):
 
 
 class Share(NamedTuple):
-    """How much of the links' rate a ring all-reduce fills, of its payload: on average, and at best.
+    """The share of the links' rate that a ring all-reduce fills, of its payload: on average, and at best.
 
     A link never lets more through than its rate, whatever the machine does besides; how much less, that decides.
     """
@@ -53,7 +54,7 @@ class Share(NamedTuple):
 
 
 def shares_of_the_wire(testbed: Testbed, sizes, links: int, seconds: float = 100) -> dict[int, Share]:
-    """By size of the array in bytes, on so many links of `RATE`.
+    """Return shares by the size of the array in bytes, on so many links of ``RATE``.
 
     Raises subprocess.CalledProcessError, or TimeoutExpired after so many seconds.
     """
@@ -67,12 +68,12 @@ def shares_of_the_wire(testbed: Testbed, sizes, links: int, seconds: float = 100
 
 def output(command: list, seconds: float) -> str:
     return subprocess.run(
-        command, env=environment(), stdout=subprocess.PIPE, text=True, timeout=seconds, check=True
+        command, env=job_environment(), stdout=subprocess.PIPE, text=True, timeout=seconds, check=True
     ).stdout
 
 
 def spin(testbed: Testbed, seconds: float = 60) -> list[tuple[int, float]]:
-    """All hosts compute at the same time: what each has done, and its seconds of a core.
+    """Let all hosts compute at the same time; return what each has done, and its seconds of a core.
 
     In turns of a few milliseconds and for long enough to be throttled evenly.
     """
@@ -80,18 +81,18 @@ def spin(testbed: Testbed, seconds: float = 60) -> list[tuple[int, float]]:
         subprocess.Popen(testbed.enter(host, [sys.executable, "-c", SPIN]), stdout=subprocess.PIPE, text=True)
         for host in testbed.hosts
     ]
-    said = [job.communicate(timeout=seconds)[0].split() for job in jobs]
-    return [(int(work), float(core)) for work, core in said]
+    outputs = [job.communicate(timeout=seconds)[0].split() for job in jobs]
+    return [(int(work), float(core)) for work, core in outputs]
 
 
 def checks(folder: Path, config: Path) -> Iterator[Check]:
-    """Raises TestbedError where there can be no testbed. ``config``: what `grsgd calibrate` computes meanwhile."""
+    """Raises TestbedError where there can be no testbed. ``config``: what ``grsgd calibrate`` computes meanwhile."""
     with Testbed(hosts=4, rate=RATE) as testbed:
-        for size, share in shares_of_the_wire(testbed, LEAST, links=4).items():
-            yield Check(f"links of {RATE}, ring all-reduce of {size / MIB:g} MiB", share.best, LEAST[size], 1.05)
-        words = ["-m", "grsgd", "calibrate", config, "--out", folder / "rates.toml"]
-        output(testbed.mpiexec(["-n", 4, sys.executable, *words]), seconds=100)
-        found = network(None, str(folder / "rates.toml"))
+        for size, share in shares_of_the_wire(testbed, MIN_SHARE, links=4).items():
+            yield Check(f"links of {RATE}, ring all-reduce of {size / MIB:g} MiB", share.best, MIN_SHARE[size], 1.05)
+        arguments = ["-m", "grsgd", "calibrate", config, "--out", folder / "rates.toml"]
+        output(testbed.mpiexec(["-n", 4, sys.executable, *arguments]), seconds=100)
+        found = network(str(folder / "rates.toml"))
         yield Check(f"links of {RATE}, calibrated", found.bandwidth / BYTES_PER_SECOND, 0.85, 1.02)
     with Testbed(hosts=4, rate=RATE, medium="shared") as testbed:
         share = shares_of_the_wire(testbed, [MIB], links=1)[MIB]

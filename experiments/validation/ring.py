@@ -1,4 +1,4 @@
-"""On every rank: how fast a ring all-reduce is. Prints JSON: mean and least of its seconds, by size in bytes."""
+"""Time ring all-reduces, on every rank. Prints JSON: mean and least of its seconds, by size in bytes."""
 
 import json
 import sys
@@ -6,18 +6,19 @@ import time
 
 import numpy as np
 
-from grsgd import launch
 from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
+from grsgd.job import launch
 
 mpi = launch.world()
 launch.abort_on_error(mpi)
-driver = launch.driver(mpi, timeout=60, progress="inline")
-comm = Communicator(mpi.Dup())
+driver = launch.driver(mpi, timeout=60, progress_mode="inline")
+comm = Communicator(MpiBackend(mpi.Dup()))
 seconds = {}
 for size in map(int, sys.argv[1:]):
     x = np.zeros(size // 4, np.float32)
-    launch.meet(mpi)
+    launch.barrier(mpi)
     ends = []
     for _ in range(8):  # one directly after the other: none ends before all ranks have begun it
         driver.run(ring_allreduce(comm, x))

@@ -3,9 +3,9 @@
 import importlib
 import pkgutil
 
-from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options
+from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options, Traits
 
 for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
     importlib.import_module(_module.name)
 
-__all__ = ["ALGORITHMS", "Algorithm", "Options"]
+__all__ = ["ALGORITHMS", "Algorithm", "Options", "Traits"]

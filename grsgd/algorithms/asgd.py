@@ -1,6 +1,6 @@
 """ASGD: a parameter server that never lets anybody wait."""
 
-from grsgd.algorithms.parameter_server import ParameterServer, ServerOptions
+from grsgd.algorithms.parameter_server.algorithm import ParameterServer, ServerOptions
 
 
 class ASGD(ParameterServer, name="asgd"):

@@ -1,30 +1,70 @@
-"""What every algorithm is: a replica, an optimizer, a communicator, and a few hooks that the training loop calls."""
+"""The contract of an algorithm: a replica, an optimizer, a communicator, and hooks that the training loop calls."""
+
+from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Generator
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from grsgd.comm.allreduce import halving_doubling_allreduce
-from grsgd.comm.communicator import Communicator
-from grsgd.comm.driver import Driver
-from grsgd.replica import Flat, Replica
+from grsgd.algorithms.averaging import average_models
+from grsgd.algorithms.context import RankContext
+from grsgd.lazy import LazyModule
+from grsgd.models.replica import Replica
+from grsgd.seeding import Purpose, generator
 
-ALGORITHMS: dict[str, type["Algorithm"]] = {}
+torch = LazyModule("torch")
+
+ALGORITHMS: dict[str, type[Algorithm]] = {}
 """Every algorithm by name. A class registers itself by ``class X(Algorithm, name="x")``."""
+OUTSIDE = "grsgd_algorithm_in_file_"
+"""Beginning of the names of modules that `find` makes of files: their algorithms are found by path, not by name."""
 
 
 class Options(BaseModel):
-    """Options of every algorithm; each algorithm adds its own."""
+    """Options of every algorithm; each algorithm adds its own.
+
+    ``renamed`` maps old option names to new ones, which may lie in another section: ``{"rho": "data.replication"}``.
+    Using an old name is an error that names the new one. ``renamed_values`` does the same for values of an option:
+    ``{"merge": {"half": "average"}}``.
+    """
 
     # A run has one algorithm: those of the others need no validators.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+    renamed: ClassVar[dict[str, str]] = {"rho": "data.replication"}
+    renamed_values: ClassVar[dict[str, dict[str, str]]] = {}
 
-    rho: int = Field(1, ge=1, description="data redundancy: shard k lies on ranks k .. k + rho - 1")
+
+@dataclass(frozen=True)
+class Traits:
+    """Properties of an algorithm that other packages read, so that none of them tests for an algorithm's name."""
+
+    synchronous: bool
+    """Whether no rank can run ahead of another without bound; then all take the same number of steps."""
+    sends_gradients: bool = False
+    """Whether gradients must lie in one flat array."""
+    in_background: bool = False
+    """Whether schedules run in the background while a gradient is computed."""
+    exact_gradient: bool = False
+    """Whether every step applies the mean gradient of all ranks, computed at one common model; then tables use one
+    training for all such algorithms."""
+    depends_on_values: bool = False
+    """Whether the models' values decide when messages are sent; then ``--timing-only`` is refused."""
+    model_sized_buffers: int = 10
+    """About how many arrays of the model's size a rank holds: parameters, gradients, momenta, messages."""
+    supports_own_loop: bool = True
+    """Whether the algorithm works with ``distribute()``: one gradient per rank and step, on any data."""
+    tolerates_lost_ranks: bool = False
+    """Whether a run goes on without ranks that are lost."""
+    splits_model: bool = False
+    """Whether the optimizer of a rank sees slices of the model, so that it must treat every element by itself."""
+    label: str = ""
+    """Name of a run in reports; by default the algorithm's. With an option that makes it another algorithm:
+    ``parameter_server adsp``."""
+    comparison: str = ""
+    """The options that two runs must share for their bytes to be compared."""
 
 
 class Algorithm:
@@ -37,185 +77,99 @@ class Algorithm:
     name: ClassVar[str]
     paper: ClassVar[str]
     """Authors, year and title of the source."""
-    synchronous: ClassVar[bool]
-    """Whether no rank can run ahead of another without bound; then all take the same number of steps."""
-    sends_gradients: ClassVar[bool] = False
-    """Whether gradients must lie in one flat array."""
-    shared_batch: ClassVar[bool] = False
-    """Whether the ranks compute `blocks` of one common batch, instead of each a batch of its own."""
-    counts_steps: ClassVar[bool] = False
-    """Whether the algorithm knows how far the run is: `steps`."""
-    for_any_loop: ClassVar[bool] = True
-    """Whether each rank may compute one gradient a step of whatever it likes; else only `grsgd train` will do."""
-    in_background: ClassVar[bool] = False
-    """Whether schedules run in the background while a gradient is computed."""
     Options: ClassVar[type[Options]] = Options
+    traits: Traits
+    """The traits with default options; an object has those of its own options."""
+    _decides_who_computes: ClassVar[bool] = False
+    """Whether ranks compute something else than a gradient each, which no loop of a user does."""
 
     def __init_subclass__(cls, name: str | None, **kwargs):
         """Register the class; ``name`` is None for one that is only there to be derived from."""
         super().__init_subclass__(**kwargs)
         if name is None:
             return
-        if name in ALGORITHMS:
+        outside = cls.__module__.startswith(OUTSIDE)
+        if name in ALGORITHMS and not outside:
             raise TypeError(f"two algorithms are called {name!r}: {ALGORITHMS[name]} and {cls}")
+        if not hasattr(cls, "traits"):
+            raise TypeError(f"algorithm {name!r} has no traits: say traits = Traits(synchronous=...)")
+        if cls._decides_who_computes and cls.traits.supports_own_loop:
+            raise TypeError(f"algorithm {name!r} decides who computes what: say supports_own_loop=False in its traits")
         cls.name = name
-        ALGORITHMS[name] = cls
+        has_own_label = "traits" in cls.__dict__ and cls.traits.label
+        cls.traits = cls.traits if has_own_label else replace(cls.traits, label=name)
+        if not outside:
+            ALGORITHMS[name] = cls
 
-    def __init__(
-        self,
-        options: Options,
-        replica: Replica,
-        optimizer: torch.optim.Optimizer,
-        comm: Communicator,
-        aside: Communicator,
-        driver: Driver,
-        seed: int = 0,
-    ):
-        """``comm`` carries the training; ``aside`` what is no part of it: the first broadcast and the last average."""
+    def __init__(self, options: Options, replica: Replica, optimizer: torch.optim.Optimizer, context: RankContext):
+        """Make one rank's part; ``optimizer`` updates the parameters of ``replica``."""
         self.options = options
         self.replica = replica
         self.optimizer = optimizer
-        self.comm = comm
-        self.aside = aside
-        self.driver = driver
-        self.seed = seed
+        self.comm = context.comm
+        self.uncounted_comm = context.uncounted_comm
+        self.driver = context.driver
+        self.traits = self.traits_of(options)
         self.x = replica.params
+        self.rng = generator(Purpose.PARTNERS, context.seed, context.comm.rank)
+        """A random stream of this rank's own, keyed by (seed, rank), never by the order of arrivals."""
         self.staleness: Counter[int] = Counter()
         """How many models or gradients were merged that were this many steps old."""
-        self.update_seconds = 0.0
-        self.trains = True
-        """Whether this rank trains; else it helps those that do (`accompany`)."""
-        self.lock = nullcontext()
-        """Held by whoever changes the model, where the background does."""
-        self.lost: frozenset[int] = frozenset()
-        """After training, ranks that do not answer any more and were left behind."""
-        self.before_update = lambda: None
-        """Called by those that count steps before every update of the model: sets the learning rate."""
 
     @classmethod
-    def workers(cls, options: Options, ranks: int) -> int:
-        """How many of the ranks train: the first ones."""
-        return ranks
+    def traits_of(cls, options: Options) -> Traits:
+        """Return the traits of the algorithm with these options."""
+        return cls.traits
 
     @classmethod
     def check(cls, options: Options, ranks: int):
         """Raise ValueError, naming the option, if these options cannot work with this many ranks."""
-        if options.rho > ranks:
-            raise ValueError(f"rho = {options.rho} with {ranks} ranks; allowed are 1 to {ranks}")
-
-    @classmethod
-    def needs_content(cls, options: Options) -> bool:
-        """Whether the models' values decide when messages are sent, so that no run can do without them."""
-        return False
-
-    @classmethod
-    def copies(cls, options: Options, ranks: int) -> int:
-        """About how many arrays of the model's size a rank holds: parameters, gradients, momenta, messages."""
-        return 10
-
-    def blocks(self, batch: int) -> list[tuple[int, int, int]]:
-        """What this rank computes of a common batch of so many samples: (number, begin, end) of each block."""
-        raise NotImplementedError(f"{self.name} has shared_batch and no blocks()")
-
-    def computed(self, block: int):
-        """Called when the gradient of a block of the common batch lies in the replica: the sum over the block's
-        samples, divided by the number of samples in the batch. The next block's overwrites it."""
 
     def start(self):
-        """Begin activities in the background, once, before the first step."""
+        """Begin activities in the background, once, before the first step; may be a schedule."""
 
     def before_backward(self):
-        """Called before each gradient is computed; may change the model."""
+        """Prepare the model for the next gradient, which is about to be computed; may change the model."""
 
     def step(self):
-        """Called when the gradient of this step is there: update the model."""
+        """Update the model; the gradient of this step is there."""
         self.update()
-
-    def reduce(self):
-        """Schedule, of an algorithm that sends gradients and runs in any loop: turn the gradients in ``replica.grads``,
-        and what lies behind them, into those of all ranks. Its `step` is this and `update`."""
-        raise NotImplementedError(f"{self.name} sends gradients and has no reduce()")
-
-    @property
-    def steps(self) -> int:
-        """Gradients of all ranks that are in the model, as far as this rank knows."""
-        raise NotImplementedError(f"{self.name} has counts_steps and no steps")
-
-    def catch_up(self):
-        """Schedule, before it is decided whether there is another step: brings `steps` up to date."""
-        yield from ()
-
-    @property
-    def evicted(self) -> bool:
-        """Whether the others go on without this rank."""
-        return False
-
-    def accompany(self):
-        """Schedule, over and over on a rank that does not train: returns whether all others have ended."""
-        raise NotImplementedError(f"{self.name} has ranks that do not train and no accompany()")
-
-    def model(self) -> Flat:
-        """The parameters that a snapshot keeps."""
-        return self.x
-
-    @property
-    def weight(self) -> float:
-        """How much `model` counts in the average of all ranks' at this moment."""
-        return 1.0
-
-    def publish(self, comm: Communicator):
-        """Schedule, on all ranks at once: turn what snapshots have kept into what is to be evaluated."""
-        yield from ()
 
     def drain(self):
         """Schedule, after the last step: take in every message under way and end all activities."""
 
-    def average(self):
+    def average(self) -> Generator:
         """Schedule, after `drain`: make all replicas equal to the final model."""
-        yield from self.mean(self.x)
-        yield from self.mean_of_buffers()
+        return average_models(self.uncounted_comm, self.replica)
 
-    def weighted_average(self, a: float):
-        """Schedule, after `drain`: make all replicas equal to ``sum a x / n``.
+    def snapshot(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the parameters and buffers that a snapshot keeps, as they are at one moment.
 
-        Raises RuntimeError if the weights of all ranks do not sum to n.
+        Copies, where activities in the background change them.
         """
-        n = self.comm.size
-        if n > 1:
-            total = np.array([a])
-            yield from halving_doubling_allreduce(self.aside, total)
-            if abs(total[0] - n) > 1e-6 * n:
-                raise RuntimeError(f"the weights sum to {total[0]} instead of {n}: a message was lost")
-        yield from self.mean(self.x, a)
-        yield from self.mean_of_buffers()
+        return self.x.tensor, self.replica.buffers.tensor
+
+    @property
+    def weight(self) -> float:
+        """Weight of this rank's `snapshot` in the average over all ranks."""
+        return 1.0
 
     def warnings(self) -> list[str]:
-        """What users must know of this rank's training when it is over, a line each."""
+        """Return what users must know of this rank's training when it is over, a line each."""
         return []
 
     def update(self):
-        """The local optimizer's step."""
-        begin = self.driver.clock()
+        """Take the local optimizer's step."""
         self.optimizer.step()
-        self.update_seconds += self.driver.clock() - begin
 
-    def mean(self, flat: Flat, weight: float = 1.0):
-        """Schedule: the mean of ``weight`` times the array over all ranks, in place, outside the counted traffic.
 
-        The array stays what it is if the run is stopped meanwhile.
-        """
-        if self.comm.size > 1:
-            average = flat.like()
-            torch.mul(flat.tensor, weight, out=average.tensor)
-            yield from halving_doubling_allreduce(self.aside, average.array, scale=1 / self.comm.size)
-            flat.tensor.copy_(average.tensor)
+class GradientAlgorithm(Algorithm, name=None):
+    """An algorithm that turns the gradients of all ranks into one before the update, in any loop."""
 
-    def mean_of_buffers(self):
-        """Schedule: the same of the replica's buffers."""
-        if self.comm.size > 1:
-            average = partial(halving_doubling_allreduce, self.aside, scale=1 / self.comm.size)
-            yield from self.replica.average_buffers(average)
+    def reduce(self) -> Generator:
+        """Schedule: turn the gradients in ``replica.grads``, and what lies behind them, into those of all ranks."""
+        raise NotImplementedError(f"{self.name} sends gradients and has no reduce()")
 
-    def random(self) -> np.random.Generator:
-        """A random stream of this rank's own, keyed by (seed, rank), never by the order of arrivals."""
-        return np.random.default_rng((self.seed, self.comm.rank))
+    def step(self):
+        yield from self.reduce()
+        self.update()

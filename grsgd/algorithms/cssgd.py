@@ -1,21 +1,26 @@
 """CSSGD: coded synchronous SGD."""
 
+from dataclasses import replace
+from functools import partial
 from math import comb
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from coding.fixed_point import FixedPoint, OutOfRange
-from coding.multicast import TRANSPORTS
 from coding.placement import subset_placement
 from coding.plan import packet_plan
-from coding.schemes import SCHEMES, Scheme
-from grsgd.algorithms.base import Algorithm, Options
-from grsgd.phantom import Phantom
+from grsgd.algorithms.averaging import average_buffers
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.algorithms.redundancy import allowed_redundancies, choose, measure
+from grsgd.comm.coded.arrays import empty_like
+from grsgd.comm.coded.multicast import TRANSPORTS
+from grsgd.comm.coded.schemes import SCHEMES, Scheme
 
 
 class SummingOptions(Options):
-    """Of the algorithms that sum int32 gradients of the blocks of a common batch."""
+    """Options of the algorithms that sum int32 gradients of the blocks of a common batch."""
 
     transport: Literal["multicast", "unicast"] = Field(
         "multicast", description="a packet to several ranks: one broadcast in a communicator of theirs, or copies"
@@ -25,22 +30,14 @@ class SummingOptions(Options):
     )
 
 
-class Summing(Algorithm, name=None):
-    """Synchronous SGD in which a `coding.schemes.Scheme` adds up the blocks' gradients."""
+class Summing(CommonBatchAlgorithm, name=None):
+    """Synchronous SGD in which a `grsgd.comm.coded.schemes.Scheme` adds up the blocks' gradients."""
 
-    synchronous = True
-    sends_gradients = True
-    shared_batch = True
-    for_any_loop = False
+    traits = Traits(synchronous=True, sends_gradients=True, exact_gradient=True, supports_own_loop=False)
     scheme: Scheme
 
-    @classmethod
-    def check(cls, options, ranks):
-        if options.rho > 1:
-            raise ValueError(f"rho = {options.rho}: all ranks share every batch; allowed is 1")
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self.fixed_point = FixedPoint(self.options.range)
         self.saturated = OutOfRange(0, 0, 0.0, self.options.range)
         self.scheme = self.choose_scheme(
@@ -50,17 +47,13 @@ class Summing(Algorithm, name=None):
             self.comm.rank,
             self.x.array.size,
             self.fixed_point,
-            self.empty,
+            partial(empty_like, self.x.array),
         )
         self.scheme.prepare()
 
     def choose_scheme(self, *arguments) -> Scheme:
         """The scheme of these options."""
         raise NotImplementedError
-
-    def empty(self, size: int, dtype: str):
-        kind = type(self.x.array)
-        return Phantom(size, dtype, head=False) if kind is Phantom else kind(size, dtype=dtype)
 
     def blocks(self, batch):
         samples = self.scheme.samples(batch)
@@ -69,9 +62,9 @@ class Summing(Algorithm, name=None):
     def start(self):
         self.scheme.open()
 
-    def computed(self, block):
-        row = self.scheme.row(self.scheme.blocks.index(block))
-        self.saturated = self.saturated.joined(self.fixed_point.encode(self.replica.grads.array, row))
+    def block_gradient_ready(self, block):
+        row = self.scheme.block_buffer(self.scheme.blocks.index(block))
+        self.saturated = self.saturated.merged_with(self.fixed_point.encode(self.replica.grads.array, row))
 
     def step(self):
         yield from self.scheme.add_up()
@@ -82,14 +75,15 @@ class Summing(Algorithm, name=None):
         self.scheme.close()
 
     def average(self):
-        yield from self.mean_of_buffers()  # the parameters are equal already
+        yield from average_buffers(self.uncounted_comm, self.replica)  # the parameters are equal already
 
     def warnings(self):
-        found = {"gradients of blocks": self.saturated, "sums of gradients": self.scheme.beyond}
+        found = {"gradients of blocks": self.saturated, "sums of gradients": self.scheme.overflow}
         lines = [f"{what} are wrong: {beyond}" for what, beyond in found.items() if beyond]
         if self.saturated.count and self.scheme.sends_sums:
-            limit = self.saturated._replace(largest=self.saturated.largest * self.scheme.shares).suggested_limit
-            lines.append(f"sums of {self.scheme.shares} such blocks are sent: for them, a range of {limit:g} would do")
+            limit = self.saturated._replace(largest=self.saturated.largest * self.scheme.num_blocks).suggested_limit
+            blocks = self.scheme.num_blocks
+            lines.append(f"sums of {blocks} such blocks are sent: for them, a range of {limit:g} would do")
         return lines
 
 
@@ -120,8 +114,8 @@ class CSSGD(Summing, name="cssgd"):
         g = sum of all G_q                                                     # exact, so the same on all ranks
         x = x - eta g
 
-    Computes r times as much as without redundancy and sends C(n-1, r) / r M, a multicast counted once (`grsgd load`).
-    The scheme uncoded sends the slices of every block as they are: C(n-1, r-1) / r M.
+    Computes r times as much as without redundancy and sends C(n-1, r) / r M, a multicast counted once
+    (`grsgd coding-cost`). The scheme uncoded sends the slices of every block as they are: C(n-1, r-1) / r M.
 
     The grouped schemes are ours: n/r groups of ranks compute a block each, and a rank sends 1/r M of its sum.
     grouped-direct multicasts it; grouped-rs lets rank j add up chunk j, and receives the least of all.
@@ -143,10 +137,24 @@ class CSSGD(Summing, name="cssgd"):
             subset_placement(ranks, options.r).holders  # noqa: B018  likewise
 
     @classmethod
-    def copies(cls, options, ranks):
+    def traits_of(cls, options):
+        return replace(cls.traits, label=f"{cls.name} {options.scheme}")
+
+    @classmethod
+    def block_arrays(cls, options, ranks):
         r = 1 if options.r == "auto" else options.r
-        blocks = comb(ranks - 1, r - 1) if options.scheme in ("coded", "uncoded") else 1
-        return super().copies(options, ranks) + blocks
+        return comb(ranks - 1, r - 1) if options.scheme in ("coded", "uncoded") else 1
+
+    @classmethod
+    def trial_options(cls, options):
+        return options.model_copy(update={"r": 1}) if options.r == "auto" else None
+
+    def choose_options(self, options, batch, gradient):
+        n = self.comm.size
+        costs = yield from measure(self.comm, self.driver, self.replica.grads.array, gradient)
+        allowed = allowed_redundancies(options.scheme, n, batch)
+        r, reason = choose(options.scheme, n, allowed, costs)
+        return {"r": r}, reason
 
     def choose_scheme(self, *arguments):
         more = {"enumeration": self.options.enumeration} if self.options.scheme == "coded" else {}

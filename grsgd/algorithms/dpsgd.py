@@ -1,15 +1,16 @@
 """Decentralized parallel SGD (Lian et al. 2017)."""
 
+from collections.abc import Iterable
+
 from pydantic import Field
 
-from grsgd.algorithms.base import Algorithm, Options
+from grsgd.algorithms.base import Algorithm, Options, Traits
 from grsgd.comm import topology
-from grsgd.comm.exchange import neighbour_exchange
-from grsgd.mixing import mix
+from grsgd.models.mixing import mix
 
 
 class DPSGDOptions(Options):
-    topology: str = Field("ring", description="ring, exponential, full, or a file with a doubly stochastic matrix")
+    topology: str = Field("ring", **topology.OPTION)
 
 
 class DPSGD(Algorithm, name="dpsgd"):
@@ -17,45 +18,55 @@ class DPSGD(Algorithm, name="dpsgd"):
 
         send x to the neighbours, receive theirs        # meanwhile:
         g = grad(x)                                     # at the model before mixing, and so is weight decay
-        x = sum_j W[i, j] x_j - eta g
+        x = sum_j W[i, j] x_j - eta g                   # W: the topology's mixing matrix for this step
 
-    Sends M to each neighbour a step, 2M on a ring. Waits for the slower neighbour, so one straggler slows the whole
+    Sends M to each neighbour per step, 2M on a ring. Waits for the slower neighbour, so one straggler slows the whole
     graph down after a lead of at most its distance.
     """
 
     paper = (
         "Lian, Zhang, Zhang, Hsieh, Zhang, Liu 2017, Can decentralized algorithms outperform centralized algorithms?"
     )
-    synchronous = True
-    in_background = True
+    traits = Traits(synchronous=True, in_background=True)
     Options = DPSGDOptions
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        W = topology.build(self.options.topology, self.comm.size)
-        rank = self.comm.rank
-        self.receivers = W.receivers(rank)
-        self.neighbours = {j: self.x.like() for j in W.sources(rank)}
-        self.incoming = {j: neighbour.array for j, neighbour in self.neighbours.items()}
-        self.own_weight = float(W.matrix[rank, rank])
-        self.weighted = [(float(W.matrix[rank, j]), neighbour.tensor) for j, neighbour in self.neighbours.items()]
+        self.k = 0
+        self.topology = topology.build(self.options.topology, self.comm.size)
+        self.received = {j: self.x.like() for j in self.topology.in_neighbours(self.comm.rank)}
 
     @classmethod
     def check(cls, options, ranks):
         super().check(options, ranks)
-        topology.build(options.topology, ranks)
+        topology.build(options.topology, ranks).require_stochastic("row", "column")
 
     def before_backward(self):
-        self.exchange = self.driver.start(neighbour_exchange(self.comm, self.x.array, self.receivers, self.incoming))
+        i, k = self.comm.rank, self.k
+        incoming = {j: self.received[j].array for j in self.topology.in_neighbours(i, k)}
+        receivers = self.topology.out_neighbours(i, k)
+        self.exchange = self.driver.start(neighbour_exchange(self.comm, self.x.array, receivers, incoming))
 
     def step(self):
         yield self.exchange
-        if not self.weighted:
+        i, W = self.comm.rank, self.topology.matrix(self.k)
+        weighted = [(float(W[i, j]), self.received[j].tensor) for j in self.topology.in_neighbours(i, self.k)]
+        self.k += 1
+        if not weighted:
             self.update()
             return
         # What mixing changes, of x before the update, in place of a model that has been received.
-        (weight, change), *others = self.weighted
-        mix(change, weight, [*others, (self.own_weight - 1, self.x.tensor)])
+        (weight, change), *others = weighted
+        mix(change, weight, [*others, (float(W[i, i]) - 1, self.x.tensor)])
         self.update()
         self.x.tensor.add_(change)
-        self.staleness[0] += len(self.weighted)
+        self.staleness[0] += len(weighted)
+
+
+def neighbour_exchange(comm, x, receivers: Iterable[int], incoming: dict):
+    """Schedule: send x to ``receivers`` and receive one array into ``incoming[source]`` from each of its keys.
+
+    x may be read but not written until the schedule has ended.
+    """
+    receiving = [comm.Irecv(array, source) for source, array in incoming.items()]
+    yield receiving + [comm.Isend(x, receiver) for receiver in receivers]

@@ -1,28 +1,33 @@
 """Elastic averaging SGD (Zhang, Choromanska, LeCun 2015)."""
 
+from __future__ import annotations
+
 import threading
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
 
-from grsgd.algorithms.base import Algorithm, Options
+from grsgd.algorithms.adaptive import AdaptiveOptions
+from grsgd.algorithms.averaging import average_buffers
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.triggered import FINISHED, TriggeredAlgorithm
+from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast, ring_allreduce
-from grsgd.trigger import TriggerOptions, trigger
+from grsgd.lazy import LazyModule
+from grsgd.models.flat import Flat
 
-REQUEST, MODEL, ELASTIC = 0, 1, 2
-GOODBYE = -1
-"""The step in a request that a rank sends to the server when it has ended its training."""
+torch = LazyModule("torch")
 
 
-class EASGDOptions(TriggerOptions, Options):
+class EASGDOptions(AdaptiveOptions, Options):
     alpha: float | None = Field(None, ge=0, le=1, description="pull between a model and the centre; by default 0.9/n")
     period: int = Field(10, ge=1, description="local steps between two exchanges with the centre; not if adaptive")
     centre: Literal["server", "allreduce"] = Field(
         "server", description="where the centre is: on rank 0, asynchronous, or on all ranks, which then wait for all"
     )
-    final: Literal["centre", "average"] = Field("centre", description="which model is the result")
+    final: Literal["centre", "average"] = Field("centre", description="which model is the result, and in the curve")
 
     @model_validator(mode="after")
     def all_ranks_at_once(self):
@@ -31,57 +36,60 @@ class EASGDOptions(TriggerOptions, Options):
         return self
 
 
-class EASGD(Algorithm, name="easgd"):
+class EASGD(TriggeredAlgorithm, name="easgd"):
     """Each rank trains alone, and every ``period`` steps its model x and a centre c attract each other::
 
         x = x - eta grad(x);  k = k + 1
-        if due:                             # k % period == 0; adaptive: |x - r|/|r| >= theta, see grsgd/trigger.py
+        if due:                             # k % period == 0; adaptive: |x - r|/|r| >= threshold, see adaptive.py
             d = alpha (x - c)
             x = x - d;  c = c + d
 
-    centre = "server": c lies on rank 0, which trains as well; the others send it x and wait for d. Sends 2M an
+    centre = "server": c lies on rank 0, which trains as well; the others send it x and wait for d. Sends 2M per
     exchange, half of it from rank 0, but for rank 0's own, which send nothing. centre = "allreduce": all ranks have a
     copy of c and exchange at the same step, c = c + allreduce(d), which sends 2(n-1)/n M.
 
     What a model loses goes to the centre, so ``c + sum x`` changes by gradients only. (The paper exchanges between
-    gradient and update.) With momentum = 0.99 and nesterov = true in the optimizer this is the paper's EAMSGD; momentum
-    stays local. The adaptive form, which Ho, Wu, Liu 2018 name beside gossip, is inferred (docs/algorithms.md).
+    gradient and update.) The result is c; snapshots keep it on rank 0, and with weight 0 the models of the others.
+
+    With momentum = 0.99 and nesterov = true in the optimizer this is the paper's EAMSGD; momentum stays local. The
+    adaptive form, which Ho, Wu, Liu 2018 name beside gossip, is inferred (docs/algorithms.md).
     """
 
     paper = (
         "Zhang, Choromanska, LeCun 2015, Deep learning with elastic averaging SGD; adaptive: Ho, Wu, Liu 2018, "
         "Adaptive communication for gossiping SGD"
     )
-    synchronous = False
-    in_background = True
+    traits = Traits(synchronous=False, in_background=True)
     Options = EASGDOptions
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.synchronous = self.options.centre == "allreduce"
-        self.k = 0
         self.exchanges = 0
         self.alpha = 0.9 / self.comm.size if self.options.alpha is None else self.options.alpha
-        self.eta_0 = self.learning_rate()
+        self.c: Flat | None = None
+        """The centre, on ranks that have it; none with one rank, nor before `start`."""
         self.lock = threading.Lock()
-        """For whoever changes the server's c: its trainer, or its background."""
+        """Held by the activity that changes the server's c: its trainer, or its background."""
         self.handlers = []
 
     @classmethod
-    def needs_content(cls, options):
-        return options.adaptive
+    def traits_of(cls, options):
+        return replace(
+            super().traits_of(options),
+            synchronous=options.centre == "allreduce",
+            comparison=f"centre = {options.centre}",
+        )
 
     def start(self):
         n, i = self.comm.size, self.comm.rank
         if n == 1:
             return
-        self.trigger = trigger(self.options, self.replica, self.eta_0)
-        self.parts = self.trigger.parts
+        self.make_trigger()
         self.d = self.x.like()
-        if i == 0 or self.synchronous:
+        if i == 0 or self.traits.synchronous:
             self.c = self.x.like()
             self.c.tensor.copy_(self.x.tensor)
-        if i == 0 and not self.synchronous:
+        if i == 0 and not self.traits.synchronous:
             self.handlers = [self.driver.start(self.serve(worker)) for worker in range(1, n)]
 
     def step(self):
@@ -89,11 +97,11 @@ class EASGD(Algorithm, name="easgd"):
         self.k += 1
         if self.comm.size == 1:
             return
-        eta = self.learning_rate()
+        eta = self.learning_rate
         mask = self.trigger.due(self.x.tensor, self.k, eta)
         if mask.any():
             self.trigger.begun(self.x.tensor, self.k, eta, mask)
-            if self.synchronous:
+            if self.traits.synchronous:
                 yield from self.exchange_with_all()
             elif self.comm.rank == 0:
                 self.exchange_here(mask)
@@ -103,6 +111,7 @@ class EASGD(Algorithm, name="easgd"):
             self.exchanges += 1
 
     def exchange_with_all(self):
+        """Schedule, on all ranks at once: the exchange through an all-reduce."""
         d = self.d
         self.elastic(self.x.tensor, self.c.tensor, d.tensor)
         self.x.tensor.sub_(d.tensor)
@@ -111,66 +120,72 @@ class EASGD(Algorithm, name="easgd"):
         self.staleness[0] += self.comm.size - 1
 
     def exchange_here(self, mask: np.ndarray):
+        """Exchange on the rank that has the centre."""
         with self.lock:
-            for place, part in self.parts.chosen(mask):
-                x, c, d = self.x.tensor[part], self.c.tensor[part], self.d.tensor[place]
+            for packed, part in self.slices.selected(mask):
+                x, c, d = self.x.tensor[part], self.c.tensor[part], self.d.tensor[packed]
                 self.elastic(x, c, d)
                 x.sub_(d)
                 c.add_(d)
 
     def exchange_with_server(self, mask: np.ndarray):
-        request = self.request(self.k, mask)
-        d = self.d
-        for place, part in self.parts.chosen(mask):
-            d.tensor[place].copy_(self.x.tensor[part])
-        message = d.array[: self.parts.size(mask)]
-        yield self.comm.Isend(request, 0, REQUEST, header=request.nbytes), self.comm.Isend(message, 0, MODEL)
-        yield self.comm.Irecv(message, 0, ELASTIC)
-        for place, part in self.parts.chosen(mask):
-            self.x.tensor[part].sub_(d.tensor[place])
+        """Schedule: send the model to the server, and take what it answers off the model."""
+        request, d = self.request(self.k, mask=mask), self.d
+        self.slices.pack(mask, self.x.tensor, d.tensor)
+        message = d.array[: self.slices.size(mask)]
+        yield self.send_request(request, 0), self.comm.Isend(message, 0, tags.EASGD_MODEL)
+        yield self.comm.Irecv(message, 0, tags.EASGD_ELASTIC)
+        for packed, part in self.slices.selected(mask):
+            self.x.tensor[part].sub_(d.tensor[packed])
 
     def serve(self, worker: int):
         """Background schedule of the server for one worker, until it has ended its training."""
-        request = self.request(0, np.zeros(len(self.parts), bool))
+        request = self.request(0)
         d = self.x.like()
         while True:
-            yield self.comm.Irecv(request, worker, REQUEST)
-            step, mask = int(request[0]), request[1:].astype(bool)
-            if step == GOODBYE:
+            yield self.comm.Irecv(request, worker, tags.EXCHANGE_REQUEST)
+            step, mask = int(request[0]), self.mask_of(request)
+            if step == FINISHED:
                 return
-            message = d.array[: self.parts.size(mask)]
-            yield self.comm.Irecv(message, worker, MODEL)
+            message = d.array[: self.slices.size(mask)]
+            yield self.comm.Irecv(message, worker, tags.EASGD_MODEL)
             with self.lock:
-                for place, part in self.parts.chosen(mask):
+                for packed, part in self.slices.selected(mask):
                     c = self.c.tensor[part]
-                    self.elastic(d.tensor[place], c, d.tensor[place])
-                    c.add_(d.tensor[place])
+                    self.elastic(d.tensor[packed], c, d.tensor[packed])
+                    c.add_(d.tensor[packed])
                 self.staleness[self.k - step] += 1
-            yield self.comm.Isend(message, worker, ELASTIC)
+            yield self.comm.Isend(message, worker, tags.EASGD_ELASTIC)
 
     def elastic(self, x, c, d):
-        """d = alpha (x - c); d may be x."""
+        """Make d = alpha (x - c); d may be x."""
         torch.sub(x, c, out=d).mul_(self.alpha)
 
-    def request(self, step: int, mask: np.ndarray) -> np.ndarray:
-        """What a worker asks for: int64, its step, and which parts of the model."""
-        return np.array([step, *mask], np.int64)
+    @property
+    def result_is_centre(self) -> bool:
+        return self.options.final == "centre" and self.comm.size > 1
 
-    def learning_rate(self) -> float:
-        return self.optimizer.param_groups[0]["lr"]
+    def snapshot(self):
+        if self.c is None or self.comm.rank != 0 or not self.result_is_centre:
+            return super().snapshot()
+        with self.lock:
+            return self.c.tensor.clone(), self.replica.buffers.tensor
+
+    @property
+    def weight(self):
+        return 0.0 if self.result_is_centre and self.comm.rank != 0 else 1.0
 
     def drain(self):
-        if self.comm.size > 1 and not self.synchronous and self.comm.rank != 0:
-            goodbye = self.request(GOODBYE, np.zeros(len(self.parts), bool))
-            yield self.comm.Isend(goodbye, 0, REQUEST, header=goodbye.nbytes)
+        if self.comm.size > 1 and not self.traits.synchronous and self.comm.rank != 0:
+            yield self.send_request(self.request(FINISHED), 0)
         yield self.handlers
 
     def average(self):
-        if self.comm.size == 1 or self.options.final == "average":
+        if not self.result_is_centre:
             yield from super().average()
             return
-        if self.comm.rank == 0 or self.synchronous:
+        if self.c is not None:
             self.x.tensor.copy_(self.c.tensor)
-        if not self.synchronous:
-            yield from broadcast(self.aside, self.x.array)
-        yield from self.mean_of_buffers()
+        if not self.traits.synchronous:
+            yield from broadcast(self.uncounted_comm, self.x.array)
+        yield from average_buffers(self.uncounted_comm, self.replica)

@@ -7,15 +7,14 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from grsgd.algorithms.base import Algorithm, Options
+from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.comm import tags
 from grsgd.comm.allreduce import ALLREDUCE, halving_doubling_allreduce
 from grsgd.comm.pollables import Until
-from grsgd.mixing import add_difference, add_difference_of_buffers
+from grsgd.models.mixing import add_difference, add_difference_of_buffers
 
-WORD = 4
-"""Tag of the word by which the ranks agree on the last round."""
 IDLE_SECONDS = 1.0
-"""A rank that has been between two steps for so long joins a round without new ones."""
+"""After so long without a step, a rank joins a round without waiting for new local steps."""
 
 
 class LASGDOptions(Options):
@@ -24,8 +23,8 @@ class LASGDOptions(Options):
     merge: Literal["delta", "overwrite", "cocod", "anchor"] = Field(
         "delta", description="what a round's average does to the model that has trained on meanwhile"
     )
-    Hmin: int = Field(1, ge=1, description="local steps between two snapshots, at least (cocod: exactly)")
-    Hmax: int | None = Field(None, ge=1, description="training waits rather than go further beyond a snapshot")
+    Hmin: int = Field(1, ge=1, description="local steps between the beginnings of two rounds, at least; cocod: exactly")
+    Hmax: int | None = Field(None, ge=1, description="local steps since a round began until training waits for it")
     warmup: int = Field(0, ge=0, description="wait for the average after each of the first so many steps")
     resync: int = Field(
         1000, ge=0, description="every so many rounds training waits and all models become equal; 0: never"
@@ -66,8 +65,7 @@ class LASGD(Algorithm, name="lasgd"):
         "Avidor, Tal-Israel 2022, Locally asynchronous SGD; cocod: Shen et al. 2019, Faster distributed deep net "
         "training; anchor: Wang, Liang, Joshi 2020, Overlap Local-SGD"
     )
-    synchronous = False
-    in_background = True
+    traits = Traits(synchronous=False, in_background=True)
     Options = LASGDOptions
 
     def __init__(self, *args, **kwargs):
@@ -92,7 +90,7 @@ class LASGD(Algorithm, name="lasgd"):
             self.z.copy_(self.x.tensor)
         self.since = self.driver.clock()
         if self.comm.size > 1:
-            self.communicator = self.driver.start(self.communicate())
+            self.averaging = self.driver.start(self.communicate())
 
     def before_backward(self):
         with self.lock:
@@ -128,14 +126,20 @@ class LASGD(Algorithm, name="lasgd"):
         return self.rounds < warmup or (resync > 0 and (self.rounds + 1) % resync == 0)
 
     def is_idle(self) -> bool:
-        """Whether this rank takes no steps at present: a barrier, an evaluation. A round that others wait for must not
-        wait for it; they may not come to that barrier before."""
+        """Whether this rank has taken no step for IDLE_SECONDS, for example in a barrier.
+
+        A round must go on without waiting for its next step: the others may reach that barrier only after the round.
+        """
         return self.between_steps and self.driver.clock() - self.since > IDLE_SECONDS
+
+    def snapshot(self):
+        with self.lock:
+            return self.x.tensor.clone(), self.replica.buffers.tensor.clone()
 
     def drain(self):
         self.ended = self.at_rest = True
         if self.comm.size > 1:
-            yield self.communicator
+            yield self.averaging
 
     # ---- the communicator
 
@@ -148,7 +152,7 @@ class LASGD(Algorithm, name="lasgd"):
                 return
             if self.is_blocking():
                 yield Until(lambda: self.at_rest or self.is_idle(), "the end of this rank's step")
-            self.snapshot()
+            self.begin_round()
             average = partial(ALLREDUCE[options.variant], self.comm, scale=1 / n)
             a, *of_buffers = self.a
             yield from average(a.array)
@@ -165,12 +169,13 @@ class LASGD(Algorithm, name="lasgd"):
         return 1 if self.rounds < self.options.warmup else self.options.Hmin
 
     def all_ended(self):
-        """Schedule: whether every rank has ended its training, the same answer on all ranks."""
-        word = np.array([float(self.ended)])
-        yield from halving_doubling_allreduce(self.aside, word, WORD)
-        return word[0] == self.comm.size
+        """Schedule: return whether every rank has ended its training, the same on all ranks."""
+        ended = np.array([float(self.ended)])
+        yield from halving_doubling_allreduce(self.uncounted_comm, ended, tags.LASGD_ROUND)
+        return ended[0] == self.comm.size
 
-    def snapshot(self):
+    def begin_round(self):
+        """Note the model that the ranks will average."""
         with self.lock:
             if self.options.merge == "anchor" and not self.is_blocking():
                 self.x.tensor.lerp_(self.z, self.options.alpha)

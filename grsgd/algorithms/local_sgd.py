@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from grsgd.algorithms.base import Algorithm, Options
+from grsgd.algorithms.base import Algorithm, Options, Traits
 from grsgd.comm.allreduce import ALLREDUCE
 
 
@@ -34,7 +34,7 @@ class LocalSGD(Algorithm, name="local_sgd"):
         "Stich 2019, Local SGD converges fast and communicates little; post-local: Lin, Stich, Patel, Jaggi 2020; "
         "SlowMo: Wang, Tantia, Ballas, Rabbat 2020; BMUF: Chen, Huo 2016"
     )
-    synchronous = True
+    traits = Traits(synchronous=True)
     Options = LocalSGDOptions
 
     def __init__(self, *args, **kwargs):
@@ -71,7 +71,7 @@ class LocalSGD(Algorithm, name="local_sgd"):
     def outer_step(self):
         xbar, x_prev, u = self.xbar.tensor, self.x_prev, self.u
         eta = self.optimizer.param_groups[0]["lr"]
-        if eta == 0:  # the first step of a warm-up: nobody has moved
+        if eta == 0:  # the first step of a warm-up: no rank has moved
             return
         u.mul_(self.options.beta).add_(x_prev - xbar, alpha=1 / eta)
         x_prev.sub_(u, alpha=self.options.alpha * eta)

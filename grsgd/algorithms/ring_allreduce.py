@@ -1,10 +1,12 @@
 """Synchronous SGD with an all-reduce of the gradients."""
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
-from grsgd.algorithms.base import Algorithm, Options
+from grsgd.algorithms.averaging import average_buffers
+from grsgd.algorithms.base import GradientAlgorithm, Options, Traits
 from grsgd.comm.allreduce import ALLREDUCE
 
 
@@ -12,7 +14,7 @@ class RingAllreduceOptions(Options):
     variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
 
 
-class RingAllreduce(Algorithm, name="ring_allreduce"):
+class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
     """Every step applies the mean gradient of all ranks, so all replicas stay bit-identical::
 
         g = grad(x)
@@ -23,13 +25,12 @@ class RingAllreduce(Algorithm, name="ring_allreduce"):
     """
 
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
-    synchronous = True
-    sends_gradients = True
+    traits = Traits(synchronous=True, sends_gradients=True, exact_gradient=True)
     Options = RingAllreduceOptions
 
-    def step(self):
-        yield from self.reduce()
-        self.update()
+    @classmethod
+    def traits_of(cls, options):
+        return cls.traits if options.variant == "ring" else replace(cls.traits, label=f"{cls.name} {options.variant}")
 
     def reduce(self):
         if self.comm.size > 1:
@@ -37,4 +38,4 @@ class RingAllreduce(Algorithm, name="ring_allreduce"):
             yield from ALLREDUCE[self.options.variant](self.comm, g, scale=1 / self.comm.size)
 
     def average(self):
-        yield from self.mean_of_buffers()  # the parameters are equal already
+        yield from average_buffers(self.uncounted_comm, self.replica)  # the parameters are equal already

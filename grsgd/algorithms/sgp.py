@@ -1,112 +1,137 @@
 """Stochastic gradient push, and its overlapped form (Assran et al. 2019)."""
 
-from collections import deque
+from __future__ import annotations
 
-import torch
+from collections import deque
+from typing import NamedTuple
+
 from pydantic import Field
 
-from grsgd.algorithms.base import Algorithm, Options
-from grsgd.comm.mailbox import HEADER, Letter
+from grsgd.algorithms.averaging import average_weighted_models
+from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.comm import topology
+from grsgd.comm.mailbox import HEADER, ModelMessage
+from grsgd.lazy import LazyModule
+
+torch = LazyModule("torch")
 
 
 class SGPOptions(Options):
+    topology: str = Field("one-peer-exponential", **topology.OPTION)
     tau: int = Field(0, ge=0, description="steps by which a message may be late; above 0 is overlapped SGP")
 
 
+class Transfer(NamedTuple):
+    """A message that is being sent or received since ``step``, and the pollable to wait for."""
+
+    step: int
+    done: object
+    message: ModelMessage
+
+
 class SGP(Algorithm, name="sgp"):
-    """Push-sum gossip along a directed exponential graph: in step k rank i sends to rank i + 2^(k mod log2 n)::
+    """Push-sum gossip along a directed graph; by default rank i sends to rank i + 2^(k mod log2 n) in step k::
 
         x = x - eta grad(z)                                     # weight decay is at z, too
-        send (x/2, w/2) to this step's out-neighbour
-        x = x/2 + the x received;  w = w/2 + the w received     # of this step's in-neighbour, or of step k - tau
+        send (p_j x, p_j w) to each out-neighbour j of this step        # one, with p_j = 1/2
+        x = p_i x + the x received;  w = p_i w + the w received # of this step's in-neighbours, or of step k - tau
         z = x / w
 
-    The push-sum weights w of all ranks and messages sum to n, and ``sum x`` changes by gradients only. Between steps
-    the model holds z. Sends M + 8 bytes a step; waits for one in-neighbour, with tau > 0 only if it is tau steps
-    behind.
+    The shares p, a column of the topology's mixing matrix, sum to 1, so the push-sum weights w of all ranks and
+    messages sum to n, and ``sum x`` changes by gradients only. Between steps the model holds z. Sends M + 8 bytes per
+    out-neighbour and step; waits for the in-neighbours, with tau > 0 only if one is tau steps behind.
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"
-    synchronous = True
-    in_background = True
+    traits = Traits(synchronous=True, in_background=True)
     Options = SGPOptions
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.w = 1.0
         self.k = 0
-        self.hops = [2**j for j in range((self.comm.size - 1).bit_length())]
-        self.receiving = deque()
-        self.sending = deque()
-        self.spare = []
+        self.topology = topology.build(self.options.topology, self.comm.size)
+        self.receiving: deque[Transfer] = deque()
+        self.sending: deque[Transfer] = deque()
+        self.spare: list[ModelMessage] = []
+
+    @classmethod
+    def check(cls, options, ranks):
+        super().check(options, ranks)
+        graph = topology.build(options.topology, ranks)
+        graph.require_stochastic("column")
+        graph.require_own_weights()
 
     def step(self):
-        x, n = self.x.tensor, self.comm.size
-        if n == 1:
+        if self.comm.size == 1:
             self.update()
             return
         self.update_numerator()
-        hop = self.hops[self.k % len(self.hops)]
+        i, k, tau = self.comm.rank, self.k, self.options.tau
+        shares = self.topology.matrix(k)[:, i].tolist()
         self.k += 1
-        x.mul_(0.5)
-        self.w /= 2
-        self.push((self.comm.rank + hop) % n)
-        self.expect((self.comm.rank - hop) % n)
+        for j in self.topology.out_neighbours(i, k):
+            self.push(j, shares[j])
+        for j in self.topology.in_neighbours(i, k):
+            self.expect(j)
+        self.x.tensor.mul_(shares[i])
+        self.w *= shares[i]
         try:
-            while len(self.receiving) > self.options.tau or (self.receiving and self.receiving[0][0].Test()):
+            while self.receiving and (self.receiving[0].step <= self.k - tau or self.receiving[0].done.Test()):
                 yield from self.merge()
         finally:  # z is what an early end leaves, too
-            x.div_(self.w)
-        while len(self.sending) > self.options.tau + 1:
+            self.x.tensor.div_(self.w)
+        while self.sending and self.sending[0].step < self.k - tau:
             yield from self.sent()
 
     def update_numerator(self):
-        """The optimizer's step at z, which the model holds. What it adds to z is added to x = w z, which is what the
-        model holds then."""
+        """Take the optimizer's step at z, which the model holds, and leave x = w z in it, plus what the step adds."""
         if self.w == 1:
             self.update()
             return
-        rest = self.blank()
+        rest = self.take_buffer()
         torch.mul(self.x.tensor, self.w - 1, out=rest.x.tensor)
         self.update()
         self.x.tensor.add_(rest.x.tensor)
         self.spare.append(rest)
 
-    def push(self, neighbour: int):
-        letter = self.blank()
-        letter.x.tensor.copy_(self.x.tensor)
-        letter.weight, letter.step = self.w, self.k
-        self.sending.append((self.under_way(self.comm.Isend(letter.buffer, neighbour, header=HEADER)), letter))
+    def push(self, neighbour: int, share: float):
+        message = self.take_buffer()
+        torch.mul(self.x.tensor, share, out=message.x.tensor)
+        message.weight, message.step = self.w * share, self.k
+        sending = self.comm.Isend(message.buffer, neighbour, header=HEADER)
+        self.sending.append(Transfer(self.k, self.in_background(sending), message))
 
     def expect(self, neighbour: int):
-        letter = self.blank()
-        self.receiving.append((self.under_way(self.comm.Irecv(letter.buffer, neighbour)), letter))
+        message = self.take_buffer()
+        receiving = self.comm.Irecv(message.buffer, neighbour)
+        self.receiving.append(Transfer(self.k, self.in_background(receiving), message))
 
-    def under_way(self, message):
-        """What to wait for: with tau > 0 the message moves while gradients are computed."""
+    def in_background(self, transfer):
+        """Return what to wait for: with tau > 0 the message moves while gradients are computed."""
 
-        def transfer():
-            yield message
+        def schedule():
+            yield transfer
 
-        return self.driver.start(transfer()) if self.options.tau else message
+        return self.driver.start(schedule()) if self.options.tau else transfer
 
     def merge(self):
         """Schedule: wait for the oldest message and add it to x and w."""
-        message, letter = self.receiving.popleft()
-        yield message
-        self.x.tensor.add_(letter.x.tensor)
-        self.w += letter.weight
-        self.staleness[self.k - letter.step] += 1
-        self.spare.append(letter)
+        _, received, message = self.receiving.popleft()
+        yield received
+        self.x.tensor.add_(message.x.tensor)
+        self.w += message.weight
+        self.staleness[self.k - message.step] += 1
+        self.spare.append(message)
 
     def sent(self):
         """Schedule: wait until the oldest message has left."""
-        message, letter = self.sending.popleft()
-        yield message
-        self.spare.append(letter)
+        _, left, message = self.sending.popleft()
+        yield left
+        self.spare.append(message)
 
-    def blank(self) -> Letter:
-        return self.spare.pop() if self.spare else Letter(self.x)
+    def take_buffer(self) -> ModelMessage:
+        return self.spare.pop() if self.spare else ModelMessage(self.x)
 
     def drain(self):
         if self.comm.size > 1:
@@ -124,4 +149,4 @@ class SGP(Algorithm, name="sgp"):
         return self.w
 
     def average(self):
-        yield from self.weighted_average(self.w)
+        yield from average_weighted_models(self.uncounted_comm, self.replica, self.w)

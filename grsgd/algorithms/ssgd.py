@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from coding.schemes import LocalSum, PerBlock
 from grsgd.algorithms.cssgd import Summing, SummingOptions
+from grsgd.comm.coded.schemes import LocalSum, PerBlock
 
 
 class SSGDOptions(SummingOptions):

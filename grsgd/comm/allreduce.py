@@ -4,8 +4,8 @@
 |-------------------|--------------------------------|--------------------|------------------------------|
 | ring              | 2(n-1)/n of x                  | 2(n-1)             | large arrays                 |
 | halving-doubling  | 2(n-1)/n of x, n a power of 2  | 2 log2 n           | small arrays on many ranks   |
-| tree              | up to log2 n times x           | 2 log2 n           | comparison: the textbook way |
-| mpi               | not ours to see                | the library's      | comparison                   |
+| tree              | up to log2 n times x           | 2 log2 n           | comparison: the textbook's   |
+| mpi               | unknown                        | the library's      | comparison                   |
 
 Each element is summed at one rank, in one order, and copied to the others from there, so the results are bit-identical
 on all ranks and in all runs. Large arrays travel in cache-sized pieces: a piece is added while it is still in the
@@ -14,11 +14,15 @@ cache, and the next one is on its way meanwhile.
 
 from collections import deque
 
+from coding.partition import part
+from grsgd.comm import tags
+from grsgd.comm.communicator import Communicator
+
 PIECE_BYTES = 1024 * 1024
 """Size of a piece. 1 MiB was best or near it from 1 to 100 MiB; smaller costs messages, larger leaves the cache."""
 
 
-def ring_allreduce(comm, x, tag: int = 0, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
+def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
     """Reduce-scatter, then all-gather, round a ring of n ranks; x lies in n chunks, chunk c is summed up at rank c-1.
 
     In step s rank i sends chunk i-s to the right and receives chunk i-s-1 from the left: in the first n-1 steps a
@@ -73,7 +77,7 @@ def ring_allreduce(comm, x, tag: int = 0, scale: float = 1.0, piece_bytes: int =
     yield sending.values()
 
 
-def halving_doubling_allreduce(comm, x, tag: int = 0, scale: float = 1.0):
+def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Reduce-scatter by recursive halving, all-gather by recursive doubling (Rabenseifner 2004), for any n.
 
     Of the n - p ranks beyond the largest power of two p, each hands its array to a partner before and takes the sum
@@ -115,7 +119,7 @@ def halving_doubling_allreduce(comm, x, tag: int = 0, scale: float = 1.0):
             yield comm.Isend(x, comm.rank + 1, tag)
 
 
-def tree_allreduce(comm, x, tag: int = 0, scale: float = 1.0):
+def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Reduce to rank 0 along a binomial tree, then broadcast along the same tree."""
     if comm.size == 1 or x.size == 0:
         return
@@ -131,7 +135,7 @@ def tree_allreduce(comm, x, tag: int = 0, scale: float = 1.0):
     yield from broadcast(comm, x, tag)
 
 
-def broadcast(comm, x, tag: int = 0, root: int = 0):
+def broadcast(comm: Communicator, x, tag: int = tags.ARRAYS, root: int = 0):
     """Copy the root's x to all ranks along a binomial tree."""
     n = comm.size
     parent, children = binomial_tree((comm.rank - root) % n, n)
@@ -141,7 +145,7 @@ def broadcast(comm, x, tag: int = 0, root: int = 0):
         yield comm.Isend(x, (child + root) % n, tag)
 
 
-def mpi_allreduce(comm, x, tag: int = 0, scale: float = 1.0):
+def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """The MPI library's own, whichever algorithm it picks."""
     if comm.size > 1:
         yield comm.Iallreduce(x)
@@ -155,31 +159,31 @@ ALLREDUCE = {
     "tree": tree_allreduce,
     "mpi": mpi_allreduce,
 }
-"""The variants by name: ``schedule(comm, x, tag=0, scale=1.0)``, x a contiguous one-dimensional array.
+"""The variants by name: ``schedule(comm, x, tag, scale)``, where x is a contiguous one-dimensional array.
 
 One rank's sum is x itself, whatever the scale is meant for: with n = 1 nothing is done.
 """
 
 
 def chunks(x, n: int) -> list:
-    """x in n parts whose sizes differ by at most one."""
-    return [x[x.size * c // n : x.size * (c + 1) // n] for c in range(n)]
+    """Return x in n parts whose sizes differ by at most one."""
+    return [x[begin:end] for begin, end in (part(c, n, x.size) for c in range(n))]
 
 
 def cut(x, size: int) -> list:
-    """x in parts of ``size`` elements, the last one shorter."""
+    """Return x in parts of ``size`` elements, the last one shorter."""
     return [x[begin : begin + size] for begin in range(0, x.size, size)]
 
 
 def add(x, y):
-    """x += y in cache-sized pieces."""
+    """Add y to x in cache-sized pieces."""
     size = max(1, PIECE_BYTES // x.itemsize)
-    for part, other in zip(cut(x, size), cut(y, size), strict=True):
-        part += other
+    for piece, other in zip(cut(x, size), cut(y, size), strict=True):
+        piece += other
 
 
 def binomial_tree(rank: int, n: int) -> tuple[int | None, list[int]]:
-    """Parent (None at the root, rank 0) and children of a rank, the child with the largest subtree first."""
+    """Return parent (None at the root, rank 0) and children of a rank, the child with the largest subtree first."""
     lowest_bit = rank & -rank if rank else 1 << (n - 1).bit_length()
     children = []
     bit = lowest_bit >> 1

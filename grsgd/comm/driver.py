@@ -1,54 +1,93 @@
-"""Runs the schedules of one rank on real MPI: in the foreground itself, in the background through the process's engine.
+"""Drives the schedules of one rank: in the foreground itself, in the background through the process's engine.
 
-A schedule is a generator that yields a pollable, or a tuple of them, and goes on when all of them are true. The
-simulator has a driver of its own with the same verbs: ``run``, ``start``, ``abandon``, ``poll`` and ``clock``.
+A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`), or a tuple of them, and goes on when all of
+them are true. What drives it decides how to wait, so the same schedule runs in the foreground, behind a backward pass,
+and in simulated time (`grsgd.simulate.driver.SimulatedDriver`).
 """
 
 import os
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from grsgd.comm.engine import ENGINE, Handle, Schedule, as_list, back_off
-from grsgd.comm.pollables import Delay
+from grsgd.comm.pollables import Delay, Pollable
+
+
+class Driver(Protocol):
+    """The verbs of a driver that algorithms and the training loop use, in real and in simulated time.
+
+    Implementations are `MpiDriver` and `grsgd.simulate.driver.SimulatedDriver`.
+    """
+
+    progress_mode: str
+    """What moves background schedules: ``thread``, ``inline`` or, in simulated time, ``virtual``."""
+    timeout: float
+    """Seconds after which a foreground wait is an error."""
+    wait_seconds: float
+    """Time that the foreground has spent waiting."""
+    watch: Callable[[], None] | None
+    """Called now and then while the foreground waits; raises to break the wait off (another rank has stopped)."""
+
+    def clock(self) -> float:
+        """Return seconds since some fixed moment."""
+
+    def poll(self):
+        """Let background schedules go on as far as they can, where nothing else moves them."""
+
+    def start(self, schedule: Schedule) -> Pollable:
+        """Drive ``schedule`` in the background; the result is true when it has ended, and then has its ``value``."""
+
+    def abandon(self):
+        """Drive no schedule that was started so far any more: from now on none of them changes anything."""
 
 
 class WaitTimeout(RuntimeError):
     """A wait took longer than the driver's time-out; says which rank waited for what."""
 
 
-class Driver:
-    """Drives the schedules of one rank.
+class MpiDriver:
+    """The `Driver` of one rank of a real job, which runs schedules in the foreground too.
 
-    ``timeout``: seconds after which a foreground wait is an error. ``progress``: who moves background schedules:
+    Parameters
+    ----------
+    rank
+        Named in time-outs.
+    timeout
+        Seconds after which a foreground wait is an error.
+    progress_mode
+        What moves background schedules:
 
-    - ``"thread"``: a thread of its own; messages move whatever the trainer does.
-    - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward
-      pass); a thread stands in for it when it has not for some milliseconds. Costs no thread switch, so it is faster
-      for small models and where each core has a rank of its own.
-    - ``"auto"``: ``"thread"`` when this process has two or more cores to itself, else ``"inline"``.
-
-    ``thread_allowed``: whether the MPI library may be called from a second thread; if not, nothing stands in for the
-    trainer. ``prepare_thread()`` is called in the thread before it moves schedules of this driver.
+        - ``"thread"``: a thread of its own; messages move whatever the trainer does.
+        - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward
+          pass); a thread stands in for it when it has not for some milliseconds. Costs no thread switch, so it is
+          faster for small models and where each core has a rank of its own.
+        - ``"auto"``: ``"thread"`` when this process has two or more cores to itself, else ``"inline"``.
+    ranks_on_cores
+        How many ranks share this process's cores.
+    prepare_thread
+        Called in the thread before it moves schedules of this driver.
+    thread_allowed
+        Whether the MPI library may be called from a second thread; if not, nothing stands in for the trainer.
     """
 
     def __init__(
         self,
         rank: int = 0,
         timeout: float = 600.0,
-        progress: str = "auto",
+        progress_mode: str = "auto",
         ranks_on_cores: int = 1,
         prepare_thread: Callable[[], None] = lambda: None,
         thread_allowed: bool = True,
     ):
         self.rank = rank
         self.timeout = timeout
-        self.watch = None
-        """Called now and then while waiting; raises to break the wait off (a rank elsewhere has stopped)."""
+        self.watch: Callable[[], None] | None = None
         self.wait_seconds = 0.0
         """Time spent in waits of `run`, without what background schedules did meanwhile in this rank's own thread."""
-        if progress == "auto":
-            progress = "thread" if available_cores() >= 2 * ranks_on_cores else "inline"
-        self.progress = progress
+        if progress_mode == "auto":
+            progress_mode = "thread" if available_cores() >= 2 * ranks_on_cores else "inline"
+        self.progress_mode = progress_mode
         self.thread_allowed = thread_allowed
         self.prepare_thread = prepare_thread
         self._abandoned: list[Handle] = []
@@ -59,7 +98,6 @@ class Driver:
         return [handle for handle in ENGINE.handles if handle.driver is self and not handle.ended]
 
     def clock(self) -> float:
-        """Seconds since some fixed moment."""
         return time.perf_counter()
 
     def run(self, schedule: Schedule | None):
@@ -87,25 +125,23 @@ class Driver:
             return end.value
 
     def start(self, schedule: Schedule) -> Handle:
-        """Drive ``schedule`` in the background."""
         return ENGINE.start(schedule, self)
 
     def poll(self):
-        """Let background schedules go on as far as they can, where no thread does that.
+        """Let background schedules go on as far as they can, where no thread moves them.
 
-        Raises what any of them has raised in the meantime, if nobody has waited for it.
+        Raises what any of them has raised in the meantime, unless a wait for it has raised that already.
         """
         ENGINE.poll()
         ENGINE.check()
 
     def abandon(self):
-        """Drive no schedule that was started so far any more: from now on none of them changes anything."""
         self._abandoned += ENGINE.abandon(self)  # MPI may still write into the arrays of theirs
 
     def close(self):
         """End this driver. Schedules that have not ended are abandoned."""
         self.abandon()
-        ENGINE.leave(self)
+        ENGINE.remove(self)
 
     def _wait(self, pollable):
         begin = moved = looked = time.perf_counter()
@@ -129,7 +165,7 @@ class Driver:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

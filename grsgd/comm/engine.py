@@ -1,8 +1,8 @@
 """Moves the background schedules of a process, of all its drivers.
 
 Messages of a schedule in the background must move whatever else the program does: a long forward pass, an evaluation on
-one rank, a blocking call of the user's own, a wait in another driver. So there is one engine, which is moved by whoever
-has time: the trainer where it polls often, and else a thread.
+one rank, a blocking call of the user's own, a wait in another driver. So there is one engine, which the trainer moves
+where it polls often, and else a thread.
 """
 
 import atexit
@@ -13,12 +13,13 @@ import weakref
 from collections.abc import Generator
 
 Schedule = Generator[object, None, object]
+"""Yields pollables (`grsgd.comm.pollables`), and goes on when they are true."""
 
-PATIENCE_SECONDS = 5e-3
+TAKEOVER_SECONDS = 5e-3
 """After so long without a poll of the trainer the thread takes over, until the next one."""
-SPIN_SECONDS, BACKGROUND_SPIN_SECONDS = 1e-3, 2e-4
-"""How long a rank that waits polls without sleeping. A thread beside a trainer should not: where a process has a share
-of a core, what the thread uses is taken from the gradient."""
+SPIN_SECONDS, THREAD_SPIN_SECONDS = 1e-3, 2e-4
+"""How long a rank that waits polls without sleeping, and a thread beside a trainer. The thread's time is short: where a
+process has a share of a core, what the thread uses is taken from the gradient."""
 SLEEP_SECONDS = 1e-3
 """The longest sleep between two polls of a rank that waits, and the shortest of a thread that stands in."""
 
@@ -26,7 +27,7 @@ SLEEP_SECONDS = 1e-3
 class Handle:
     """A schedule in the background; itself a pollable, true when the schedule has ended.
 
-    ``Test()`` raises what the schedule raised, so that a failure in the background surfaces in whoever waits.
+    ``Test()`` raises what the schedule raised, so that a failure in the background surfaces where it is waited for.
     """
 
     def __init__(self, schedule: Schedule, driver, engine: "Engine"):
@@ -77,7 +78,7 @@ class Handle:
 
 
 def as_list(pending) -> list:
-    """What a schedule yielded, as a list: None, one pollable, or an iterable of them."""
+    """Return what a schedule yielded, None, one pollable, or an iterable of them, as a list."""
     if pending is None:
         return []
     if hasattr(pending, "Test"):
@@ -88,26 +89,26 @@ def as_list(pending) -> list:
 class Engine:
     """The background schedules of a process, in the order in which they were started.
 
-    If one of them belongs to a driver with ``progress = "thread"``, the thread moves all of them. If not, the trainer
-    does whenever it polls or waits, and the thread only stands in for it: it sleeps while the last poll is less than
-    `PATIENCE_SECONDS` ago. Where a driver's MPI library allows calls from one thread only, there is no thread.
+    If one of them belongs to a driver with ``progress_mode = "thread"``, the thread moves all of them. If not, the
+    trainer does whenever it polls or waits, and the thread only stands in for it: it sleeps while the last poll is less
+    than `TAKEOVER_SECONDS` ago. Where a driver's MPI library allows calls from one thread only, there is no thread.
     """
 
     def __init__(self):
         self.handles: list[Handle] = []
         self.worked_seconds = 0.0
-        """How long polls have taken in which something moved; those of the thread do not count."""
+        """Time that polls have taken in which something moved; those of the thread do not count."""
         self._failed: list[Handle] = []
         """Schedules that have ended with an error."""
         self._advancing = threading.Lock()
-        """Held by whoever moves schedules."""
-        self._news = threading.Condition()
-        """For `handles`, `_drivers` and the thread."""
+        """Held while schedules are moved."""
+        self._changed = threading.Condition()
+        """Guards `handles`, `_drivers` and the thread."""
         self._drivers: weakref.WeakSet = weakref.WeakSet()
         self._by_thread = self._thread_allowed = False
         self._polled = 0.0
         self._thread: threading.Thread | None = None
-        self._thread_ends = threading.Event()
+        self._thread_stops = threading.Event()
 
     def start(self, schedule: Schedule, driver) -> Handle:
         """Move ``schedule`` in the background of ``driver``."""
@@ -116,25 +117,25 @@ class Engine:
         if handle.ended:
             self._note_failure(handle)
             return handle
-        with self._news:
+        with self._changed:
             if not self.handles:  # until now there was nothing to poll
                 self._polled = time.perf_counter()
             self.handles.append(handle)
             self._drivers.add(driver)
-            self._choose()
+            self._update_mode()
             if self._thread is None and self._thread_allowed:
-                self._thread_ends = threading.Event()
+                self._thread_stops = threading.Event()
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._thread_ends,), name="grsgd-progress", daemon=True
+                    target=self._run, args=(self._thread_stops,), name="grsgd-progress", daemon=True
                 )
                 self._thread.start()
                 atexit.register(self._end_thread)  # before MPI ends
-            self._news.notify()
+            self._changed.notify()
         return handle
 
     def poll(self):
-        """Let all schedules go on as far as they can; does nothing where the thread does that, or somebody else is at
-        it: a schedule that tests a handle must not drive itself."""
+        """Let all schedules go on as far as they can; does nothing where the thread moves them, or they are being moved
+        already: a schedule that tests a handle must not drive itself."""
         if not self.handles or self._by_thread or not self._advancing.acquire(blocking=False):
             return
         try:
@@ -147,7 +148,7 @@ class Engine:
             self._advancing.release()
 
     def check(self):
-        """Raise the error of a schedule that has failed, if nobody has seen it; once."""
+        """Raise the error of a schedule that has failed, unless a test of its handle has raised it; once."""
         while self._failed:
             handle = self._failed.pop(0)
             if not handle.error_seen:
@@ -156,37 +157,37 @@ class Engine:
 
     def abandon(self, driver) -> list[Handle]:
         """Move no schedule of ``driver`` any more: from now on none of them changes anything. Returns them."""
-        with self._news:
+        with self._changed:
             abandoned = [handle for handle in self.handles if handle.driver is driver]
             self.handles = [handle for handle in self.handles if handle.driver is not driver]
-            self._choose()
-        with self._advancing:  # wait until the thread has put down what it had in hand
+            self._update_mode()
+        with self._advancing:  # wait until the thread has finished what it was moving
             self._failed = [handle for handle in self._failed if handle.driver is not driver]
         return abandoned
 
-    def leave(self, driver):
-        """``driver`` has ended; the thread ends with the last one."""
-        with self._news:
+    def remove(self, driver):
+        """Forget ``driver``, which has ended; the thread ends with the last one."""
+        with self._changed:
             self._drivers.discard(driver)
             last = not self._drivers
         if last:
             self._end_thread()
 
-    def forget(self):
-        """Have no schedules: this process was forked off the one whose they are."""
+    def reset(self):
+        """Start afresh in a process that was forked off the one that has the schedules."""
         atexit.unregister(self._end_thread)
         self.__init__()
 
-    def _choose(self):
-        """Find out who is to move the schedules."""
-        self._by_thread = any(handle.driver.progress == "thread" for handle in self.handles)
+    def _update_mode(self):
+        """Find out whether the thread is to move the schedules."""
+        self._by_thread = any(handle.driver.progress_mode == "thread" for handle in self.handles)
         self._thread_allowed = all(handle.driver.thread_allowed for handle in self.handles)
 
     def _end_thread(self):
-        with self._news:
+        with self._changed:
             thread, self._thread = self._thread, None
-            self._thread_ends.set()
-            self._news.notify()
+            self._thread_stops.set()
+            self._changed.notify()
         if thread is not None:
             atexit.unregister(self._end_thread)
             thread.join(timeout=10)
@@ -198,10 +199,10 @@ class Engine:
             prepare(handle.driver)
             moved |= handle.advance()
         if moved:
-            with self._news:
+            with self._changed:
                 ended = [handle for handle in self.handles if handle.ended]
                 self.handles = [handle for handle in self.handles if not handle.ended]
-                self._choose()
+                self._update_mode()
             for handle in ended:
                 self._note_failure(handle)
         return moved
@@ -222,10 +223,10 @@ class Engine:
                 prepared = driver
 
         while True:
-            with self._news:
+            with self._changed:
                 while not (ends.is_set() or (self.handles and self._thread_allowed)):
-                    self._news.wait()
-            rest = 0.0 if self._by_thread else self._polled + PATIENCE_SECONDS - time.perf_counter()
+                    self._changed.wait()
+            rest = 0.0 if self._by_thread else self._polled + TAKEOVER_SECONDS - time.perf_counter()
             if ends.wait(rest) if rest > 0 else ends.is_set():
                 return
             if rest > 0:
@@ -236,20 +237,21 @@ class Engine:
             if moved:
                 moved_at = now
             elif self._by_thread:
-                back_off(now - moved_at, BACKGROUND_SPIN_SECONDS)
+                back_off(now - moved_at, THREAD_SPIN_SECONDS)
             else:  # beside a long computation, perhaps on its core
-                time.sleep(min(SLEEP_SECONDS + (now - max(moved_at, self._polled)) / 16, PATIENCE_SECONDS))
+                time.sleep(min(SLEEP_SECONDS + (now - max(moved_at, self._polled)) / 16, TAKEOVER_SECONDS))
 
 
 ENGINE = Engine()
-"""That of this process."""
+"""The engine of this process."""
 if hasattr(os, "register_at_fork"):
-    # A forked process has no thread, and locks that may be held for ever; the schedules are its parent's.
-    os.register_at_fork(after_in_child=ENGINE.forget)
+    # A forked process has no thread, and locks that may never be released; the schedules are its parent's.
+    os.register_at_fork(after_in_child=ENGINE.reset)
 
 
 def back_off(waited: float, spin: float = SPIN_SECONDS):
-    """Pause between two polls after having waited ``waited`` seconds: for ``spin`` seconds give way, then sleep a part.
+    """Pause between two polls after having waited ``waited`` seconds: for ``spin`` seconds yield the core, then sleep a
+    part of the time waited.
 
     A rank that waits must not take the core from one that computes, and a wait must not be prolonged by more than
     a few per cent.

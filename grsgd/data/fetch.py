@@ -5,7 +5,6 @@ uncompressed file as its authors published it. Work is done in a temporary direc
 verified file is moved to its place in one step, so a call may be interrupted and repeated at any moment.
 """
 
-import fcntl
 import hashlib
 import io
 import json
@@ -23,8 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from grsgd.data import NAMES, DataError, cifar, idx, load
+from grsgd.data import NAMES, load
 from grsgd.data.base import REGISTER, DamagedData, MissingData
+from grsgd.data.sets import cifar, idx
+from grsgd.errors import DataError
+from grsgd.files import exclusive_lock
 
 TIMEOUT = 1800  # seconds for one command, most of it the download
 TEMPORARY = ".fetch-tmp-"
@@ -34,22 +36,22 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one set is fetched."""
+    """The way to fetch one set."""
 
     folder: str
-    """Where its files go, below the data directory."""
+    """Folder of its files, below the data directory."""
     find: Callable[[Path], list[Path]]
-    """Returns the paths that the loader would read, in the order of `md5`; MissingData if there are none."""
+    """Returns the paths that the loader would read, in the order of ``md5``; MissingData if there are none."""
     md5: dict[str, str]
-    """Of the official files, uncompressed, by name."""
+    """Sums of the official files, uncompressed, by name."""
     obtain: Callable[[Path, Progress], Iterator[tuple[str, bytes]]]
     """Yields each file's name and content, working in an empty directory."""
 
 
 def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
-    """Bring the data set `name` to `directory` and return where it lies; what is there and verified is left alone.
+    """Bring the data set ``name`` to ``directory`` and return where it lies; what is there and verified is left alone.
 
-    `progress` takes a line of text now and then. Raises DataError, in one line, if that cannot be done.
+    ``progress`` takes a line of text now and then. Raises DataError, in one line, if that cannot be done.
     """
     if name not in NAMES:
         raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}")
@@ -63,7 +65,7 @@ def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
             return place
         directory.mkdir(parents=True, exist_ok=True)
         with _only_one(directory, progress):
-            # Somebody else may have brought it while this call waited.
+            # Another process may have brought it while this call waited.
             place = _verified(recipe, directory) or _fetch(recipe, directory, progress)
     except (DataError, OSError) as error:
         raise DataError(f"{name}: {error}") from error
@@ -72,7 +74,7 @@ def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
 
 
 def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
-    if name in ("imagefolder", "synthetic"):
+    if REGISTER[name].samples is None:  # the user's own, or generated
         raise DataError(f"{name}: nothing to fetch: {REGISTER[name].hint}")
     source = load(name, directory).source
     progress(f"{name}: nothing to fetch: {REGISTER[name].hint}; present in {source}")
@@ -81,21 +83,15 @@ def _nothing_to_fetch(name: str, directory: Path, progress: Progress) -> Path:
 
 @contextmanager
 def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
-    """Let one call at a time work in `directory`; the lock goes with its process, however that ends."""
-    with open(directory / ".fetch.lock", "a", opener=_no_link) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting for another fetch into {directory}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    """Let one call at a time work in ``directory``; the lock goes with its process, however that ends."""
+
+    def waiting():
+        progress(f"waiting for another fetch into {directory}")
+
+    with exclusive_lock(directory / ".fetch.lock", on_wait=waiting):
         for left_over in directory.glob(f"{TEMPORARY}*"):
             shutil.rmtree(left_over, ignore_errors=True)
         yield
-
-
-def _no_link(path: str, flags: int) -> int:
-    """Open a file of a known name in a folder that others may write to: no link of theirs is followed."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _verified(recipe: Recipe, directory: Path) -> Path | None:
@@ -134,7 +130,7 @@ def _need(tool: str, what: str) -> None:
 
 
 def _run(command: list[str], cwd: Path) -> None:
-    """Run `command` in `cwd`; DataError with what it said if it fails or takes too long."""
+    """Run ``command`` in ``cwd``; DataError with what it said if it fails or takes too long."""
     # A file, because a pipe would stay open as long as any grandchild lives, past the time-out.
     with open(cwd / "output", "w+") as output:
         process = subprocess.Popen(

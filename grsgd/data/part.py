@@ -1,16 +1,22 @@
 """A part of a data set: its first classes, and fewer samples of them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from torch import Tensor
 
-from grsgd.data.base import DataError, Dataset, Split
+from grsgd.data.base import Dataset, Split
+from grsgd.errors import DataError
+from grsgd.lazy import LazyModule
+
+torch = LazyModule("torch")
 
 
 def part_of(dataset: Dataset, classes: int | None, train: int | None, test: int | None) -> Dataset:
-    """The first `classes` classes of a data set, and of their samples `train` and `test`; None stands for all.
+    """Return the first ``classes`` classes of a data set, and of their samples ``train`` and ``test``; None stands for
+    all.
 
     Raises DataError, which names the key of the configuration, if there are not so many, or no samples are left.
     """
@@ -37,7 +43,7 @@ def _check(key: str, value: int | None, there: int, what: str) -> None:
 
 
 class PartSplit:
-    """The samples of another split that have the numbers `chosen`, int64 [n]; a `Split`."""
+    """The samples of another split that have the numbers ``chosen``, int64 [n]; a ``Split``."""
 
     def __init__(self, split: Split, chosen: np.ndarray):
         self.labels = split.labels[chosen]
@@ -46,6 +52,6 @@ class PartSplit:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batches(self, indices: Iterable[np.ndarray], **options) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches as `Split.batches` says, with the same options."""
+    def batches(self, indices: Iterable[np.ndarray], **options) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield batches as ``Split.batches`` says, with the same options."""
         return self._split.batches((self._chosen[index] for index in indices), **options)

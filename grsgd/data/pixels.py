@@ -1,24 +1,35 @@
-"""What is done to a batch of uint8 images before a model sees it."""
+"""Normalisation and augmentation of batches of uint8 images."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
+
+from grsgd.lazy import LazyModule
+
+torch = LazyModule("torch")
 
 
 class Normalise:
     """Map uint8 [b, C, H, W] to float32 with each channel's mean and standard deviation taken out.
 
-    `mean` and `std` are those of pixels scaled to 0..1; `peak` is the value that stands for 1.
+    ``mean`` and ``std`` are those of pixels scaled to 0..1; ``peak`` is the value that stands for 1.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], peak: int = 255):
-        self._mean = torch.tensor(mean).mul(peak).reshape(-1, 1, 1)
-        self._scale = torch.tensor(std).mul(peak).reciprocal().reshape(-1, 1, 1)
+        self.mean, self.std, self.peak = mean, std, peak
 
-    def __call__(self, images: Tensor) -> Tensor:
+    @cached_property
+    def _mean(self) -> torch.Tensor:
+        return torch.tensor(self.mean).mul(self.peak).reshape(-1, 1, 1)
+
+    @cached_property
+    def _scale(self) -> torch.Tensor:
+        return torch.tensor(self.std).mul(self.peak).reciprocal().reshape(-1, 1, 1)
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
         return images.to(torch.float32).sub_(self._mean).mul_(self._scale)
 
 
@@ -27,14 +38,14 @@ GREY = Normalise([0.0], [1.0])
 learning rates diverge with momentum 0.9 (mnist-5k, lr 0.1, one rank)."""
 
 
-def crop_and_flip(images: Tensor, rng: np.random.Generator, margin: int = 4) -> Tensor:
-    """Shift each image by up to `margin` pixels, black coming in, and mirror half of them (He et al., 2016, 4.2).
+def crop_and_flip(images: torch.Tensor, rng: np.random.Generator, margin: int = 4) -> torch.Tensor:
+    """Shift each image by up to ``margin`` pixels, black coming in, and mirror half of them (He et al., 2016, 4.2).
 
     uint8 [b, C, H, W] in and out.
     """
     count, _, height, width = images.shape
     top, left = torch.from_numpy(rng.integers(2 * margin + 1, size=(2, count)))
     mirrored = torch.from_numpy(rng.integers(2, size=count, dtype=bool)).reshape(-1, 1, 1, 1)
-    windows = functional.pad(images, (margin,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    windows = torch.nn.functional.pad(images, (margin,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     crops = windows[torch.arange(count), :, top, left]
     return torch.where(mirrored, crops.flip(3), crops)

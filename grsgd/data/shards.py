@@ -1,17 +1,17 @@
-"""Who trains on what: the split of a training set over ranks, and the order in which a rank reads its part."""
+"""The samples of each rank: the split of a training set over ranks, and the order in which a rank reads its part."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from grsgd.data.base import DataError
-from grsgd.data.seeding import stream
+from grsgd.errors import DataError
+from grsgd.seeding import Purpose, generator
 
 
 def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int = 0) -> list[np.ndarray]:
-    """Split the samples with these `labels` into n disjoint shards, int64 arrays of sample numbers; all ranks agree.
+    """Split the samples with these ``labels`` into n disjoint shards, int64 arrays of sample numbers; all ranks agree.
 
-    Without `alpha` at random, sizes differing by one at most. With it, each class is dealt out in proportions drawn
+    Without ``alpha`` at random, sizes differing by one at most. With it, each class is dealt out in proportions drawn
     from a Dirichlet(alpha) distribution (Hsu, Qi and Brown, 2019): the smaller alpha, the fewer classes in a shard.
     Raises ValueError if n or alpha is not positive, DataError if a shard would be empty.
     """
@@ -19,7 +19,7 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
         raise ValueError(f"n is {n}, expected at least one shard")
     if alpha is not None and not alpha > 0:
         raise ValueError(f"alpha is {alpha}, expected a positive number")
-    rng = stream("shards", seed)
+    rng = generator(Purpose.SHARDS, seed)
     parts = _even(len(labels), n, rng) if alpha is None else _by_class(np.asarray(labels), n, alpha, rng)
     if smallest := [k for k, part in enumerate(parts) if not len(part)]:
         cure = "use fewer ranks" if alpha is None else f"raise alpha (now {alpha}) or use fewer ranks"
@@ -40,41 +40,37 @@ def _by_class(labels: np.ndarray, n: int, alpha: float, rng: np.random.Generator
     return [np.concatenate(parts) for parts in zip(*dealt, strict=True)]
 
 
-def held_by(rank: int, n: int, rho: int) -> list[int]:
-    """Return the shards, ascending, that `rank` of n holds if shard k lies on the rho ranks k, k+1, ... (mod n).
+def held_by(rank: int, n: int, replication: int) -> list[int]:
+    """Return the shards, ascending, that ``rank`` of n holds if shard k lies on ``replication`` ranks, from rank k on.
 
-    Raises ValueError unless 0 <= rank < n and 1 <= rho <= n.
+    Raises ValueError unless 0 <= rank < n and 1 <= replication <= n.
     """
     if not 0 <= rank < n:
         raise ValueError(f"rank is {rank}, expected 0..{n - 1}")
-    if not 1 <= rho <= n:
-        raise ValueError(f"rho is {rho}, expected 1..{n}, the number of ranks")
-    return sorted((rank - back) % n for back in range(rho))
+    if not 1 <= replication <= n:
+        raise ValueError(f"replication is {replication}, expected 1..{n}, the number of ranks")
+    return sorted((rank - back) % n for back in range(replication))
 
 
-def index_stream(indices: np.ndarray, batch_size: int, *, seed: int, rank: int, start: int = 0) -> Iterator[np.ndarray]:
-    """Yield batches of exactly `batch_size` of these `indices` for ever, beginning with batch number `start`.
+def index_stream(indices: np.ndarray, batch_size: int, *, seed: int, rank: int) -> Iterator[np.ndarray]:
+    """Yield batches of exactly ``batch_size`` of these ``indices`` for ever.
 
-    The batches cut a sequence of random orders of `indices`, one an epoch, so one may reach over the end of an epoch
-    or hold several. Batch k depends on (seed, rank, k) alone: a stream begun at k goes on as one that was read up to k.
-    Raises ValueError, at once, if there are no indices, or batch_size < 1, or start < 0.
+    The batches cut a sequence of random orders of ``indices``, one an epoch, so one may reach over the end of an epoch
+    or hold several. Raises ValueError, at once, if there are no indices, or batch_size < 1.
     """
     indices = np.asarray(indices)
     if not len(indices):
         raise ValueError("no indices to draw batches from")
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}, expected at least 1")
-    if start < 0:
-        raise ValueError(f"start is {start}, expected at least 0")
-    return _cut(indices, batch_size, seed, rank, start)
+    return _cut(indices, batch_size, seed, rank)
 
 
-def _cut(indices, batch_size, seed, rank, start):
+def _cut(indices, batch_size, seed, rank):
     def order(epoch):
-        return stream("order", seed, rank, epoch).permutation(indices)
+        return generator(Purpose.ORDER, seed, rank, epoch).permutation(indices)
 
-    epoch, used = divmod(start * batch_size, len(indices))
-    left = order(epoch)[used:]
+    epoch, left = 0, order(0)
     while True:
         while len(left) < batch_size:
             epoch += 1

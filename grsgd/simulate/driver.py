@@ -9,11 +9,11 @@ import torch
 from grsgd.comm.communicator import Message
 from grsgd.comm.driver import Schedule, as_list
 from grsgd.comm.pollables import Compute, Delay
-from grsgd.simulate.communicator import Waitable
+from grsgd.simulate.fabric import Waitable
 
 
 class Deadlock(RuntimeError):
-    """Every rank waits, and nothing is under way; says who waits for what."""
+    """Every rank waits, and nothing is under way; says which rank waits for what."""
 
 
 class Activity(Waitable):
@@ -21,7 +21,7 @@ class Activity(Waitable):
 
     __slots__ = ("driver", "schedule", "pending", "value", "blocked_at", "abandoned")
 
-    def __init__(self, driver: "Driver", schedule: Schedule):
+    def __init__(self, driver: "SimulatedDriver", schedule: Schedule):
         super().__init__()
         self.driver, self.schedule = driver, schedule
         self.pending: list = []
@@ -41,7 +41,7 @@ class Activity(Waitable):
                 while self.pending and error is None:
                     pollable = self.pending[-1]
                     if not pollable.Test():
-                        error = driver.missed(self)
+                        error = driver.stop_error(self)
                         if error is None:
                             self._wait(pollable)
                             return
@@ -67,7 +67,7 @@ class Activity(Waitable):
         if isinstance(waitable, Waitable) and waitable.waiter is None:
             waitable.waiter = self
         else:  # a flag of this rank, which cannot change unless something happens here
-            self.driver.parked.append(self)
+            self.driver.polled.append(self)
 
     def __str__(self):
         waiting = f", which waits for {self.pending[-1]}" if self.pending else ""
@@ -87,65 +87,76 @@ class Timer(Waitable):
         return str(self.what)
 
 
-class Driver:
-    """One rank's schedules in the time of ``env``, with the verbs of `grsgd.comm.driver.Driver`.
+class SimulatedDriver:
+    """The `grsgd.comm.driver.Driver` of one rank, whose schedules run in simulated time.
 
-    ``compute_seconds(rank, step)``: how long the rank's next computation takes; the work itself is done at its
-    beginning, with the parameters of that moment, or not at all with ``timing_only``.
+    Parameters
+    ----------
+    env
+        The SimPy environment that keeps the simulated time.
+    compute_seconds
+        ``compute_seconds(rank, step)``: how long the rank's next computation takes. The work itself is done at its
+        beginning, with the parameters of that moment.
+    timing_only
+        Whether the work is not done at all.
     """
 
-    progress = "virtual"
+    progress_mode = "virtual"
     timeout = math.inf
-    """Nobody waits too long: who waits for ever is found out (`Deadlock`)."""
+    """Infinite: a wait that cannot end raises `Deadlock`."""
 
     def __init__(self, env, rank: int = 0, compute_seconds=lambda rank, step: 0.0, timing_only: bool = False):
         self.env, self.rank = env, rank
         self.compute_seconds, self.timing_only = compute_seconds, timing_only
         self.wait_seconds = 0.0
         self.watch = None
-        """Called when a message has come that nobody expects; raises to break off what the trainer waits for."""
-        self.unseen = False
+        """Called when a message has come for which no receive is posted; raises to break off the trainer's wait."""
+        self.unexpected_message = False
         """Whether such a message has come while the trainer computed."""
         self.foreground: Activity | None = None
-        self.parked: list[Activity] = []
+        self.polled: list[Activity] = []
+        """Activities that wait for a flag of this rank, which is tested whenever something has changed for it."""
         self.random_state: torch.Tensor | None = None
-        """Of torch: each rank has a random stream of its own, as if it had a process of its own."""
+        """The state of torch's generator: each rank has a random stream of its own, as if in a process of its own."""
         self._computed = 0
         self._ready: deque[Activity] = deque()
         self._background: list[Activity] = []
         self._running = False
 
+    def keep_random_state(self):
+        """Let this rank draw from a random stream of torch of its own, which goes on from torch's present one."""
+        self.random_state = torch.get_rng_state()
+
     def clock(self) -> float:
         return self.env.now
 
     def poll(self):
-        """Background schedules go on by themselves."""
+        """Do nothing: background schedules go on by themselves."""
 
     def start(self, schedule: Schedule) -> Activity:
-        """Drive ``schedule`` in the background."""
         activity = Activity(self, schedule)
         self._background = [started for started in self._background if not started.complete] + [activity]
         if self._running:
             activity.resume()  # post the first messages at once
         else:
-            self.happened(activity)
+            self.notify(activity)
         return activity
 
     def abandon(self):
-        """Drive no schedule that was started so far any more, but for the foreground's."""
+        """Drive no schedule that was started so far any more, except the foreground's."""
         for activity in self._background:
             activity.abandoned = True
-        self.parked = [activity for activity in self.parked if not activity.abandoned]
+        self.polled = [activity for activity in self.polled if not activity.abandoned]
         self._background.clear()
 
     def start_foreground(self, schedule: Schedule) -> Activity:
         """Drive the schedule that stands for this rank's main program, whose waiting time counts."""
         self.foreground = Activity(self, schedule)
-        self.happened(self.foreground)
+        self.notify(self.foreground)
         return self.foreground
 
     def begin(self, pollable):
-        """What a schedule has yielded, its time running if it is a matter of time."""
+        """Return what to wait for in place of what a schedule has yielded: a timer if it takes a known time."""
         if isinstance(pollable, Delay):
             return self._timer(pollable, pollable.seconds)
         if isinstance(pollable, Compute):
@@ -156,8 +167,8 @@ class Driver:
             return self._timer(pollable, pollable.seconds)
         return pollable
 
-    def happened(self, waiter: Activity | None, error: BaseException | None = None):
-        """Something has changed for this rank: resume who waited for it, and who waits for a flag.
+    def notify(self, waiter: Activity | None, error: BaseException | None = None):
+        """Something has changed for this rank: resume ``waiter``, which waited for it, and all that wait for a flag.
 
         One activity runs at a time, until it waits again, so that nothing changes between two yields.
         """
@@ -172,29 +183,30 @@ class Driver:
                 if not activity.abandoned:
                     activity.resume(error)
                 error = None
-            for activity in tuple(self.parked):
+            for activity in tuple(self.polled):
                 if activity.pending[-1].Test():
-                    self.parked.remove(activity)
+                    self.polled.remove(activity)
                     self._ready.append(activity)
             if not self._ready:
                 break
         self._running = False
 
-    def look(self):
-        """A message has come that nobody expects: perhaps word that the run is over."""
+    def on_unexpected_message(self):
+        """A message has come for which no receive is posted: perhaps the one that says that the run is over."""
         activity = self.foreground
         if activity is None or activity.complete:
             return
-        self.unseen = True
-        error = self.missed(activity)
+        self.unexpected_message = True
+        error = self.stop_error(activity)
         if error is not None:
             self._forget(activity)
-            self.happened(activity, error)
+            self.notify(activity, error)
 
-    def missed(self, activity: Activity) -> Exception | None:
-        """What ``activity``, which waits or is about to, must be told if it is the trainer and waits for others."""
-        if self.unseen and activity is self.foreground and type(activity.pending[-1]) is not Timer:
-            self.unseen = False
+    def stop_error(self, activity: Activity) -> Exception | None:
+        """The error to raise in ``activity``, which waits or is about to: that of `watch`, if the activity is the
+        trainer, waits for other ranks, and an unexpected message has come."""
+        if self.unexpected_message and activity is self.foreground and type(activity.pending[-1]) is not Timer:
+            self.unexpected_message = False
             try:
                 if self.watch is not None:
                     self.watch()
@@ -209,7 +221,7 @@ class Driver:
         if isinstance(waitable, Waitable) and waitable.waiter is activity:
             waitable.waiter = None
         else:
-            self.parked.remove(activity)
+            self.polled.remove(activity)
 
     def _work(self, compute: Compute):
         if self.random_state is None:
@@ -236,4 +248,4 @@ def run_until_done(env: simpy.Environment, activities: list[Activity]):
     except simpy.core.EmptySchedule:
         lines = [f"rank {a.driver.rank} waits for {a.pending[-1]}" for a in activities if not a.complete]
         more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
-        raise Deadlock(f"nobody can go on at {env.now:.9g} s: {'; '.join(lines[:5])}{more}") from None
+        raise Deadlock(f"no rank can go on at {env.now:.9g} s: {'; '.join(lines[:5])}{more}") from None

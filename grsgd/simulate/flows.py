@@ -14,14 +14,14 @@ import simpy
 
 from grsgd.simulate.network import NetworkSpec
 
-LEAST_WEIGHT = 0.1
-"""Of a flow, however many began before it."""
-SETTLE = 2
-"""SimPy priority of sharing the ports anew: after all flows that begin or end at the same instant."""
+MIN_WEIGHT = 0.1
+"""The smallest weight of a flow, however many began before it."""
+SHARING_PRIORITY = 2
+"""SimPy priority of sharing the ports again: after all flows that begin or end at the same instant."""
 
 
 class Port:
-    """Where flows share ``bandwidth`` (bytes/s): one direction of a rank's link to the switch, or a shared medium."""
+    """``bandwidth`` (bytes/s) that flows share: of one direction of a rank's link to the switch, or a shared medium."""
 
     __slots__ = ("bandwidth", "flows")
 
@@ -31,7 +31,7 @@ class Port:
 
 
 class Connection:
-    """From one rank to another, or to several at once: messages leave in the order in which they were handed over.
+    """From one rank to another, or to several at once; messages leave in the order in which they were sent.
 
     ``limit``: bytes/s of the link itself; ``rate``: those of a flow that shares its ports with no other.
     """
@@ -45,8 +45,8 @@ class Connection:
 
 
 class Flow:
-    """A message on its way; ``left`` bytes have not left yet at the time ``since``. ``weight``: of its share in a port.
-    """
+    """A message on its way, of which ``left`` bytes had not left at the time ``since``; ``weight`` is that of its share
+    in a port."""
 
     __slots__ = ("network", "connection", "message", "left", "weight", "rate", "since", "end")
 
@@ -92,7 +92,7 @@ class Network:
     def transfer(self, source: int, dests: tuple[int, ...], nbytes: int, message):
         """Carry ``nbytes`` from ``source`` to ``dests``: one copy on the way out, one into each destination.
 
-        ``message.left()`` is called when the last byte has left, ``message.arrived(dest)`` when it is there.
+        ``message.on_left()`` is called when the last byte has left, ``message.on_arrived(dest)`` when it is there.
 
         Raises MissingLink if the network does not join them.
         """
@@ -116,7 +116,7 @@ class Network:
         return connection
 
     def after(self, seconds: float, call: Callable, priority: int = simpy.events.NORMAL) -> simpy.Event:
-        """Have ``call(event)`` called ``seconds`` from now."""
+        """Call ``call(event)`` in ``seconds`` from now."""
         event = simpy.Event(self.env)
         event.callbacks.append(call)
         event._ok, event._value = True, None  # what a Timeout does, with a priority
@@ -124,43 +124,43 @@ class Network:
         return event
 
     def end(self, flow: Flow):
-        """The last byte of ``flow`` has left."""
+        """Take ``flow``, whose last byte has left, off its ports, and begin the next message of its connection."""
         connection = flow.connection
         for port in connection.ports:
             del port.flows[flow]
             if port.flows:
-                self._share_anew(port)
+                self._mark_dirty(port)
         connection.queue.popleft()
         if connection.queue:
             self._begin(connection.queue[0])
         for dest, latency in connection.latencies:
-            self.after(latency, partial(flow.message.arrived, dest))
-        flow.message.left()
+            self.after(latency, partial(flow.message.on_arrived, dest))
+        flow.message.on_left()
 
     def _begin(self, flow: Flow):
         alone = True
         for port in flow.connection.ports:
             if port.flows:
                 alone = False
-                self._share_anew(port)
+                self._mark_dirty(port)
             port.flows[flow] = None
         if alone:  # the usual case on a ring, and cheap
             flow.set_rate(flow.connection.rate)
 
-    def _share_anew(self, port: Port):
+    def _mark_dirty(self, port: Port):
         if not self._dirty:
-            self.after(0.0, self._settle, SETTLE)
+            self.after(0.0, self._share, SHARING_PRIORITY)
         self._dirty[port] = None
 
-    def _settle(self, _):
+    def _share(self, _):
         """Give fair rates to all flows that share a port with one that began or ended, and to all others whose rate is
         not fair any more in consequence. Most changes do not get far."""
         dirty, self._dirty = self._dirty, {}
         flows = {flow: None for port in dirty for flow in port.flows}
         while True:
             ports = {port: None for flow in flows for port in flow.connection.ports}
-            if self.spec.seniority != 1:
-                self._weigh(ports)
+            if self.spec.fairness != 1:
+                self._set_weights(ports)
             rates = max_min_fair(flows, ports)
             unfair = unfair_flows(rates, ports)
             if not unfair:
@@ -171,8 +171,8 @@ class Network:
             if rate != flow.rate:
                 flow.set_rate(rate)
 
-    def _weigh(self, ports):
-        """Of flows that meet, the one that began first counts most."""
+    def _set_weights(self, ports):
+        """Set the weights of flows that share a port: the one that began first has the largest."""
         flows = {flow: None for port in ports for flow in port.flows}
         places = {
             port: {flow: place for place, flow in enumerate(port.flows)}
@@ -180,7 +180,7 @@ class Network:
         }
         for flow in flows:
             place = max(places[port][flow] for port in flow.connection.ports)
-            flow.weight = max(self.spec.seniority**place, LEAST_WEIGHT)
+            flow.weight = max(self.spec.fairness**place, MIN_WEIGHT)
 
 
 def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:

@@ -1,76 +1,26 @@
-"""What a simulated network looks like: from a command line such as ``1gbit,50us``, or from a TOML file."""
+"""The description of a simulated network: from a command line such as ``1gbit,50us``, or from a TOML file."""
 
 import math
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from grsgd.config import ConfigError, describe_one, integer_keys, unknown_key
+from grsgd.config.complaints import describe_one, unknown_key
+from grsgd.config.sections import integer_keys
+from grsgd.errors import ConfigError
+from grsgd.units import duration, rate
 
-RATES = {"bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
-TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 EAGER_BYTES = 65536
 """Messages up to this size leave at once, longer ones when a receive for them has been posted: Open MPI's over TCP."""
-GREATEST_SIGMA = 20.0
-"""Of the logarithm of a computation's seconds: one in six then takes more than e^20, half a billion, times as long as
-the median. With far greater ones times would be too large for floating-point numbers."""
+MAX_SIGMA = 20.0
+"""The largest sigma of the logarithm of a computation's seconds: one in six then takes more than e^20, half a
+billion, times as long as the median. With far larger ones times would be too large for floating-point numbers."""
 
 
 class MissingLink(ConfigError):
-    """A message between two ranks that the network does not join."""
-
-
-def quantity(text: str, units: dict[str, float], what: str) -> float:
-    """``text``, a number with a unit, in the base unit; raises ValueError."""
-    match = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?|inf)\s*([a-z]*)\s*", str(text), re.IGNORECASE)
-    allowed = ", ".join(units)
-    if not match:
-        raise ValueError(f"{what} {text!r}: not a number with a unit ({allowed})")
-    number, unit = match.groups()
-    if not unit:
-        raise ValueError(f"{what} {text!r}: no unit; allowed: {allowed}")
-    if unit.lower() not in units:
-        raise ValueError(f"{what} {text!r}: unknown unit {unit!r}; allowed: {allowed}")
-    try:
-        return float(number) * units[unit.lower()]
-    except ValueError:
-        raise ValueError(f"{what} {text!r}: {number!r} is not a number") from None
-
-
-def rate(text: str) -> float:
-    """Bytes per second of a text such as ``"25gbit"`` (bits per second, units of 1000, as with ``tc``)."""
-    value = quantity(text, RATES, "rate") / 8
-    if not value > 0:
-        raise ValueError(f"rate {text!r}: must be positive")
-    return value
-
-
-def duration(text: str) -> float:
-    """Seconds of a text such as ``"50us"``."""
-    value = quantity(text, TIMES, "time")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"time {text!r}: must be 0 or more, and finite")
-    return value
-
-
-def in_units(value: float, units: dict[str, float]) -> str:
-    """``value``, in the base unit, as a text of three or four digits that `quantity` reads: ``"3.21gbit"``."""
-    unit = max((unit for unit in units if units[unit] <= value), key=units.get, default=min(units, key=units.get))
-    number = value / units[unit]
-    return (f"{number:.0f}" if number >= 1000 else f"{number:.4g}") + unit
-
-
-def as_rate(bytes_per_second: float) -> str:
-    """The text that `rate` reads."""
-    return in_units(bytes_per_second * 8, RATES)
-
-
-def as_duration(seconds: float) -> str:
-    """The text that `duration` reads."""
-    return in_units(seconds, TIMES)
+    """There is a message between two ranks that the network does not connect."""
 
 
 class Section(BaseModel):
@@ -82,8 +32,8 @@ Duration = Annotated[float, BeforeValidator(duration)]
 Rank = Annotated[int, Field(ge=0, strict=True)]
 
 
-class Link(Section):
-    """The way from one rank to another, where it differs from the rest."""
+class LinkSpec(Section):
+    """The link from one rank to another, where it differs from the rest."""
 
     source: Rank = Field(alias="from")
     dest: Rank = Field(alias="to")
@@ -93,7 +43,7 @@ class Link(Section):
 
 
 class PortSpec(Section):
-    """A rank's port, where it differs from the others."""
+    """The port of a rank, where it differs from the others."""
 
     rank: Rank
     bandwidth: Rate
@@ -107,7 +57,7 @@ class ComputeSpec(Section):
     """
 
     median: float = Field(gt=0, allow_inf_nan=False)
-    sigma: float = Field(0.0, ge=0, le=GREATEST_SIGMA, allow_inf_nan=False)
+    sigma: float = Field(0.0, ge=0, le=MAX_SIGMA, allow_inf_nan=False)
     slowdown: Annotated[
         dict[Rank, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(integer_keys)
     ] = {}
@@ -120,7 +70,7 @@ class NetworkSpec(Section):
     medium: ``switch``, each rank has a full-duplex port; ``shared``, all messages share one medium; ``links``, a
     switch on which only the ranks named by a ``[[link]]`` can talk to each other.
     multicast: whether one copy on the way out reaches all receivers; a shared medium always has it.
-    seniority: of two messages that share a port, the rate of the one that began later in that of the other; 1: equal.
+    fairness: of two messages that share a port, the rate of the one that began later in that of the other; 1: equal.
     """
 
     medium: Literal["switch", "shared", "links"] = "switch"
@@ -128,11 +78,19 @@ class NetworkSpec(Section):
     latency: Duration
     multicast: bool = Field(False, strict=True)
     eager_bytes: int = Field(EAGER_BYTES, ge=0, strict=True)
-    seniority: float = Field(1.0, ge=0.1, le=1)
-    link: tuple[Link, ...] = ()
+    fairness: float = Field(1.0, ge=0.1, le=1)
+    link: tuple[LinkSpec, ...] = ()
     port: tuple[PortSpec, ...] = ()
     compute: ComputeSpec | None = None
     name: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def former_names(cls, content):
+        """Files that were written before may call ``fairness`` seniority."""
+        if isinstance(content, dict) and "seniority" in content and "fairness" not in content:
+            return {("fairness" if key == "seniority" else key): value for key, value in content.items()}
+        return content
 
     @model_validator(mode="after")
     def fits(self):
@@ -154,11 +112,11 @@ class NetworkSpec(Section):
                 if (source, dest) in links:
                     raise ValueError(f"link: from {source} to {dest} is given twice")
                 links[source, dest] = link
-        self.__dict__["_links"] = links  # a frozen model's private way to look up, not part of its content
+        self.__dict__["_links"] = links  # a frozen model's private table, not part of its content
         self.__dict__["_ports"] = {port.rank: port.bandwidth for port in self.port}
 
     def port_bandwidth(self, rank: int) -> float:
-        """Bytes/s of a rank's port, each way."""
+        """Bytes/s of a rank's port, in each direction."""
         return self._ports.get(rank, self.bandwidth) if self.medium != "shared" else math.inf
 
     def link_bandwidth(self, source: int, dest: int) -> float:
@@ -171,7 +129,7 @@ class NetworkSpec(Section):
         link = self._link(source, dest)
         return self.latency if link is None or link.latency is None else link.latency
 
-    def _link(self, source: int, dest: int) -> Link | None:
+    def _link(self, source: int, dest: int) -> LinkSpec | None:
         link = self._links.get((source, dest))
         if link is None and self.medium == "links" and source != dest:
             there = ", ".join(str(d) for s, d in sorted(self._links) if s == source) or "none"
@@ -189,30 +147,29 @@ class NetworkSpec(Section):
                 raise ConfigError(f"{self.name}: {what}: there are {ranks} ranks; allowed: 0 to {ranks - 1}")
 
     def summary(self) -> str:
-        """In one line, for the run file."""
-        words = [self.medium, f"{self.bandwidth * 8:g} bit/s", f"{self.latency:g} s"]
-        words += ["multicast"] if self.multicast else []
-        words += [f"seniority {self.seniority:g}"] if self.seniority != 1 else []
-        words += [f"{len(self.link)} links of their own"] if self.link else []
-        words += [f"{len(self.port)} ports of their own"] if self.port else []
-        return ", ".join(words)
+        """Return one line for the run file."""
+        parts = [self.medium, f"{self.bandwidth * 8:g} bit/s", f"{self.latency:g} s"]
+        parts += ["multicast"] if self.multicast else []
+        parts += [f"fairness {self.fairness:g}"] if self.fairness != 1 else []
+        parts += [f"{len(self.link)} links of their own"] if self.link else []
+        parts += [f"{len(self.port)} ports of their own"] if self.port else []
+        return ", ".join(parts)
 
 
-def network(text: str | None, topology: str) -> NetworkSpec:
-    """The network of ``--network RATE,LATENCY`` and ``--topology switch|shared|FILE.toml``; raises ConfigError.
+def network(text: str = "switch") -> NetworkSpec:
+    """Return the network of ``--network [MEDIUM,][RATE,LATENCY]``; raises ConfigError.
 
-    With a file, ``text`` replaces the file's bandwidth and latency.
+    ``MEDIUM`` is ``switch``, ``shared`` or a TOML file, whose bandwidth and latency ``RATE,LATENCY`` replace.
     """
-    given = {}
-    if text is not None:
-        parts = text.split(",")
-        if len(parts) != 2:
-            raise ConfigError(f"--network {text!r}: give a rate and a latency, such as 1gbit,50us")
-        given = {"bandwidth": parts[0], "latency": parts[1]}
-    if topology in ("switch", "shared"):
-        where, content = "--network", {"medium": topology, "bandwidth": "1gbit", "latency": "50us"} | given
+    *medium, rate, latency = text.split(",") if "," in text else [text, "", ""]
+    if len(medium) > 1 or (not medium and not latency):
+        raise ConfigError(f"--network {text!r}: give a rate and a latency, such as 1gbit,50us or shared,1gbit,50us")
+    given = {"bandwidth": rate, "latency": latency} if "," in text else {}
+    medium = medium[0] if medium else "switch"
+    if medium in ("switch", "shared"):
+        where, content = "--network", {"medium": medium, "bandwidth": "1gbit", "latency": "50us"} | given
     else:
-        where, content = topology, read(topology) | given
+        where, content = medium, read(medium) | given
     try:
         return NetworkSpec(**{"name": where} | content)
     except ValidationError as error:
@@ -220,9 +177,10 @@ def network(text: str | None, topology: str) -> NetworkSpec:
 
 
 def complaint(error: dict) -> str:
-    """One thing that is wrong with a network, in words."""
+    """Return what is wrong with a network, one thing of it, as a sentence."""
     path = [str(part) for part in error["loc"]]
-    section = {"link": Link, "port": PortSpec, "compute": ComputeSpec}.get(path[0]) if len(path) > 1 else NetworkSpec
+    parts = {"link": LinkSpec, "port": PortSpec, "compute": ComputeSpec}
+    section = parts.get(path[0]) if len(path) > 1 else NetworkSpec
     if error["type"] == "extra_forbidden" and section is not None:
         allowed = [field.alias or name for name, field in section.model_fields.items() if name != "name"]
         return unknown_key(".".join(path), path[-1], allowed)
@@ -236,6 +194,6 @@ def read(path: str) -> dict:
         return tomllib.loads(Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--topology {path}: {reason}; allowed: switch, shared, or a TOML file") from None
+        raise ConfigError(f"--network {path}: {reason}; allowed: switch, shared, or a TOML file") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None

@@ -10,25 +10,30 @@ from pathlib import Path
 import simpy
 import torch
 
-from grsgd import gpu
-from grsgd.algorithms import ALGORITHMS
-from grsgd.comm.control import Control
-from grsgd.config import Config, ConfigError
-from grsgd.interruption import INTERRUPTED
-from grsgd.progress import FreeRunning
-from grsgd.record import Record, assemble
-from grsgd.redundancy import settle
-from grsgd.rescue import save
-from grsgd.results import check_writable
-from grsgd.run import ProgressLine, describe, ending, expected_bytes
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.stop_signal import StopSignal
+from grsgd.config import Config
+from grsgd.errors import ConfigError
+from grsgd.job.progress_line import ProgressLine
+from grsgd.job.rescue import save
+from grsgd.runs.ending import INTERRUPTED, end_attributes, joint_reason
+from grsgd.runs.run_file import check_writable
 from grsgd.simulate import compute as compute_times
-from grsgd.simulate.communicator import World
 from grsgd.simulate.compute import ComputeTime
-from grsgd.simulate.driver import Driver, run_until_done
+from grsgd.simulate.driver import SimulatedDriver, run_until_done
+from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec
-from grsgd.snapshots import MEMORY, Snapshots, common_marks
-from grsgd.train import Trainer, build_model, load_data, use_threads
+from grsgd.training import device as gpu
+from grsgd.training.automatic_options import choose_options
+from grsgd.training.description import describe, expected_bytes
+from grsgd.training.gradients import step_alone
+from grsgd.training.inputs import build_model, load_data
+from grsgd.training.progress import FreeRunning
+from grsgd.training.record import Record, assemble
+from grsgd.training.snapshots import MEMORY, common_marks
+from grsgd.training.trainer import Trainer, ignore
 
 RANK_BYTES = 1_500_000
 """Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
@@ -42,13 +47,20 @@ class Simulation:
     """
 
     def __init__(
-        self, config: Config, ranks: int, network: NetworkSpec, compute: str | None = None, timing_only: bool = False
+        self,
+        config: Config,
+        ranks: int,
+        network: NetworkSpec,
+        compute: str | None = None,
+        timing_only: bool = False,
+        on_step=ignore,
     ):
+        """``on_step``: of rank 0's `Trainer`."""
         check_memory(ranks, 0)  # before anything is made that grows with the number of ranks
         config.check_ranks(ranks)
         network.check_ranks(ranks)
         self.config, self.ranks, self.spec, self.timing_only = config, ranks, network, timing_only
-        if timing_only and ALGORITHMS[config.algorithm.name].needs_content(config.algorithm_options):
+        if timing_only and config.traits.depends_on_values:
             raise ConfigError(
                 f"--timing-only: {config.algorithm.name} with these options sends by what the models contain: leave "
                 "--timing-only out"
@@ -63,40 +75,47 @@ class Simulation:
         self.compute = self._compute_time(form, numbers, blueprint, dataset, device)
         compute_times.check_end(config, self.compute)
         self.env = simpy.Environment()
-        self.drivers = [Driver(self.env, rank, self.compute, timing_only) for rank in range(ranks)]
+        self.drivers = [SimulatedDriver(self.env, rank, self.compute, timing_only) for rank in range(ranks)]
         self.network = Network(self.env, network, ranks)
-        self.world = World(self.network, self.drivers)
+        self.fabric = MessageFabric(self.network, self.drivers)
         # Bookkeeping travels out of band: it takes the network's latency and none of its bandwidth.
         out_of_band = NetworkSpec(bandwidth="inf bit", latency=f"{network.latency!r} s")
-        self.aside = World(Network(self.env, out_of_band, ranks), self.drivers)
-        controls = [Control(comm) for comm in self.aside.communicators()]
+        self.uncounted = MessageFabric(Network(self.env, out_of_band, ranks), self.drivers)
+        signals = [StopSignal(comm) for comm in self.uncounted.communicators()]
         models = [
             without_content(blueprint) if timing_only else build_model(config, dataset, device) for _ in range(ranks)
         ]
-        triples = zip(models, self.world.communicators(), self.drivers, strict=True)
-        settled = self.run(settle(config, dataset, model, comm, driver) for model, comm, driver in triples)
-        self.config, self.redundancy = config, _ = settled[0]
-        asides = self.aside.communicators()
-        ends = zip(models, self.world.communicators(), asides, controls, self.drivers, strict=True)
-        self.trainers = []
-        for model, comm, aside, control, driver in ends:
-            trainer = Trainer(config, dataset, model, comm, aside, control, driver)
-            trainer.snapshots = Snapshots(trainer.replica, MEMORY // ranks)
-            driver.random_state = torch.get_rng_state()
-            self.trainers.append(trainer)
+        self.config, self.redundancy = config, _ = self._choose_options(dataset, models)
+        self.trainers = self._make_trainers(dataset, models, signals, on_step)
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
         self.began = 0.0
         """When training did: what is done before it takes simulated time, too."""
 
+    def _make_trainers(self, dataset, models, signals, on_step) -> list[Trainer]:
+        trainers = []
+        communicators = zip(self.fabric.communicators(), self.uncounted.communicators(), strict=True)
+        for rank, (comm, uncounted) in enumerate(communicators):
+            driver, config = self.drivers[rank], self.config
+            context = RankContext(comm, uncounted, driver, signals[rank], config.seed, config.data.replication)
+            trainer = Trainer(
+                config,
+                dataset,
+                models[rank],
+                context,
+                snapshot_memory=MEMORY // self.ranks,
+                on_step=on_step if rank == 0 else ignore,
+            )
+            driver.keep_random_state()
+            trainers.append(trainer)
+        return trainers
+
     def train(self) -> str:
         """Train on all ranks; returns why the run ended. Raises Deadlock, and what any rank raises."""
-        self.run(trainer.same_start() for trainer in self.trainers)
+        self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
         self.began = self.env.now
-        for trainer, driver in zip(self.trainers, self.drivers, strict=True):
-            driver.watch = trainer.control.watch
         reasons = self.run(trainer.train() for trainer in self.trainers)
-        return ending([reasons[rank] for rank in self.left()])
+        return joint_reason([reasons[rank] for rank in self.left()])
 
     def seconds(self) -> float:
         """Simulated time of the training so far; of ranks that were left behind, nothing counts."""
@@ -107,14 +126,14 @@ class Simulation:
 
     def left(self) -> list[int]:
         """The ranks that the others have not left behind."""
-        lost = frozenset().union(*(trainer.algorithm.lost for trainer in self.trainers))
+        lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
         return [rank for rank in range(self.ranks) if rank not in lost]
 
     def evaluate(self) -> tuple[list, object]:
         """The qualities at the snapshots that all ranks have, and the final one."""
         left = self.left()
         marks = common_marks([self.trainers[rank].snapshots.numbers for rank in left])
-        comms = self.aside.communicators()
+        comms = self.uncounted.communicators()
         parts = {rank: comms[rank].subset(left) for rank in left}
         return self.run((self.trainers[rank].evaluate(parts[rank], marks) for rank in left), left)[0]
 
@@ -129,8 +148,16 @@ class Simulation:
         finally:
             gc.unfreeze()  # or they would stay for ever
         for driver in self.drivers:
-            driver.watch = driver.foreground = None
+            driver.foreground = None
         return [activity.value for activity in activities]
+
+    def _choose_options(self, dataset, models):
+        """The configuration with all options decided, and why so."""
+        communicators = zip(models, self.fabric.communicators(), self.drivers, strict=True)
+        return self.run(
+            choose_options(self.config, dataset, model, RankContext(comm, comm, driver))
+            for model, comm, driver in communicators
+        )[0]
 
     def _compute_time(self, form, numbers, blueprint, dataset, device) -> ComputeTime:
         seed = self.config.seed
@@ -144,12 +171,8 @@ class Simulation:
         if self.spec.compute is not None:
             measured = self.spec.compute
             return ComputeTime(measured.median, measured.sigma, seed, measured.slowdown)
-        driver = Driver(simpy.Environment())
-        single = World(Network(driver.env, self.spec, 1), [driver])
-        comm, aside, control = (single.communicators()[0] for _ in range(3))
-        model = build_model(self.config, dataset, device)
-        trainer = Trainer(compute_times.alone(self.config), dataset, model, comm, aside, Control(control), driver)
-        return ComputeTime(*compute_times.measure(trainer), seed)
+        step = step_alone(self.config, dataset, build_model(self.config, dataset, device))
+        return ComputeTime(*compute_times.measure(step), seed)
 
 
 def simulate(
@@ -158,8 +181,9 @@ def simulate(
     """Simulate a run and write its run file. Returns why the run ended."""
     check_writable(out, expected_bytes(config, ranks))
     began = time.perf_counter()
-    use_threads()
-    simulation = Simulation(config, ranks, network, compute, timing_only)
+    gpu.use_threads()
+    line = ProgressLine(config.algorithm_class.name)
+    simulation = Simulation(config, ranks, network, compute, timing_only, line.update)
     attributes = describe(simulation.trainers[0]) | {
         "clock": "virtual",
         "hosts": [platform.node()] * ranks,
@@ -168,14 +192,13 @@ def simulate(
         "timing_only": timing_only,
         "redundancy": simulation.redundancy,
     }
-    with ProgressLine(simulation.trainers[0]) as line:
-        simulation.trainers[0].on_step = line.update
+    with line:
         interrupted = False
         try:
             stopped = simulation.train()
         except KeyboardInterrupt as interrupt:
             stopped, interrupted = str(interrupt) or INTERRUPTED, True
-    attributes |= {"stopped": stopped, "virtual_seconds": simulation.seconds()}
+    attributes |= end_attributes(stopped) | {"virtual_seconds": simulation.seconds()}
     left = simulation.left()
     attributes["lost"] = sorted(set(range(ranks)) - set(left)) or None
     records = [
@@ -204,8 +227,10 @@ def without_content(model: torch.nn.Module) -> torch.nn.Module:
 def content_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
     """Bytes of one rank's arrays of the size of ``model``."""
     itemsize = getattr(torch, config.dtype).itemsize
-    copies = ALGORITHMS[config.algorithm.name].copies(config.algorithm_options, ranks)
-    return copies * itemsize * sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
+    algorithm, arrays = config.algorithm_class, config.traits.model_sized_buffers
+    if issubclass(algorithm, CommonBatchAlgorithm):
+        arrays += algorithm.block_arrays(config.algorithm_options, ranks)
+    return arrays * itemsize * sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
 
 
 def check_memory(ranks: int, model_bytes: int):

@@ -9,13 +9,14 @@ import random
 import signal
 
 import pytest
-from job import RANKS, WAY, reasons
 
 from grsgd import load_run
 from grsgd.algorithms import ALGORITHMS
+from grsgd.algorithms.central import workers_of
+from tests.support.training_job import LAUNCHERS, RANKS, reasons
 
 FAULTS = ("killed", "stopped", "raises", "SIGINT", "SIGTERM")
-CELLS = list(itertools.product(sorted(ALGORITHMS), FAULTS, WAY))
+CELLS = list(itertools.product(sorted(ALGORITHMS), FAULTS, LAUNCHERS))
 DRAWN = random.Random(8).sample(CELLS, 3)
 QUICK = [("dpsgd", "SIGTERM", "ulfm"), ("gossip", "raises", "openmpi")]
 BOUND = 45
@@ -38,14 +39,14 @@ def marked(cell):
 
 def training_ranks(algorithm):
     options = ALGORITHMS[algorithm].Options()
-    return ALGORITHMS[algorithm].workers(options, RANKS)
+    return workers_of(ALGORITHMS[algorithm], options, RANKS)
 
 
-@pytest.mark.parametrize(("algorithm", "fault", "way"), [marked(cell) for cell in CELLS])
-def test_a_fault(algorithm, fault, way, start):
+@pytest.mark.parametrize(("algorithm", "fault", "launcher"), [marked(cell) for cell in CELLS])
+def test_a_fault(algorithm, fault, launcher, start):
     # Asynchronous ranks notice a stopped one when they end: not soon in a long run.
-    job = start(way, algorithm, seconds=4.0 if fault == "stopped" else 60.0)
-    job.wait_until_it_trains(training_ranks(algorithm))
+    job = start(launcher, algorithm, seconds=4.0 if fault == "stopped" else 60.0)
+    job.wait_for_snapshots(training_ranks(algorithm))
     if fault == "raises":
         job.fail(1)
     elif fault in ("killed", "stopped"):
@@ -56,10 +57,10 @@ def test_a_fault(algorithm, fault, way, start):
     assert code != 0, output
     assert output.count("Traceback") == (fault == "raises"), output
     assert len(reasons(output)) <= 1, output
-    if fault == "killed" and way == "mpich":  # its launcher kills all ranks at once
+    if fault == "killed" and launcher == "mpich":  # its launcher kills all ranks at once
         return
     run = load_run(job.out)
-    assert EXPECTED[fault] in run.attributes["stopped"], run.attributes["stopped"]
-    assert (run.attributes["stopped"] in ("interrupted (Ctrl-C)", "terminated (SIGTERM)")) == fault.startswith("SIG")
-    assert f"{job.out}: stopped early: {run.attributes['stopped']}" in output, output
+    assert EXPECTED[fault] in run.attributes["reason"], run.attributes["reason"]
+    assert (run.attributes["reason"] in ("interrupted (Ctrl-C)", "terminated (SIGTERM)")) == fault.startswith("SIG")
+    assert f"{job.out}: stopped early: {run.attributes['reason']}" in output, output
     assert run.ranks["steps"].max() > 0 and len(run.curve["time"]) > 0

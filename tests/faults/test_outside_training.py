@@ -1,11 +1,11 @@
-"""Faults outside of the training loop of `grsgd train`, and those of rank 0, which otherwise saves."""
+"""Faults outside of the training loop of ``grsgd train``, and those of rank 0, which otherwise saves."""
 
 import signal
 
 import pytest
-from job import PROGRAM, RANKS, reasons
 
 from grsgd import load_run
+from tests.support.training_job import PROGRAM, RANKS, reasons
 
 MATRIX, EXHAUSTIVE = pytest.mark.matrix, pytest.mark.exhaustive
 
@@ -19,9 +19,11 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("way", ["openmpi", pytest.param("ulfm", marks=MATRIX), pytest.param("mpich", marks=MATRIX)])
-def test_a_rank_that_does_not_come_to_the_start_of_mpi(way, start):
-    job = start(way, program=LATE, environment={"GRSGD_START_SECONDS": "2"})
+@pytest.mark.parametrize(
+    "launcher", ["openmpi", pytest.param("ulfm", marks=MATRIX), pytest.param("mpich", marks=MATRIX)]
+)
+def test_a_rank_that_does_not_come_to_the_start_of_mpi(launcher, start):
+    job = start(launcher, program=LATE, environment={"GRSGD_START_SECONDS": "2"})
     code, output = job.finish(90)
     assert code != 0 and "waited 2 s in MPI_Init: other ranks of the job have not come" in output, output
     assert "Traceback" not in output
@@ -30,7 +32,7 @@ def test_a_rank_that_does_not_come_to_the_start_of_mpi(way, start):
 STOPS_BEFORE_GROUPS = PROGRAM.replace(
     "Trainer.step = stepped",
     """
-from coding.multicast import Multicast
+from grsgd.comm.coded.multicast import Multicast
 made = Multicast.open
 def stop(transport, packets):
     if rank == 1:
@@ -42,15 +44,19 @@ Multicast.open = stop
 
 
 @EXHAUSTIVE
-@pytest.mark.parametrize("way", ["openmpi", pytest.param("ulfm", marks=MATRIX), pytest.param("mpich", marks=MATRIX)])
-def test_a_rank_that_stops_while_groups_are_made(way, start):
-    job = start(way, "cssgd", options="r = 2", program=STOPS_BEFORE_GROUPS, ranks=4)
+@pytest.mark.parametrize(
+    "launcher", ["openmpi", pytest.param("ulfm", marks=MATRIX), pytest.param("mpich", marks=MATRIX)]
+)
+def test_a_rank_that_stops_while_groups_are_made(launcher, start):
+    job = start(launcher, "cssgd", options="r = 2", program=STOPS_BEFORE_GROUPS, ranks=4)
     code, output = job.finish(120)
     assert code != 0 and "Traceback" not in output, output
     assert "making a communicator of ranks 0, 1, 2: not done after 10 s: a rank that takes part" in output, output
 
 
-OWN_LOOP = PROGRAM[: PROGRAM.index("from grsgd")] + """
+OWN_LOOP = (
+    PROGRAM[: PROGRAM.index("from grsgd")]
+    + """
 import torch, grsgd
 model = torch.nn.Linear(4, 2)
 optimizer = grsgd.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), sys.argv[5], timeout=60)
@@ -64,6 +70,7 @@ for step in range(3000):
     optimizer.step()
 optimizer.finish()
 """
+)
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=MATRIX)])
@@ -77,47 +84,49 @@ def test_an_exception_in_a_loop_of_ones_own_under_a_fault_tolerant_mpi(algorithm
     assert code != 0 and output.count("RuntimeError: boom") == 1 == output.count("Traceback"), output
 
 
-@pytest.mark.parametrize("way", ["ulfm", pytest.param("mpich", marks=MATRIX), pytest.param("openmpi", marks=MATRIX)])
-def test_an_exception_on_rank_0(way, start):
-    job = start(way, "dpsgd")
-    job.wait_until_it_trains()
+@pytest.mark.parametrize(
+    "launcher", ["ulfm", pytest.param("mpich", marks=MATRIX), pytest.param("openmpi", marks=MATRIX)]
+)
+def test_an_exception_on_rank_0(launcher, start):
+    job = start(launcher, "dpsgd")
+    job.wait_for_snapshots()
     job.fail(0)
     code, output = job.finish(45)
     assert code != 0 and output.count("RuntimeError: boom\n") == 1 == output.count("Traceback"), output
     run = load_run(job.out)
-    assert run.attributes["stopped"] == "RuntimeError: boom on rank 0" and (run.ranks["steps"] > 0).all()
+    assert run.attributes["reason"] == "RuntimeError: boom on rank 0" and (run.ranks["steps"] > 0).all()
 
 
 @MATRIX
-@pytest.mark.parametrize("way", ["ulfm", "openmpi"])
-def test_rank_0_is_killed(way, start):
+@pytest.mark.parametrize("launcher", ["ulfm", "openmpi"])
+def test_rank_0_is_killed(launcher, start):
     """The lowest of the others saves."""
-    job = start(way, "dpsgd")
-    job.wait_until_it_trains()
+    job = start(launcher, "dpsgd")
+    job.wait_for_snapshots()
     job.signal(0, signal.SIGKILL)
     code, output = job.finish(45)
     assert code != 0 and "Traceback" not in output and len(reasons(output)) <= 1, output
     run = load_run(job.out)
-    assert run.attributes["stopped"] == "rank 0 lost: its process has died"
+    assert run.attributes["reason"] == "rank 0 lost: its process has died"
     assert run.ranks["steps"][0] == 0 and (run.ranks["steps"][1:] > 0).any()
 
 
 PREPARES_FOR_EVER = PROGRAM.replace(
     "Trainer.step = stepped",
     """
-import grsgd.run, time
+import grsgd.job.run, time
 def prepare(*arguments):
     (folder / f"{rank}.begun").touch()
     time.sleep(1000)
-grsgd.run.prepare = prepare
+grsgd.job.run.prepare = prepare
 """,
 )
 
 
-@pytest.mark.parametrize("way", ["openmpi", pytest.param("mpich", marks=MATRIX)])
+@pytest.mark.parametrize("launcher", ["openmpi", pytest.param("mpich", marks=MATRIX)])
 @pytest.mark.parametrize("name", [pytest.param("SIGINT", marks=MATRIX), "SIGTERM"])
-def test_a_signal_before_training(way, name, start):
-    job = start(way, program=PREPARES_FOR_EVER)
+def test_a_signal_before_training(launcher, name, start):
+    job = start(launcher, program=PREPARES_FOR_EVER)
     job.wait_until_it_trains(RANKS)
     job.signal_launcher(signal.Signals[name])
     code, output = job.finish(45)

@@ -6,12 +6,15 @@ import sys
 import torch
 from torch.nn.functional import cross_entropy
 
-from grsgd import gpu, launch, models
 from grsgd.comm.allreduce import broadcast, ring_allreduce
+from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
-from grsgd.config import ConfigError
-from grsgd.replica import Replica
-from grsgd.transfer import choose
+from grsgd.comm.gpu.select import select_transport
+from grsgd.errors import ConfigError
+from grsgd.job import launch
+from grsgd.models import zoo as models
+from grsgd.models.replica import Replica
+from grsgd.training import device as gpu
 
 
 def main():
@@ -25,7 +28,7 @@ def main():
         replica = Replica(models.build("cnn", (1, 28, 28), 10).to(device))
         optimizer = torch.optim.SGD(replica.model.parameters(), lr=0.1, momentum=0.9)
         try:
-            comm = Communicator(mpi.Dup(), choose(mpi, device, way, replica.nbytes).device_end)
+            comm = Communicator(select_transport(MpiBackend(mpi), device, way, replica.nbytes).backend.dup())
         except ConfigError:
             continue
         before = addresses(replica)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from grsgd.config import ConfigError
-from grsgd.gpu import pick_device, use
+from grsgd.errors import ConfigError
+from grsgd.training.device import pick_device, use
 
 
 @pytest.fixture(scope="session", autouse=True)

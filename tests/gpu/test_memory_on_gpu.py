@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from grsgd.gpu import use
-from grsgd.replica import Flat, Replica
+from grsgd.models.flat import Flat
+from grsgd.models.replica import Replica
+from grsgd.training.device import use
 
 pytestmark = pytest.mark.gpu
 

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from grsgd import models
-from grsgd.mixing import add_difference, mix
-from grsgd.replica import Replica
+from grsgd.models import zoo as models
+from grsgd.models.mixing import add_difference, mix
+from grsgd.models.replica import Replica
 
 pytestmark = pytest.mark.gpu
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from train_all import demos, small
 
-from experiments.environment import environment
 from grsgd.algorithms import ALGORITHMS
-from grsgd.calibrate import find_mpiexec
-from grsgd.results import load_run
+from grsgd.mpi_environment import find_mpiexec, job_environment
+from grsgd.runs.run_file import load_run
 from grsgd.simulate.network import NetworkSpec
 from grsgd.simulate.run import simulate
 
@@ -42,7 +41,7 @@ def on_ranks(ranks: int, *words):
     done = subprocess.run(
         [str(word) for word in command],
         cwd=ROOT,
-        env=environment() | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
+        env=job_environment() | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
         timeout=400,
@@ -94,4 +93,4 @@ def same_curves(on_cpu, on_gpu):
 def is_synchronous(name: str) -> bool:
     demo = next(demo for demo in demos() if demo.stem == name)
     config = small(demo, "cpu")
-    return ALGORITHMS[config.algorithm.name].synchronous
+    return ALGORITHMS[config.algorithm.name].traits.synchronous

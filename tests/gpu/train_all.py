@@ -6,9 +6,10 @@ Writes a run file FOLDER/TRANSFER-ALGORITHM.h5 for each, or, where a transfer ca
 import sys
 from pathlib import Path
 
-from grsgd import launch
 from grsgd.config import load
-from grsgd.run import run
+from grsgd.errors import SetupError
+from grsgd.job import launch
+from grsgd.job.run import run
 
 DEMOS = Path(__file__).parents[2] / "experiments" / "demo"
 SMALL = [
@@ -28,7 +29,7 @@ def small(demo: Path, device: str, transfer: str = "auto"):
 
 
 def demos() -> list[Path]:
-    return sorted(DEMOS.glob("*.toml"))
+    return sorted(path for path in DEMOS.glob("*.toml") if path.stem != "base")
 
 
 def main():
@@ -39,7 +40,7 @@ def main():
         for demo in demos():
             try:
                 run(mpi, small(demo, device, transfer), Path(folder) / f"{transfer}-{demo.stem}.h5")
-            except launch.UsageError as error:
+            except SetupError as error:
                 if "cannot be used here" not in str(error):
                     raise
                 if mpi.rank == 0:

@@ -4,9 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from launcher import bin_of, finish
 
-from tests.terminal import start
+from tests.support.launcher import bin_of, finish, start_command
 
 
 @pytest.mark.exhaustive
@@ -15,5 +14,5 @@ def test_several_algorithms_in_one_process(section):
     """On two ranks: one must not wait in one algorithm for the other, which waits in another."""
     bin_of("openmpi")
     command = [sys.executable, "-m", "experiments.bench", section, "--quick"]
-    code, output = finish(start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 300)
+    code, output = finish(start_command(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 300)
     assert code == 0 and " on 2 ranks, " in output, output

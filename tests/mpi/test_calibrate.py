@@ -4,14 +4,17 @@ import os
 import subprocess
 
 import pytest
-from launcher import ENVIRONMENT, ROOT, bin_of, mpiexec
 
-from grsgd import launch, load_run
-from grsgd.calibrate import Calibration, Pair, find_mpiexec, network_file
+from grsgd import load_run
 from grsgd.cli import main
-from grsgd.config import ConfigError, load
+from grsgd.config import load
+from grsgd.errors import ConfigError, SetupError
+from grsgd.job import launch
+from grsgd.simulate.calibrate import Calibration, Pair, check_mpiexec
 from grsgd.simulate.network import network
-from tests.exhaustive import exhaustive_unless
+from grsgd.simulate.network_file import network_file
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.launcher import ENVIRONMENT, ROOT, bin_of, mpiexec
 
 JOBS = [(library, ranks) for library in ("openmpi", "mpich") for ranks in (1, 2, 4)]
 CONFIG = """
@@ -51,8 +54,8 @@ def test_a_measured_network_can_be_simulated(library, ranks, config, tmp_path, c
     arguments = ["-m", "grsgd", "calibrate", config, "--steps", 6, "--out", file]
     code, output = mpiexec(library, ranks, arguments, timeout=120)
     assert code == 0 and output.splitlines()[-1] == str(file), output
-    plausible(network(None, str(file)))
-    assert main(["simulate", str(config), "--topology", str(file), "--ranks", "4", "--out", str(out)]) == 0
+    plausible(network(str(file)))
+    assert main(["simulate", str(config), "--network", str(file), "--ranks", "4", "--out", str(out)]) == 0
     assert load_run(out).ranks["compute_seconds"].min() > 0
     assert capsys.readouterr().err == ""
 
@@ -62,7 +65,7 @@ def test_alone_it_starts_two_ranks(library, config, tmp_path):
     file = tmp_path / "network.toml"
     done = alone(library, config, "--steps", "6", "--out", file)
     assert done.returncode == 0 and not done.stderr and "1 pair" in done.stdout, done
-    plausible(network(None, str(file)))
+    plausible(network(str(file)))
     text = file.read_text()
     assert f"grsgd calibrate {config} --steps 6 --out {file}\n" in text and "UTC" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["network.toml", "run.toml"]
@@ -101,7 +104,7 @@ def test_no_mpiexec(config, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.executable", str(python))
     monkeypatch.setenv("PATH", str(python.parent))
     with pytest.raises(ConfigError, match="no mpiexec in .* or on PATH") as refused:
-        find_mpiexec()
+        check_mpiexec()
     assert "\n" not in str(refused.value)
 
 
@@ -117,11 +120,11 @@ def test_mpiexec_that_fails(script, reason, tmp_path, monkeypatch):
     launcher = tmp_path / "mpiexec"
     launcher.write_text(f"#!/bin/sh\n{script}\n")
     launcher.chmod(0o755)
-    monkeypatch.setattr("grsgd.calibrate.find_mpiexec", lambda: str(launcher))
-    monkeypatch.setattr("grsgd.calibrate.STARTS_AGAIN_SECONDS", 0.5 if "sleep" in script else 30.0)
-    from grsgd.calibrate import pairs_of_two_ranks
+    monkeypatch.setattr("grsgd.simulate.calibrate.find_mpiexec", lambda: str(launcher))
+    monkeypatch.setattr("grsgd.simulate.calibrate.TWO_RANKS_SECONDS", 0.5 if "sleep" in script else 30.0)
+    from grsgd.simulate.calibrate import pairs_of_two_ranks
 
-    with pytest.raises(launch.UsageError, match=reason) as refused:
+    with pytest.raises(SetupError, match=reason) as refused:
         pairs_of_two_ranks()
     assert "\n" not in str(refused.value)
 
@@ -130,9 +133,9 @@ def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "library", lambda: "MPI")
     pairs = [Pair((0, 1), 10e-6, 1e9), Pair((1, 2), 11e-6, 0.5e9), Pair((2, 3), 30e-6, 1.1e9), Pair((3, 0), 10e-6, 3e9)]
     compute = [(0.01, 0.1), (0.011, 0.1), (0.019, 0.1), (0.01, 0.1)]
-    measured = Calibration(pairs, compute, ["a", "a", "b", "b"], crowded=False, seniority=0.8)
+    measured = Calibration(pairs, compute, ["a", "a", "b", "b"], crowded=False, fairness=0.8)
     (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
-    spec = network(None, str(tmp_path / "network.toml"))
+    spec = network(str(tmp_path / "network.toml"))
     assert spec.bandwidth == pytest.approx(1.05e9) and spec.latency == pytest.approx(10.5e-6)
     assert [(link.source, link.dest, link.both_ways) for link in spec.link] == [
         (1, 2, True),
@@ -147,4 +150,4 @@ def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
             assert spec.link_latency(source, dest) == pytest.approx(pair.latency, rel=0.2)
     assert spec.compute.slowdown == {2: pytest.approx(0.019 / 0.0105, rel=1e-2)}
     assert spec.compute.median == pytest.approx(0.0105)
-    assert spec.seniority == 0.8
+    assert spec.fairness == 0.8

@@ -1,17 +1,14 @@
 """Parameter servers whose workers, or the server itself, stop or die in the middle: never a hang."""
 
-import os
 import signal
 import time
-from contextlib import suppress
 
 import pytest
-from launcher import finish, start
 
 from grsgd import load_run
-from tests.exhaustive import exhaustive_unless
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.training_job import RANKS, training_jobs
 
-RANKS = 3
 SERVER = RANKS - 1
 CONFIG = """
 [algorithm]
@@ -35,87 +32,40 @@ timeout = TIMEOUT
 [stragglers.pause]
 STRAGGLERS
 """
-SCRIPT = """
-import os, sys
-from mpi4py import MPI
-from grsgd import cli, train
-folder, begun = sys.argv.pop(), train.Trainer.steps
-def steps(trainer):
-    yield from ()
-    open(f"{folder}/{MPI.COMM_WORLD.rank}.begun", "w").close()
-    yield from begun(trainer)
-train.Trainer.steps = steps
-with open(f"{folder}/{MPI.COMM_WORLD.rank}.pid", "w") as file:
-    file.write(str(os.getpid()))
-sys.exit(cli.main(sys.argv[1:]))
-"""
-"""Says which process is which rank, and when its training begins."""
-
-
-class Job:
-    """A training of 2 workers and a server. ``silent``: worker 1 pauses for ever in its tenth step."""
-
-    def __init__(self, library, folder, strategy="asp", policy="stop", end="seconds = 4.0", silent=False):
-        pauses = [f"{rank} = {{ every = 1, seconds = 0.01 }}" for rank in range(SERVER)]
-        if silent:
-            pauses[1] = "1 = { every = 10, seconds = 1000.0 }"
-        text = CONFIG.replace("STRATEGY", strategy).replace("POLICY", policy).replace("END", end)
-        text = text.replace("TIMEOUT", "60.0" if silent else "4.0")
-        (folder / "run.toml").write_text(text.replace("STRAGGLERS", "\n".join(pauses)))
-        self.folder, self.out = folder, folder / "run.h5"
-        arguments = ["train", folder / "run.toml", "--out", self.out, folder]
-        self.process = start(library, RANKS, ["-c", SCRIPT, *arguments])
-
-    def send(self, rank, number):
-        """A signal to a rank, half a second after all workers have begun to train."""
-        deadline = time.monotonic() + 40
-        while len(list(self.folder.glob("*.begun"))) < RANKS - 1:
-            assert time.monotonic() < deadline and self.process.poll() is None, "the training does not begin"
-            time.sleep(0.05)
-        time.sleep(0.5)
-        os.kill(self.pid(rank), number)
-
-    def pid(self, rank):
-        return int((self.folder / f"{rank}.pid").read_text())
-
-    def finish(self):
-        return finish(self.process, 45)
-
-    def clean_up(self):
-        """End what this job has left, and nothing else."""
-        if self.process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-        for file in self.folder.glob("*.pid"):
-            with suppress(OSError, ValueError):
-                pid = int(file.read_text())
-                with open(f"/proc/{pid}/cmdline") as arguments:
-                    if str(self.folder) in arguments.read():
-                        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
 def job(tmp_path):
-    jobs = []
+    """Starts trainings of 2 workers and a server; with ``silent``, worker 1 pauses for ever in its tenth step."""
+    with training_jobs(tmp_path) as begin:
 
-    def begin(*arguments, **options):
-        jobs.append(Job(*arguments[:1], tmp_path, **options))
-        return jobs[-1]
+        def start(library, strategy="asp", policy="stop", end="seconds = 4.0", silent=False):
+            pauses = [f"{rank} = {{ every = 1, seconds = 0.01 }}" for rank in range(SERVER)]
+            if silent:
+                pauses[1] = "1 = { every = 10, seconds = 1000.0 }"
+            text = CONFIG.replace("STRATEGY", strategy).replace("POLICY", policy).replace("END", end)
+            text = text.replace("TIMEOUT", "60.0" if silent else "4.0")
+            return begin(library, text.replace("STRAGGLERS", "\n".join(pauses)))
 
-    yield begin
-    for one in jobs:
-        one.clean_up()
+        yield start
+
+
+def send(training, rank, number):
+    """Send a signal to a rank, half a second after all workers have begun to train."""
+    training.wait_until_it_trains(SERVER)
+    time.sleep(0.5)
+    training.signal(rank, number)
 
 
 def test_the_others_go_on(job):
     """Bulk-synchronous, without the worker that is stopped; the run file is complete."""
     training = job("openmpi", strategy="bsp", policy="evict")
-    training.send(1, signal.SIGSTOP)
-    code, output = training.finish()
+    send(training, 1, signal.SIGSTOP)
+    code, output = training.finish(45)
     assert code == 0 and "Traceback" not in output, output
     assert "went on without rank 1: no push for" in output and str(training.out) in output, output
     run = load_run(training.out)
-    assert run.attributes["stopped"] == "seconds" and run.attributes["lost"] == [1]
+    assert run.attributes["reason"] == "seconds" and run.attributes["lost"] == [1]
     (warning,) = run.attributes["warnings"]
     assert warning.startswith("rank 2: went on without rank 1: no push for")
     assert 0.1 < run.attributes["final_test_accuracy"] <= 1 and len(run.curve["time"]) >= 1
@@ -127,10 +77,10 @@ def test_the_others_go_on(job):
 def test_the_others_go_on_under_mpich(job):
     """Without a signal: one worker pauses for ever."""
     training = job("mpich", strategy="adsp", policy="evict", silent=True)
-    code, output = training.finish()
+    code, output = training.finish(45)
     assert "Traceback" not in output and "grsgd: " not in output and str(training.out) in output, output
     run = load_run(training.out)
-    assert run.attributes["stopped"] == "seconds" and run.attributes["lost"] == [1]
+    assert run.attributes["reason"] == "seconds" and run.attributes["lost"] == [1]
     assert 0.1 < run.attributes["final_test_accuracy"] <= 1
     if code:
         pytest.xfail(f"exit code {code}: MPICH's launcher reports how it has killed the rank that was lost")
@@ -138,18 +88,18 @@ def test_the_others_go_on_under_mpich(job):
 
 def test_a_lost_worker_ends_the_job(job):
     training = job("mpich", end="epochs = 100000", silent=True)
-    code, output = training.finish()
+    code, output = training.finish(45)
     assert code != 0 and "Traceback" not in output, output  # MPICH's launcher may report how it has killed the others
     assert output.count("grsgd: rank ") == 1, output
     assert "grsgd: rank 2 of 3: the server on rank 2 has lost worker 1: no push for" in output
-    assert "has lost worker 1: no push for" in load_run(training.out).attributes["stopped"]
+    assert "has lost worker 1: no push for" in load_run(training.out).attributes["reason"]
 
 
 @pytest.mark.parametrize(("library", "rank"), exhaustive_unless([("openmpi", 1)], [("openmpi", 1), ("mpich", SERVER)]))
 def test_a_process_that_dies_ends_the_job(job, library, rank):
     training = job(library, end="epochs = 100000")
-    training.send(rank, signal.SIGKILL)
-    code, output = training.finish()
+    send(training, rank, signal.SIGKILL)
+    code, output = training.finish(45)
     assert code != 0, output
     assert "Traceback" not in output
 
@@ -157,7 +107,7 @@ def test_a_process_that_dies_ends_the_job(job, library, rank):
 def test_a_server_that_is_stopped_ends_the_job(job):
     """By the time-out of the workers that wait for it, which name it."""
     training = job("openmpi", end="epochs = 100000")
-    training.send(SERVER, signal.SIGSTOP)
-    code, output = training.finish()
+    send(training, SERVER, signal.SIGSTOP)
+    code, output = training.finish(45)
     assert code != 0, output
     assert "waited 4 s for" in output and "rank 2 (" in output and "Traceback" not in output, output

@@ -1,8 +1,8 @@
 """The bytes in the run file, against those that Open MPI has seen: its component pml/monitoring counts every message
 between two ranks, below everything that is ours and whoever sends it.
 
-The tests start this very file as a program on several ranks, which trains with one algorithm after the other and reads
-Open MPI's counters (MPI_T performance variables) at the beginning and at the end of every training.
+The tests start this very module as a program on several ranks, which trains with one algorithm after the other and
+reads Open MPI's counters (MPI_T performance variables) at the beginning and at the end of every training.
 """
 
 import ctypes
@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launcher import mpiexec
 
-import grsgd.run
+import grsgd.job.run
 from grsgd import config, load_run
 from grsgd.algorithms import ALGORITHMS
-from grsgd.train import Trainer
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.training.trainer import Trainer
+from tests.support.launcher import mpiexec
 
 ENVIRONMENT = {"OMPI_MCA_pml_monitoring_enable": "1"}
 """1: messages of our own and those that the library's collectives are made of count alike."""
@@ -29,16 +30,16 @@ VARIABLES = {
 """Open MPI's counters, one value for each receiver. ``collective``: what its collectives were asked to bring there."""
 UNAVAILABLE = "Open MPI has no monitoring component"
 
-ADAPTIVE = {"adaptive": True, "metric": "layerwise", "kmax": 5}
-"""``kmax``: a training of twelve steps has exchanges for certain."""
+ADAPTIVE = {"adaptive": True, "metric": "layerwise", "max_interval": 5}
+"""``max_interval``: a training of twelve steps has exchanges for certain."""
 CASES = {
     "ring_allreduce": [{}, {"variant": "halving-doubling"}, {"variant": "tree"}],
     "local_sgd": [{"H": 3}, {"post_local": 2, "beta": 0.7}],
     "dpsgd": [{}, {"topology": "full"}],
     "sgp": [{}, {"tau": 2}],
-    "grsgd": [{"policy": "succ"}, {"policy": "rand2"}, {"merge": "half", "inbox_full": "merge"}],
+    "grsgd": [{"policy": "successor"}, {"policy": "random"}, {"merge": "average", "inbox_full": "merge"}],
     "gosgd": [{"p": 0.5}],
-    "adpsgd": [{}, {"graph": "full", "merge": "delta"}],
+    "adpsgd": [{}, {"topology": "full", "merge": "delta"}],
     "gossip": [{"mode": "pair"}, {"mode": "push"}, {"mode": "pull"}, ADAPTIVE],
     "easgd": [{"period": 2}, {"period": 2, "centre": "allreduce"}, ADAPTIVE],
     "lasgd": [{}, {"variant": "halving-doubling"}, {"merge": "cocod", "Hmin": 2}],
@@ -115,21 +116,22 @@ class Counters:
 
 class WatchedTrainer(Trainer):
     """Reads the counters before the first message of the algorithm and after the last one. What this rank has sent
-    beside them meanwhile, such as reports of progress, is counted by ``aside``."""
+    beside them meanwhile, such as reports of progress, is counted by ``uncounted``."""
 
     counters: Counters
     seen: dict[str, np.ndarray]
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         start, average = self.algorithm.start, self.algorithm.average
 
         def read():
-            aside = self.aside.traffic
-            return self.counters.read() | {"aside": aside.sent + aside.headers}
+            uncounted = self.context.uncounted_comm.traffic
+            return self.counters.read() | {"uncounted": uncounted.sent + uncounted.headers}
 
         def begin():
-            if self.algorithm.shared_batch:  # makes communicators, which takes messages too, and sends none of its own
+            # A common batch has communicators of its own to make, which takes messages too; nothing else is sent then.
+            if isinstance(self.algorithm, CommonBatchAlgorithm):
                 start()
                 self.before = read()
             else:
@@ -148,7 +150,7 @@ def main(folder: Path):
 
     mpi = MPI.COMM_WORLD
     WatchedTrainer.counters = Counters(mpi)
-    grsgd.run.Trainer = WatchedTrainer
+    grsgd.job.run.Trainer = WatchedTrainer
     for name, options, ranks in listed(CASES) + listed(MULTICASTS) + listed(ALLREDUCES):
         if ranks == mpi.size:
             out = folder / called(name, options, ranks)
@@ -165,7 +167,7 @@ def train(mpi, name: str, options: dict, out: Path):
         "data": {"name": "synthetic", "samples": 200, "shape": [1, 8, 8]},
         "train": {"steps": 12, "snapshots": 1},
     }
-    grsgd.run.run(mpi, config.parse(content), out)
+    grsgd.job.run.run(mpi, config.parse(content), out)
 
 
 # ---- the tests
@@ -179,19 +181,20 @@ def trained(tmp_path_factory):
     @functools.cache
     def job(ranks: int) -> tuple[Path, int, str]:
         folder = tmp_path_factory.mktemp("monitoring")
-        return folder, *mpiexec("openmpi", ranks, [__file__, folder], timeout=300, environment=ENVIRONMENT)
+        program = ["-m", "tests.mpi.test_monitoring", folder]
+        return folder, *mpiexec("openmpi", ranks, program, timeout=300, environment=ENVIRONMENT)
 
     return job
 
 
 def found(trained, *case):
-    """The run of a case, and what Open MPI and ``aside`` have counted; rows send, columns receive."""
+    """The run of a case, and what Open MPI and ``uncounted`` have counted; rows send, columns receive."""
     folder, code, output = trained(case[-1])
     if unavailable := [line for line in output.splitlines() if line.startswith(UNAVAILABLE)]:
         pytest.skip(unavailable[0])
     assert code == 0, output[-5000:]
     out = folder / called(*case)
-    return load_run(f"{out}.h5"), {key: np.load(f"{out}.{key}.npy") for key in (*VARIABLES, "aside")}
+    return load_run(f"{out}.h5"), {key: np.load(f"{out}.{key}.npy") for key in (*VARIABLES, "uncounted")}
 
 
 def each(cases: dict[str, list]):
@@ -209,13 +212,13 @@ def test_every_byte_from_rank_to_rank(name, options, ranks, trained):
     """Exact for each pair of ranks, however the messages of an asynchronous algorithm happened to go."""
     run, monitored = found(trained, name, options, ranks)
     sent, headers, messages = (run.traffic[key] for key in ("sent", "headers", "messages"))
-    aside = monitored["aside"]
-    assert np.array_equal(monitored["bytes"], sent + headers + aside)
+    uncounted = monitored["uncounted"]
+    assert np.array_equal(monitored["bytes"], sent + headers + uncounted)
     assert not monitored["collective"].any()
     # Beside the training there are reports of progress and the like, a few bytes each: no model travels there.
-    assert sent.sum() > 0 and aside.max() < run.attributes["model_bytes"] / 4
-    assert not (aside.any() and ALGORITHMS[name].synchronous)
-    if not (headers + aside).any():  # messages of bookkeeping alone are not counted one by one
+    assert sent.sum() > 0 and uncounted.max() < run.attributes["model_bytes"] / 4
+    assert not (uncounted.any() and ALGORITHMS[name].traits.synchronous)
+    if not (headers + uncounted).any():  # messages of bookkeeping alone are not counted one by one
         assert np.array_equal(monitored["messages"], messages)
 
 
@@ -225,7 +228,7 @@ def test_multicast_brings_every_byte_to_every_receiver_once(name, options, ranks
     run, monitored = found(trained, name, options, ranks)
     sent = run.traffic["sent"]
     assert np.array_equal(monitored["bytes"].sum(0), sent.sum(0))
-    assert sent.sum() > 0 and not run.traffic["headers"].any() and not monitored["aside"].any()
+    assert sent.sum() > 0 and not run.traffic["headers"].any() and not monitored["uncounted"].any()
     # What the library was asked to bring to whom. Only grouped-rs has packets to one receiver, which are no broadcasts.
     asked = monitored["collective"]
     assert (asked <= sent).all() and asked.any() and (options.get("scheme") == "grouped-rs" or (asked == sent).all())
@@ -237,7 +240,7 @@ def test_all_reduce_of_the_library(name, options, ranks, trained):
     broadcast along any trees send, which Open MPI 5 uses here; recursive doubling would send a quarter to a third more.
     """
     run, monitored = found(trained, name, options, ranks)
-    counted, seen = run.traffic["sent"].sum(), (monitored["bytes"] - monitored["aside"]).sum()
+    counted, seen = run.traffic["sent"].sum(), (monitored["bytes"] - monitored["uncounted"]).sum()
     assert 0 < counted <= seen < 1.5 * counted
 
 

@@ -3,14 +3,10 @@
 The jobs of ``make test`` share the cases among them (`shares.in_share`); those of ``make test-all`` run the others.
 """
 
-import sys
-from pathlib import Path
-
 import pytest
-from launcher import mpiexec
 
-sys.path.insert(0, str(Path(__file__).with_name("ranks")))
-from shares import ALONE, MOST, SHARING, in_share  # noqa: E402
+from tests.support.launcher import mpiexec
+from tests.support.shares import ALONE, MOST, SHARING, in_share
 
 ALL = [(library, ranks) for library in ("openmpi", "mpich") for ranks in (1, 2, 3, 4, 5)]
 AS_IF_ON_GPU = [

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-import launcher
 import pytest
 
 from tests.stress.__main__ import Stress
 from tests.stress.draw import OwnLoop, Training, drawn
+from tests.support import launcher
 
 FIRST, RUNS = 20, 20
 FIRST_QUICK, RUNS_QUICK = 34, 5

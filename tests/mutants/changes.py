@@ -16,12 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 
-FOLDERS = ("grsgd/comm", "grsgd/algorithms", "coding", "grsgd/simulate")
-TRAINER = (
-    "train", "run", "replica", "distributed", "own_loop", "gradients", "last_steps", "trigger", "strategies", "server",
-    "redundancy", "mixing", "progress",
-)  # fmt: skip
-UNREACHABLE = ("coding/gpu.py",)
+FOLDERS = ("grsgd/comm", "grsgd/algorithms", "grsgd/training", "grsgd/own_loop", "coding", "grsgd/simulate")
+FILES = ("grsgd/models/replica.py", "grsgd/models/mixing.py", "grsgd/job/run.py", "grsgd/runs/ending.py")
+UNREACHABLE = (
+    *("coding/gpu.py", "grsgd/comm/gpu/memory.py", "grsgd/training/device.py"),
+    *("grsgd/simulate/calibrate.py", "grsgd/simulate/network_file.py"),
+)
 """Files that only tests outside of tests/unit can run."""
 
 SWAPPED = {
@@ -70,9 +70,8 @@ class Site:
 
 def files() -> list[str]:
     """The files to be changed, as paths from the root of the project."""
-    found = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
-    found += [ROOT / "grsgd" / f"{name}.py" for name in TRAINER]
-    paths = [path.relative_to(ROOT).as_posix() for path in found]
+    found = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    paths = [*(path.relative_to(ROOT).as_posix() for path in found), *FILES]
     return [path for path in paths if path not in UNREACHABLE]
 
 

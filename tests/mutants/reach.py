@@ -1,5 +1,6 @@
 """Which tests reach which line, recorded once for each file of tests and kept while it and the code stay the same."""
 
+import ast
 import hashlib
 import json
 import re
@@ -77,10 +78,22 @@ class Reach:
 
 
 def with_imports(path: Path) -> set[Path]:
-    """A file of tests, and those beside it that it imports."""
+    """A file of tests, and those of the folder ``tests`` that it imports."""
     found, new = set(), {path}
     while new:
         found |= new
-        names = {name for file in new for name in re.findall(r"^\s*(?:from|import) (\w+)", file.read_text(), re.M)}
-        new = {file for name in names if (file := path.with_name(f"{name}.py")).exists()} - found
+        names = {name for file in new for name in imports_of(file.read_text()) if name.startswith("tests.")}
+        files = {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in names}
+        new = {file for file in files if file.exists()} - found
     return found
+
+
+def imports_of(text: str) -> set[str]:
+    """Full names of the modules that ``text`` imports, and of the names that it imports from them."""
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names

@@ -15,12 +15,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 from tests.stress.draw import RANKS, WAIT_SECONDS, OwnLoop, drawn
 
-SILENCE_SECONDS = 2 * WAIT_SECONDS
-"""After so long without a word a job is killed."""
+MAX_SILENCE_SECONDS = 2 * WAIT_SECONDS
+"""Seconds without output after which a job is killed."""
 
 
 class Stress:
@@ -49,8 +48,7 @@ class Stress:
 
     def job(self, n: int, seeds: list[int]) -> list[int]:
         """One job; returns the seeds that are left after a failure, without the one that failed."""
-        sys.path.insert(0, str(Path(__file__).parents[1] / "mpi"))
-        import launcher
+        from tests.support import launcher
 
         arguments = ["-m", "tests.stress", "--inside", ",".join(map(str, seeds))]
         job = launcher.start(self.library, n, arguments)
@@ -59,7 +57,7 @@ class Stress:
         reader.start()
         output, left, unfinished = [], list(seeds), False
         try:
-            while (line := lines.get(timeout=SILENCE_SECONDS)) is not None:
+            while (line := lines.get(timeout=MAX_SILENCE_SECONDS)) is not None:
                 word, _, rest = line.strip().partition(" ")
                 if word == "begin":
                     output = []
@@ -69,11 +67,11 @@ class Stress:
                     unfinished |= early
                 else:
                     output.append(line)
-            code = job.wait(timeout=SILENCE_SECONDS)  # its output may end before its ranks do
+            code = job.wait(timeout=MAX_SILENCE_SECONDS)  # its output may end before its ranks do
         except (queue.Empty, subprocess.TimeoutExpired):
-            output.append(f"no word for {SILENCE_SECONDS} s: killed\n")
+            output.append(f"no output for {MAX_SILENCE_SECONDS} s: killed\n")
             os.killpg(job.pid, 9)
-            code = job.wait(timeout=SILENCE_SECONDS)
+            code = job.wait(timeout=MAX_SILENCE_SECONDS)
         except KeyboardInterrupt:
             os.killpg(job.pid, 9)  # which no terminal does: it is in a session of its own
             raise
@@ -105,8 +103,8 @@ class Stress:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stress", description=__doc__.partition(":")[0])
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; the others follow")
+    parser.add_argument("--runs", type=int, default=200, help="number of runs (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run; the others follow")
     parser.add_argument("--library", choices=["openmpi", "mpich"], default="openmpi")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,74 +1,19 @@
-"""What a run is, drawn from its seed: `drawn`."""
+"""Random runs, drawn from their seeds: ``drawn``."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from experiments.options import allowed, choices
 from grsgd.algorithms import ALGORITHMS
+from grsgd.config import ConfigError, parse
 
 RANKS = 2, 3, 4, 5
 WAIT_SECONDS = 60
 """After so long a wait of one rank is an error."""
-VARIANTS = ["ring", "halving-doubling", "tree", "mpi"]
-TRIGGER = {
-    "adaptive": [False, True],
-    "metric": ["l2rel", "normdiff", "layerwise", "cosine"],
-    "theta": ["auto", "auto", 0.0, 0.01],
-    "target": [0.08, 0.5],
-    "scale_theta_with_lr": [True, False],
-    "kmin": [1, 3],
-    "kmax": [3, 200],
-}
-SUMMING = {"r": [1, 2, 3, 4, 5], "transport": ["multicast", "unicast"], "range": [10.0, 1.0]}
-SERVER = {
-    "server": ["dedicated", "shared"],
-    "servers": [1, 1, 2, 3],
-    "staleness_aware": [False, True],
-    "compensation": [None, None, 0.04],
-    "on_lost_worker": ["stop", "evict"],
-}
-OPTIONS = {
-    "ring_allreduce": {"variant": VARIANTS},
-    "dpsgd": {"topology": ["ring", "exponential", "full"]},
-    "grsgd": {
-        "policy": ["succ", "alt", "rand2"],
-        "H": [1, 2, 3],
-        "merge": ["sumweight", "half"],
-        "inbox_capacity": [1, 2],
-        "inbox_full": ["hold", "merge"],
-    },
-    "local_sgd": {"H": [1, 3, 8], "post_local": [0, 4], "beta": [0.0, 0.7], "variant": VARIANTS},
-    "lasgd": {
-        "merge": ["delta", "overwrite", "cocod", "anchor"],
-        "Hmin": [1, 2, 3],
-        "Hmax": [None, 3, 5],
-        "warmup": [0, 0, 3],
-        "resync": [0, 1, 4, 1000],
-        "variant": VARIANTS,
-    },
-    "sgp": {"tau": [0, 1, 3]},
-    "gosgd": {"p": [0.0, 0.1, 0.5, 1.0], "inbox_capacity": [1, 2]},
-    "adpsgd": {"graph": ["ring", "full"], "period": [1, 3], "merge": ["average", "delta"]},
-    "gossip": {"mode": ["pair", "push", "pull"], "period": [1, 3]} | TRIGGER,
-    "easgd": {"period": [1, 3], "centre": ["server", "allreduce"], "final": ["centre", "average"]} | TRIGGER,
-    "cssgd": SUMMING
-    | {"scheme": ["coded", "uncoded", "grouped-direct", "grouped-rs"], "enumeration": ["groups", "paper"]},
-    "ssgd": SUMMING | {"accounting": ["local-sum", "per-block"]},
-    "asgd": SERVER,
-    "parameter_server": SERVER
-    | {
-        "strategy": ["bsp", "asp", "ssp", "dssp", "adsp"],
-        "s": [0, 1, 3],
-        "r_max": [0, 2, 12],
-        "smax": [3, 15],
-        "kappa": [1.1, 1.5],
-        "m": [1, 3],
-        "phi": ["inverse", "one", "compensated"],
-        "ahead_mode": ["buffer", "apply"],
-    },
-}
-"""What to choose from; an algorithm that is not named here runs with its defaults."""
+SETTLED_BY_MEASUREMENT = {"r": "auto"}
+"""Values of options that a measurement before the training replaces; these runs have none."""
 OPTIMIZERS = [
     {"name": "sgd"},
     {"name": "sgd", "momentum": 0.9},
@@ -80,7 +25,7 @@ OPTIMIZERS = [
 
 
 class Stop(NamedTuple):
-    """What ends a training early, on one rank: a "signal" after seconds, or "nan" as learning rate after steps."""
+    """The early end of a training, on one rank: a "signal" after seconds, or "nan" as learning rate after steps."""
 
     cause: str
     rank: int
@@ -89,7 +34,7 @@ class Stop(NamedTuple):
 
 @dataclass(frozen=True)
 class Training:
-    """A run as of `grsgd train`: its configuration, and what ends it early, if anything does."""
+    """A run as of ``grsgd train``: its configuration, and what ends it early, if anything does."""
 
     seed: int
     ranks: int
@@ -111,9 +56,9 @@ class Learner:
     """A class of torch.optim."""
     optimizer_options: dict
     dtype: str
-    progress: str
+    progress_mode: str
     width: int
-    """Of the hidden layers."""
+    """Width of the hidden layers."""
     batch_norm: bool
     mask: bool
     """Whether it has a float buffer with infinities."""
@@ -128,18 +73,18 @@ class Learner:
     clip: float | None
     """Largest norm of the gradient."""
     zeros: bool
-    """Whether `zero_grad` keeps the gradients' memory."""
+    """Whether ``zero_grad`` keeps the gradients' memory."""
 
 
 @dataclass(frozen=True)
 class OwnLoop:
-    """A training loop of the user's with `grsgd.distribute`."""
+    """A training loop of the user's with ``grsgd.distribute``."""
 
     seed: int
     ranks: int
     learners: list[Learner]
     steps: list[int]
-    """In an epoch, by rank."""
+    """Steps in an epoch, by rank."""
     epochs: int
     between: list[str]
     """What happens after each epoch: a "barrier", an all-reduce of "metrics", an "evaluation" on rank 0 alone."""
@@ -154,7 +99,7 @@ class OwnLoop:
 
 
 def drawn(seed: int) -> Training | OwnLoop:
-    """The run of a seed."""
+    """Return the run of a seed."""
     random = np.random.default_rng(seed)
     ranks = choose(random, RANKS)
     return own_loop(seed, ranks, random) if random.random() < 0.4 else training(seed, ranks, random)
@@ -165,28 +110,22 @@ def choose(random, values):
 
 
 def algorithm(random, ranks: int, names: list[str]) -> tuple[str, dict]:
-    """A name and options that go together with so many ranks."""
-    name = choose(random, names)
-    options = {key: choose(random, values) for key, values in OPTIONS.get(name, {}).items()}
-    if name == "easgd" and options["adaptive"]:
-        options["centre"] = "server"
-    if "r" in options:
-        options["r"] = min(options["r"], ranks)
-        if options.get("scheme", "").startswith("grouped"):
-            while ranks % options["r"]:
-                options["r"] -= 1
-    if options.get("scheme", "coded") != "coded":
-        options["enumeration"] = "groups"
-    if "servers" in options:
-        options["servers"] = min(options["servers"], ranks - (options["server"] == "dedicated"))
-        if options["servers"] > 1:
-            options["on_lost_worker"] = "stop"
+    """Draw the name of an algorithm, and options that go together on so many ranks; a third of them are defaults."""
+    name = choose(random, [name for name in names if allowed(ALGORITHMS[name], {}, ranks)])
+    values = choices(ALGORITHMS[name].Options)
+    options = {}
+    for key in random.permutation(sorted(values)):
+        if random.random() < 1 / 3:
+            continue
+        usable = [value for value in values[key] if value != SETTLED_BY_MEASUREMENT.get(key)]
+        usable = [value for value in usable if allowed(ALGORITHMS[name], options | {str(key): value}, ranks)]
+        options |= {str(key): choose(random, usable)} if usable else {}
     return name, {key: value for key, value in options.items() if value is not None}
 
 
 def training(seed: int, ranks: int, random) -> Training:
     name, options = algorithm(random, ranks, sorted(ALGORITHMS))
-    rho = choose(random, [1, 1, 2]) if ALGORITHMS[name].for_any_loop else 1
+    replication = choose(random, [1, 1, 2]) if ALGORITHMS[name].traits.supports_own_loop else 1
     stragglers = {"slowdown": {}, "tail": {}, "pause": {}}
     for rank in range(ranks):
         if random.random() < 0.4:
@@ -199,27 +138,36 @@ def training(seed: int, ranks: int, random) -> Training:
     end = choose(random, [{"steps": steps}, {"samples": 4 * ranks * steps + 1}, {"seconds": 0.01 * steps}])
     optimizer = choose(random, OPTIMIZERS) | {"lr": 0.01, "decay_norms": choose(random, [True, False])}
     clip = choose(random, [None, 0.1, 1.0])
-    if clip is not None and options.get("servers", 1) == 1:
-        optimizer["clip"] = clip
     config = {
         "seed": seed,
         "device": "cpu",
         "dtype": choose(random, ["float32", "float64"]),
-        "algorithm": {"name": name, "rho": rho} | options,
+        "algorithm": {"name": name} | options,
         # With the larger one a message is too long for the library to store it.
         "model": {"name": "mlp", "hidden": choose(random, [[], [], [5000]])},
-        "data": {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 4},
+        "data": {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 4}
+        | {"replication": replication},
         "optimizer": optimizer,
         "train": end | {"snapshots": int(random.integers(1, 6))},
         "stragglers": stragglers,
-        "comm": {"progress": choose(random, ["inline", "thread"]), "timeout": WAIT_SECONDS},
+        "comm": {"progress_mode": choose(random, ["inline", "thread"]), "timeout": WAIT_SECONDS},
     }
+    if clip is not None and is_allowed(config | {"optimizer": optimizer | {"clip": clip}}):
+        config["optimizer"] = optimizer | {"clip": clip}
     rank = int(random.integers(ranks))
     stops = [
         Stop("signal", rank, float(random.uniform(0, 0.01 * steps))),
         Stop("nan", rank, int(random.integers(steps))),
     ]
     return Training(seed, ranks, config, choose(random, [None, None, None, None, *stops]))
+
+
+def is_allowed(config: dict) -> bool:
+    try:
+        parse(config)
+    except ConfigError:
+        return False
+    return True
 
 
 def own_loop(seed: int, ranks: int, random) -> OwnLoop:
@@ -239,7 +187,8 @@ def own_loop(seed: int, ranks: int, random) -> OwnLoop:
 
 
 def learner(random, ranks: int) -> Learner:
-    name, options = algorithm(random, ranks, [name for name, cls in sorted(ALGORITHMS.items()) if cls.for_any_loop])
+    names = [name for name, cls in sorted(ALGORITHMS.items()) if cls.traits.supports_own_loop]
+    name, options = algorithm(random, ranks, names)
     optimizer, optimizer_options = choose(
         random,
         [
@@ -256,7 +205,7 @@ def learner(random, ranks: int) -> Learner:
         optimizer,
         optimizer_options,
         dtype=choose(random, ["float32", "float64"]),
-        progress=choose(random, ["inline", "thread"]),
+        progress_mode=choose(random, ["inline", "thread"]),
         width=choose(random, [4, 8, 300]),
         batch_norm=choose(random, yes_or_no),
         mask=choose(random, yes_or_no),
@@ -270,7 +219,6 @@ def learner(random, ranks: int) -> Learner:
 
 
 def is_synchronous(one: Learner) -> bool:
-    """Whether all ranks must take the same number of steps."""
-    if one.algorithm == "easgd":
-        return one.options["centre"] == "allreduce"
-    return ALGORITHMS[one.algorithm].synchronous
+    """Return whether all ranks must take the same number of steps."""
+    cls = ALGORITHMS[one.algorithm]
+    return cls.traits_of(cls.Options(**one.options)).synchronous

@@ -2,15 +2,16 @@
 
 import torch
 
-from grsgd import launch
 from grsgd.algorithms import ALGORITHMS, lasgd
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.job import launch
 from tests.stress import own_loops
 from tests.stress.draw import OwnLoop, Training, drawn
 from tests.stress.training import train
 
 
 def inside(seeds: list[int]):
-    """On every rank: these runs, all for as many ranks as there are."""
+    """Make these runs on every rank, all for as many ranks as there are."""
     torch.set_num_threads(1)
     world = launch.world()
     launch.abort_on_error(world)
@@ -32,13 +33,13 @@ def inside(seeds: list[int]):
         if world.rank == 0:
             print("end", seed, "early" if rest is not None else "", flush=True)
     if kept:
-        launch.leave(world, 0)
+        launch.exit_job(world, 0)
 
 
 def compile_kernels(world, run: Training, compiled: set):
     """One step without stragglers: kernels are compiled in the first gradient."""
     options = run.config["algorithm"]
     kernels = options["name"], options.get("scheme"), options.get("accounting"), run.config["dtype"]
-    if ALGORITHMS[options["name"]].shared_batch and kernels not in compiled:
+    if issubclass(ALGORITHMS[options["name"]], CommonBatchAlgorithm) and kernels not in compiled:
         train(world, run.config | {"stragglers": {}, "train": {"steps": 1}}, None)
         compiled.add(kernels)

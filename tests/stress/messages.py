@@ -10,8 +10,8 @@ from grsgd.comm.communicator import Communicator
 class Recorded(Communicator):
     """A communicator that keeps its messages, and those of the parts of it, to ask them afterwards."""
 
-    def __init__(self, mpi, device_end=None):
-        super().__init__(mpi, device_end)
+    def __init__(self, backend, members=None, traffic=None):
+        super().__init__(backend, members, traffic)
         self.sent, self.received, self.collective, self.parts = [], [], [], []
         self.freed = False
 
@@ -31,16 +31,17 @@ class Recorded(Communicator):
         return self.keep(self.collective, super().Ibcast(*args, **kwargs))
 
     def subset(self, ranks):
-        return self.keep(self.parts, super().subset(ranks))
+        part = super().subset(ranks)
+        return self.keep(self.parts, Recorded(part.backend, part.members, part.traffic))
 
     def free(self):
-        """Not before its messages have been looked at: see `close`."""
+        """Not before its messages have been looked at: see ``close``."""
         self.freed = True
 
     def close(self):
         """Free this and the parts; collective."""
         for one in (*self.parts, self):
-            one.mpi.Free()
+            one.backend.free()
 
     def keep(self, where, message):
         where.append(message)
@@ -63,7 +64,7 @@ def check_messages(world, comm: Recorded, what: str):
     to_me = world.allreduce(sent)[comm.rank]
     assert to_me == len(comm.received), f"{what}: {to_me} messages were sent here, {len(comm.received)} received"
     world.Barrier()
-    assert not comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG), f"{what}: a message is left"
+    assert not comm.backend.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG), f"{what}: a message is left"
 
 
 def check_traffic(world, comm: Recorded, algorithm):

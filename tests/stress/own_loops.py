@@ -1,4 +1,4 @@
-"""A random training loop with `grsgd.distribute`, on all ranks of a job."""
+"""A random training loop with ``grsgd.distribute``, on all ranks of a job."""
 
 import time
 from unittest import mock
@@ -66,7 +66,7 @@ class Script:
             world,
             seed=self.key[0],
             timeout=WAIT_SECONDS,
-            progress=drawn.progress,
+            progress_mode=drawn.progress_mode,
             **drawn.options,
         )
 
@@ -104,14 +104,14 @@ class Script:
 
 
 def run(world, drawn: OwnLoop):
-    """The loop on all ranks, with all checks; raises what is wrong."""
+    """Run the loop on all ranks, with all checks; raise what is wrong."""
     communicators = []
 
     def communicator(*arguments):
         communicators.append(Recorded(*arguments))
         return communicators[-1]
 
-    with mock.patch("grsgd.distributed.Communicator", communicator):
+    with mock.patch("grsgd.own_loop.distributed.Communicator", communicator):
         scripts = []
         for number, learner in enumerate(drawn.learners):
             scripts.append(Script(learner, (drawn.seed, number), [world.rank]))
@@ -131,6 +131,8 @@ def run(world, drawn: OwnLoop):
 
 
 def loop(world, drawn: OwnLoop, scripts: list[Script]):
+    from mpi4py import MPI
+
     random = np.random.default_rng((drawn.seed, world.rank))
     probability, seconds = drawn.sleeps.get(world.rank, (0.0, 0.0))
 
@@ -147,7 +149,9 @@ def loop(world, drawn: OwnLoop, scripts: list[Script]):
             if what == "barrier":
                 world.Barrier()
             elif what == "metrics":
-                assert np.isfinite(world.allreduce(sum(losses)))
+                total = np.array([sum(losses)])
+                world.Allreduce(MPI.IN_PLACE, total)  # the lower-case one stops all threads of a rank that waits
+                assert np.isfinite(total[0])
             elif world.rank == 0:
                 evaluate(scripts)
 

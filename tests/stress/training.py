@@ -1,4 +1,4 @@
-"""A random run as of `grsgd train`, on all ranks of a job."""
+"""A random run as of ``grsgd train``, on all ranks of a job."""
 
 import os
 import signal
@@ -9,13 +9,16 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from grsgd.comm.control import Control
-from grsgd.comm.driver import Driver
-from grsgd.config import ENDS, parse
-from grsgd.interruption import Interruption
-from grsgd.run import ending
-from grsgd.snapshots import common_marks
-from grsgd.train import Trainer, build_model, load_data
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.stop_signal import StopSignal
+from grsgd.config import parse
+from grsgd.job.signals import Interruption
+from grsgd.runs.ending import STOP_CRITERIA, joint_reason
+from grsgd.training.inputs import build_model, load_data
+from grsgd.training.snapshots import common_marks
+from grsgd.training.trainer import Trainer
 from tests.stress.draw import Stop
 from tests.stress.messages import Recorded, check_messages, check_traffic
 
@@ -28,8 +31,8 @@ def stopping(trainer, stop: Stop | None):
     mine = stop is not None and stop.rank == trainer.comm.rank
     if mine and stop.cause == "nan":
 
-        def poison(loss):
-            if trainer.measured.steps == stop.when:
+        def poison(progress, loss):
+            if trainer.totals.steps == stop.when:
                 for group in trainer.algorithm.optimizer.param_groups:
                     group["lr"] = float("nan")
 
@@ -37,7 +40,7 @@ def stopping(trainer, stop: Stop | None):
     if not mine or stop.cause == "nan":
         yield
         return
-    with Interruption(lambda *_: setattr(trainer.control, "request", INTERRUPTED)):
+    with Interruption(lambda *_: setattr(trainer.stop_signal, "request", INTERRUPTED)):
         timer = threading.Timer(stop.when, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         try:
@@ -62,19 +65,18 @@ def train(world, content: dict, stop: Stop | None):
     """
     config = parse(content)
     config.check_ranks(world.size)
-    driver = Driver(world.rank, config.comm.timeout, config.comm.progress)
-    comm, aside, for_control, evaluation = (Recorded(world.Dup()) for _ in range(4))
-    control = Control(for_control)
+    driver = MpiDriver(world.rank, config.comm.timeout, config.comm.progress_mode)
+    comm, uncounted, for_control, evaluation = (Recorded(MpiBackend(world.Dup())) for _ in range(4))
+    stop_signal = StopSignal(for_control)
     dataset = load_data(config)
-    trainer = Trainer(config, dataset, build_model(config, dataset, torch.device("cpu")), comm, aside, control, driver)
-    driver.run(trainer.same_start())
-    driver.watch = control.watch
+    context = RankContext(comm, uncounted, driver, stop_signal, config.seed, config.data.replication)
+    trainer = Trainer(config, dataset, build_model(config, dataset, torch.device("cpu")), context)
+    driver.run(trainer.broadcast_initial_model())
     with stopping(trainer, stop):
         stopped = driver.run(trainer.train())
-    driver.watch = None
     x = trainer.algorithm.x.array
-    reason = ending(world.allgather(stopped))
-    early = reason not in ENDS
+    reason = joint_reason(world.allgather(stopped))
+    early = reason not in STOP_CRITERIA
     if early:
         check_early_end(reason, stop, x)
     final = x.tobytes()
@@ -92,8 +94,8 @@ def train(world, content: dict, stop: Stop | None):
     driver.close()
     assert not background, f"left in the background: {background}"
     check_messages(world, comm, "training")
-    check_messages(world, aside, "bookkeeping")
-    check_messages(world, for_control, "control")
+    check_messages(world, uncounted, "bookkeeping")
+    check_messages(world, for_control, "stop signal")
     models = world.allgather(final)
     if stop is None or stop.cause != "nan":  # which may have come with the last step
         finite = np.isfinite(np.frombuffer(final, x.dtype)).all()
@@ -102,7 +104,7 @@ def train(world, content: dict, stop: Stop | None):
     check_counts(world, trainer)
     check_traffic(world, comm, trainer.algorithm)
     world.Barrier()
-    for one in (comm, aside, for_control):
+    for one in (comm, uncounted, for_control):
         one.close()
     return None
 
@@ -110,11 +112,11 @@ def train(world, content: dict, stop: Stop | None):
 def check_counts(world, trainer):
     """Steps, samples and rounds are what they must be, and all ranks know it."""
     algorithm, batch_size = trainer.algorithm, trainer.config.data.batch_size
-    steps = world.allgather(trainer.measured.steps)
-    assert not algorithm.synchronous or len(set(steps)) == 1, f"steps of a synchronous algorithm: {steps}"
+    steps = world.allgather(trainer.totals.steps)
+    assert not algorithm.traits.synchronous or len(set(steps)) == 1, f"steps of a synchronous algorithm: {steps}"
     counted = trainer.progress.samples
-    if algorithm.counts_steps:  # a worker has last heard of it before the others' last steps
-        counted = max(world.allgather(algorithm.steps)) * batch_size
+    if trainer.is_central:  # a worker has last heard of it before the others' last steps
+        counted = max(world.allgather(counted))
     assert counted == sum(steps) * batch_size, f"{counted} samples were counted, {sum(steps) * batch_size} trained on"
     if algorithm.name == "lasgd":
         rounds = world.allgather(algorithm.rounds)

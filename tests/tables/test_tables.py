@@ -11,30 +11,30 @@ from pathlib import Path
 
 import pytest
 
-from experiments.environment import environment
-from experiments.reproduce import outcome
-from tests.terminal import ROOT, start
+from experiments.tables import outcome
+from grsgd.mpi_environment import job_environment
+from tests.support.launcher import ROOT, start_command
 
 NAMES = ("grsgd-time-to-acc", "cssgd-load")
 TIMEOUT = 600
 
 
 def command(results: Path) -> list[str]:
-    return [sys.executable, "-m", "experiments.reproduce", *NAMES, "--scale", "tiny", "--results", str(results)]
+    return [sys.executable, "-m", "experiments.tables", *NAMES, "--scale", "tiny", "--results", str(results)]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> Path:
     """Of a command that was interrupted after its first runs, and given again."""
     folder = tmp_path_factory.mktemp("tables")
-    job = start(command(folder))
+    job = start_command(command(folder))
     deadline = time.monotonic() + TIMEOUT
     while len(there := runs(folder)) < 2 and job.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(job.pid, signal.SIGINT)
     assert job.wait(60) == 130, "it had not ended"
     done = subprocess.run(
-        command(folder), cwd=ROOT, env=environment(), timeout=TIMEOUT, capture_output=True, text=True, check=False
+        command(folder), cwd=ROOT, env=job_environment(), timeout=TIMEOUT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert there.items() <= runs(folder).items(), "runs that are there are not made again"
@@ -71,13 +71,13 @@ def test_the_page(results):
 def test_given_again_nothing_is_made(results):
     before = runs(results)
     done = subprocess.run(
-        command(results), cwd=ROOT, env=environment(), timeout=TIMEOUT, capture_output=True, text=True, check=False
+        command(results), cwd=ROOT, env=job_environment(), timeout=TIMEOUT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0 and runs(results) == before
 
 
 def test_unknown_names_are_refused(tmp_path):
-    wrong = [sys.executable, "-m", "experiments.reproduce", "cssgd-fig3", "--results", str(tmp_path)]
+    wrong = [sys.executable, "-m", "experiments.tables", "cssgd-fig3", "--results", str(tmp_path)]
     done = subprocess.run(wrong, cwd=ROOT, timeout=TIMEOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "no table or figure 'cssgd-fig3'" in done.stderr
 
@@ -100,19 +100,22 @@ def a_job_runs(processes: dict[int, str]) -> bool:
 
 
 def simulations_run(processes: dict[int, str]) -> bool:
-    return sum("experiments.reproduce" in words for words in processes.values()) >= 3
+    return sum("experiments.tables" in words for words in processes.values()) >= 3
 
 
 def end(number: int, when: Callable, folder: Path, mark: str, seconds: float = 120):
     """Start the command, send it the signal when its processes are these, and wait until all of them are gone."""
-    job = start(command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + seconds
-    while not when(marked(mark)):
-        assert job.poll() is None, f"refused: {job.stderr.read()}"
-        assert time.monotonic() < deadline, marked(mark)
-        time.sleep(0.02)
-    os.kill(job.pid, number)
-    assert job.wait(30) == (128 + number if number != signal.SIGKILL else -number)
+    with start_command(command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
+        try:
+            deadline = time.monotonic() + seconds
+            while not when(marked(mark)):
+                assert job.poll() is None, f"refused: {job.stderr.read()}"
+                assert time.monotonic() < deadline, marked(mark)
+                time.sleep(0.02)
+            os.kill(job.pid, number)
+            assert job.wait(30) == (128 + number if number != signal.SIGKILL else -number)
+        finally:
+            job.kill()
     deadline, gone = time.monotonic() + 30, 0
     while gone < 3:  # one that becomes another program just now has no environment
         left = marked(mark)

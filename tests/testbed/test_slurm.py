@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.testbed.hosts import STATE, Testbed, TestbedError
-from grsgd.results import load_run
+from grsgd.runs.run_file import load_run
+from grsgd.testbed.hosts import STATE, Testbed, TestbedError
 from slurm import local_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def local(*words) -> str:
     return command(sys.executable, "slurm/local_cluster.py", *words)
 
 
-class Job:
+class SlurmJob:
     """A job, from its submission on."""
 
     def __init__(self, cluster, *words, **variables):
@@ -120,7 +120,7 @@ def cluster(machine, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def jobs(cluster) -> dict[str, Job]:
+def jobs(cluster) -> dict[str, SlurmJob]:
     """One of each kind."""
     makefile = cluster.folder / "tiny.mk"
     makefile.write_text(
@@ -132,19 +132,20 @@ def jobs(cluster) -> dict[str, Job]:
     slow = [word for setting in ["train.epochs=1000", *delays] for word in ("--set", setting)]
     sweep = {"ALGORITHMS": "grsgd dpsgd", "SEEDS": "0", "RANKS": "2"}
     submitted = {
-        "limited": Job(cluster, "--time=2", "--signal=B:USR1@30", "--nodes=2", "slurm/train.sbatch", *slow),
-        "mpiexec": Job(cluster, "slurm/train.sbatch", *SHORT, LAUNCHER="mpiexec"),
-        "requeued": Job(cluster, "--nodes=2", "slurm/train.sbatch", "experiments/demo/sgp.toml", *SHORT).starts(),
-        "tables": Job(cluster, "--exclusive=user", "slurm/tables.sbatch", f"--file={makefile}", "all"),
-        "sweep": Job(cluster, "--nodes=2", "--array=0-1", "slurm/sweep.sbatch", *SHORT, **sweep),
+        "limited": SlurmJob(cluster, "--time=2", "--signal=B:USR1@30", "--nodes=2", "slurm/train.sbatch", *slow),
+        "mpiexec": SlurmJob(cluster, "slurm/train.sbatch", *SHORT, LAUNCHER="mpiexec"),
+        "requeued": SlurmJob(cluster, "--nodes=2", "slurm/train.sbatch", "experiments/demo/sgp.toml", *SHORT).starts(),
+        "tables": SlurmJob(cluster, "--exclusive=user", "slurm/tables.sbatch", f"--file={makefile}", "all"),
+        "sweep": SlurmJob(cluster, "--nodes=2", "--array=0-1", "slurm/sweep.sbatch", *SHORT, **sweep),
     }
     cluster("scontrol", "requeue", submitted["requeued"].number)
     if next(PMIX, None):
-        submitted["srun"] = Job(cluster, "slurm/train.sbatch", "experiments/demo/dpsgd.toml", *SHORT, LAUNCHER="srun")
+        words = "slurm/train.sbatch", "experiments/demo/dpsgd.toml", *SHORT
+        submitted["srun"] = SlurmJob(cluster, *words, LAUNCHER="srun")
     return submitted
 
 
-def the_run(job: Job, name: str):
+def the_run(job: SlurmJob, name: str):
     return load_run(job.folder / f"{name}-{job.number}.h5")
 
 
@@ -155,7 +156,7 @@ def test_a_job_trains_with_a_rank_on_each_of_four_hosts(jobs, launcher, config):
     job = jobs[launcher].ends()
     run = the_run(job, config)
     assert run.attributes["hosts"] == [f"{job.cluster.name}-{index}" for index in range(4)]
-    assert run.attributes["stopped"] == "steps"
+    assert run.attributes["reason"] == "steps"
     assert f"4 ranks by {launcher}" in job.output()
 
 
@@ -173,11 +174,11 @@ def test_a_table_that_reaches_its_time_limit_puts_itself_into_the_queue_and_goes
 def test_a_sweep_makes_what_is_missing(jobs):
     first = jobs["sweep"].ends()
     files = [first.folder / "sweep" / f"{name}-n2-seed0.h5" for name in ("grsgd", "dpsgd")]
-    assert [load_run(path).attributes["stopped"] for path in files] == ["steps", "steps"]
+    assert [load_run(path).attributes["reason"] for path in files] == ["steps", "steps"]
     files[1].unlink()
     made = files[0].stat().st_mtime_ns
     again = ("--nodes=2", "--array=0-1", "slurm/sweep.sbatch", *SHORT)
-    second = Job(first.cluster, *again, ALGORITHMS="grsgd dpsgd", SEEDS="0", RANKS="2").ends()
+    second = SlurmJob(first.cluster, *again, ALGORITHMS="grsgd dpsgd", SEEDS="0", RANKS="2").ends()
     assert files[0].stat().st_mtime_ns == made and files[1].exists()
     assert second.output().count("is there already") == 1
 
@@ -186,13 +187,13 @@ def test_a_requeued_run_starts_over(jobs):
     job = jobs["requeued"].ends()
     assert job.show()[0]["Restarts"] == "1"
     assert "start 1" in job.output()  # what it said before is kept or was not said yet
-    assert the_run(job, "sgp").attributes["stopped"] == "steps"
+    assert the_run(job, "sgp").attributes["reason"] == "steps"
 
 
 def test_a_run_that_reaches_its_time_limit_keeps_what_it_measured(jobs):
     job = jobs["limited"].ends("FAILED")
     run = the_run(job, "grsgd")
-    assert run.attributes["stopped"] == "terminated (SIGTERM)" and run.ranks["steps"].min() > 0
+    assert run.attributes["reason"] == "terminated (SIGTERM)" and run.ranks["steps"].min() > 0
     assert job.show()[0]["Restarts"] == "0"
 
 

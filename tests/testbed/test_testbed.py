@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.batch import Place, Training, make
+from experiments.batch import MpiHost, Training, make_runs
 from experiments.cache import Unfinished
-from experiments.environment import environment
-from experiments.testbed import hosts, links, quota
-from experiments.testbed.__main__ import main
-from experiments.testbed.hosts import STATE, Testbed, TestbedError
 from experiments.validation.rates import BYTES_PER_SECOND, MIB, shares_of_the_wire, spin
-from grsgd.results import load_run
+from grsgd.mpi_environment import job_environment
+from grsgd.runs.run_file import load_run
 from grsgd.simulate.network import network
-from tests import terminal
+from grsgd.testbed import hosts, links, quota
+from grsgd.testbed.__main__ import main
+from grsgd.testbed.hosts import STATE, Testbed, TestbedError
+from tests.support.launcher import start_command
 
 ROOT = Path(__file__).parents[2]
 RUN = """
@@ -73,16 +73,16 @@ def testbed(machine):
 def output(command: list, seconds: float = 100) -> str:
     """What a command prints; it must succeed."""
     done = subprocess.run(
-        command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+        command, env=job_environment(), cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
     )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 
 
 def start(*words) -> subprocess.Popen:
-    """``python -m experiments.testbed words``, as from a terminal."""
-    return terminal.start(
-        [sys.executable, "-m", "experiments.testbed", *words],
+    """``python -m grsgd.testbed words``, as from a terminal."""
+    return start_command(
+        [sys.executable, "-m", "grsgd.testbed", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -114,7 +114,9 @@ def runs(testbed, tmp_path_factory):
     for number, what in enumerate(COUNTED):
         overrides = [f"algorithm.{what}", *MORE.get(what, [])]
         todo[what] = Training(str(folder / "run.toml"), overrides, str(folder / f"{number}.h5"))
-    for _ in make(Place(testbed.mpiexec, testbed.unlimited), testbed.count, list(todo.values()), seconds=60):
+    for _ in make_runs(
+        MpiHost(testbed.mpiexec, testbed.without_cpu_limit), testbed.count, list(todo.values()), run_timeout=60
+    ):
         pass
     return {what: load_run(run.out) for what, run in todo.items()}
 
@@ -168,9 +170,9 @@ def test_calibrating_finds_no_more_than_the_rate(testbed, tmp_path):
     (tmp_path / "run.toml").write_text(RUN)
     words = ["-m", "grsgd", "calibrate", tmp_path / "run.toml", "--out", tmp_path / "network.toml"]
     output(testbed.mpiexec(["-n", 4, sys.executable, *words]))
-    spec = network(None, str(tmp_path / "network.toml"))
+    spec = network(str(tmp_path / "network.toml"))
     assert 0.2 < spec.bandwidth / BYTES_PER_SECOND < 1.02
-    assert 0.5 < spec.seniority <= 1
+    assert 0.5 < spec.fairness <= 1
 
 
 # ---- the processor
@@ -191,7 +193,7 @@ def test_hosts_are_unlimited_for_a_while(machine):
 
     with Testbed(hosts=2, cpu=0.5, slow={1: 2.0}) as testbed:
         before = limits()
-        with pytest.raises(KeyError), testbed.unlimited():
+        with pytest.raises(KeyError), testbed.without_cpu_limit():
             assert sum("max" in limit or "-1" in limit for limit in limits()) == 2
             raise KeyError
         assert limits() == before
@@ -342,7 +344,7 @@ def test_a_job_of_several_runs_that_fails_says_why(testbed, tmp_path):
     ]
     made = []
     with pytest.raises(Unfinished, match="^two.h5: grsgd: error: .*algorithm.name.*$"):
-        for run in make(Place(testbed.mpiexec, testbed.unlimited), 2, runs, seconds=60):
+        for run in make_runs(MpiHost(testbed.mpiexec, testbed.without_cpu_limit), 2, runs, run_timeout=60):
             made.append(run)
-    assert made == runs[:1] and load_run(runs[0].out).attributes["stopped"] == "steps"
+    assert made == runs[:1] and load_run(runs[0].out).attributes["reason"] == "steps"
     assert [path.name for path in tmp_path.glob("*.h5")] == ["one.h5"]

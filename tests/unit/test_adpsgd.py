@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quadratic import STEPS, Job, M, Reference, random_speeds, straggler
-from simulated import network_of, seeded
+
+from tests.support.quadratic import STEPS, Job, M, Reference, random_speeds, straggler
+from tests.support.simulated import network_of, seeded
 
 
 class Exchanges(Reference):
@@ -38,7 +39,7 @@ def job_of(n, *arguments, **options):
 def test_against_dense_reference(n, merge, graph):
     seconds = random_speeds(n)
     random = np.random.default_rng(n)
-    job = job_of(n, lambda *key: 2e-3 * seconds(*key), random=random, merge=merge, graph=graph).train()
+    job = job_of(n, lambda *key: 2e-3 * seconds(*key), random=random, merge=merge, topology=graph).train()
     reference = Exchanges(n, merge).replay(job.log)
     merges = [event for event in job.log if event[0] == "merge"]
     assert len(merges) >= 10
@@ -71,7 +72,7 @@ def test_the_papers_rule_lets_the_mean_drift():
 def test_without_gradient_the_mean_stays(n, lengths, period, merge, graph, eager_bytes, seed):
     """At the end of any run, whoever was fast or had more to do; and the end finds everything received."""
     spec, random, seconds = network_of(eager_bytes=eager_bytes), np.random.default_rng(seed), random_speeds(seed)
-    options = dict(period=period, merge=merge, graph=graph)
+    options = dict(period=period, merge=merge, topology=graph)
     job = job_of(n, lambda *key: 2e-3 * seconds(*key), spec, random, 0.0, **options)
     for algorithm in job.algorithms:
         algorithm.x.array[:] = random.standard_normal(len(algorithm.x.array))
@@ -117,7 +118,7 @@ def test_period():
 
 
 def test_consensus():
-    job = Job("adpsgd", 5, spec=network_of(latency="0.01 s"), rate=0.0, graph="full")
+    job = Job("adpsgd", 5, spec=network_of(latency="0.01 s"), rate=0.0, topology="full")
     for rank, algorithm in enumerate(job.algorithms):
         algorithm.x.array[:] = rank
     job.train(200)

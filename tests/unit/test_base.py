@@ -1,13 +1,18 @@
 """What every algorithm has, and what one must say of itself."""
 
-import inspect
 from types import SimpleNamespace
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from coding.placement import subset_placement
-from grsgd.algorithms import ALGORITHMS, Algorithm, Options
+from grsgd.algorithms import ALGORITHMS, Algorithm, Options, Traits
+from grsgd.algorithms.base import GradientAlgorithm
+from grsgd.algorithms.central import CentralAlgorithm, workers_of
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.algorithms.context import RankContext
+from grsgd.models.replica import Replica
 
 
 class Silent(Algorithm, name=None):
@@ -20,27 +25,53 @@ class Silent(Algorithm, name=None):
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "kind, ask",
     [
-        lambda algorithm: algorithm.blocks(4),
-        lambda algorithm: algorithm.reduce(),
-        lambda algorithm: algorithm.steps,
-        lambda algorithm: algorithm.accompany(),
+        (CommonBatchAlgorithm, lambda algorithm: algorithm.blocks(4)),
+        (CommonBatchAlgorithm, lambda algorithm: algorithm.block_gradient_ready(0)),
+        (GradientAlgorithm, lambda algorithm: algorithm.reduce()),
+        (CentralAlgorithm, lambda algorithm: algorithm.serve()),
+        (CentralAlgorithm, lambda algorithm: algorithm.broadcast_model(None)),
     ],
 )
-def test_what_an_algorithm_must_say_is_asked_for_by_name(ask):
+def test_what_an_algorithm_must_say_is_asked_for_by_name(kind, ask):
+    class Quiet(Silent, kind, name=None):
+        """Says nothing of what its kind asks for."""
+
     with pytest.raises(NotImplementedError, match="^silent .* no "):
-        if inspect.isgenerator(found := ask(Silent())):
-            next(found)
+        ask(Quiet())
+
+
+@pytest.mark.parametrize("kind", [CommonBatchAlgorithm, CentralAlgorithm])
+def test_an_algorithm_that_decides_who_computes_what_is_not_for_own_loops(kind):
+    with pytest.raises(TypeError, match="'anywhere' decides who computes what: say supports_own_loop=False"):
+
+        class Anywhere(kind, name="anywhere"):
+            traits = Traits(synchronous=True)
+
+    assert "anywhere" not in ALGORITHMS
 
 
 def test_by_default_nothing_is_waited_for():
     silent = Silent()
-    assert list(silent.catch_up()) == list(silent.publish(None)) == []
-    assert silent.evicted is False and silent.weight == 1.0 and silent.warnings() == []
-    assert Silent.needs_content(None) is False and Silent.workers(None, 7) == 7
-    silent.x = SimpleNamespace()
-    assert silent.model() is silent.x
+    assert silent.weight == 1.0 and silent.warnings() == []
+    assert CentralAlgorithm.workers(None, 7) == 7 and CommonBatchAlgorithm.block_arrays(None, 7) == 0
+    silent.x, silent.replica = SimpleNamespace(tensor="x"), SimpleNamespace(buffers=SimpleNamespace(tensor="buffers"))
+    assert silent.snapshot() == ("x", "buffers")
+
+
+def test_the_contract_of_an_algorithm_is_small():
+    """What a newcomer must know: hooks, attributes and what is said of the class."""
+
+    class Local(Algorithm, name=None):
+        traits = Traits(synchronous=True)
+
+    comm = SimpleNamespace(rank=0, size=1)
+    model = torch.nn.Linear(2, 1)
+    context = RankContext(comm, comm, driver=None)
+    local = Local(Options(), Replica(model), torch.optim.SGD(model.parameters(), lr=0.1), context)
+    public = {name for name in {*dir(local), *Algorithm.__annotations__} if not name.startswith("_")}
+    assert len(public) <= 24, sorted(public)
 
 
 def test_a_name_is_given_once():
@@ -50,24 +81,22 @@ def test_a_name_is_given_once():
             """Another one."""
 
 
-@pytest.mark.parametrize("wrong", [{"rho": "1"}, {"rho": 0}, {"rho": 1.0}, {"roh": 1}])
+@pytest.mark.parametrize("wrong", [{"H": "1"}, {"H": 0}, {"H": 1.0}, {"h": 1}])
 def test_options_are_checked(wrong):
+    options = ALGORITHMS["local_sgd"].Options
     with pytest.raises(ValidationError):
-        Options(**wrong)
+        options(**wrong)
     with pytest.raises(ValidationError, match="frozen"):
-        Options(rho=2).rho = 3
+        options(H=2).H = 3
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_redundancy_of_data_is_at_most_the_number_of_ranks(name):
+def test_every_algorithm_says_what_it_is(name):
     cls = ALGORITHMS[name]
-    workers = cls.workers(cls.Options(), 4)
-    assert workers in (3, 4) and cls.synchronous in (True, False) and cls.paper
+    workers = workers_of(cls, cls.Options(), 4)
+    assert workers in (3, 4) and cls.paper
+    assert cls.traits.label == name and cls.traits_of(cls.Options()).label.split()[0] == name
     cls.check(cls.Options(), 4)
-    with pytest.raises(ValueError, match=f"rho = {workers + 1}"):
-        cls.check(cls.Options(rho=workers + 1), 4)
-    if not cls.shared_batch:
-        cls.check(cls.Options(rho=workers), 4)
 
 
 @pytest.mark.parametrize("n, r", [(5, 1), (5, 2), (5, 3), (4, 4), (6, "auto")])
@@ -76,9 +105,9 @@ def test_a_rank_of_cssgd_holds_a_gradient_of_every_block(n, r):
     cls = ALGORITHMS["cssgd"]
     blocks = len(subset_placement(n, 1 if r == "auto" else r).blocks(0))
     for scheme in ("coded", "uncoded"):
-        assert cls.copies(cls.Options(scheme=scheme, r=r), n) == 10 + blocks
+        assert cls.block_arrays(cls.Options(scheme=scheme, r=r), n) == blocks
     for scheme in ("grouped-direct", "grouped-rs"):
-        assert cls.copies(cls.Options(scheme=scheme, r=r), n) == 11
+        assert cls.block_arrays(cls.Options(scheme=scheme, r=r), n) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,7 +116,7 @@ def test_a_rank_of_cssgd_holds_a_gradient_of_every_block(n, r):
         ("parameter_server", "s", 0, -1),
         ("parameter_server", "r_max", 0, -1),
         ("parameter_server", "smax", 0, -1),
-        ("parameter_server", "m", 1, 0),
+        ("parameter_server", "slow_streak", 1, 0),
         ("parameter_server", "servers", 1, 0),
         ("parameter_server", "compensation", 0.0, -0.1),
         ("local_sgd", "H", 1, 0),
@@ -105,7 +134,7 @@ def test_a_rank_of_cssgd_holds_a_gradient_of_every_block(n, r):
         ("sgp", "tau", 0, -1),
         ("adpsgd", "period", 1, 0),
         ("gossip", "period", 1, 0),
-        ("gossip", "kmin", 1, 0),
+        ("gossip", "min_interval", 1, 0),
         ("easgd", "period", 1, 0),
         ("easgd", "alpha", 0.0, -0.1),
         ("cssgd", "r", 1, 0),
@@ -126,9 +155,9 @@ def test_the_least_that_an_option_may_be(name, key, least, below):
         ("lasgd", "beta", 0.99, 1.0),
         ("local_sgd", "beta", 0.99, 1.0),
         ("gosgd", "p", 1.0, 1.1),
-        ("gossip", "target", 1.0, 1.1),
+        ("gossip", "target_rate", 1.0, 1.1),
         ("easgd", "alpha", 1.0, 1.1),
-        ("parameter_server", "lam", 1.0, 1.1),
+        ("parameter_server", "delay_ema", 1.0, 1.1),
     ],
 )
 def test_the_most_that_an_option_may_be(name, key, most, above):

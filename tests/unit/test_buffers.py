@@ -5,14 +5,14 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from quadratic import STEPS, Job, uneven
-from simulated import network_of
-from test_simulated_training import CONSTANT, SLOW, config
 
 from grsgd.algorithms import ALGORITHMS
 from grsgd.simulate import run as simulated_run
 from grsgd.simulate.run import Simulation
-from grsgd.train import build_model
+from grsgd.training.inputs import build_model
+from tests.support.quadratic import STEPS, Job, uneven
+from tests.support.simulated import network_of
+from tests.support.training import CONSTANT, SLOW, config
 
 N = 3
 """The mean of three equal numbers may round."""

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from simulated import network_of
 
-from grsgd.config import ConfigError, parse
+from grsgd.config import parse
+from grsgd.errors import ConfigError
 from grsgd.simulate.run import Simulation
+from tests.support.simulated import network_of
 
 RATE, CLIP = 0.5, 0.01
 
@@ -82,4 +83,4 @@ def test_optimizers_that_no_run_can_have(name, why):
 def test_clip_is_no_argument_of_torchs():
     """It is taken out before torch sees the rest."""
     optimizer = run({"name": "grsgd"}, 1, name="adamw", weight_decay=0.1)[0].trainers[0].algorithm.optimizer
-    assert isinstance(optimizer, torch.optim.AdamW) and "clip" not in optimizer.defaults
+    assert isinstance(optimizer.optimizer, torch.optim.AdamW) and "clip" not in optimizer.optimizer.defaults

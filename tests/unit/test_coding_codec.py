@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from coding.codec import Codec
+from coding.cost import cost_in_bytes
 from coding.fixed_point import FixedPoint, accumulate
-from coding.load import load_in_bytes
 from coding.placement import PlacementError
 from coding.plan import ENUMERATIONS, packet_plan
-from tests.exhaustive import exhaustive_unless
+from tests.support.exhaustive import exhaustive_unless
 
 CASES = exhaustive_unless(lambda n, r: n < 6, [(n, r) for n in range(1, 8) for r in range(1, n + 1)])
 PAPER_REPEATS = {(5, 3): 4, (6, 3): 10, (7, 3): 19, (6, 4): 39}
@@ -39,7 +39,7 @@ def exchange(plan, blocks):
             codec.encode(packet, own[rank], content)
             sent[rank] += content.nbytes
             for receiver in packet.receivers:
-                block, begin, end = codecs[receiver].place(packet)
+                block, begin, end = codecs[receiver].missing_slice(packet)
                 codecs[receiver].decode(packet, content, own[receiver], decoded[receiver][block, begin:end])
                 arrivals[receiver][block, begin] += 1
                 received[receiver] += content.nbytes
@@ -69,9 +69,9 @@ def test_packets_and_bytes(n, r):
     assert sum(len(list(plan.sent(rank))) for rank in range(n)) == (r + 1) * comb(n, r + 1)
     for length in (0, 1, 4 * r, 4 * r + 1):
         _, _, _, sent, received = exchange(plan, random_blocks(n, r, length))
-        load = load_in_bytes("coded", n, r, length)
-        assert sent.tolist() == list(load.sent)
-        assert received.tolist() == list(load.received)
+        cost = cost_in_bytes("coded", n, r, length)
+        assert sent.tolist() == list(cost.sent)
+        assert received.tolist() == list(cost.received)
         exact = comb(n - 1, r) * 4 * length  # received by each rank, without padding
         padding = 4 * (r - 1) * comb(n - 1, r)
         assert all(exact <= words <= exact + padding for words in received)
@@ -121,7 +121,7 @@ def test_nothing_to_send_when_everybody_knows_all(n):
 @pytest.mark.parametrize("n", range(2, 8))
 def test_without_redundancy_the_bytes_are_those_of_unicast(n):
     _, _, _, sent, received = exchange(packet_plan(n, 1), random_blocks(n, 1, 5))
-    assert sent.tolist() == received.tolist() == list(load_in_bytes("ssgd-unicast", n, 1, 5).sent)
+    assert sent.tolist() == received.tolist() == list(cost_in_bytes("ssgd-unicast", n, 1, 5).sent)
 
 
 def test_numbers_of_packets():
@@ -141,7 +141,7 @@ def test_a_long_packet_over_many_pieces():
     for packet in plan.received(0):
         content = np.empty(codecs[0].packet_length, np.int32)
         codecs[packet.sender].encode(packet, own[packet.sender], content)
-        _, begin, end = codecs[0].place(packet)
+        _, begin, end = codecs[0].missing_slice(packet)
         piece = content[: end - begin]
         codecs[0].decode(packet, content, own[0], piece)
         accumulate(total[begin:end], piece)
@@ -178,7 +178,7 @@ def test_a_packet_of_known_blocks_has_no_place():
     plan = packet_plan(4, 2)
     codec = Codec(plan, 0, 10)
     with pytest.raises(ValueError, match="rank 0 knows all blocks"):
-        codec.place(next(plan.sent(0)))
+        codec.missing_slice(next(plan.sent(0)))
 
 
 @pytest.mark.parametrize("n, r", exhaustive_unless(lambda n, r: n == 10, [(10, 3), (20, 3)]))

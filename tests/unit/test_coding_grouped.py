@@ -1,19 +1,19 @@
-"""The grouped schemes, all ranks in one process: their loads, and sums that are right on every rank."""
+"""The grouped schemes, all ranks in one process: their costs, and sums that are right on every rank."""
 
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from coding.fixed_point import FixedPoint, accumulate, add
-from coding.load import load_in_bytes, load_in_models
+from coding.cost import cost_in_bytes, cost_in_models
+from coding.fixed_point import FixedPoint, accumulate
 from coding.placement import GroupedPlacement, number_of_groups
 
 CASES = [(n, r) for n in range(1, 8) for r in range(1, n + 1)]
 
 
 class Counted:
-    """Copies words from rank to rank and counts bytes like `coding.load.Load`."""
+    """Copies words from rank to rank and counts bytes like `coding.cost.Cost`."""
 
     def __init__(self, n):
         self.sent, self.copies, self.received, self.packets = (np.zeros(n, int) for _ in range(4))
@@ -26,12 +26,12 @@ class Counted:
             self.copies[sender] += nbytes
             self.received[receiver] += nbytes
 
-    def assert_equal(self, load):
+    def assert_equal(self, cost):
         for counted, expected in (
-            (self.sent, load.sent),
-            (self.copies, load.copies),
-            (self.received, load.received),
-            (self.packets, load.packets),
+            (self.sent, cost.sent),
+            (self.copies, cost.copies),
+            (self.received, cost.received),
+            (self.packets, cost.packets),
         ):
             assert counted.tolist() == list(expected)
 
@@ -46,7 +46,7 @@ def direct(placement, sums, counted):
         receivers = [other for other in range(placement.n) if placement.group(other) != group]
         counted.send(rank, receivers, 4 * (end - begin))
         for receiver in receivers:
-            add(results[receiver][begin:end], sums[group, begin:end])
+            results[receiver][begin:end] += sums[group, begin:end]
     return results
 
 
@@ -77,24 +77,24 @@ def test_loads_and_sums(n, r, scheme, exchange):
         results = exchange(placement, sums, counted)
         for result in results:
             np.testing.assert_array_equal(result, sums.sum(0, dtype=np.int32))
-        counted.assert_equal(load_in_bytes(scheme, n, r, length))
+        counted.assert_equal(cost_in_bytes(scheme, n, r, length))
 
 
 @pytest.mark.parametrize("n, r", CASES)
 def test_once_they_send_q_gradients(n, r):
     q = number_of_groups(n, r)
     for scheme in ("grouped-direct", "grouped-rs"):
-        load = load_in_models(scheme, n, r)
-        assert load.once == (q if q > 1 else 0)
-        assert load_in_bytes(scheme, n, r, 421).once == (4 * 421 * q if q > 1 else 0)
+        cost = cost_in_models(scheme, n, r)
+        assert cost.once == (q if q > 1 else 0)
+        assert cost_in_bytes(scheme, n, r, 421).once == (4 * 421 * q if q > 1 else 0)
     received = (Fraction(n + q - 2, n) if q > 1 else 0,) * n
-    assert load_in_models("grouped-rs", n, r).received == received
-    assert load_in_models("grouped-direct", n, r).received == (q - 1,) * n
+    assert cost_in_models("grouped-rs", n, r).received == received
+    assert cost_in_models("grouped-direct", n, r).received == (q - 1,) * n
     if n % q == 0 and q > 1:
         for scheme in ("grouped-direct", "grouped-rs"):
-            assert load_in_models(scheme, n, r).sent == (Fraction(q, n),) * n, "all ranks send equally much"
+            assert cost_in_models(scheme, n, r).sent == (Fraction(q, n),) * n, "all ranks send equally much"
 
 
 @pytest.mark.parametrize("n", range(2, 8))
 def test_as_many_groups_as_ranks_is_multicast(n):
-    assert load_in_models("grouped-direct", n, 1) == load_in_models("ssgd-multicast", n, 1)
+    assert cost_in_models("grouped-direct", n, 1) == cost_in_models("ssgd-multicast", n, 1)

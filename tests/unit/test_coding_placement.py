@@ -6,11 +6,11 @@ from math import comb
 import numpy as np
 import pytest
 
+from coding.partition import bounds, part, sizes
 from coding.placement import (
     GroupedPlacement,
     PlacementError,
     SubsetPlacement,
-    bounds,
     number_of_groups,
     subset_numbers,
     subsets,
@@ -52,6 +52,12 @@ def test_bounds(length, parts):
     cuts = bounds(length, parts)
     np.testing.assert_array_equal(cuts, np.floor(np.linspace(0, length, parts + 1)))
     assert np.ptp(np.diff(cuts)) <= 1
+    assert [part(k, parts, length) for k in range(parts)] == list(zip(cuts[:-1], cuts[1:], strict=True))
+    assert sizes(length, parts) == np.diff(cuts).tolist()
+
+
+def test_sizes_of_any_length_are_exact():
+    assert sizes(3 * 10**30 + 1, 3) == [10**30, 10**30, 10**30 + 1]
 
 
 def test_every_sample_in_one_block():

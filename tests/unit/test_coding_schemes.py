@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from simulated import Ranks, network_of
 
-from coding import schemes
+from coding.cost import Cost, cost_in_bytes
 from coding.fixed_point import TOP, FixedPoint
-from coding.load import Load, load_in_bytes
-from coding.multicast import TRANSPORTS, Multicast, Unicast
 from coding.plan import packet_plan
-from coding.schemes import IN_FLIGHT, SCHEMES, LocalSum, PerBlock
+from grsgd.comm.coded import schemes
+from grsgd.comm.coded.multicast import TRANSPORTS, Multicast, Unicast
+from grsgd.comm.coded.schemes import MAX_PACKETS_IN_FLIGHT, SCHEMES, LocalSum, PerBlock
 from grsgd.simulate.driver import Deadlock
-from tests.exhaustive import exhaustive_unless
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.simulated import Ranks, network_of
 
 KINDS = SCHEMES | {
     "paper": partial(SCHEMES["coded"], enumeration="paper"),
@@ -55,7 +55,7 @@ class CountingTransport:
 COUNTING = {name: type(f"Counting{cls.__name__}", (CountingTransport, cls), {}) for name, cls in TRANSPORTS.items()}
 
 
-class Job:
+class SchemeJob:
     """A scheme on n simulated ranks."""
 
     def __init__(self, kind, transport, n, r, length=LENGTH, random=None, spec=None, limit=LIMIT):
@@ -67,22 +67,22 @@ class Job:
             KINDS[kind](transport, n, r, rank, length, FixedPoint(limit), np.empty)
             for rank, transport in enumerate(self.transports)
         ]
-        (self.shares,) = {scheme.shares for scheme in self.schemes}
+        (self.num_blocks,) = {scheme.num_blocks for scheme in self.schemes}
         for scheme in self.schemes:
             scheme.open()
 
     def add_up(self, blocks):
         """All ranks' totals of ``blocks``, int32 of shape [shares, length], one after the other below each other."""
-        assert blocks.shape == (self.shares, self.length)
+        assert blocks.shape == (self.num_blocks, self.length)
         for scheme in self.schemes:
-            scheme.rows.fill(12345)
+            scheme.block_buffers.fill(12345)
             for k, block in enumerate(scheme.blocks):
-                scheme.row(k)[:] = blocks[block]
+                scheme.block_buffer(k)[:] = blocks[block]
         self.ranks.finish([scheme.add_up() for scheme in self.schemes])
         return np.array([scheme.total.copy() for scheme in self.schemes])
 
     def rows(self):
-        return [scheme.rows.copy() for scheme in self.schemes]
+        return [scheme.block_buffers.copy() for scheme in self.schemes]
 
     @property
     def traffic(self):
@@ -91,24 +91,24 @@ class Job:
 
 def blocks_of(job, kind, random):
     """Random blocks; of the full range of int32 unless sums are sent, so that nearly every partial sum wraps round."""
-    top = 2**31 // job.shares if kind in SUMS_ARE_SENT else 2**31
-    return random.integers(-top, top, (job.shares, job.length)).astype(np.int32)
+    top = 2**31 // job.num_blocks if kind in SUMS_ARE_SENT else 2**31
+    return random.integers(-top, top, (job.num_blocks, job.length)).astype(np.int32)
 
 
-def load_of(kind, transport, n, r, length) -> Load:
-    """What `coding.load` says; the paper's enumeration, which it leaves out, by its plan."""
+def cost_of(kind, transport, n, r, length) -> Cost:
+    """What `coding.cost` says; the paper's enumeration, which it leaves out, by its plan."""
     if kind == "paper":
         plan, size = packet_plan(n, r, "paper"), 4 * -(-length // r)
         sent = [list(plan.sent(rank)) for rank in range(n)]
         received = [sum(rank in packet.receivers for own in sent for packet in own) for rank in range(n)]
-        return Load(
+        return Cost(
             tuple(size * len(own) for own in sent),
             tuple(size * sum(len(packet.receivers) for packet in own) for own in sent),
             tuple(size * count for count in received),
             tuple(map(len, sent)),
         )
-    # One send a packet, whichever transport: only of the multicast's load `sent` counts it once.
-    return load_in_bytes({"local-sum": "ssgd-multicast"}.get(kind, kind), n, r, length)
+    # One send a packet, whichever transport: only of the multicast's cost `sent` counts it once.
+    return cost_in_bytes({"local-sum": "ssgd-multicast"}.get(kind, kind), n, r, length)
 
 
 # ---- sums
@@ -119,7 +119,7 @@ def test_totals_are_plain_sums(kind, transport, n, r):
     """Whichever message overtakes which, step after step, for any length."""
     for length in (LENGTH, 12, 2):
         random = np.random.default_rng((n, r, length))
-        job = Job(kind, transport, n, r, length, random)
+        job = SchemeJob(kind, transport, n, r, length, random)
         for _ in range(3 if length == LENGTH else 1):
             blocks = blocks_of(job, kind, random)
             expected = blocks.sum(0, dtype=np.int64)
@@ -129,15 +129,15 @@ def test_totals_are_plain_sums(kind, transport, n, r):
             if kind not in SUMS_ARE_SENT:
                 for scheme, rows in zip(job.schemes, job.rows(), strict=True):
                     np.testing.assert_array_equal(rows, blocks[scheme.blocks].reshape(-1))
-            assert not any(scheme.beyond for scheme in job.schemes)
-        assert not job.ranks.world.under_way
+            assert not any(scheme.overflow for scheme in job.schemes)
+        assert not job.ranks.fabric.under_way
         for scheme in job.schemes:
             scheme.close()
 
 
 def test_random_blocks_do_wrap_round():
     """Or the test above would show little: most true totals have no place in int32."""
-    job = Job("coded", "multicast", 5, 2)
+    job = SchemeJob("coded", "multicast", 5, 2)
     blocks = blocks_of(job, "coded", np.random.default_rng(0))
     expected = blocks.sum(0, dtype=np.int64)
     assert (np.abs(expected) > TOP).mean() > 0.3
@@ -150,11 +150,11 @@ def test_random_blocks_do_wrap_round():
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_packets_at_a_time_suffice(kind, transport, in_flight, eager_bytes, monkeypatch):
     """Nobody waits for ever, even where a message leaves only when its receivers are ready."""
-    monkeypatch.setattr(schemes, "IN_FLIGHT", in_flight)
+    monkeypatch.setattr(schemes, "MAX_PACKETS_IN_FLIGHT", in_flight)
     for n, r in [(2, 1), (3, 2), (4, 2), (5, 2), (5, 3)]:
         random = np.random.default_rng((n, r))
         spec = network_of(bandwidth="1 mbit", latency="1 ms", eager_bytes=eager_bytes)
-        job = Job(kind, transport, n, r, random=random, spec=spec)
+        job = SchemeJob(kind, transport, n, r, random=random, spec=spec)
         assert all(len(scheme._spare) <= in_flight for scheme in job.schemes)
         for _ in range(2):
             blocks = blocks_of(job, kind, random)
@@ -163,14 +163,14 @@ def test_few_packets_at_a_time_suffice(kind, transport, in_flight, eager_bytes, 
 
 def test_large_packets_are_few_at_a_time(monkeypatch):
     """Memory for packets under way has a bound in bytes, or is that of one packet for each rank."""
-    scheme = Job("coded", "multicast", 7, 3, length=60_000).schemes[0]
-    assert len(scheme._spare) == IN_FLIGHT < len(scheme.packets), "packets of 80 KB are not large"
-    monkeypatch.setattr(schemes, "BYTES_IN_FLIGHT", 4 * 12 * 3)
-    assert {len(scheme._spare) for scheme in Job("coded", "multicast", 5, 2, length=24).schemes} == {5}
-    monkeypatch.setattr(schemes, "BYTES_IN_FLIGHT", 4 * 12 * 7)
-    job = Job("coded", "multicast", 5, 2, length=24)
+    scheme = SchemeJob("coded", "multicast", 7, 3, length=60_000).schemes[0]
+    assert len(scheme._spare) == MAX_PACKETS_IN_FLIGHT < len(scheme.packets), "packets of 80 KB are not large"
+    monkeypatch.setattr(schemes, "MAX_BYTES_IN_FLIGHT", 4 * 12 * 3)
+    assert {len(scheme._spare) for scheme in SchemeJob("coded", "multicast", 5, 2, length=24).schemes} == {5}
+    monkeypatch.setattr(schemes, "MAX_BYTES_IN_FLIGHT", 4 * 12 * 7)
+    job = SchemeJob("coded", "multicast", 5, 2, length=24)
     assert {len(scheme._spare) for scheme in job.schemes} == {7}
-    assert Job("coded", "multicast", 5, 2, length=2400).schemes[0]._spare[0].size == 1200
+    assert SchemeJob("coded", "multicast", 5, 2, length=2400).schemes[0]._spare[0].size == 1200
     random = np.random.default_rng(0)
     blocks = blocks_of(job, "coded", random)
     assert (job.add_up(blocks) == blocks.sum(0, dtype=np.int64)).all()
@@ -179,8 +179,8 @@ def test_large_packets_are_few_at_a_time(monkeypatch):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_vector(kind, transport):
-    job = Job(kind, transport, 4, 2, length=0)
-    assert job.add_up(np.zeros((job.shares, 0), np.int32)).shape == (4, 0)
+    job = SchemeJob(kind, transport, 4, 2, length=0)
+    assert job.add_up(np.zeros((job.num_blocks, 0), np.int32)).shape == (4, 0)
     assert all(traffic.sent.sum() == traffic.sent_once == 0 for traffic in job.traffic)
 
 
@@ -191,17 +191,17 @@ def test_an_empty_vector(kind, transport):
 @pytest.mark.parametrize("n, r", CASES)
 def test_blocks_and_samples(kind, n, r):
     """All blocks are computed, by as many ranks as the scheme says, and cut the batch into equal parts, or nearly."""
-    job = Job(kind, "unicast", n, r)
+    job = SchemeJob(kind, "unicast", n, r)
     q = -(-n // r)
     copies = Counter(block for scheme in job.schemes for block in scheme.blocks)
-    assert sorted(copies) == list(range(job.shares))
+    assert sorted(copies) == list(range(job.num_blocks))
     if kind.startswith("grouped"):
-        assert job.shares == q
+        assert job.num_blocks == q
         assert set(copies.values()) <= {n // q, -(-n // q)}
     else:
-        assert job.shares == comb(n, r)
+        assert job.num_blocks == comb(n, r)
         assert set(copies.values()) == {1 if kind in ("per-block", "local-sum") else r}
-    for batch in (8 * job.shares, 8 * job.shares + job.shares // 2):
+    for batch in (8 * job.num_blocks, 8 * job.num_blocks + job.num_blocks // 2):
         samples = {}
         for scheme in job.schemes:
             assert scheme.blocks == sorted(scheme.blocks)
@@ -209,7 +209,7 @@ def test_blocks_and_samples(kind, n, r):
             assert len(own) == len(scheme.blocks)
             for block, part in zip(scheme.blocks, own, strict=True):
                 assert samples.setdefault(block, part) == part
-        parts = [samples[block] for block in range(job.shares)]
+        parts = [samples[block] for block in range(job.num_blocks)]
         assert (parts[0][0], parts[-1][1]) == (0, batch)
         assert all(left[1] == right[0] for left, right in zip(parts, parts[1:], strict=False))
         assert {end - begin for begin, end in parts} <= {8, 9}
@@ -224,17 +224,17 @@ def test_blocks_and_samples(kind, n, r):
 @in_all_cases
 def test_counted_bytes_are_the_loads(kind, transport, n, r):
     for length in (420, 23, 29, 3):  # 420 is a multiple of all of 1 to 7
-        job = Job(kind, transport, n, r, length)
-        load = load_of(kind, transport, n, r, length)
+        job = SchemeJob(kind, transport, n, r, length)
+        cost = cost_of(kind, transport, n, r, length)
         for step in (1, 2):
-            job.add_up(np.zeros((job.shares, length), np.int32))
-            expected = load.times(step)
+            job.add_up(np.zeros((job.num_blocks, length), np.int32))
+            expected = cost.times(step)
             copies = [int(traffic.sent.sum()) for traffic in job.traffic]
             assert copies == list(expected.copies)
             assert np.sum([traffic.sent for traffic in job.traffic], axis=0).tolist() == list(expected.received)
             once = [traffic.sent_once for traffic in job.traffic]
             assert once == (list(expected.sent) if transport == "multicast" else copies)
-            assert [counting.sends for counting in job.transports] == [step * count for count in load.packets]
+            assert [counting.sends for counting in job.transports] == [step * count for count in cost.packets]
             assert all(traffic.sent[rank] == 0 for rank, traffic in enumerate(job.traffic))
             assert not any(traffic.headers.any() for traffic in job.traffic)
         if length >= n:  # else some packets are empty
@@ -248,32 +248,32 @@ def test_counted_bytes_are_the_loads(kind, transport, n, r):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("n, r, factor", [(4, 2, 1), (5, 3, 4), (6, 3, 10), (6, 4, 39)])
 def test_the_papers_enumeration_sends_repeats(transport, n, r, factor):
-    job = Job("paper", transport, n, r, length=r)
-    job.add_up(np.zeros((job.shares, r), np.int32))
+    job = SchemeJob("paper", transport, n, r, length=r)
+    job.add_up(np.zeros((job.num_blocks, r), np.int32))
     assert sum(transport.sends for transport in job.transports) == factor * n * comb(n - 1, r)
 
 
 def test_unicast_of_local_sums_is_the_load_of_its_name():
-    job = Job("local-sum", "unicast", 4, 2)
-    job.add_up(np.zeros((job.shares, LENGTH), np.int32))
-    load = load_in_bytes("ssgd-unicast", 4, 2, LENGTH)
-    assert [traffic.sent_once for traffic in job.traffic] == list(load.sent)
+    job = SchemeJob("local-sum", "unicast", 4, 2)
+    job.add_up(np.zeros((job.num_blocks, LENGTH), np.int32))
+    cost = cost_in_bytes("ssgd-unicast", 4, 2, LENGTH)
+    assert [traffic.sent_once for traffic in job.traffic] == list(cost.sent)
 
 
 def test_a_network_with_multicast_carries_a_packet_once():
     """Counting is one thing; on the wire, too, a broadcast leaves a port once and reaches all receivers."""
     seconds = {}
     for transport in TRANSPORTS:
-        job = Job("coded", transport, 4, 3, 30_000, spec=network_of(bandwidth="8 mbit", multicast=True))
-        job.add_up(np.zeros((job.shares, 30_000), np.int32))
+        job = SchemeJob("coded", transport, 4, 3, 30_000, spec=network_of(bandwidth="8 mbit", multicast=True))
+        job.add_up(np.zeros((job.num_blocks, 30_000), np.int32))
         seconds[transport] = job.ranks.env.now
     # Each rank sends one packet of 40 kB to three: once is 40 ms, receiving three of them takes 120 ms.
     assert seconds["multicast"] == pytest.approx(0.12, rel=0.02)
     assert seconds["unicast"] == pytest.approx(0.12, rel=0.02)
     seconds = {}
     for transport in TRANSPORTS:
-        job = Job("coded", transport, 4, 3, 30_000, spec=network_of(bandwidth="8 mbit", medium="shared"))
-        job.add_up(np.zeros((job.shares, 30_000), np.int32))
+        job = SchemeJob("coded", transport, 4, 3, 30_000, spec=network_of(bandwidth="8 mbit", medium="shared"))
+        job.add_up(np.zeros((job.num_blocks, 30_000), np.int32))
         seconds[transport] = job.ranks.env.now
     assert seconds["multicast"] == pytest.approx(4 * 0.04, rel=0.02)
     assert seconds["unicast"] == pytest.approx(4 * 0.12, rel=0.02)
@@ -289,13 +289,13 @@ def test_sums_beyond_the_range_are_noted(transport):
     FixedPoint(LIMIT).encode(np.array([6.0]), encoded)
     length = 12
     for kind, n, r, where in [("grouped-rs", 8, 2, length), ("local-sum", 2, 1, 0), ("local-sum", 4, 2, 2 * length)]:
-        job = Job(kind, transport, n, r, length)
-        blocks = np.full((job.shares, length), encoded[0], np.int32)
+        job = SchemeJob(kind, transport, n, r, length)
+        blocks = np.full((job.num_blocks, length), encoded[0], np.int32)
         blocks[:, 0] = 1
         totals = job.add_up(blocks)
         assert (totals == totals[0]).all()
-        assert (totals[:, 0] == job.shares).all()
-        beyond = [scheme.beyond for scheme in job.schemes]
+        assert (totals[:, 0] == job.num_blocks).all()
+        beyond = [scheme.overflow for scheme in job.schemes]
         words = where * (length - 1) // length
         assert sum(each.count for each in beyond) == words
         assert {each.not_finite for each in beyond} == {0}
@@ -310,16 +310,16 @@ def test_sums_beyond_the_range_are_noted(transport):
             assert (totals == 2 * blocks[0].astype(np.int64)).all()  # two sums that fit are added in int64
         again = job.add_up(blocks)
         assert (again == totals).all()
-        assert sum(scheme.beyond.count for scheme in job.schemes) == 2 * words
+        assert sum(scheme.overflow.count for scheme in job.schemes) == 2 * words
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - SUMS_ARE_SENT))
 def test_blocks_at_the_end_of_the_range_add_up(kind):
     """Where single blocks are sent nothing can be out of range."""
-    job = Job(kind, "multicast", 5, 2)
-    blocks = np.full((job.shares, LENGTH), TOP, np.int32)
-    assert (job.add_up(blocks) == job.shares * TOP).all()
-    assert not any(scheme.beyond for scheme in job.schemes)
+    job = SchemeJob(kind, "multicast", 5, 2)
+    blocks = np.full((job.num_blocks, LENGTH), TOP, np.int32)
+    assert (job.add_up(blocks) == job.num_blocks * TOP).all()
+    assert not any(scheme.overflow for scheme in job.schemes)
 
 
 # ---- packets that never come
@@ -348,7 +348,7 @@ LOSSES = [
     for kind in KINDS
     for transport in TRANSPORTS
     for n, r, chosen in [(2, 1, 0), (3, 1, 0), (4, 2, 0), (4, 2, 2), (5, 3, 1)]
-    if load_of(kind, transport, n, r, 24).packets[1] > chosen
+    if cost_of(kind, transport, n, r, 24).packets[1] > chosen
     and not (kind == "paper" and r == 3)  # where a repeat may be lost
 ]
 
@@ -358,7 +358,7 @@ def lose(kind, transport, n, r, wanting):
     transports = [TRANSPORTS[transport]] * n
     transports[1] = leaving_out(transports[1], wanting)
     random = np.random.default_rng(0)
-    job = Job(kind, transports, n, r, 24, random)
+    job = SchemeJob(kind, transports, n, r, 24, random)
     with pytest.raises(Deadlock) as caught:
         job.add_up(blocks_of(job, kind, random))
     forgotten = job.transports[1].forgotten
@@ -386,9 +386,9 @@ def test_without_a_single_packet_its_receivers_do_not_finish(kind, transport, n,
 
 def test_a_packets_name():
     for cls, how in [(Multicast, "broadcast from"), (Unicast, "receive from")]:
-        job = Job("coded", [cls, leaving_out(cls, lambda k: k >= 0), cls, cls], 4, 2)
+        job = SchemeJob("coded", [cls, leaving_out(cls, lambda k: k >= 0), cls, cls], 4, 2)
         with pytest.raises(Deadlock, match=rf"packet \d of rank 1 in group \{{\d, \d, \d\}}: {how} rank 1 \(48 bytes"):
-            job.add_up(np.zeros((job.shares, LENGTH), np.int32))
+            job.add_up(np.zeros((job.num_blocks, LENGTH), np.int32))
 
 
 # ---- groups of ranks
@@ -506,13 +506,13 @@ def test_messages_of_different_subsets_do_not_mix(seed):
 def test_groups_are_made_once_and_freed():
     """Only groups of three or more ranks that are not all of them need a communicator."""
     for n, r, expected in [(4, 2, comb(3, 2)), (4, 3, 0), (4, 1, 0), (6, 2, comb(5, 2))]:
-        job = Job("coded", "multicast", n, r)
+        job = SchemeJob("coded", "multicast", n, r)
         for scheme in job.schemes:
             made = [comm for comm in scheme.transport.groups.values() if comm is not scheme.transport.comm]
             assert len(made) == expected
         before = [dict(scheme.transport.groups) for scheme in job.schemes]
         for _ in range(2):
-            job.add_up(np.zeros((job.shares, LENGTH), np.int32))
+            job.add_up(np.zeros((job.num_blocks, LENGTH), np.int32))
         assert [scheme.transport.groups for scheme in job.schemes] == before
         for scheme in job.schemes:
             freed = []

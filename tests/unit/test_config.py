@@ -5,7 +5,12 @@ import pytest
 import torch
 
 from grsgd.algorithms import ALGORITHMS
-from grsgd.config import ConfigError, apply, load, parse
+from grsgd.algorithms.central import CentralAlgorithm
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.config import load, parse
+from grsgd.config.reading import apply
+from grsgd.errors import ConfigError
+from grsgd.training.optimizer import build_optimizer
 
 MINIMAL = """\
 [algorithm]
@@ -28,10 +33,10 @@ dtype = "float64"
 
 [algorithm]
 name = "grsgd"
-rho = 2
-policy = "alt"
+topology = "ring"
+policy = "alternate"
 H = 3
-merge = "half"
+merge = "average"
 inbox_capacity = 4
 inbox_full = "merge"
 
@@ -44,6 +49,7 @@ name = "imagefolder"
 dir = "/data"
 batch_size = 8
 alpha = 0.5
+replication = 2
 augment = true
 workers = 2
 size = 64
@@ -76,7 +82,7 @@ snapshots = 5
 2 = { every = 10, seconds = 1.0 }
 
 [comm]
-progress = "inline"
+progress_mode = "inline"
 timeout = 30.0
 """
 
@@ -116,22 +122,18 @@ def test_defaults(file):
     assert (train.epochs, train.steps, train.samples, train.seconds) == (1, None, None, None)
     assert (train.target_accuracy, train.snapshots) == (None, 20)
     assert (config.stragglers.slowdown, config.stragglers.tail, config.stragglers.pause) == ({}, {}, {})
-    assert (config.comm.progress, config.comm.timeout) == ("auto", 600.0)
+    assert (config.comm.progress_mode, config.comm.timeout) == ("auto", 600.0)
     options = config.algorithm_options
-    assert (options.rho, options.policy, options.H, options.merge, options.inbox_capacity) == (
-        1,
-        "rand2",
-        None,
-        "sumweight",
-        2,
-    )
+    found = options.policy, options.H, options.merge, options.inbox_capacity
+    assert found == ("random", None, "push-sum", 2) and config.data.replication == 1
 
 
 def test_every_section(file):
     config = load(file(FULL))
     assert (config.seed, config.device, config.dtype) == (7, "cpu", "float64")
     options = config.algorithm_options
-    assert (options.rho, options.policy, options.H, options.merge, options.inbox_capacity) == (2, "alt", 3, "half", 4)
+    found = config.data.replication, options.policy, options.H, options.merge, options.inbox_capacity
+    assert found == (2, "alternate", 3, "average", 4)
     assert config.model.options == {"hidden": [32, 16]}
     assert config.data.options == {"size": 64}
     assert (config.data.dir, config.data.batch_size, config.data.alpha) == ("/data", 8, 0.5)
@@ -142,7 +144,7 @@ def test_every_section(file):
     assert config.stragglers.slowdown == {1: 2.0}
     assert (config.stragglers.tail[0].probability, config.stragglers.tail[0].seconds) == (0.1, 0.5)
     assert (config.stragglers.pause[2].every, config.stragglers.pause[2].seconds) == (10, 1.0)
-    assert (config.comm.progress, config.comm.timeout) == ("inline", 30.0)
+    assert (config.comm.progress_mode, config.comm.timeout) == ("inline", 30.0)
 
 
 def test_a_configuration_does_not_change(file):
@@ -174,7 +176,7 @@ def test_toml_of_a_full_configuration_gives_the_same_one(file):
 
 
 def test_toml_spells_out_the_defaults_of_the_algorithm(file):
-    assert 'policy = "rand2"' in load(file(MINIMAL)).toml()
+    assert 'policy = "random"' in load(file(MINIMAL)).toml()
 
 
 # ---- overrides
@@ -193,7 +195,7 @@ def test_toml_spells_out_the_defaults_of_the_algorithm(file):
         ('data.dir="quoted"', lambda c: c.data.dir == "quoted"),
         ("data.augment=true", lambda c: c.data.augment is True),
         ("device=cpu", lambda c: c.device == "cpu"),
-        ("algorithm.policy=succ", lambda c: c.algorithm_options.policy == "succ"),
+        ("algorithm.policy=successor", lambda c: c.algorithm_options.policy == "successor"),
         ("schedule.milestones=[1, 2.5]", lambda c: c.schedule.milestones == [1.0, 2.5]),
         ("model.hidden=[8]", lambda c: c.model.options == {"hidden": [8]}),
         ("stragglers.slowdown={1=2.5}", lambda c: c.stragglers.slowdown == {1: 2.5}),
@@ -249,8 +251,8 @@ def test_a_file_may_have_no_more_than_a_base(file):
     "own, value",
     [
         ("seed = 8", lambda c: c.seed == 8 and c.device == "cpu"),
-        ("[algorithm]\nH = 9", lambda c: (c.algorithm_options.H, c.algorithm_options.policy) == (9, "alt")),
-        ('[algorithm]\nname = "grsgd"\nH = 9', lambda c: c.algorithm_options.policy == "alt"),
+        ("[algorithm]\nH = 9", lambda c: (c.algorithm_options.H, c.algorithm_options.policy) == (9, "alternate")),
+        ('[algorithm]\nname = "grsgd"\nH = 9', lambda c: c.algorithm_options.policy == "alternate"),
         ('[algorithm]\nname = "dpsgd"', lambda c: (c.algorithm.name, c.algorithm.options) == ("dpsgd", {})),
         ('[model]\nname = "mlp"', lambda c: c.model.options == {"hidden": [32, 16]}),
         ('[model]\nname = "cnn"', lambda c: (c.model.name, c.model.options) == ("cnn", {})),
@@ -350,7 +352,7 @@ def test_a_value_replaces_a_section(file):
         ("schedule.warmpu=3", "schedule.warmpu: unknown key (did you mean warmup?)"),
         ("comm.time_out=3", "comm.time_out: unknown key (did you mean timeout?)"),
         ("stragglers.slow={}", "stragglers.slow: unknown key"),
-        ("algorithm.polcy=3", "algorithm.polcy: unknown key (did you mean policy?); allowed: rho, policy, H"),
+        ("algorithm.polcy=3", "algorithm.polcy: unknown key (did you mean policy?); allowed: topology, policy, H"),
         ("stragglers.tail={0={probability=0.1, second=1}}", "stragglers.tail.0.second: unknown key (did you mean sec"),
         ("stragglers.pause={0={ever=1, seconds=1}}", "stragglers.pause.0.ever: unknown key (did you mean every?)"),
     ],
@@ -401,7 +403,8 @@ def test_unknown_key(file, override, expected):
         ("train.target_accuracy=0", "train.target_accuracy = 0"),
         ("train.snapshots=0", "train.snapshots = 0"),
         ("train.evaluate_replicas=0", "train.evaluate_replicas = 0"),
-        ("comm.progress=fast", "comm.progress = 'fast'"),
+        ("comm.progress_mode=fast", "comm.progress_mode = 'fast'"),
+        ("comm.progress=inline", "comm.progress: is called comm.progress_mode now"),
         ("comm.timeout=0", "comm.timeout = 0"),
         ("stragglers=3", "stragglers = 3"),
         ("stragglers.slowdown=3", "stragglers.slowdown = 3"),
@@ -415,7 +418,8 @@ def test_unknown_key(file, override, expected):
         ("stragglers.tail={0={seconds=1}}", "stragglers.tail.0.probability: missing"),
         ("stragglers.tail={0=1}", "stragglers.tail.0 = 1"),
         ("stragglers.pause={0={every=0, seconds=1}}", "stragglers.pause.0.every = 0"),
-        ("algorithm.rho=0", "algorithm.rho = 0"),
+        ("algorithm.rho=2", "algorithm.rho: is called data.replication now"),
+        ("data.replication=0", "data.replication = 0"),
         ("algorithm.H=0", "algorithm.H = 0"),
         ("algorithm.H=1.5", "algorithm.H = 1.5"),
         ("algorithm.policy=left", "algorithm.policy = 'left'"),
@@ -520,22 +524,22 @@ def test_straggler_beyond_the_job(file, override, kind):
 
 
 WITH_SHARDS_ON_ALL = sorted(
-    name for name, cls in ALGORITHMS.items() if not cls.shared_batch and cls.workers(cls.Options(), 9) == 9
+    name for name, cls in ALGORITHMS.items() if not issubclass(cls, CommonBatchAlgorithm | CentralAlgorithm)
 )
 
 
 @pytest.mark.parametrize("algorithm", WITH_SHARDS_ON_ALL)
 def test_more_redundancy_than_ranks(file, algorithm):
-    config = load(file(MINIMAL), [f"algorithm.name={algorithm}", "algorithm.rho=3"])
+    config = load(file(MINIMAL), [f"algorithm.name={algorithm}", "data.replication=3"])
     config.check_ranks(3)
-    assert rank_refusal(config, 2) == f"algorithm {algorithm}: rho = 3 with 2 ranks; allowed are 1 to 2"
+    assert rank_refusal(config, 2) == "data.replication = 3 with 2 ranks that train; allowed: 1 to 2"
 
 
 @pytest.mark.parametrize("algorithm", ["asgd", "parameter_server"])
 @pytest.mark.parametrize("optimizer", ["Adafactor", "muon", "lbfgs"])
 def test_several_servers_need_an_element_wise_optimizer(file, algorithm, optimizer):
     servers = [f"algorithm.name={algorithm}", "algorithm.servers=2"]
-    with pytest.raises(ConfigError, match=f"^optimizer.name = '{optimizer}' with algorithm.servers = 2: .*allowed: se"):
+    with pytest.raises(ConfigError, match=f"^optimizer.name = '{optimizer}' with algorithm.servers > 1: .*allowed: se"):
         load(file(MINIMAL), [*servers, f"optimizer.name={optimizer}"]).check_ranks(4)
     load(file(MINIMAL), [*servers, "optimizer.name=AdamW"]).check_ranks(4)
     load(file(MINIMAL), [servers[0], f"optimizer.name={optimizer}"]).check_ranks(4)
@@ -550,8 +554,8 @@ def test_topology_matrix_of_the_wrong_size(file, tmp_path):
 
 
 def test_unknown_topology(file):
-    config = load(file(MINIMAL), ["algorithm.name=dpsgd", "algorithm.topology=torus"])
-    assert "'torus' is neither a matrix file nor one of ring, exponential, full" in rank_refusal(config, 4)
+    config = load(file(MINIMAL), ["algorithm.name=dpsgd", "algorithm.topology=star"])
+    assert "'star' is neither a matrix file nor one of ring, directed-ring, " in rank_refusal(config, 4)
 
 
 # ---- the optimizer
@@ -562,7 +566,7 @@ def network():
 
 
 def build(file, *overrides):
-    return load(file(MINIMAL), overrides).optimizer.build(network().parameters())
+    return build_optimizer(load(file(MINIMAL), overrides).optimizer, network().parameters())
 
 
 def optimizer_refusal(file, *overrides) -> str:
@@ -671,3 +675,20 @@ def test_numbers_that_no_run_has(file, override):
 
 def test_a_number_of_too_many_digits(file):
     assert "not valid TOML" in refusal(file, content=f"seed = {'9' * 5000}")
+
+
+@pytest.mark.parametrize(
+    "override, expected",
+    [
+        ("algorithm.h=3", "algorithm.h: is called algorithm.H now"),
+        ("algorithm.copies=2", "algorithm.copies: is called data.replication now"),
+        ("algorithm.merge=mean", "algorithm.merge = 'mean': is called 'average' now"),
+    ],
+)
+def test_what_was_renamed_is_refused_by_its_new_name(file, monkeypatch, override, expected):
+    monkeypatch.setattr(ALGORITHMS["grsgd"].Options, "renamed", {"h": "H"}, raising=False)
+    monkeypatch.setattr(ALGORITHMS["grsgd"].Options.__base__, "renamed", {"copies": "data.replication"})
+    monkeypatch.setattr(
+        ALGORITHMS["grsgd"].Options, "renamed_values", {"merge": {"mean": "average"}}, raising=False
+    )
+    assert refusal(file, override).endswith(f": {expected}")

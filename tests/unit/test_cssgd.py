@@ -8,20 +8,20 @@ from math import comb
 import numpy as np
 import pytest
 import torch
-from simulated import network_of
-from test_simulated_training import CONSTANT, SLOW, config, simulation
 
 import grsgd
+from coding.cost import cost_in_bytes
 from coding.fixed_point import FixedPoint
-from coding.load import load_in_bytes
 from coding.placement import subset_placement
 from coding.time_model import MEDIA, step_seconds
-from grsgd.config import ConfigError
 from grsgd.data.shards import index_stream
-from grsgd.results import load_run
+from grsgd.errors import ConfigError
+from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
-from grsgd.snapshots import common_marks, train_loss
-from tests.exhaustive import exhaustive_unless
+from grsgd.training.snapshots import common_marks, train_loss
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.simulated import network_of
+from tests.support.training import CONSTANT, SLOW, config, simulation
 
 CASES = exhaustive_unless(
     lambda n, r: n == 3 or (n, r) in [(4, 2), (4, 3)], [(n, r) for n in (3, 4, 5) for r in range(1, n)]
@@ -126,9 +126,9 @@ def test_schemes_with_the_same_blocks_are_equal_bit_for_bit(n, r):
         other.assert_equals(first, name)
     assert not first.warnings
     for trainer in first.job.trainers:
-        assert trainer.samples_computed == sum(block.samples for block in trainer.blocks)
-        assert trainer.measured.samples == STEPS * 4
-    computed = sum(trainer.samples_computed for trainer in first.job.trainers)
+        assert trainer.gradients.samples == sum(block.samples for block in trainer.gradients.blocks)
+        assert trainer.totals.samples == STEPS * 4
+    computed = sum(trainer.gradients.samples for trainer in first.job.trainers)
     assert computed == r * n * 4
 
 
@@ -205,8 +205,8 @@ def test_neither_transport_nor_network_nor_stragglers_matter(network):
 @pytest.mark.parametrize("n, r", exhaustive_unless(lambda n, r: n < 5, [(3, 2), (4, 2), (5, 3)]))
 @pytest.mark.parametrize("scheme", ["coded", "uncoded", "grouped-direct", "grouped-rs"])
 def test_bytes_of_a_run(n, r, scheme):
-    """As by `coding.load`: nothing else is sent."""
-    load = load_in_bytes(scheme, n, r, 34).times(STEPS)
+    """As by `coding.cost`: nothing else is sent."""
+    load = cost_in_bytes(scheme, n, r, 34).times(STEPS)
     for transport in ("multicast", "unicast"):
         found = result(n, {"name": "cssgd", "scheme": scheme, "r": r, "transport": transport})
         traffic = [trainer.comm.traffic for trainer in found.job.trainers]
@@ -244,8 +244,8 @@ def test_dropout_is_the_blocks_own(n, r):
     results = {name: with_dropout(n, section | {"r": r}) for name, section in EXACT.items()}
     masks = {}
     for trainer in results["coded"].job.trainers:
-        seen = trainer.replica.model.masks[: STEPS * len(trainer.blocks)]
-        keys = [(step, block.number) for step in range(STEPS) for block in trainer.blocks]
+        seen = trainer.replica.model.masks[: STEPS * len(trainer.gradients.blocks)]
+        keys = [(step, block.number) for step in range(STEPS) for block in trainer.gradients.blocks]
         for key, mask in zip(keys, seen, strict=True):
             assert masks.setdefault(key, mask) == mask
     assert len(masks) == STEPS * comb(n, r) == len(set(masks.values()))
@@ -296,7 +296,7 @@ def test_sums_beyond_the_range_are_told(section, tmp_path):
     """Every block fits, and a sum of some does not: with blocks scaled up so that this is known beforehand."""
     job = simulation(section | {"range": 1.0}, 4)
     for trainer in job.trainers:
-        trainer.gradient = lambda trainer=trainer: constant_gradients(trainer, 0.75)
+        trainer.gradients.next_gradient = lambda trainer=trainer: constant_gradients(trainer, 0.75)
     found = Result(job)
     assert found.warnings
     for warning in found.warnings:
@@ -304,29 +304,29 @@ def test_sums_beyond_the_range_are_told(section, tmp_path):
     assert set(suggestions(found.warnings)) == {4.0}
     job = simulation(section | {"range": 4.0}, 4)
     for trainer in job.trainers:
-        trainer.gradient = lambda trainer=trainer: constant_gradients(trainer, 0.75)
+        trainer.gradients.next_gradient = lambda trainer=trainer: constant_gradients(trainer, 0.75)
     assert not Result(job).warnings
 
 
 def constant_gradients(trainer, value):
-    for block in trainer.blocks:
+    for block in trainer.gradients.blocks:
         trainer.replica.grads.array.fill(value)
-        trainer.algorithm.computed(block.number)
-    return {block.number: 1.0 for block in trainer.blocks}
+        trainer.algorithm.block_gradient_ready(block.number)
+    return {block.number: 1.0 for block in trainer.gradients.blocks}
 
 
 def test_a_gradient_that_is_no_number_is_told():
     job = simulation({"name": "cssgd"}, 3)
-    trainer, computed = job.trainers[1], job.trainers[1].algorithm.computed
+    trainer, ready = job.trainers[1], job.trainers[1].gradients.ready
 
     def poisoned(block):
         trainer.replica.grads.array[3] = np.nan
-        computed(block)
+        ready(block)
 
-    trainer.algorithm.computed = poisoned
+    trainer.gradients.ready = poisoned
     job.train()
     assert [len(trainer.algorithm.warnings()) for trainer in job.trainers] == [0, 1, 0]
-    count = STEPS * len(trainer.blocks)
+    count = STEPS * len(trainer.gradients.blocks)
     assert f"gradients of blocks are wrong: values that are not finite: {count}" in trainer.algorithm.warnings()[0]
 
 
@@ -344,8 +344,8 @@ def test_a_gradient_that_is_no_number_is_told():
         (3, {"name": "cssgd", "r": "auto"}, {"alpha": 0.5}, "data.alpha = 0.5: cssgd has no shards"),
         (3, {"name": "cssgd"}, {"workers": 2}, "data.workers = 2: cssgd .*; allowed: 0"),
         (3, {"name": "ssgd"}, {"workers": 2}, "data.workers = 2: ssgd .*; allowed: 0"),
-        (3, {"name": "cssgd", "rho": 2}, {}, "algorithm cssgd: rho = 2.*allowed is 1"),
-        (3, {"name": "ssgd", "rho": 2}, {}, "algorithm ssgd: rho = 2.*allowed is 1"),
+        (3, {"name": "cssgd"}, {"replication": 2}, "data.replication = 2: cssgd has no shards"),
+        (3, {"name": "ssgd"}, {"replication": 2}, "data.replication = 2: ssgd has no shards"),
         (3, {"name": "cssgd", "r": 4}, {}, "r = 4 with 3 ranks; allowed are 1 to 3, and 'auto'"),
         (3, {"name": "ssgd", "r": 4}, {}, "r = 4 with 3 ranks; allowed are 1 to 3"),
         (60, {"name": "cssgd", "r": 20}, {}, "60 ranks have .* subsets of 21: too many"),
@@ -372,20 +372,20 @@ def test_a_block_of_one_sample(section):
     """As many blocks as samples is the most there can be: 10 blocks of 5 ranks."""
     data = {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 2}
     found = result(5, section, data=data)
-    assert all(block.samples == 1 for trainer in found.job.trainers for block in trainer.blocks)
+    assert all(block.samples == 1 for trainer in found.job.trainers for block in trainer.gradients.blocks)
 
 
 def test_blocks_of_unequal_size():
     """The mean loss counts every sample once, and so does the gradient."""
     data = {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 3}
     results = [result(5, section | {"r": 2}, data=data) for section in EXACT.values()]
-    sizes = {block.samples for trainer in results[0].job.trainers for block in trainer.blocks}
+    sizes = {block.samples for trainer in results[0].job.trainers for block in trainer.gradients.blocks}
     assert sizes == {1, 2}
     for other in results[1:]:
         other.assert_equals(results[0], other.job.config.algorithm)
     holders = subset_placement(5, 2).holders
     for trainer in results[0].job.trainers:
-        assert all(trainer.comm.rank in holders[block.number] for block in trainer.blocks)
+        assert all(trainer.comm.rank in holders[block.number] for block in trainer.gradients.blocks)
 
 
 # ---- r = "auto"

@@ -8,18 +8,19 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from threads import on_threads
 
-from grsgd.comm.communicator import ANY_RANK, Communicator
-from grsgd.comm.device import DeviceEnd, Piece
-from grsgd.comm.direct import Direct
-from grsgd.comm.driver import Driver
-from grsgd.comm.ipc import SHORT, Ipc
-from grsgd.comm.staged import HEADER, PIECE, Staged, pieces
-from grsgd.transfer import trial
-from tests.mpi.ranks.device_double import Event, Memory
+from grsgd.comm.backend import ANY_RANK, MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.gpu.direct import Direct
+from grsgd.comm.gpu.ipc import SHORT_BYTES, Ipc
+from grsgd.comm.gpu.select import self_test
+from grsgd.comm.gpu.staged import CHUNK_BYTES, HEADER_BYTES, Staged, chunk_bounds
+from grsgd.comm.gpu.transport import Chunk, GpuTransport
+from tests.support.device_double import DeviceDouble, Event, Memory
+from tests.support.threads import on_threads
 
-LENGTHS = (0, 1, 100, SHORT, SHORT + 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5)
+LENGTHS = (0, 1, 100, SHORT_BYTES, SHORT_BYTES + 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5)
 """Bytes."""
 
 
@@ -33,19 +34,17 @@ class Used(Memory):
 @pytest.fixture(params=["direct", "staged", "ipc", "ipc of two hosts"])
 def ranks(request, monkeypatch):
     """``ranks(n, work)``: ``work(comm, run)`` on each of ``n`` ranks, whose arrays are as if they lay on a GPU."""
-    monkeypatch.setattr(Communicator, "_end", lambda self, array: self._device_end)
-
     def on_ranks(n, work):
         def rank(mpi):
             memory = Used()
-            near = mpi.Get_group()
+            host = mpi.Get_group()
             if request.param == "ipc of two hosts":
-                near = near.Incl([rank for rank in range(n) if rank % 2 == mpi.rank % 2])
-            ends = {"direct": partial(Direct, memory=memory), "staged": partial(Staged, memory=memory)}
-            end = ends.get(request.param, partial(Ipc, memory=memory, host=near))
-            driver = Driver(mpi.rank, timeout=20.0, progress="inline")
+                host = host.Incl([rank for rank in range(n) if rank % 2 == mpi.rank % 2])
+            transports = {"direct": partial(Direct, memory=memory), "staged": partial(Staged, memory=memory)}
+            make = transports.get(request.param, partial(Ipc, memory=memory, host=host))
+            driver = MpiDriver(mpi.rank, timeout=20.0, progress_mode="inline")
             try:
-                return work(Communicator(mpi.Dup(), end), driver.run)
+                return work(Communicator(DeviceDouble(mpi, make).dup()), driver.run)
             finally:
                 driver.close()
 
@@ -63,7 +62,7 @@ def wait_for(messages):
 
 
 def test_every_verb_with_several_sizes(ranks):
-    ranks(2, lambda comm, run: run(trial(comm, torch.device("cpu"))))
+    ranks(2, lambda comm, run: run(self_test(comm, torch.device("cpu"))))
 
 
 def test_messages_come_in_order_whatever_their_length(ranks):
@@ -84,7 +83,7 @@ def test_messages_come_in_order_whatever_their_length(ranks):
 
 def test_from_any_rank(ranks):
     """Every rank sends to rank 0, itself included."""
-    nbytes = 2 * PIECE + 10
+    nbytes = 2 * CHUNK_BYTES + 10
 
     def content(rank, k):
         return np.concatenate([np.array([rank, k], np.uint8), pattern(nbytes, (rank, k))])
@@ -113,14 +112,14 @@ def test_an_array_may_be_written_when_its_message_is_complete(ranks):
         def schedule():
             if comm.rank == 0:
                 for k in range(3):
-                    array = pattern(2 * PIECE + 8, k)
+                    array = pattern(2 * CHUNK_BYTES + 8, k)
                     yield comm.Isend(array, 1)
                     array[:] = 0
             else:
                 for k in range(3):
-                    array = np.zeros(2 * PIECE + 8, np.uint8)
+                    array = np.zeros(2 * CHUNK_BYTES + 8, np.uint8)
                     yield comm.Irecv(array, 0)
-                    np.testing.assert_array_equal(array, pattern(2 * PIECE + 8, k))
+                    np.testing.assert_array_equal(array, pattern(2 * CHUNK_BYTES + 8, k))
 
         run(schedule())
 
@@ -135,8 +134,8 @@ def test_groups(ranks):
         if comm.rank == 1:
             return
         group = comm.subset(members)
-        arrays = [pattern(nbytes, (nbytes, comm.rank)) for nbytes in (8, PIECE + 8)]
-        sums = [np.full(PIECE // 4, comm.rank, np.float64) for _ in range(2)]
+        arrays = [pattern(nbytes, (nbytes, comm.rank)) for nbytes in (8, CHUNK_BYTES + 8)]
+        sums = [np.full(CHUNK_BYTES // 4, comm.rank, np.float64) for _ in range(2)]
         root = group.size - 1
         run(wait_for([group.Ibcast(array, root) for array in arrays] + [group.Iallreduce(x) for x in sums]))
         for array in arrays:
@@ -148,16 +147,16 @@ def test_groups(ranks):
 
 def test_a_message_that_is_too_long_is_an_error(ranks):
     def work(comm, run):
-        end = comm._device_end
+        end = comm.backend.transport
         if type(end) is Direct:
             return  # that is MPI's own affair
         if comm.rank == 0:
-            message = comm.Isend(pattern(2 * PIECE, 0), 1, 2)
+            message = comm.Isend(pattern(2 * CHUNK_BYTES, 0), 1, 2)
             while end.waiting:
                 message.Test()
         else:
-            message = comm.Irecv(np.zeros(PIECE + 10, np.uint8), 0, 2)
-            words = f"^a message of {2 * PIECE} bytes from rank 0 for an array of {PIECE + 10} bytes$"
+            message = comm.Irecv(np.zeros(CHUNK_BYTES + 10, np.uint8), 0, 2)
+            words = f"^a message of {2 * CHUNK_BYTES} bytes from rank 0 for an array of {CHUNK_BYTES + 10} bytes$"
             for _ in range(2):
                 with pytest.raises(RuntimeError, match=words):
                     run(wait_for(message))
@@ -168,11 +167,13 @@ def test_a_message_that_is_too_long_is_an_error(ranks):
 # ---- by themselves
 
 
-@pytest.mark.parametrize("nbytes, count", [(0, 1), (1, 1), (PIECE, 1), (PIECE + 1, 2), (3 * PIECE, 3)])
-def test_pieces_follow_one_another(nbytes, count):
-    parts = list(pieces(nbytes))
+@pytest.mark.parametrize(
+    "nbytes, count", [(0, 1), (1, 1), (CHUNK_BYTES, 1), (CHUNK_BYTES + 1, 2), (3 * CHUNK_BYTES, 3)]
+)
+def test_chunks_follow_one_another(nbytes, count):
+    parts = list(chunk_bounds(nbytes))
     assert len(parts) == count
-    assert [begin for begin, _ in parts] == [k * PIECE for k in range(count)]
+    assert [begin for begin, _ in parts] == [k * CHUNK_BYTES for k in range(count)]
     assert [end for _, end in parts] == [*(begin for begin, _ in parts[1:]), nbytes]
 
 
@@ -180,14 +181,14 @@ def test_how_much_host_memory_a_message_takes(monkeypatch):
     """Of ranks of one host, no more than a short message; of any rank, as much as the farthest may send."""
 
     def work(mpi):
-        for near, at_most in ([0, 1, 2], [SHORT] * 4), ([0, 1], [SHORT, SHORT, 10**6, 10**6]):
-            end = Ipc(mpi, Memory(), mpi.Get_group().Incl(near))
-            assert [end.passing(10**6, source) for source in (0, 1, 2, ANY_RANK)] == at_most
-            assert end.passing(7, 0) == 7
-        staged = Staged(mpi, Memory())
-        assert staged.passing(10**6, 0) == 10**6
+        for near, at_most in ([0, 1, 2], [SHORT_BYTES] * 4), ([0, 1], [SHORT_BYTES, SHORT_BYTES, 10**6, 10**6]):
+            end = Ipc(MpiBackend(mpi), Memory(), mpi.Get_group().Incl(near))
+            assert [end.staged_bytes(10**6, source) for source in (0, 1, 2, ANY_RANK)] == at_most
+            assert end.staged_bytes(7, 0) == 7
+        staged = Staged(MpiBackend(mpi), Memory())
+        assert staged.staged_bytes(10**6, 0) == 10**6
         numbers = [staged.next_number() for _ in range(3)]
-        assert numbers == [1, 2, 3] and HEADER % 8 == 0
+        assert numbers == [1, 2, 3] and HEADER_BYTES % 8 == 0
         tags = {staged.tag_of(number) for number in range(staged.tags)}
         assert len(tags) == staged.tags and min(tags) == staged.tags and max(tags) < 2**15, "all of them beyond others'"
 
@@ -212,9 +213,9 @@ def test_pieces_reach_mpi_in_order_and_when_they_are_ready():
             posted.append(name)
             return Posted()
 
-        return Piece(ready, post)
+        return Chunk(ready, post)
 
-    end = DeviceEnd(None, memory)
+    end = GpuTransport(None, memory)
     late = Event(memory.computing)
     first = end.begin(None, [piece("first", late)])
     second = end.begin(None, [piece("second")])
@@ -229,8 +230,8 @@ def test_a_transfer_ends_when_all_has_landed():
     memory, done = Memory(), []
     requests = [Posted(), Posted()]
     landing = Event(memory.inward, partial(done.append, "landed"))
-    parts = [Piece(land=lambda: landing, request=requests[0]), Piece(request=requests[1])]
-    transfer = DeviceEnd(None, memory).begin(None, parts, partial(done.append, "afterwards"))
+    parts = [Chunk(on_received=lambda: landing, request=requests[0]), Chunk(request=requests[1])]
+    transfer = GpuTransport(None, memory).begin(None, parts, partial(done.append, "afterwards"))
     assert not transfer.Test()
     requests[0].complete = True
     for _ in range(10):
@@ -245,12 +246,12 @@ def test_what_goes_wrong_in_one_transfer_concerns_no_other():
     def fail():
         raise OSError("cable")
 
-    end = DeviceEnd(None, Memory())
+    end = GpuTransport(None, Memory())
     request = Posted()
-    good = end.begin(None, [Piece(request=request)])
+    good = end.begin(None, [Chunk(request=request)])
     broken, complete = Posted(), Posted()
     broken.Test, complete.complete = fail, True
-    bad = end.begin(None, [Piece(request=broken)])
+    bad = end.begin(None, [Chunk(request=broken)])
     for _ in range(2):
         with pytest.raises(OSError, match="cable"):
             bad.Test()

@@ -7,11 +7,12 @@ import warnings
 
 import pytest
 import torch
-from threads import on_threads
 from torch import nn
 
-from grsgd import distributed, launch
-from grsgd.distributed import DistributedOptimizer, distribute, shard
+from grsgd.job import launch
+from grsgd.own_loop import distributed
+from grsgd.own_loop.distributed import DistributedOptimizer, distribute, shard
+from tests.support.threads import on_threads
 
 STEPS = 4
 SEEDING = threading.Lock()
@@ -61,7 +62,7 @@ def together(monkeypatch, n, step, algorithm="ring_allreduce", **options):
 
     def work(mpi):
         model = network(seed=mpi.rank)
-        optimizer = distribute(model, sgd(model), algorithm, mpi, timeout=20.0, progress="inline", **options)
+        optimizer = distribute(model, sgd(model), algorithm, mpi, timeout=20.0, progress_mode="inline", **options)
         for k in range(STEPS):
             step(model, optimizer, lambda k, part=0: loss(model, mpi.rank, k, part), k)
         optimizer.finish()
@@ -158,7 +159,7 @@ def test_messages_move_while_gradients_are_computed(algorithm, number, monkeypat
 
     def work(mpi):
         model = network()
-        optimizer = distribute(model, sgd(model), algorithm, mpi, progress="inline")
+        optimizer = distribute(model, sgd(model), algorithm, mpi, progress_mode="inline")
         hooked = hooks_of(model)
         optimizer.finish()
         return hooked, hooks_of(model), model._forward_pre_hooks
@@ -245,7 +246,8 @@ def test_finish_ends_everything_once(n, monkeypatch):
         plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 0)
         optimizer.finish()
         optimizer.finish()
-        assert optimizer.algorithm.comm.mpi.freed and optimizer._aside.mpi.freed and not mpi.freed
+        comms = optimizer.algorithm.comm, optimizer._uncounted_comm
+        assert all(comm.backend.mpi.freed for comm in comms) and not mpi.freed
         for late in (optimizer.step, optimizer.synchronize):
             with pytest.raises(RuntimeError, match=r"step\(\) after finish\(\)"):
                 late()
@@ -257,11 +259,11 @@ def test_finish_ends_everything_once(n, monkeypatch):
 def test_a_rank_that_takes_more_steps_is_told(monkeypatch):
     def work(mpi):
         model = network()
-        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress="inline")
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, progress_mode="inline")
         for k in range(2):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
         if mpi.rank == 0:
-            said = optimizer._last_steps.say(optimizer._steps)
+            said = optimizer._last_steps.announce(optimizer._steps)
             return all(message.Test() for message in said)
         with pytest.raises(RuntimeError, match="rank 0 finished after 2 steps, rank 1 is in step 3: ring_allreduce"):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 2)
@@ -275,7 +277,7 @@ def test_a_rank_that_takes_more_steps_is_told(monkeypatch):
 def test_a_gradient_that_is_changed_too_early_is_warned_of_once(monkeypatch):
     def work(mpi):
         model = network()
-        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, progress="inline")
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, progress_mode="inline")
         for k in range(3):
             optimizer.zero_grad()
             loss(model, mpi.rank, k).backward()
@@ -296,7 +298,7 @@ def test_a_gradient_that_is_changed_too_early_is_warned_of_once(monkeypatch):
 def test_a_scaler_needs_the_mean(n, monkeypatch):
     def work(mpi):
         model = network()
-        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, progress="inline")
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, progress_mode="inline")
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         scaler.scale(loss(model, mpi.rank, 0)).backward()
         if n > 1:
@@ -321,10 +323,10 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
 @pytest.mark.parametrize(
     "algorithm, options, words",
     [
-        ("sgd", {}, "unknown algorithm 'sgd'; there are adpsgd, asgd, "),
+        ("sgd", {}, "algorithm 'sgd': unknown; allowed: adpsgd, asgd, "),
         ("cssgd", {}, "cssgd decides who computes what: only `grsgd train` can run it"),
-        ("dpsgd", {"rho": 2}, "rho = 2: a matter of the data of `grsgd train`; allowed is 1$"),
-        ("grsgd", {"rho": 2}, "allowed is 1; give H"),
+        ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
+        ("dpsgd", {"progress": "inline"}, "progress: is called progress_mode now"),
         ("local_sgd", {"H": 0}, "local_sgd: H = 0: input should be greater than or equal to 1"),
         ("dpsgd", {"topology": "star"}, "'star' is neither a matrix file nor one of"),
     ],

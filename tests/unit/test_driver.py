@@ -8,7 +8,7 @@ import pytest
 
 from grsgd.comm import driver as module
 from grsgd.comm import engine, pollables
-from grsgd.comm.driver import Driver, WaitTimeout, available_cores
+from grsgd.comm.driver import MpiDriver, WaitTimeout, available_cores
 from grsgd.comm.pollables import Compute, Delay, Signal
 
 MODES = ("thread", "inline")
@@ -35,14 +35,14 @@ class Broken:
 
 @pytest.fixture(params=MODES)
 def driver(request):
-    driver = Driver(rank=3, timeout=20.0, progress=request.param)
+    driver = MpiDriver(rank=3, timeout=20.0, progress_mode=request.param)
     yield driver
     driver.close()
 
 
 @pytest.fixture
 def inline():
-    driver = Driver(progress="inline", timeout=20.0)
+    driver = MpiDriver(progress_mode="inline", timeout=20.0)
     yield driver
     driver.close()
 
@@ -286,7 +286,7 @@ def test_a_failure_that_nobody_waits_for_is_raised_at_the_next_poll(driver):
 
 def test_a_failure_that_nobody_waits_for_breaks_off_any_wait(driver):
     """Of another driver of the process, too: the other ranks may never answer that one either."""
-    other = Driver(progress=driver.progress)
+    other = MpiDriver(progress_mode=driver.progress_mode)
     other.start(waits_for(Countdown(3), Broken()))
     with pytest.raises(OSError, match="the network is down"):
         driver.run(waits_for(Signal("never")))
@@ -317,7 +317,7 @@ def test_handle_says_what_it_waits_for(driver):
 
 def test_a_failure_is_seen_before_the_other_schedules_have_moved():
     """By the trainer, while the thread is still busy with the next schedule: it is not raised again after that."""
-    driver = Driver(progress="thread")
+    driver = MpiDriver(progress_mode="thread")
     moving, seen = threading.Event(), threading.Event()
 
     class Slow(Countdown):
@@ -340,8 +340,8 @@ def test_a_failure_is_seen_before_the_other_schedules_have_moved():
 
 def test_a_forked_process_has_no_schedules():
     """Nor a thread that it would wait for at its end, whatever that thread held when it was forked."""
-    driver = Driver(progress="thread")
-    held = engine.ENGINE._news
+    driver = MpiDriver(progress_mode="thread")
+    held = engine.ENGINE._changed
     driver.start(waits_for(Signal("never")))
     with held:
         child = os.fork()
@@ -359,7 +359,7 @@ def test_a_forked_process_has_no_schedules():
 
 
 def test_a_thread_moves_messages_whatever_the_trainer_does():
-    driver = Driver(progress="thread")
+    driver = MpiDriver(progress_mode="thread")
     try:
         names = []
 
@@ -375,7 +375,7 @@ def test_a_thread_moves_messages_whatever_the_trainer_does():
 
 
 def test_inline_the_trainer_moves_schedules_when_it_polls():
-    driver = Driver(progress="inline", thread_allowed=False)
+    driver = MpiDriver(progress_mode="inline", thread_allowed=False)
     signal = Signal("go")
     handle = driver.start(waits_for(signal, value=1))
     signal.set()
@@ -401,7 +401,7 @@ def test_a_thread_stands_in_for_a_trainer_that_does_not_poll(inline):
 
 
 def test_the_thread_sleeps_while_the_trainer_polls(inline, monkeypatch):
-    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 10.0)
+    monkeypatch.setattr(engine, "TAKEOVER_SECONDS", 10.0)
     threads = set()
 
     class Noted:
@@ -413,20 +413,20 @@ def test_the_thread_sleeps_while_the_trainer_polls(inline, monkeypatch):
     time.sleep(0.05)
     inline.poll()
     assert threads == {threading.main_thread().name}
-    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "TAKEOVER_SECONDS", 0.0)
     inline.close()
 
 
 def test_a_trainer_that_has_paused_is_not_stood_in_for_at_once(inline, monkeypatch):
     """What was polled last before there was anything to poll says nothing of the trainer."""
-    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 1e6)
+    monkeypatch.setattr(engine, "TAKEOVER_SECONDS", 1e6)
     engine.ENGINE._polled = -1e9
     inline.start(waits_for(Signal("never")))
     first = engine.ENGINE._polled
     assert first > 0
     inline.start(waits_for(Signal("never either")))
     assert engine.ENGINE._polled == first
-    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "TAKEOVER_SECONDS", 0.0)
     inline.close()
 
 
@@ -442,7 +442,7 @@ def test_a_thread_beside_a_computation_sleeps(monkeypatch):
     paused = {"thread": [], "inline": []}
     monkeypatch.setattr(engine, "back_off", lambda *_: paused[mode].append(threading.current_thread().name))
     for mode, pauses in paused.items():
-        driver = Driver(progress=mode)
+        driver = MpiDriver(progress_mode=mode)
         countdown = Countdown(10)
         driver.start(waits_for(countdown))
         wait_until(lambda countdown=countdown: countdown.left <= 0)
@@ -466,14 +466,14 @@ def test_a_wait_in_one_driver_moves_the_schedules_of_all(driver):
         yield Countdown(5)
         signal.set()
 
-    other = Driver(progress=driver.progress)
+    other = MpiDriver(progress_mode=driver.progress_mode)
     other.start(sets())
     driver.run(waits_for(signal))
     other.close()
 
 
 def test_where_mpi_allows_one_thread_there_is_no_other():
-    driver = Driver(progress="inline", thread_allowed=False)
+    driver = MpiDriver(progress_mode="inline", thread_allowed=False)
     driver.start(waits_for(Signal("never")))
     assert not any(thread.name == "grsgd-progress" for thread in threading.enumerate())
     driver.close()
@@ -525,16 +525,16 @@ def test_poll_is_not_reentrant(inline):
 
 
 def test_poll_does_nothing_where_a_thread_does_it():
-    driver = Driver(progress="thread")
+    driver = MpiDriver(progress_mode="thread")
     driver.poll()
     assert not any(thread.name == "grsgd-progress" for thread in threading.enumerate())
 
 
 def test_auto_takes_a_thread_where_there_are_two_cores_a_rank(monkeypatch):
     monkeypatch.setattr(module, "available_cores", lambda: 4)
-    assert Driver(ranks_on_cores=1).progress == "thread"
-    assert Driver(ranks_on_cores=2).progress == "thread"
-    assert Driver(ranks_on_cores=3).progress == "inline"
+    assert MpiDriver(ranks_on_cores=1).progress_mode == "thread"
+    assert MpiDriver(ranks_on_cores=2).progress_mode == "thread"
+    assert MpiDriver(ranks_on_cores=3).progress_mode == "inline"
 
 
 def test_available_cores():
@@ -545,7 +545,7 @@ def test_available_cores():
 
 
 def test_close_ends_the_thread():
-    driver = Driver(progress="thread")
+    driver = MpiDriver(progress_mode="thread")
     driver.start(waits_for(Signal("never")))
     (thread,) = (thread for thread in threading.enumerate() if thread.name == "grsgd-progress")
     assert thread.daemon
@@ -556,7 +556,7 @@ def test_close_ends_the_thread():
 def test_close_while_a_schedule_ends(monkeypatch):
     failures = []
     monkeypatch.setattr(threading, "excepthook", failures.append)
-    driver = Driver(progress="thread")
+    driver = MpiDriver(progress_mode="thread")
     tested, closed = threading.Event(), threading.Event()
 
     class EndsWithTheDriver:
@@ -597,7 +597,7 @@ def test_a_closed_driver_abandons_schedules(inline):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_changes_after_abandon(mode):
-    driver = Driver(progress=mode)
+    driver = MpiDriver(progress_mode=mode)
     count = 0
 
     def counts():
@@ -710,7 +710,7 @@ def test_what_the_background_does_in_a_wait_is_no_waiting():
         yield Countdown(2)
         time.sleep(0.1)
 
-    driver = Driver(progress="inline", thread_allowed=False)
+    driver = MpiDriver(progress_mode="inline", thread_allowed=False)
     driver.start(works())
     begin = time.perf_counter()
     driver.run(waits_for(Late(0.15)))

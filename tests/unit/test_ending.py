@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ending import exit_on_signals
+from grsgd.job.ending import exit_on_signals
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
 SIDE_BY_SIDE = r"""
 import os, time
 from pathlib import Path
-from experiments.cache import made_side_by_side
-from experiments.ending import exit_on_signals
+from experiments.cache import make_in_parallel
+from grsgd.job.ending import exit_on_signals
 
 def make(cell, folder):
     os.write(1, b"begun\n")
@@ -24,8 +24,23 @@ def make(cell, folder):
     os.write(1, b"over\n")
 
 exit_on_signals()
-list(made_side_by_side(make, [1, 2, 3, 4], Path("."), 2))
+list(make_in_parallel(make, [1, 2, 3, 4], Path("."), 2))
 """
+AT_ONCE = SIDE_BY_SIDE.replace(
+    "exit_on_signals()\n",
+    """exit_on_signals()
+from concurrent.futures import ProcessPoolExecutor
+submit = ProcessPoolExecutor.submit
+
+def submit_and_wait(*arguments):
+    future = submit(*arguments)
+    time.sleep(60)
+    return future
+
+ProcessPoolExecutor.submit = submit_and_wait
+""",
+)
+"""Ended while the processes are there already, but not all items are handed out."""
 JOB = """
 import sys
 from pathlib import Path
@@ -45,6 +60,7 @@ with started([sys.executable, "-c", program], None, []) as job:
         pytest.param(signal.SIGHUP, SIDE_BY_SIDE, 2, marks=pytest.mark.exhaustive),
         (signal.SIGINT, SIDE_BY_SIDE, 2),
         (signal.SIGKILL, SIDE_BY_SIDE, 2),
+        (signal.SIGTERM, AT_ONCE, 1),
         (signal.SIGKILL, JOB, 1),
     ],
 )

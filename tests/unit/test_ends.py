@@ -8,15 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from grsgd import config, distributed, launch, load_run
-from grsgd import run as runs
-from grsgd.cli import default_out, main
+from grsgd import config, load_run
+from grsgd.cli import main
+from grsgd.cli.commands import default_out
 from grsgd.comm.communicator import LostRank
-from grsgd.interruption import TERMINATED
-from grsgd.results import RunFileError
-from grsgd.simulate.driver import Driver
+from grsgd.errors import ConfigError, RunFileError
+from grsgd.job import launch
+from grsgd.job import run as runs
+from grsgd.job.signals import TERMINATED
+from grsgd.own_loop import distributed
+from grsgd.simulate.driver import SimulatedDriver
 from grsgd.simulate.network import network
 from grsgd.simulate.run import Simulation
+from grsgd.training import description
 
 CONFIG = """
 [algorithm]
@@ -39,17 +43,17 @@ def parsed(tmp_path, name="parameter_server", snapshots=2):
 
 
 def simulated(tmp_path, **options):
-    return Simulation(parsed(tmp_path, **options), 3, network(None, "switch"), "constant:0.01")
+    return Simulation(parsed(tmp_path, **options), 3, network(), "constant:0.01")
 
 
 def test_the_server_gives_up_before_the_workers_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(Driver, "timeout", 10.0)
+    monkeypatch.setattr(SimulatedDriver, "timeout", 10.0)
     assert simulated(tmp_path).trainers[-1].algorithm.server.timeout == 8.0
 
 
 def test_one_rank_asks_git(monkeypatch, tmp_path):
-    monkeypatch.setattr(runs, "commit", lambda: "0123")
-    assert [runs.describe(trainer)["commit"] for trainer in simulated(tmp_path).trainers] == ["0123", None, None]
+    monkeypatch.setattr(description, "commit", lambda: "0123")
+    assert [description.describe(trainer)["commit"] for trainer in simulated(tmp_path).trainers] == ["0123", None, None]
 
 
 def test_sigterm_ends_a_simulation_as_ctrl_c_does(monkeypatch, tmp_path, capsys):
@@ -64,7 +68,7 @@ def test_sigterm_ends_a_simulation_as_ctrl_c_does(monkeypatch, tmp_path, capsys)
     monkeypatch.setattr(Simulation, "train", train)
     out = tmp_path / "run.h5"
     assert main(["simulate", str(tmp_path / "run.toml"), "--out", str(out), "--compute", "constant:0.01"]) == 130
-    assert load_run(out).attributes["stopped"] == TERMINATED
+    assert load_run(out).attributes["reason"] == TERMINATED
     assert capsys.readouterr().err == f"{out}: stopped early: {TERMINATED}\n"
 
 
@@ -87,7 +91,7 @@ def test_snapshots_that_do_not_fit_are_refused_before_training(monkeypatch, tmp_
     chosen = parsed(tmp_path, name="dpsgd", snapshots=10**6)
     model = simulated(tmp_path, name="dpsgd").trainers[0].replica.model
     monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**30))
-    with pytest.raises(config.ConfigError, match=r"train.snapshots = 1000000: .* GiB a rank do not fit into "):
+    with pytest.raises(ConfigError, match=r"train.snapshots = 1000000: .* GiB a rank do not fit into "):
         runs.check_room(chosen, model)
     monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**50))
     runs.check_room(chosen, model)
@@ -97,7 +101,7 @@ def test_snapshots_that_do_not_fit_are_refused_before_training(monkeypatch, tmp_
 def rank(monkeypatch):
     """The end of a communicator of which nothing but the number of the rank is needed, and what `abort` was given."""
     aborted = []
-    monkeypatch.setattr(launch, "abort", lambda mpi, guilty=True: aborted.append(guilty))
+    monkeypatch.setattr(launch, "abort", lambda mpi, failed_here=True: aborted.append(failed_here))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     return SimpleNamespace(rank=0, size=2), aborted
@@ -107,7 +111,7 @@ def test_a_forked_process_is_no_rank(rank, monkeypatch, capsys):
     """What it raises, and that it exits, concerns nobody else."""
     mpi, aborted = rank
     process = os.getpid()
-    unfinished = SimpleNamespace(_aside=SimpleNamespace(mpi=mpi), _process=process)
+    unfinished = SimpleNamespace(_uncounted_comm=SimpleNamespace(backend=SimpleNamespace(mpi=mpi)), _process=process)
     launch.abort_on_error(mpi)
     monkeypatch.setattr(os, "getpid", lambda: process + 1)
     distributed.DistributedOptimizer._check_finished(unfinished)
@@ -118,12 +122,12 @@ def test_a_forked_process_is_no_rank(rank, monkeypatch, capsys):
     assert len(aborted) == 1 and "without optimizer.finish()" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error, guilty", [(ValueError("boom"), True), (LostRank("rank 1 lost"), False)])
-def test_errors_that_say_all_have_no_traceback(error, guilty, rank, capsys):
+@pytest.mark.parametrize("error, failed_here", [(ValueError("boom"), True), (LostRank("rank 1 lost"), False)])
+def test_errors_that_say_all_have_no_traceback(error, failed_here, rank, capsys):
     mpi, aborted = rank
     launch.abort_on_error(mpi)
     sys.excepthook(type(error), error, None)
     said = capsys.readouterr().err
-    assert aborted == [guilty] and said.count(str(error)) == 1
-    lines = [" failed:", "ValueError: boom"] if guilty else [": rank 1 lost"]
+    assert aborted == [failed_here] and said.count(str(error)) == 1
+    lines = [" failed:", "ValueError: boom"] if failed_here else [": rank 1 lost"]
     assert said == "\n".join(["", f"grsgd: rank 0 of 2{lines[0]}", *lines[1:], ""])

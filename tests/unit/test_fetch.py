@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grsgd.data import DataError, cifar, fetch, idx, load
+from grsgd.data import fetch, load
 from grsgd.data.base import find_files
+from grsgd.data.sets import cifar, idx
+from grsgd.errors import DataError
 
 
 def idx_files():

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import fake_run
 
-from grsgd import figures
-from grsgd.figures import SUFFIXES, plot
-from grsgd.results import RunFileError, save_run
-from tests.exhaustive import exhaustive_unless
+from grsgd.errors import RunFileError
+from grsgd.runs import plot as figures
+from grsgd.runs.plot import SUFFIXES, plot
+from grsgd.runs.run_file import save_run
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.runs import fake_run
 
 MAGIC = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
 
@@ -169,7 +170,7 @@ def test_unwritable_output_and_missing_input(save, tmp_path):
 
 
 def test_no_window_system_is_needed():
-    code = "import sys, grsgd.figures; print('matplotlib.pyplot' in sys.modules)"
-    root = str(Path(figures.__file__).parents[1])
+    code = "import sys, grsgd.runs.plot; print('matplotlib.pyplot' in sys.modules)"
+    root = str(Path(figures.__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -9,11 +9,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from runs import fake_run
 
 from grsgd.cli import main
-from grsgd.report import report
-from grsgd.results import RunFileError, load_run, save_run
+from grsgd.errors import RunFileError
+from grsgd.runs.report import report
+from grsgd.runs.run_file import load_run, save_run
+from tests.support.runs import fake_run
 
 SECRET = b"the first bytes of another file " * 32
 
@@ -96,7 +97,7 @@ def linked(link):
         (linked(h5py.SoftLink("/curve")), "'elsewhere' is a link"),
         (never_written, "dataset 'huge' is larger than the file"),
         (huge_chunks, "dataset 'huge' is larger than the file"),
-        (compressed, "dataset 'small' is compressed"),
+        (compressed, "dataset 'small' is compressed; `h5repack -f NONE` makes"),
         (many_names, "more than 8 deep"),
         (circle, "'a/back' has two names"),
         (deep, "more than 8 deep"),
@@ -183,8 +184,8 @@ HOSTILE = "a\x1b]0;title\x07b\x9b31m\nc\u202e\r" + "x" * 100_000
 
 def test_terminals_are_told_nothing_and_long_names_cut(run_file, tmp_path, capsys):
     config = '[algorithm]\nstrategy = "\\u001b[2J"\nperiod = "\\u001b[2J"\n'
-    names = ("algorithm", "stopped", "dataset", "model")
-    copies = edited(run_file, [{name: HOSTILE, "config": config} for name in names])
+    names = ("label", "reason", "dataset", "model")
+    copies = edited(run_file, [{"ended": "failed", name: HOSTILE, "config": config} for name in names])
     for copy in copies:
         assert main(["report", str(copy)]) == 0
         said = capsys.readouterr().out

@@ -5,126 +5,27 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import Ranks, network_of, seeded
 
-from grsgd.algorithms import ALGORITHMS
-from grsgd.comm.pollables import Compute
-from grsgd.replica import Replica
+from grsgd.seeding import Purpose, generator
 from grsgd.simulate.compute import ComputeTime
-from grsgd.simulate.driver import Driver
-from tests.exhaustive import exhaustive_unless
-
-SIZE, STEPS = 12, 20
-RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
-
-
-class Quadratic(torch.nn.Module):
-    """Loss |x - b_step|^2 / 2 of one rank; two layers."""
-
-    def __init__(self, rank):
-        super().__init__()
-        start = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
-        self.layers = torch.nn.ParameterList([torch.nn.Parameter(part.clone()) for part in start.split([SIZE - 3, 3])])
-        self.rank = rank
-
-    def forward(self, step):
-        return (torch.cat(list(self.layers)) - torch.from_numpy(target(self.rank, step))).square().sum() / 2
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.quadratic import (
+    MOMENTUM,
+    RATE,
+    SHIFTED,
+    STEPS,
+    WEIGHT_DECAY,
+    Job,
+    Quadratic,
+    in_order_of_time,
+    shifted_job,
+)
+from tests.support.simulated import seeded
 
 
-def target(rank, step):
-    return 3 + np.random.default_rng((rank, step)).standard_normal(SIZE)
-
-
-class Job:
-    """``n`` ranks that train with one algorithm; ``latencies``: the seed of random ones, None for none.
-
-    ``slow_link``: long messages from rank 0 to rank 1 take 50 ms, and others no time.
-    """
-
-    def __init__(
-        self,
-        name,
-        n,
-        compute=None,
-        latencies=None,
-        rate=RATE,
-        momentum=MOMENTUM,
-        schedule=None,
-        slow_link=False,
-        **options,
-    ):
-        compute = compute or ComputeTime(1e-3)
-        random = None if latencies is None else np.random.default_rng(latencies)
-        link = {"from": 0, "to": 1, "bandwidth": "16 kbit"}
-        spec = network_of(link=[link], eager_bytes=64) if slow_link else None
-        self.simulated = Ranks(n, spec, random=random, driver=lambda env, rank: Driver(env, rank, compute))
-        self.schedule = schedule or (lambda step: 1.0)
-        self.rate = rate
-        cls = ALGORITHMS[name]
-        self.ranks = []
-        for comm, aside, driver in zip(
-            self.simulated.comms, self.simulated.world.communicators(), self.simulated.drivers, strict=True
-        ):
-            model = Quadratic(comm.rank)
-            replica = Replica(model, flat_gradients=False)
-            optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=WEIGHT_DECAY)
-            self.ranks.append(cls(cls.Options(**options), replica, optimizer, comm, aside, driver, 7))
-        self.M = self.ranks[0].replica.nbytes
-        self.trajectories = [[] for _ in self.ranks]
-
-    def scatter(self):
-        """Give every rank a model of its own."""
-        for rank in self.ranks:
-            rank.x.array[:] = np.random.default_rng(rank.comm.rank).standard_normal(SIZE)
-
-    def train(self, steps=STEPS, after_step=lambda rank: None):
-        """``steps``: of all ranks, or a list with those of each."""
-        steps = steps if isinstance(steps, list) else [steps] * len(self.ranks)
-        schedules = [self.trains(rank, count, after_step) for rank, count in zip(self.ranks, steps, strict=True)]
-        self.simulated.finish(schedules)
-        return self
-
-    def trains(self, rank, steps, after_step):
-        rank.start()
-        for step in range(steps):
-            rank.optimizer.param_groups[0]["lr"] = self.rate * self.schedule(step)
-            yield from rank.before_backward() or ()
-            yield Compute(lambda step=step: self.gradient(rank, step))
-            yield from rank.step() or ()
-            self.trajectories[rank.comm.rank].append(rank.x.array.copy())
-            after_step(rank)
-        yield from rank.drain() or ()
-
-    def gradient(self, rank, step):
-        rank.replica.zero_gradients()
-        rank.replica.model(step).backward()
-
-    def average(self):
-        self.simulated.finish([rank.average() for rank in self.ranks])
-        return self
-
-    def models(self):
-        return np.array([rank.x.array.copy() for rank in self.ranks])
-
-    def spread(self):
-        X = self.models()
-        return np.linalg.norm(X - X.mean(0)) / np.sqrt(len(X))
-
-    def sent(self):
-        return sum(int(rank.comm.traffic.sent.sum()) for rank in self.ranks)
-
-    def begun(self):
-        return sum(rank.begun for rank in self.ranks)
-
-
-def initial(n):
-    return np.tile(np.linspace(-1, 1, SIZE), (n, 1))
-
-
-def in_order_of_time(slowdown):
-    """All (rank, step) in the order in which the steps end."""
-    steps = [(i, step) for i in slowdown for step in range(STEPS)]
-    return sorted(steps, key=lambda step: slowdown[step[0]] * (step[1] + 1))
+def begun(job):
+    """Exchanges of all ranks."""
+    return sum(algorithm.begun for algorithm in job.algorithms)
 
 
 # ---- against dense references
@@ -134,54 +35,43 @@ class Recorder:
     """What happens in a job, in order, and the same again with one matrix."""
 
     def __init__(self, job: Job):
-        self.job, self.events = job, []
-        record, gradient = self.events.append, job.gradient
-
-        def computed(rank, step):
-            record(("gradient", rank.comm.rank, step))
-            gradient(rank, step)
-
-        job.gradient = computed
-        for rank in job.ranks:
-            self.watch(rank, rank.comm.rank)
+        self.job = job
+        for algorithm in job.algorithms:
+            self.watch(algorithm, algorithm.comm.rank)
 
     def watch(self, rank, i):
-        record, update, write, take = self.events.append, rank.update, rank.write, rank.take
+        record, write, take = self.job.log.append, rank.write, rank.take
 
-        def updated():
-            record(("update", i, None))
-            update()
-
-        def written(letter, mask):
-            begins = letter is getattr(rank, "mine", None) or rank.options.mode == "push"
-            record(("offer", i, self.receiver(rank, letter)) if begins else ("answer", i, None))
-            write(letter, mask)
+        def written(message, mask):
+            begins = message is getattr(rank, "mine", None) or rank.options.mode == "push"
+            record(("offer", i, self.receiver(rank, message)) if begins else ("answer", i))
+            write(message, mask)
 
         def taken(*args):
-            record(("take", i, None))
+            record(("take", i))
             take(*args)
 
-        rank.update, rank.write, rank.take = updated, written, taken
+        rank.write, rank.take = written, taken
 
-    def receiver(self, rank, letter):
+    def receiver(self, rank, message):
         return rank.theirs.sender
 
     def replay(self):
         """The models after all events; momentum as torch does it."""
-        n = len(self.job.ranks)
-        X, G, V = initial(n), np.zeros((n, SIZE)), np.zeros((n, SIZE))
-        answered, offered = np.zeros((n, SIZE)), np.zeros((n, SIZE))
-        for what, i, detail in self.events:
+        n = len(self.job.algorithms)
+        X, G, V = SHIFTED.initial(n), np.zeros((n, SHIFTED.size)), np.zeros((n, SHIFTED.size))
+        answered, offered = np.zeros((n, SHIFTED.size)), np.zeros((n, SHIFTED.size))
+        for what, i, *detail in self.job.log:
             if what == "gradient":
-                G[i] = X[i] - target(i, detail)
+                G[i] = X[i] - SHIFTED.target(i, *detail)
             elif what == "update":
                 V[i] = MOMENTUM * V[i] + G[i] + WEIGHT_DECAY * X[i]
                 X[i] -= RATE * V[i]
             elif what == "answer":
                 answered[i] = X[i]
             elif what == "offer":
-                offered[detail] = X[i]
-                X[i] = (X[i] + answered[detail]) / 2
+                offered[detail[0]] = X[i]
+                X[i] = (X[i] + answered[detail[0]]) / 2
             elif what == "take":
                 X[i] += (offered[i] - answered[i]) / 2
         return X
@@ -192,11 +82,11 @@ class Recorder:
 @pytest.mark.parametrize("sigma", [0.0, 0.5])
 @pytest.mark.parametrize("period", [1, 3])
 def test_pair_gossip_is_its_dense_replay(n, latencies, sigma, period):
-    job = Job("gossip", n, ComputeTime(1e-3, sigma), latencies, period=period)
+    job = shifted_job("gossip", n, ComputeTime(1e-3, sigma), latencies, period=period)
     recorder = Recorder(job)
     job.train()
-    assert sum(what == "take" for what, *_ in recorder.events) == n * (STEPS // period) == job.begun()
-    assert np.abs(job.models() - recorder.replay()).max() < 1e-12
+    assert sum(what == "take" for what, *_ in job.log) == n * (STEPS // period) == begun(job)
+    assert np.abs(job.X - recorder.replay()).max() < 1e-12
 
 
 @pytest.mark.parametrize("mode", ["pair", "pull", "push"])
@@ -205,12 +95,12 @@ def test_pair_gossip_is_its_dense_replay(n, latencies, sigma, period):
 def test_one_exchange_at_a_time_is_a_mixing_matrix(mode, n, period):
     """Without latency an exchange is over at once: X = W X, whose W pair makes symmetric and doubly stochastic."""
     slowdown = {i: 1 + i / 100 for i in range(n)}  # never two steps end at the same time
-    job = Job("gossip", n, ComputeTime(1.0, slowdown=slowdown), mode=mode, period=period).train()
-    X, V = initial(n), np.zeros((n, SIZE))
+    job = shifted_job("gossip", n, ComputeTime(1.0, slowdown=slowdown), mode=mode, period=period).train()
+    X, V = SHIFTED.initial(n), np.zeros((n, SHIFTED.size))
     pending = [X[i].copy() for i in range(n)]
-    coins = [np.random.default_rng((7, i)) for i in range(n)]
+    coins = [generator(Purpose.PARTNERS, 7, i) for i in range(n)]
     for i, step in in_order_of_time(slowdown):
-        V[i] = MOMENTUM * V[i] + pending[i] - target(i, step) + WEIGHT_DECAY * X[i]
+        V[i] = MOMENTUM * V[i] + pending[i] - SHIFTED.target(i, step) + WEIGHT_DECAY * X[i]
         X[i] -= RATE * V[i]
         if (step + 1) % period == 0:
             others = [j for j in range(n) if j != i]
@@ -224,7 +114,7 @@ def test_one_exchange_at_a_time_is_a_mixing_matrix(mode, n, period):
                 assert (W == W.T).all() and (W.sum(0) == 1).all() and (W.sum(1) == 1).all()
             X = W @ X
         pending[i] = X[i].copy()  # the next gradient begins now
-    assert np.abs(job.models() - X).max() < 1e-12
+    assert np.abs(job.X - X).max() < 1e-12
     assert job.sent() == (2 if mode == "pair" else 1) * job.M * n * (STEPS // period)
 
 
@@ -232,16 +122,16 @@ def test_one_exchange_at_a_time_is_a_mixing_matrix(mode, n, period):
 @pytest.mark.parametrize(
     "period, metric",
     exhaustive_unless(
-        lambda period, metric: (period, metric) in [(3, "l2rel"), (1, "normdiff"), (1, "cosine")],
-        [(period, metric) for metric in ("l2rel", "normdiff", "cosine") for period in (1, 3)],
+        lambda period, metric: (period, metric) in [(3, "relative"), (1, "norm"), (1, "cosine")],
+        [(period, metric) for metric in ("relative", "norm", "cosine") for period in (1, 3)],
     ),
 )
 def test_threshold_zero_is_a_fixed_period(mode, period, metric):
     compute = ComputeTime(1e-3, 0.7)
     latencies = 3 if mode != "push" else None  # a push that is left out waits for the next period, or for the next step
-    fixed = Job("gossip", 4, compute, latencies, mode=mode, period=period).train(40)
-    options = {"adaptive": True, "theta": 0.0, "kmin": period, "kmax": 10**6, "metric": metric}
-    adaptive = Job("gossip", 4, compute, latencies, mode=mode, **options).train(40)
+    fixed = shifted_job("gossip", 4, compute, latencies, mode=mode, period=period).train(40)
+    options = {"adaptive": True, "threshold": 0.0, "min_interval": period, "max_interval": 10**6, "metric": metric}
+    adaptive = shifted_job("gossip", 4, compute, latencies, mode=mode, **options).train(40)
     assert np.array_equal(fixed.trajectories, adaptive.trajectories)
     assert fixed.sent() == adaptive.sent()
 
@@ -258,10 +148,10 @@ EXCHANGES = {
         [
             {"period": 1},
             {"period": 5},
-            {"adaptive": True, "theta": 0.05, "kmax": 12},
-            {"adaptive": True, "theta": 0.2, "kmax": 30, "kmin": 4, "metric": "normdiff"},
-            {"adaptive": True, "target": 0.2, "kmax": 15},
-            {"adaptive": True, "theta": 0.1, "kmax": 12, "metric": "layerwise"},
+            {"adaptive": True, "threshold": 0.05, "max_interval": 12},
+            {"adaptive": True, "threshold": 0.2, "max_interval": 30, "min_interval": 4, "metric": "norm"},
+            {"adaptive": True, "target_rate": 0.2, "max_interval": 15},
+            {"adaptive": True, "threshold": 0.1, "max_interval": 12, "metric": "layerwise"},
         ]
     ),
 }
@@ -271,44 +161,44 @@ EXCHANGES = {
 @given(mode=st.sampled_from(["pair", "push", "pull"]), **EXCHANGES)
 def test_unequal_ranks_never_hang(n, seed, sigma, latencies, options, mode):
     steps = np.random.default_rng(seed).integers(0, 40, n).tolist()
-    job = Job("gossip", n, ComputeTime(1e-3, sigma, seed, {0: 5.0}), latencies, mode=mode, **options)
+    job = shifted_job("gossip", n, ComputeTime(1e-3, sigma, seed, {0: 5.0}), latencies, mode=mode, **options)
     lags = []
 
     def observe(rank):
         if rank.options.adaptive and rank.options.mode != "push":  # which leaves out what a receiver has no room for
-            lags.append(rank.k - rank.trigger.k_last.min() - rank.options.kmax)
+            lags.append(rank.k - rank.trigger.k_last.min() - rank.options.max_interval)
 
-    job.train(steps, observe)
+    job.train(steps, after_step=observe)
     assert max(lags, default=0) <= 0
-    assert [rank.k for rank in job.ranks] == steps
-    assert sum(rank.served for rank in job.ranks) == job.begun()
-    merges = sum(sum(rank.staleness.values()) for rank in job.ranks)
-    assert merges == (2 if mode == "pair" else 1) * job.begun()
+    assert [rank.k for rank in job.algorithms] == steps
+    assert sum(rank.served for rank in job.algorithms) == begun(job)
+    merges = sum(sum(rank.staleness.values()) for rank in job.algorithms)
+    assert merges == (2 if mode == "pair" else 1) * begun(job)
     if options.get("metric") != "layerwise":
-        assert job.sent() == (2 if mode == "pair" else 1) * job.M * job.begun()
+        assert job.sent() == (2 if mode == "pair" else 1) * job.M * begun(job)
     else:
-        assert job.sent() <= (2 if mode == "pair" else 1) * job.M * job.begun()
-    assert not job.simulated.world.under_way
+        assert job.sent() <= (2 if mode == "pair" else 1) * job.M * begun(job)
+    assert not job.ranks.fabric.under_way
     job.average()
-    assert (job.models() == job.models()[0]).all()
+    assert (job.X == job.X[0]).all()
 
 
 @seeded
 @given(**EXCHANGES)
 def test_pair_exchanges_keep_the_sum(n, seed, sigma, latencies, options):
     steps = np.random.default_rng(seed).integers(0, 40, n).tolist()
-    job = Job("gossip", n, ComputeTime(1e-3, sigma, seed, {0: 5.0}), latencies, rate=0.0, **options)
+    job = shifted_job("gossip", n, ComputeTime(1e-3, sigma, seed, {0: 5.0}), latencies, rate=0.0, **options)
     job.scatter()
-    mean = job.models().mean(0)
+    mean = job.X.mean(0)
     job.train(steps)
-    assert np.abs(job.models().mean(0) - mean).max() < 1e-12
-    assert np.abs(job.average().models() - mean).max() < 1e-12
+    assert np.abs(job.X.mean(0) - mean).max() < 1e-12
+    assert np.abs(job.average().X - mean).max() < 1e-12
 
 
 @pytest.mark.parametrize("latencies", [None, 5])
 def test_ranks_agree_without_gradients(latencies):
     """Exchanges that overlap still bring the models together."""
-    job = Job("gossip", 6, ComputeTime(1e-3), latencies, rate=0.0)
+    job = shifted_job("gossip", 6, ComputeTime(1e-3), latencies, rate=0.0)
     job.scatter()
     before = job.spread()
     job.train(60)
@@ -317,94 +207,95 @@ def test_ranks_agree_without_gradients(latencies):
 
 def test_push_and_pull_move_the_mean():
     for mode in ("push", "pull"):
-        job = Job("gossip", 4, rate=0.0, mode=mode)
+        job = shifted_job("gossip", 4, rate=0.0, mode=mode)
         job.scatter()
-        mean = job.models().mean(0)
+        mean = job.X.mean(0)
         job.train(10)
-        assert np.abs(job.models().mean(0) - mean).max() > 1e-3
+        assert np.abs(job.X.mean(0) - mean).max() > 1e-3
 
 
 def test_layerwise_exchanges_only_layers_over_theta():
-    job = Job("gossip", 2, adaptive=True, metric="layerwise", theta=0.3, kmax=10**6)
+    job = shifted_job("gossip", 2, adaptive=True, metric="layerwise", threshold=0.3, max_interval=10**6)
     job.train(30)
-    assert job.begun() > 0
-    layers = {3 * 8, (SIZE - 3) * 8}
-    whole = 2 * sum(layers) * job.begun()
+    assert begun(job) > 0
+    layers = {3 * 8, (SHIFTED.size - 3) * 8}
+    whole = 2 * sum(layers) * begun(job)
     assert 0 < job.sent() < whole and job.sent() % 48 == 0
 
 
 def test_push_never_waits():
     compute = ComputeTime(1e-3, slowdown={1: 1000.0})
-    job = Job("gossip", 3, compute, 0, mode="push")
+    job = shifted_job("gossip", 3, compute, 0, mode="push")
     ends = {}
-    job.train([100, 2, 100], lambda rank: ends.__setitem__(rank.comm.rank, rank.driver.clock()))
+    job.train([100, 2, 100], after_step=lambda rank: ends.__setitem__(rank.comm.rank, rank.driver.clock()))
     assert ends[0] == pytest.approx(0.1) and ends[2] == pytest.approx(0.1)
-    assert all(rank.driver.wait_seconds < 2.1 for rank in job.ranks)
+    assert all(rank.driver.wait_seconds < 2.1 for rank in job.algorithms)
 
 
-def test_push_uses_few_letters():
+def test_push_uses_few_messages():
     """As many as are under way at once, not one for each other rank."""
-    job = Job("gossip", 6, ComputeTime(1e-3), mode="push")
+    job = shifted_job("gossip", 6, ComputeTime(1e-3), mode="push")
     kept = []
-    job.train(40, lambda rank: kept.append(len(rank.pushing._sending) + len(rank.pushing._spare)))
-    assert job.begun() == 6 * 40 and max(kept) == 1
+    job.train(40, after_step=lambda rank: kept.append(len(rank.pushing.in_flight()) + len(rank.pushing._spare)))
+    assert begun(job) == 6 * 40 and max(kept) == 1
 
 
-@pytest.mark.parametrize("theta", ["auto", 0.0])
-def test_the_trigger_knows_nothing_of_pushes_that_are_left_out(theta):
-    """Messages take about a hundred steps, so most are: kmin counts from those made, and only they raise theta."""
-    job = Job("gossip", 2, ComputeTime(1e-5), 0, mode="push", adaptive=True, theta=theta, target=0.5, kmin=3)
-    seen = {rank: [(0, None, 0)] for rank in job.ranks}
+@pytest.mark.parametrize("threshold", ["auto", 0.0])
+def test_the_trigger_knows_nothing_of_pushes_that_are_left_out(threshold):
+    """Messages take about a hundred steps, so most are: min_interval counts from those made, and only they raise it."""
+    options = dict(adaptive=True, threshold=threshold, target_rate=0.5, min_interval=3)
+    job = shifted_job("gossip", 2, ComputeTime(1e-5), 0, mode="push", **options)
+    seen = {rank: [(0, None, 0)] for rank in job.algorithms}
 
     def observe(rank):
-        begun, theta, k_begun = seen[rank][-1]
+        begun, threshold, k_begun = seen[rank][-1]
         made = rank.begun > begun
         assert rank.trigger.k_begun == (rank.k if made else k_begun)
-        assert made or theta is None or rank.trigger.theta <= theta
-        seen[rank].append((rank.begun, rank.trigger.theta, rank.trigger.k_begun))
+        assert made or threshold is None or rank.trigger.threshold <= threshold
+        seen[rank].append((rank.begun, rank.trigger.threshold, rank.trigger.k_begun))
 
-    job.train(1000, observe)
-    assert all(1 < rank.begun < 100 for rank in job.ranks)
+    job.train(1000, after_step=observe)
+    assert all(1 < rank.begun < 100 for rank in job.algorithms)
 
 
 def test_a_rank_that_computes_still_answers():
     """A slow rank does not keep the others: its background answers while it computes."""
     compute = ComputeTime(1e-3, slowdown={1: 1000.0})
-    job = Job("gossip", 3, compute)
+    job = shifted_job("gossip", 3, compute)
     ends = {}
-    job.train([100, 2, 100], lambda rank: ends.__setitem__(rank.comm.rank, rank.driver.clock()))
+    job.train([100, 2, 100], after_step=lambda rank: ends.__setitem__(rank.comm.rank, rank.driver.clock()))
     assert ends[0] == pytest.approx(0.1) and ends[2] == pytest.approx(0.1)
-    assert job.ranks[1].served > 50
+    assert job.algorithms[1].served > 50
 
 
 def test_staleness_is_in_steps_of_the_receiver():
-    job = Job("gossip", 2, ComputeTime(1.0, slowdown={1: 10.0}), mode="pull")
+    job = shifted_job("gossip", 2, ComputeTime(1.0, slowdown={1: 10.0}), mode="pull")
     job.train([9, 1])
-    assert dict(job.ranks[0].staleness) == {k: 1 for k in range(1, 10)}
-    assert sum(job.ranks[1].staleness.values()) == 1
+    assert dict(job.algorithms[0].staleness) == {k: 1 for k in range(1, 10)}
+    assert sum(job.algorithms[1].staleness.values()) == 1
 
 
 @pytest.mark.parametrize("mode", ["pair", "push", "pull"])
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_one_rank_is_plain_sgd(mode, adaptive):
-    job = Job("gossip", 1, mode=mode, adaptive=adaptive).train().average()
-    model = Quadratic(0)
+    job = shifted_job("gossip", 1, mode=mode, adaptive=adaptive).train().average()
+    model = Quadratic(0, SHIFTED)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     for step in range(STEPS):
         optimizer.zero_grad()
         model(step).backward()
         optimizer.step()
-    assert np.array_equal(job.models()[0], torch.cat(list(model.layers)).detach().numpy())
-    assert job.ranks[0].comm.traffic.headers.sum() == job.sent() == 0
+    assert np.array_equal(job.X[0], model.x.detach().numpy())
+    assert job.algorithms[0].comm.traffic.headers.sum() == job.sent() == 0
 
 
 @pytest.mark.parametrize("name", ["gossip", "easgd"])
 def test_a_threshold_falls_with_the_learning_rate(name):
     """To zero, from which on any change is enough; and not, if it is not to."""
     for scales in (True, False):
-        options = {"adaptive": True, "theta": 1e6, "scale_theta_with_lr": scales}
-        job = Job(name, 3, schedule=lambda step: float(step < STEPS - 5), **options).train()
-        exchanges = [rank.begun if name == "gossip" else rank.exchanges for rank in job.ranks]
+        options = {"adaptive": True, "threshold": 1e6, "scale_threshold_with_lr": scales}
+        job = shifted_job(name, 3, schedule=lambda step: float(step < STEPS - 5), **options).train()
+        exchanges = [rank.begun if name == "gossip" else rank.exchanges for rank in job.algorithms]
         assert exchanges == [5 if scales else 0] * 3
 
 
@@ -412,22 +303,22 @@ def test_traffic_is_paid_for_in_disagreement():
     """Four ranks, a learning rate that decays: a higher threshold leaves less traffic and models further apart."""
     steps = 200
     sent, spread, distance = [], [], []
-    for theta in (0.0, 0.05, 0.1, 0.2):
-        options = {"adaptive": True, "theta": theta, "rate": 0.1, "momentum": 0.0}
-        job = Job("gossip", 4, schedule=lambda step: 0.98**step, **options).train(steps)
+    for threshold in (0.0, 0.05, 0.1, 0.2):
+        options = {"adaptive": True, "threshold": threshold, "rate": 0.1, "momentum": 0.0}
+        job = shifted_job("gossip", 4, schedule=lambda step: 0.98**step, **options).train(steps)
         sent.append(job.sent())
         spread.append(job.spread())
-        distance.append(np.linalg.norm(job.models().mean(0) - 3 / (1 + WEIGHT_DECAY)))
+        distance.append(np.linalg.norm(job.X.mean(0) - 3 / (1 + WEIGHT_DECAY)))
     assert sent[0] == 2 * job.M * 4 * steps
     assert sent == sorted(sent, reverse=True) and sent[-1] < 0.6 * sent[0]
     assert spread == sorted(spread) and spread[-1] > 2 * spread[0]
-    assert max(distance) < 0.05 * np.linalg.norm(initial(1) - 3)
+    assert max(distance) < 0.05 * np.linalg.norm(SHIFTED.initial(1) - 3)
 
 
 def test_automatic_threshold_keeps_the_target():
     """After a fast start, which leaves too high a threshold, and while the learning rate decays."""
     steps, n = 1200, 4
-    job = Job(
+    job = shifted_job(
         "gossip",
         n,
         ComputeTime(1e-3, 0.3),
@@ -436,14 +327,14 @@ def test_automatic_threshold_keeps_the_target():
         rate=0.1,
         momentum=0.0,
         adaptive=True,
-        target=0.08,
+        target_rate=0.08,
     )
     begun_at = []
-    job.train(steps, lambda rank: begun_at.append((rank.k, rank.begun)))
+    job.train(steps, after_step=lambda rank: begun_at.append((rank.k, rank.begun)))
     half = sum(begun for k, begun in begun_at if k == steps // 2)
-    rates = half / (n * steps / 2), (job.begun() - half) / (n * steps / 2)
+    rates = half / (n * steps / 2), (begun(job) - half) / (n * steps / 2)
     assert 0.02 < rates[0] < 0.09 and 0.07 < rates[1] < 0.09
-    assert job.sent() == 2 * job.M * job.begun()
+    assert job.sent() == 2 * job.M * begun(job)
 
 
 # ---- exchanges that overlap, without gradients
@@ -452,14 +343,14 @@ def test_automatic_threshold_keeps_the_target():
 @seeded
 @given(n=st.integers(3, 6), seed=st.integers(0, 10**6), latencies=st.integers(0, 100))
 def test_no_model_leaves_the_range_of_all(n, seed, latencies):
-    job = Job("gossip", n, ComputeTime(1e-3, 1.0, seed), latencies, rate=0.0)
+    job = shifted_job("gossip", n, ComputeTime(1e-3, 1.0, seed), latencies, rate=0.0)
     job.scatter()
-    job.train(30, within_range(job))
+    job.train(30, after_step=within_range(job))
 
 
 def within_range(job):
     """To be called after steps: that a model is a mean of those at the beginning, as far as that can be seen."""
-    start = job.models()
+    start = job.X
     least, most = start.min(0) - 1e-12, start.max(0) + 1e-12
 
     def check(rank):
@@ -470,26 +361,26 @@ def within_range(job):
 
 def test_an_offer_on_a_slow_link_is_not_written_over():
     """The next exchange, with another rank, begins when it has left: the sum of all models stays."""
-    job = Job("gossip", 3, ComputeTime(1e-3), rate=0.0, slow_link=True)
+    job = shifted_job("gossip", 3, ComputeTime(1e-3), rate=0.0, slow_link=True)
     job.scatter()
-    total = job.models().sum(0)
+    total = job.X.sum(0)
     job.train(30)
-    assert np.abs(job.models().sum(0) - total).max() < 1e-12
-    assert job.begun() == 90
+    assert np.abs(job.X.sum(0) - total).max() < 1e-12
+    assert begun(job) == 90
 
 
 def test_who_waits_for_an_offer_averages_with_one_other_at_most():
     """Half of its model has been given away already: a second average would leave less of it than is still owed."""
-    job = Job("gossip", 4, ComputeTime(1e-3), rate=0.0, slow_link=True)
+    job = shifted_job("gossip", 4, ComputeTime(1e-3), rate=0.0, slow_link=True)
     meanwhile = []
 
     def watch(rank):
         write, take, begun = rank.write, rank.take, [0]
 
-        def noted_write(letter, mask):
-            if letter is not rank.mine:  # an answer: from here to `take` the exchange is under way
+        def noted_write(message, mask):
+            if message is not rank.mine:  # an answer: from here to `take` the exchange is under way
                 begun[0] = rank.begun
-            write(letter, mask)
+            write(message, mask)
 
         def noted_take(x, y, s):
             meanwhile.append(rank.begun - begun[0])
@@ -497,7 +388,7 @@ def test_who_waits_for_an_offer_averages_with_one_other_at_most():
 
         rank.write, rank.take = noted_write, noted_take
 
-    for rank in job.ranks:
+    for rank in job.algorithms:
         watch(rank)
     job.train(30)
     assert set(meanwhile) == {0, 1}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from grsgd import gpu
-from grsgd.config import ConfigError
-from grsgd.gpu import pick_device
+from grsgd.errors import ConfigError
+from grsgd.training import device as gpu
+from grsgd.training.device import pick_device
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 import shutil
 import sys
 
-import cupy_double
 import pytest
 import torch
 
 import coding
-from grsgd import mixing
-from tests.gpu.test_coding_on_gpu import test_fixed_point, test_packets, test_sums  # noqa: F401
+from grsgd.models import mixing
+from tests.support import cupy_double
+from tests.support.coding_on_gpu import test_fixed_point, test_packets, test_sums  # noqa: F401
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 

@@ -2,7 +2,7 @@
 
 import math
 
-from grsgd import interfaces
+from grsgd.job import network_counters as interfaces
 
 TABLE = """\
 Inter-|   Receive                                                |  Transmit

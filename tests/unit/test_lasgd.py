@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from quadratic import STEPS, Job, M, Reference, random_speeds, straggler, uneven
-from simulated import network_of, seeded
 
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.allreduce import ALLREDUCE
 from grsgd.config import parse
 from grsgd.simulate.run import Simulation
-from tests.exhaustive import exhaustive_unless
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.quadratic import STEPS, Job, M, Reference, random_speeds, straggler, uneven
+from tests.support.simulated import network_of, seeded
 
 PULL, SLOW = 0.6, 0.7
 """The defaults of alpha and beta."""
@@ -27,7 +27,7 @@ class Rounds(Reference):
         self.s = {}
         self.z, self.v = self.X.copy(), np.zeros_like(self.X)
 
-    def snapshot(self, rank, number):
+    def begin_round(self, rank, number):
         if self.rule == "anchor" and number not in self.blocking:
             self.X[rank] = (1 - PULL) * self.X[rank] + PULL * self.z[rank]
         self.s[number, rank] = self.X[rank].copy()
@@ -46,7 +46,7 @@ class Rounds(Reference):
 def job_of(n, *arguments, **options):
     job = Job("lasgd", n, *arguments, **options)
     for algorithm in job.algorithms:
-        for method in ("snapshot", "merge"):
+        for method in ("begin_round", "merge"):
             job.note(algorithm, method, lambda one=algorithm: one.rounds)
     return job
 
@@ -174,7 +174,7 @@ def test_one_round_without_steps_leaves_the_sum():
     mean = job.X.mean(0)
     for algorithm in job.algorithms:
         algorithm.h += 1  # as if a step had been taken
-        job.ranks.drivers[algorithm.comm.rank].happened(None)
+        job.ranks.drivers[algorithm.comm.rank].notify(None)
     job.ranks.settle()
     assert [algorithm.rounds for algorithm in job.algorithms] == [1] * 4
     assert (job.X == job.X[0]).all()
@@ -188,7 +188,7 @@ def test_a_round_with_steps_leaves_the_sum(flown):
     random = np.random.default_rng(1)
     for algorithm in job.algorithms:
         algorithm.x.array[:] = random.standard_normal(len(algorithm.x.array))
-        algorithm.snapshot()
+        algorithm.begin_round()
     mean = job.X.mean(0)
     moved = []
     for algorithm, steps in zip(job.algorithms, flown, strict=True):

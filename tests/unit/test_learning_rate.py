@@ -1,11 +1,15 @@
 """Learning-rate schedules as functions of the samples of all ranks together."""
 
+import itertools
 import math
+import threading
 
 import pytest
+import torch
 
-from grsgd.config import Schedule
-from grsgd.learning_rate import factor
+from grsgd.config.sections import Schedule
+from grsgd.training.progress import Progress
+from grsgd.training.schedule import ScheduledOptimizer, factor
 
 EPOCH, END = 1000, 10_000
 
@@ -68,3 +72,42 @@ def test_warmup_as_long_as_the_run():
 def test_between_zero_and_one(name):
     for samples in range(0, 2 * END, 97):
         assert 0 <= at(samples, name=name, warmup=1.5, milestones=[2.0]) <= 1
+
+
+# ---- the optimizer that follows a schedule
+
+
+def scheduled(**schedule):
+    x = torch.nn.Parameter(torch.zeros(1))
+    x.grad = torch.ones(1)
+    progress = Progress(None, None, END, None, 1, samples_per_step=100)
+    clock = itertools.count().__next__
+    optimizer = torch.optim.SGD([x], lr=0.5)
+    return x, progress, ScheduledOptimizer(optimizer, Schedule(**schedule), progress, EPOCH, clock)
+
+
+def test_a_step_is_taken_at_the_rate_that_belongs_to_the_progress():
+    x, progress, optimizer = scheduled(name="step", milestones=[1.0], factor=0.1)
+    optimizer.step()
+    assert x.item() == -0.5
+    progress.note_steps(10)
+    assert progress.samples == EPOCH
+    optimizer.step()
+    assert x.item() == pytest.approx(-0.55) and optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+
+
+def test_a_constant_rate_may_be_changed_by_others():
+    x, _, optimizer = scheduled()
+    optimizer.param_groups[0]["lr"] = 2.0
+    optimizer.step()
+    assert x.item() == -2.0
+
+
+def test_steps_of_another_thread_take_none_of_this_ones_time():
+    _, _, optimizer = scheduled()
+    optimizer.step()
+    assert optimizer.seconds == 1
+    other = threading.Thread(target=optimizer.step)
+    other.start()
+    other.join()
+    assert optimizer.seconds == 1

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quadratic import RATE, STEPS, Job, M, Reference, random_speeds, straggler
-from simulated import network_of, seeded
 
 from grsgd.comm.allreduce import ALLREDUCE
-from tests.exhaustive import exhaustive_unless
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.quadratic import RATE, STEPS, Job, M, Reference, random_speeds, straggler
+from tests.support.simulated import network_of, seeded
 
 
 class Averaging(Reference):

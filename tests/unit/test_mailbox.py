@@ -1,4 +1,4 @@
-"""Letters between neighbours, and GRSGD on top of them, in simulated time with random latencies."""
+"""Model messages between neighbours, and GRSGD on top of them, in simulated time with random latencies."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -8,17 +8,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated import Ranks, letters, letters_under_way, seeded
 
+from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.grsgd import GRSGD
-from grsgd.comm.communicator import ANY_RANK
-from grsgd.comm.mailbox import HEADER, Letter, Mailbox
-from grsgd.replica import Flat, Replica
+from grsgd.comm.communicator import ANY_RANK, Communicator
+from grsgd.comm.mailbox import HEADER, Mailbox, ModelMessage
+from grsgd.models.flat import Flat
+from grsgd.models.replica import Replica
+from tests.support.simulated import Ranks, models_sent, models_under_way, seeded
 
 SIZE = 5
 
 
-# ---- letters and the mailbox alone
+# ---- messages and the mailbox alone
 
 
 def flat(values, dtype=torch.float64) -> Flat:
@@ -28,17 +30,17 @@ def flat(values, dtype=torch.float64) -> Flat:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_letter(dtype):
-    letter = Letter(flat([0, 0, 0], dtype))
-    letter.step, letter.weight = 7, 0.375
-    letter.x.array[:] = [1, 2, 3]
-    assert (letter.step, letter.weight) == (7, 0.375)
-    assert letter.x.tensor.tolist() == [1, 2, 3]
-    assert letter.x.tensor.dtype == dtype and letter.x.array.dtype == str(dtype).removeprefix("torch.")
-    assert letter.buffer.nbytes == HEADER + 8 + letter.x.array.nbytes
-    assert np.shares_memory(letter.x.array, letter.buffer)
-    copy = Letter(flat([0, 0, 0], dtype))
-    copy.buffer[:] = letter.buffer  # what a message does: all of a letter is in its buffer
+def test_message(dtype):
+    message = ModelMessage(flat([0, 0, 0], dtype))
+    message.step, message.weight = 7, 0.375
+    message.x.array[:] = [1, 2, 3]
+    assert (message.step, message.weight) == (7, 0.375)
+    assert message.x.tensor.tolist() == [1, 2, 3]
+    assert message.x.tensor.dtype == dtype and message.x.array.dtype == str(dtype).removeprefix("torch.")
+    assert message.buffer.nbytes == HEADER + 8 + message.x.array.nbytes
+    assert np.shares_memory(message.x.array, message.buffer)
+    copy = ModelMessage(flat([0, 0, 0], dtype))
+    copy.buffer[:] = message.buffer  # what a message does: all of a message is in its buffer
     assert (copy.step, copy.weight, copy.x.array.tolist()) == (7, 0.375, [1, 2, 3])
 
 
@@ -47,68 +49,68 @@ def add_weights(older, newer):
     newer.weight += older.weight
 
 
-def pair(capacity=1, hold=False):
+def pair(capacity=1, backpressure=False):
     """A mailbox of rank 0 that writes to rank 1, rank 1's that reads, and the two ranks."""
     ranks = Ranks(2)
     x = flat([0, 0])
-    sender = Mailbox(ranks.comms[0], x, [1], [], capacity, add_weights, hold=hold)
-    reader = Mailbox(ranks.comms[1], x, [], [0], capacity, add_weights, hold=hold)
-    activity = ranks.drivers[1].start(reader.collect(0))
+    sender = Mailbox(ranks.comms[0], x, [1], [], capacity, add_weights, backpressure=backpressure)
+    reader = Mailbox(ranks.comms[1], x, [], [0], capacity, add_weights, backpressure=backpressure)
+    activity = ranks.drivers[1].start(reader.receive_loop(0))
     return SimpleNamespace(ranks=ranks, sender=sender, reader=reader, deliver=ranks.settle, activity=activity)
 
 
 def contents(mailbox):
-    return [(letter.step, letter.weight, letter.x.array.tolist()) for letter in mailbox.drain()]
+    return [(message.step, message.weight, message.x.array.tolist()) for message in mailbox.pop_received()]
 
 
-def made_letters(outbox):
-    """The letters of an `Outbox`, one after the other as it takes them; each once."""
-    letters, blank = {}, outbox._blank
+def made_messages(buffers):
+    """The messages of `SendBuffers`, as they are made; each once."""
+    messages, take = {}, buffers._take_spare
 
     def noted():
-        letter = blank()
-        letters[id(letter)] = letter
-        return letter
+        message = take()
+        messages[id(message)] = message
+        return message
 
-    outbox._blank = noted
-    return letters
+    buffers._take_spare = noted
+    return messages
 
 
-def test_a_letter_arrives_once():
+def test_a_message_arrives_once():
     job = pair()
     assert job.sender.ready(1)
-    job.sender.post(1, flat([1.0, 2.0]), 0.5, 3)
+    job.sender.send(1, flat([1.0, 2.0]), 0.5, 3)
     assert contents(job.reader) == []
     job.deliver()
     assert contents(job.reader) == [(3, 0.5, [1.0, 2.0])]
     assert contents(job.reader) == []
 
 
-def test_a_letter_is_a_copy():
+def test_a_message_is_a_copy():
     job = pair()
     x = flat([1.0, 2.0])
-    job.sender.post(1, x, 1.0, 0)
+    job.sender.send(1, x, 1.0, 0)
     x.array[:] = 9
     job.deliver()
     assert contents(job.reader) == [(0, 1.0, [1.0, 2.0])]
 
 
-def test_ready_when_the_last_letter_is_taken_up():
+def test_ready_when_the_last_message_is_taken_up():
     job = pair()
-    job.sender.post(1, flat([1, 1]), 1.0, 0)
+    job.sender.send(1, flat([1, 1]), 1.0, 0)
     assert not job.sender.ready(1)
-    (message,) = job.ranks.world.under_way
-    assert message.synchronous  # or the library would store letters for a rank that sleeps
+    (message,) = job.ranks.fabric.under_way
+    assert message.synchronous  # or the library would store messages for a rank that sleeps
     job.deliver()
     assert job.sender.ready(1)
 
 
 def test_a_rank_that_has_ended_is_sent_nothing_more():
-    """It takes no step in which it could merge a letter."""
+    """It takes no step in which it could merge a message."""
     ranks = Ranks(2)
     x = flat([0, 0])
     one, other = (Mailbox(ranks.comms[i], x, [1 - i], [1 - i], 2, add_weights) for i in range(2))
-    ranks.drivers[0].start(one.collect(1))
+    ranks.drivers[0].start(one.receive_loop(1))
     assert one.ready(1)
     ranks.drivers[1].start(other.close())
     ranks.settle()
@@ -116,99 +118,99 @@ def test_a_rank_that_has_ended_is_sent_nothing_more():
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3])
-def test_a_full_inbox_combines_the_two_oldest(capacity):
+def test_a_full_inbox_merges_the_two_oldest(capacity):
     job = pair(capacity)
     for k in range(capacity + 2):
-        job.sender.post(1, flat([10.0**k, 0.0]), 1.0, k)
+        job.sender.send(1, flat([10.0**k, 0.0]), 1.0, k)
         job.deliver()
-    letters = contents(job.reader)
-    assert len(letters) == capacity
-    assert letters[0] == (2, 3.0, [111.0, 0.0])  # letters 0, 1 and 2 in one, as old as the newest
-    assert [step for step, _, _ in letters] == list(range(2, capacity + 2))
-    assert sum(weight for _, weight, _ in letters) == capacity + 2
+    messages = contents(job.reader)
+    assert len(messages) == capacity
+    assert messages[0] == (2, 3.0, [111.0, 0.0])  # messages 0, 1 and 2 in one, as old as the newest
+    assert [step for step, _, _ in messages] == list(range(2, capacity + 2))
+    assert sum(weight for _, weight, _ in messages) == capacity + 2
 
 
 def test_buffers_are_used_again():
     job = pair(capacity=2)
     buffers = set()
     for k in range(20):
-        job.sender.post(1, flat([k, k]), 1.0, k)
+        job.sender.send(1, flat([k, k]), 1.0, k)
         job.deliver()
-        for letter in job.reader.drain():
-            buffers.add(id(letter.buffer))
+        for message in job.reader.pop_received():
+            buffers.add(id(message.buffer))
     assert len(buffers) <= 2
 
 
-def test_buffers_of_letters_that_were_combined_are_used_again():
+def test_buffers_of_messages_that_were_merged_are_used_again():
     job = pair(capacity=1)
-    letters = made_letters(job.reader)
+    messages = made_messages(job.reader)
     for k in range(20):
-        job.sender.post(1, flat([k, k]), 1.0, k)
+        job.sender.send(1, flat([k, k]), 1.0, k)
         job.deliver()
-    assert len(letters) <= 3, "one waits, one comes in, one is put into the other"
+    assert len(messages) <= 3, "one waits, one comes in, one is put into the other"
 
 
 @pytest.mark.parametrize("later", [1, 2, 3])
 def test_buffers_are_used_again_for_other_receivers(later):
-    """Whichever is taken up first, and none before."""
+    """Whichever is delivered first, and none before."""
     ranks = Ranks(4)
     x = flat([0, 0])
     sender = Mailbox(ranks.comms[0], x, [1, 2, 3], [], 2, add_weights)
     readers = {j: Mailbox(ranks.comms[j], x, [], [0], 100, add_weights) for j in (1, 2, 3)}
-    letters = made_letters(sender)
+    messages = made_messages(sender)
 
     def post(j, k):
         assert sender.ready(j)
-        sender.post(j, flat([j, k]), 1.0, k)
+        sender.send(j, flat([j, k]), 1.0, k)
 
     for k, j in enumerate((1, 2, 3)):
-        post(j, k)  # none is taken up: three letters are needed
+        post(j, k)  # none is delivered: three messages are needed
     ranks.settle()
     prompt = [j for j in (1, 2, 3) if j != later]
     for j in prompt:
-        ranks.drivers[j].start(readers[j].collect(0))
+        ranks.drivers[j].start(readers[j].receive_loop(0))
     ranks.settle()
     for k in range(3, 20):
         post(prompt[k % 2], k)
         ranks.settle()
-    assert not sender.ready(later) and len(letters) == 3
-    ranks.drivers[later].start(readers[later].collect(0))
+    assert not sender.ready(later) and len(messages) == 3
+    ranks.drivers[later].start(readers[later].receive_loop(0))
     ranks.settle()
     assert [contents(readers[j])[0] for j in (1, 2, 3)] == [(k, 1.0, [k + 1.0, k]) for k in range(3)]
     assert sender.ready(later)
 
 
-def test_one_letter_is_enough_where_each_is_taken_up_before_the_next():
+def test_one_message_is_enough_where_each_is_taken_up_before_the_next():
     ranks = Ranks(5)
     sender = Mailbox(ranks.comms[0], flat([0, 0]), [1, 2, 3, 4], [], 2, add_weights)
-    letters = made_letters(sender)
+    messages = made_messages(sender)
     for j in (1, 2, 3, 4):
-        ranks.drivers[j].start(Mailbox(ranks.comms[j], flat([0, 0]), [], [0], 2, add_weights).collect(0))
+        ranks.drivers[j].start(Mailbox(ranks.comms[j], flat([0, 0]), [], [0], 2, add_weights).receive_loop(0))
     for k, j in enumerate((1, 2, 3, 4)):
-        sender.post(j, flat([j, k]), 1.0, k)
+        sender.send(j, flat([j, k]), 1.0, k)
         ranks.settle()
     ranks.drivers[0].start(sender.close())
     ranks.settle()
-    assert len(letters) == 1
+    assert len(messages) == 1
 
 
-def test_a_letter_is_valid_until_the_next_one():
+def test_a_message_is_valid_until_the_next_one():
     """Whatever comes in while it is being merged."""
     job = pair(capacity=3)
-    job.sender.post(1, flat([0, 0]), 1.0, 0)
+    job.sender.send(1, flat([0, 0]), 1.0, 0)
     job.deliver()
-    letters = job.reader.drain()
-    letter = next(letters)
+    messages = job.reader.pop_received()
+    message = next(messages)
     for k in (1, 2, 3):
-        job.sender.post(1, flat([k, k]), 1.0, k)
+        job.sender.send(1, flat([k, k]), 1.0, k)
         job.deliver()
-        assert (letter.step, letter.x.array.tolist()) == (0, [0.0, 0.0])
-    assert [(letter.step, letter.x.array[0]) for letter in letters] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+        assert (message.step, message.x.array.tolist()) == (0, [0.0, 0.0])
+    assert [(message.step, message.x.array[0]) for message in messages] == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_close_ends_the_collector():
     job = pair()
-    job.sender.post(1, flat([1, 1]), 1.0, 4)
+    job.sender.send(1, flat([1, 1]), 1.0, 4)
     closing = job.ranks.drivers[0].start(job.sender.close())
     assert not job.activity.Test()
     job.deliver()
@@ -217,16 +219,16 @@ def test_close_ends_the_collector():
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3])
-def test_a_full_inbox_holds_the_next_letter_up(capacity):
-    job = pair(capacity, hold=True)
+def test_a_full_inbox_holds_the_next_message_up(capacity):
+    job = pair(capacity, backpressure=True)
     for k in range(capacity + 1):
         assert job.sender.ready(1)
-        job.sender.post(1, flat([k, k]), 1.0, k)
+        job.sender.send(1, flat([k, k]), 1.0, k)
         job.deliver()
     assert not job.sender.ready(1)
-    letters = []
-    job.ranks.at_once(1, lambda: letters.extend(contents(job.reader)))
-    assert [step for step, _, _ in letters] == list(range(capacity))
+    messages = []
+    job.ranks.at_once(1, lambda: messages.extend(contents(job.reader)))
+    assert [step for step, _, _ in messages] == list(range(capacity))
     job.deliver()
     assert job.sender.ready(1)
     assert [step for step, _, _ in contents(job.reader)] == [capacity]
@@ -238,11 +240,11 @@ def test_one_collector_a_source_or_one_for_all(source):
     x = flat([0, 0])
     senders = [Mailbox(comm, x, [2], [], 2, add_weights) for comm in ranks.comms[:2]]
     reader = Mailbox(ranks.comms[2], x, [], [0, 1], 4, add_weights)
-    activities = [ranks.drivers[2].start(reader.collect(each)) for each in ([0, 1] if source == 0 else [source])]
+    activities = [ranks.drivers[2].start(reader.receive_loop(each)) for each in ([0, 1] if source == 0 else [source])]
     for rank, sender in enumerate(senders):
-        sender.post(2, flat([rank, rank]), 0.5, 3)
+        sender.send(2, flat([rank, rank]), 0.5, 3)
     ranks.settle()
-    assert sorted(letter.x.array[0] for letter in reader.drain()) == [0, 1]
+    assert sorted(message.x.array[0] for message in reader.pop_received()) == [0, 1]
     for rank, sender in enumerate(senders):
         assert not all(activity.Test() for activity in activities)
         ranks.drivers[rank].start(sender.close())
@@ -250,9 +252,9 @@ def test_one_collector_a_source_or_one_for_all(source):
     assert all(activity.Test() for activity in activities)
 
 
-def test_letters_are_counted_without_their_headers():
+def test_messages_are_counted_without_their_headers():
     job = pair()
-    job.sender.post(1, flat([1, 1]), 1.0, 0)
+    job.sender.send(1, flat([1, 1]), 1.0, 0)
     traffic = job.sender.comm.traffic
     assert (traffic.sent[1], traffic.headers[1], traffic.messages[1]) == (16 + 8, HEADER, 1)
 
@@ -266,10 +268,10 @@ class Model(torch.nn.Module):
         self.x = torch.nn.Parameter(torch.tensor(values, dtype=torch.float64))
 
 
-class Job:
+class MailboxJob:
     """n ranks of GRSGD whose steps happen in random order, and whose messages take random times."""
 
-    def __init__(self, n, seed=0, rate=0.0, momentum=0.0, **options):
+    def __init__(self, n, seed=0, rate=0.0, momentum=0.0, replication=1, **options):
         self.random = np.random.default_rng((1, seed))
         self.simulated = Ranks(n, random=np.random.default_rng(seed))
         self.env, self.settle = self.simulated.env, self.simulated.settle
@@ -280,7 +282,8 @@ class Job:
             replica = Replica(Model(x))
             optimizer = torch.optim.SGD(replica.model.parameters(), lr=rate, momentum=momentum)
             options_ = GRSGD.Options(**options)
-            self.ranks.append(GRSGD(options_, replica, optimizer, comm, comm.duplicate(), driver, seed))
+            context = RankContext(comm, Communicator(comm.backend.dup()), driver, seed=seed, replication=replication)
+            self.ranks.append(GRSGD(options_, replica, optimizer, context))
         for rank in self.ranks:
             rank.start()
 
@@ -302,21 +305,21 @@ class Job:
         self.simulated.at_once(rank.comm.rank, rank.before_backward, compute, rank.step)
         return weights[0]
 
-    def letters(self):
-        return letters(self.simulated.world, self.ranks)
+    def messages(self):
+        return models_sent(self.simulated.fabric, self.ranks)
 
     def weights(self):
-        return sum(rank.a for rank in self.ranks) + sum(weight for weight, _ in self.letters())
+        return sum(rank.a for rank in self.ranks) + sum(weight for weight, _ in self.messages())
 
     def weighted(self):
-        return sum(rank.a * rank.x.array for rank in self.ranks) + sum(weight * x for weight, x in self.letters())
+        return sum(rank.a * rank.x.array for rank in self.ranks) + sum(weight * x for weight, x in self.messages())
 
     def models(self):
         return np.array([rank.x.array for rank in self.ranks])
 
     def check(self):
         assert abs(self.weights() - len(self.ranks)) < 1e-12
-        pairs = Counter((sending.source, sending.dest) for sending in letters_under_way(self.simulated.world))
+        pairs = Counter((sending.source, sending.dest) for sending in models_under_way(self.simulated.fabric))
         assert max(pairs.values(), default=0) <= 1
 
     def drain(self, after=lambda: None):
@@ -329,7 +332,7 @@ class Job:
 jobs = dict(
     n=st.integers(2, 6),
     seed=st.integers(0, 2**32),
-    policy=st.sampled_from(["succ", "alt", "rand2"]),
+    policy=st.sampled_from(["successor", "alternate", "random"]),
     H=st.integers(1, 3),
     inbox_capacity=st.integers(1, 3),
 )
@@ -338,12 +341,12 @@ jobs = dict(
 @seeded
 @given(**jobs)
 def test_no_weight_is_ever_lost(n, seed, **options):
-    job = Job(n, seed, rate=0.1, **options)
+    job = MailboxJob(n, seed, rate=0.1, **options)
     for _ in range(400):
         job.event()
         job.check()
     job.drain(after=job.check)
-    assert list(job.letters()) == []
+    assert list(job.messages()) == []
     assert abs(sum(rank.a for rank in job.ranks) - n) < 1e-12
     assert all(rank.a > 0 for rank in job.ranks)
 
@@ -351,8 +354,8 @@ def test_no_weight_is_ever_lost(n, seed, **options):
 @seeded
 @given(**jobs)
 def test_the_weighted_sum_of_models_stays(n, seed, **options):
-    """With learning rate 0, whatever is late, one-sided or combined."""
-    job = Job(n, seed, **options)
+    """With learning rate 0, whatever is late, one-sided or merged early."""
+    job = MailboxJob(n, seed, **options)
     total = job.initial.sum(0)
     for _ in range(300):
         job.event()
@@ -368,7 +371,7 @@ def test_the_weighted_sum_of_models_stays(n, seed, **options):
 def test_only_gradients_change_the_weighted_sum(n, seed, **options):
     """Each plain SGD step of rank i moves the sum by -rate * a_i * g_i."""
     rate = 0.1
-    job = Job(n, seed, rate=rate, **options)
+    job = MailboxJob(n, seed, rate=rate, **options)
     total = job.initial.sum(0)
     random = np.random.default_rng(seed)
     for _ in range(100):
@@ -384,7 +387,7 @@ def test_only_gradients_change_the_weighted_sum(n, seed, **options):
 @settings(seeded, max_examples=8)
 @given(**jobs)
 def test_all_models_agree_in_the_end(n, seed, **options):
-    job = Job(n, seed, **options)
+    job = MailboxJob(n, seed, **options)
     spread = np.ptp(job.models(), axis=0).max()
     for _ in range(40):
         for _ in range(500):
@@ -398,7 +401,7 @@ def test_all_models_agree_in_the_end(n, seed, **options):
 @given(**jobs)
 def test_the_final_model_is_the_weighted_mean(n, seed, **options):
     """Also where gradients have moved the models apart."""
-    job = Job(n, seed, rate=0.1, momentum=0.9, **options)
+    job = MailboxJob(n, seed, rate=0.1, momentum=0.9, **options)
     random = np.random.default_rng(seed)
     for _ in range(100):
         job.step(job.ranks[random.integers(n)], random.standard_normal(SIZE))
@@ -414,8 +417,8 @@ def test_the_final_model_is_the_weighted_mean(n, seed, **options):
 
 @seeded
 @given(**jobs)
-def test_every_letter_is_merged_or_combined(n, seed, **options):
-    job = Job(n, seed, **options)
+def test_every_message_is_merged_into_the_model_or_a_newer_one(n, seed, **options):
+    job = MailboxJob(n, seed, **options)
     counts = Counter()
 
     def counting(function, what):
@@ -426,19 +429,19 @@ def test_every_letter_is_merged_or_combined(n, seed, **options):
         return counted
 
     for rank in job.ranks:
-        rank.mailbox.post = counting(rank.mailbox.post, "posted")
-        rank.mailbox.combine = counting(rank.mailbox.combine, "combined")
+        rank.mailbox.send = counting(rank.mailbox.send, "sent")
+        rank.mailbox.merge_oldest = counting(rank.mailbox.merge_oldest, "merged early")
     for _ in range(300):
         job.event()
     job.drain()
     merged = sum(sum(rank.staleness.values()) for rank in job.ranks)
-    assert counts["posted"] == merged + counts["combined"]
+    assert counts["sent"] == merged + counts["merged early"]
 
 
 @seeded
 @given(**jobs)
-def test_bytes_are_letters_times_model_and_weight(n, seed, **options):
-    job = Job(n, seed, **options)
+def test_bytes_are_messages_times_model_and_weight(n, seed, **options):
+    job = MailboxJob(n, seed, **options)
     for _ in range(300):
         job.event()
     for rank in job.ranks:
@@ -447,8 +450,8 @@ def test_bytes_are_letters_times_model_and_weight(n, seed, **options):
         np.testing.assert_array_equal(traffic.headers, traffic.messages * HEADER)
 
 
-def test_a_rank_that_sleeps_holds_up_nobody():
-    job = Job(4, policy="alt")
+def test_a_rank_that_sleeps_holds_up_no_other():
+    job = MailboxJob(4, policy="alternate")
     asleep = job.ranks[2]
     for _ in range(200):
         for rank in job.ranks:
@@ -464,7 +467,7 @@ def test_a_rank_that_sleeps_holds_up_nobody():
 
 def gifts_to_a_rank_that_pauses(steps=2000, **options):
     """The weight that is left to the others when one rank receives but takes no step."""
-    job = Job(3, policy="rand2", **options)
+    job = MailboxJob(3, policy="random", **options)
     for _ in range(steps):
         for rank in job.ranks[:2]:
             job.step(rank)
@@ -481,9 +484,9 @@ def test_a_rank_that_pauses_does_not_drain_the_others():
     assert gifts_to_a_rank_that_pauses(inbox_full="merge") < 1e-10  # what `hold` is for; and no division by zero
 
 
-def test_half_moves_the_mean():
-    """merge = "half" keeps no weights: with one-sided deliveries the mean of the models drifts."""
-    job = Job(6, merge="half")
+def test_plain_averages_move_the_mean():
+    """merge = "average" keeps no weights: with one-sided deliveries the mean of the models drifts."""
+    job = MailboxJob(6, merge="average")
     mean, spread = job.initial.mean(0), job.initial.std(0)
     for _ in range(4000):
         job.event()
@@ -493,8 +496,8 @@ def test_half_moves_the_mean():
     assert np.abs((job.models()[0] - mean) / spread).max() > 0.02
 
 
-def test_half_merges_with_equal_shares():
-    job = Job(2, merge="half", policy="succ")
+def test_plain_averages_have_equal_shares():
+    job = MailboxJob(2, merge="average", policy="successor")
     a, b = job.ranks
     x, y = a.x.array.copy(), b.x.array.copy()
     job.step(a)
@@ -504,8 +507,8 @@ def test_half_merges_with_equal_shares():
     assert (a.a, b.a) == (1.0, 1.0)
 
 
-def test_sumweight_merges_by_weight():
-    job = Job(2, policy="succ")
+def test_push_sum_merges_by_weight():
+    job = MailboxJob(2, policy="successor")
     a, b = job.ranks
     x, y = a.x.array.copy(), b.x.array.copy()
     job.step(a)
@@ -517,9 +520,9 @@ def test_sumweight_merges_by_weight():
 
 
 def test_staleness_is_counted_in_steps():
-    job = Job(2, policy="succ")
+    job = MailboxJob(2, policy="successor")
     a, b = job.ranks
-    job.step(a)  # its letter is of step 1
+    job.step(a)  # its message is of step 1
     for _ in range(4):
         job.step(b)
     job.settle()
@@ -531,8 +534,8 @@ def test_staleness_is_counted_in_steps():
 
 
 def pushes(n=4, steps=6, deliver=True, **options):
-    """Where rank 1 pushes to, step by step (None: nowhere), its neighbours taking every letter up at once."""
-    job = Job(n, inbox_full="merge", **options)
+    """Where rank 1 pushes to, step by step (None: nowhere), its neighbours taking every message up at once."""
+    job = MailboxJob(n, inbox_full="merge", **options)
     rank = job.ranks[1]
     targets = []
     for _ in range(steps):
@@ -546,30 +549,30 @@ def pushes(n=4, steps=6, deliver=True, **options):
 
 
 def test_policies():
-    assert pushes(policy="succ") == [2] * 6
-    assert pushes(policy="alt") == [2, 0, 2, 0, 2, 0]
-    random = pushes(policy="rand2", steps=60)
+    assert pushes(policy="successor") == [2] * 6
+    assert pushes(policy="alternate") == [2, 0, 2, 0, 2, 0]
+    random = pushes(policy="random", steps=60)
     assert set(random) == {0, 2}
     assert 15 < random.count(0) < 45
-    assert pushes(policy="rand2", steps=60) == random  # the same seed, the same partners
+    assert pushes(policy="random", steps=60) == random  # the same seed, the same partners
 
 
 def test_H_local_steps_between_pushes():
-    assert pushes(policy="alt", H=2) == [None, 2, None, 0, None, 2]
-    assert pushes(policy="succ", H=3) == [None, None, 2, None, None, 2]
+    assert pushes(policy="alternate", H=2) == [None, 2, None, 0, None, 2]
+    assert pushes(policy="successor", H=3) == [None, None, 2, None, None, 2]
 
 
-def test_H_is_rho_by_default():
-    assert pushes(policy="succ", rho=2) == [None, 2] * 3
-    assert pushes(policy="succ", rho=2, H=1) == [2] * 6
+def test_H_is_the_replication_of_the_data_by_default():
+    assert pushes(policy="successor", replication=2) == [None, 2] * 3
+    assert pushes(policy="successor", replication=2, H=1) == [2] * 6
 
 
-def test_a_push_is_skipped_while_the_last_letter_is_under_way():
-    assert pushes(policy="succ", deliver=False) == [2] + [None] * 5
-    assert pushes(policy="alt", deliver=False) == [2, 0] + [None] * 4
+def test_a_push_is_skipped_while_the_last_message_is_under_way():
+    assert pushes(policy="successor", deliver=False) == [2] + [None] * 5
+    assert pushes(policy="alternate", deliver=False) == [2, 0] + [None] * 4
 
 
-@pytest.mark.parametrize("policy", ["succ", "alt", "rand2"])
+@pytest.mark.parametrize("policy", ["successor", "alternate", "random"])
 def test_two_ranks_are_both_neighbours_of_each_other(policy):
     assert pushes(n=2, policy=policy) == [0] * 6
 
@@ -577,10 +580,10 @@ def test_two_ranks_are_both_neighbours_of_each_other(policy):
 # ---- one rank
 
 
-@pytest.mark.parametrize("policy", ["succ", "alt", "rand2"])
-@pytest.mark.parametrize("merge", ["sumweight", "half"])
+@pytest.mark.parametrize("policy", ["successor", "alternate", "random"])
+@pytest.mark.parametrize("merge", ["push-sum", "average"])
 def test_one_rank_is_plain_sgd(policy, merge):
-    job = Job(1, rate=0.1, momentum=0.9, policy=policy, merge=merge)
+    job = MailboxJob(1, rate=0.1, momentum=0.9, policy=policy, merge=merge)
     (rank,) = job.ranks
     plain = Model(job.initial[0])
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
@@ -592,14 +595,14 @@ def test_one_rank_is_plain_sgd(policy, merge):
     job.drain()
     job.average()
     np.testing.assert_array_equal(rank.x.array, plain.x.detach().numpy())
-    assert rank.comm.traffic.messages.sum() == rank.aside.traffic.messages.sum() == 0
+    assert rank.comm.traffic.messages.sum() == rank.uncounted_comm.traffic.messages.sum() == 0
     assert (rank.a, len(rank.staleness)) == (1.0, 0)
 
 
-def test_a_lost_letter_is_noticed():
-    job = Job(2, policy="succ")
+def test_a_lost_message_is_noticed():
+    job = MailboxJob(2, policy="successor")
     job.step(job.ranks[0])
     job.settle()
-    job.ranks[1].mailbox._waiting.clear()
+    list(job.ranks[1].mailbox.pop_received())
     with pytest.raises(RuntimeError, match=r"the weights sum to 1\.5 instead of 2: a message was lost"):
         job.average()

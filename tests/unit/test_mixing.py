@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from grsgd import mixing
-from grsgd.mixing import BLOCK, mix
+from grsgd.models import mixing
+from grsgd.models.mixing import BLOCK, mix
 
 ROUNDING = 1e-15
 

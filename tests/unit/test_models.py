@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from grsgd.data import load
 from grsgd.data.shards import index_stream
-from grsgd.models import NAMES, build, model
+from grsgd.models.zoo import NAMES, build, model
 
 
 @pytest.mark.parametrize(

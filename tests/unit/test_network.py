@@ -8,19 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from grsgd import config as configuration
-from grsgd.config import ConfigError
+from grsgd.errors import ConfigError
 from grsgd.simulate.compute import ComputeTime, check_end, parse
-from grsgd.simulate.network import (
-    GREATEST_SIGMA,
-    Link,
-    MissingLink,
-    NetworkSpec,
-    as_duration,
-    as_rate,
-    duration,
-    network,
-    rate,
-)
+from grsgd.simulate.network import MAX_SIGMA, LinkSpec, MissingLink, NetworkSpec, network
+from grsgd.units import as_duration, as_rate, duration, rate
 
 BASE = 'bandwidth = "8gbit"\nlatency = "5us"\n'
 
@@ -97,15 +88,15 @@ def test_written_quantities():
 
 @pytest.mark.parametrize("medium", ["switch", "shared"])
 def test_defaults_of_the_command_line(medium):
-    spec = network(None, medium)
+    spec = network(medium)
     assert spec.medium == medium and not spec.multicast
     assert (spec.bandwidth, spec.latency) == pytest.approx((125e6, 50e-6))
-    assert network("2gbit,1ms", medium).bandwidth == 250e6
+    assert network(f"{medium},2gbit,1ms").bandwidth == 250e6
+    assert network() == network("switch") == network("1gbit,50us") == network("switch,1gbit,50us")
 
 
 def test_file(file):
     spec = network(
-        None,
         file(
             BASE
             + 'multicast = true\n[[link]]\nfrom = 0\nto = 1\nlatency = "1ms"\nboth_ways = true\n'
@@ -125,12 +116,12 @@ def test_file(file):
 
 
 def test_command_line_replaces_what_the_file_says(file):
-    spec = network("1gbit,1us", file(BASE + "multicast = true\n"))
+    spec = network(file(BASE + "multicast = true\n") + ",1gbit,1us")
     assert (spec.bandwidth, spec.latency) == pytest.approx((125e6, 1e-6)) and spec.multicast
 
 
 def test_only_links(file):
-    spec = network(None, file('medium = "links"\n' + BASE + "[[link]]\nfrom = 0\nto = 1\n"))
+    spec = network(file('medium = "links"\n' + BASE + "[[link]]\nfrom = 0\nto = 1\n"))
     assert spec.link_latency(0, 1) == spec.link_latency(3, 3) == pytest.approx(5e-6)
     with pytest.raises(MissingLink, match="no link from rank 1 to rank 0; links from 1: none"):
         spec.link_bandwidth(1, 0)
@@ -141,6 +132,15 @@ def test_only_links(file):
 LINK = "[[link]]\nfrom = 0\nto = 1\n"
 
 
+def test_the_former_name_of_fairness_is_read(tmp_path):
+    file = tmp_path / "net.toml"
+    file.write_text('bandwidth = "1gbit"\nlatency = "50us"\nseniority = 0.8\n')
+    assert network(str(file)).fairness == 0.8
+    file.write_text('bandwidth = "1gbit"\nlatency = "50us"\nseniority = 0.8\nfairness = 0.9\n')
+    with pytest.raises(ConfigError, match="seniority"):
+        network(str(file))
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -148,8 +148,8 @@ LINK = "[[link]]\nfrom = 0\nto = 1\n"
         ("multicast = 1\n", "multicast"),
         ("eager_bytes = 1.0\n", "eager_bytes"),
         ("eager_bytes = -1\n", "eager_bytes"),
-        ("seniority = 0.09\n", "seniority"),
-        ("seniority = 1.01\n", "seniority"),
+        ("fairness = 0.09\n", "fairness"),
+        ("fairness = 1.01\n", "fairness"),
         ("speed = 1\n", "speed"),
         ('medium = "shared"\n[[port]]\nrank = 0\nbandwidth = "1gbit"\n', "a shared medium has no ports"),
         ('medium = "links"\n', "needs at least one"),
@@ -162,12 +162,12 @@ LINK = "[[link]]\nfrom = 0\nto = 1\n"
 )
 def test_wrong_networks(file, text, named):
     with pytest.raises(ConfigError, match=named):
-        network(None, file(BASE + text))
+        network(file(BASE + text))
 
 
 def test_a_network_is_not_changed_and_may_be_made_in_the_program():
     """By the names of its fields as well."""
-    spec = NetworkSpec(bandwidth="1gbit", latency="1ms", link=[Link(source=0, dest=1, latency="2ms")])
+    spec = NetworkSpec(bandwidth="1gbit", latency="1ms", link=[LinkSpec(source=0, dest=1, latency="2ms")])
     assert spec.link_latency(0, 1) == pytest.approx(2e-3) and spec.link_latency(1, 0) == pytest.approx(1e-3)
     with pytest.raises(ValidationError, match="frozen"):
         spec.latency = 0.0
@@ -194,7 +194,7 @@ def test_compute_forms(text, read):
     assert parse(text) == read
 
 
-@pytest.mark.parametrize("sigma", [0.0, 0.3, GREATEST_SIGMA])
+@pytest.mark.parametrize("sigma", [0.0, 0.3, MAX_SIGMA])
 def test_times_are_finite_whatever_the_sigma(sigma):
     compute = ComputeTime(*parse(f"lognormal:1,{sigma}")[1])
     assert all(0 < compute(0, step) < math.inf for step in range(1000))

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from grsgd.distributed import BeforeForward
-from grsgd.gradients import NOTICING_EVERY, NOTICING_STEPS, Gradients
-from grsgd.own_loop import InPlace, check_memory
-from grsgd.replica import Replica
+from grsgd.models.replica import Replica
+from grsgd.own_loop.checks import InPlace, check_memory
+from grsgd.own_loop.distributed import BeforeForward
+from grsgd.own_loop.gradients import NOTICING_EVERY, NOTICING_STEPS, Gradients
 
 
 def network():

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import Ranks, network_of, seeded
 
-from grsgd.comm.driver import Driver
+from grsgd.comm.driver import MpiDriver
 from grsgd.comm.pollables import Delay
-from grsgd.progress import FreeRunning, Lockstep, Marks
-from grsgd.simulate.driver import Driver as SimulatedDriver
+from grsgd.simulate.driver import SimulatedDriver
+from grsgd.training.progress import FreeRunning, Lockstep, Marks
+from tests.support.simulated import Ranks, network_of, seeded
 
 
-class Clock(Driver):
+class Clock(MpiDriver):
     """A driver whose time the test sets."""
 
     now = 100.0
@@ -55,7 +55,7 @@ def test_every_mark_is_passed_once(end, count, data):
 
 
 def single(**ends):
-    driver = Clock(progress="inline")
+    driver = Clock(progress_mode="inline")
     progress = Lockstep(Ranks(1).comms[0], driver, ends.get("end"), ends.get("seconds"), ends.get("snapshots", 4))
     progress.start()
     return driver, progress
@@ -83,7 +83,7 @@ def test_lockstep_goes_past_an_end_between_two_steps():
 
 
 def test_lockstep_counts_all_ranks():
-    progress = Lockstep(Ranks(4).comms[2], Clock(progress="inline"), 1000, None, 4)
+    progress = Lockstep(Ranks(4).comms[2], Clock(progress_mode="inline"), 1000, None, 4)
     progress.start()
     progress.advance(16)
     progress.advance(16)

@@ -5,13 +5,15 @@ import re
 import numpy as np
 import pytest
 import torch
-from simulated import Ranks, network_of
-from test_simulated_training import CONSTANT, STEP, config, simulation
 
 from coding.time_model import MEDIA, paper_step_seconds, step_seconds
-from grsgd import redundancy
-from grsgd.redundancy import DESCRIPTIONS, choose, measure, settle
-from grsgd.train import load_data
+from grsgd.algorithms import cssgd, redundancy
+from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.redundancy import DESCRIPTIONS, Costs, choose, measure
+from grsgd.training.automatic_options import choose_options
+from grsgd.training.inputs import load_data
+from tests.support.simulated import Ranks, network_of
+from tests.support.training import CONSTANT, STEP, config, simulation
 
 N = 6
 EVERYTHING = list(range(1, N + 1))
@@ -24,6 +26,11 @@ MEASURED = {
 """Seconds of one M alone, of one from every rank at once, and of a multicast, on each medium."""
 
 
+def measured(trainer):
+    """What the rank of a trainer without redundancy measures."""
+    return measure(trainer.comm, trainer.driver, trainer.replica.grads.array, trainer.gradients.next_gradient)
+
+
 # ---- the choice
 
 
@@ -34,7 +41,7 @@ def test_the_fastest_is_chosen_on_every_medium(medium, scheme, noise):
     """For ratios of communicating to computing of which some ask for none and some for all redundancy."""
     for M in (1e-6, 1e-3, 1e-2, 0.1, 1.0, 100.0):
         alone, together, multicast = MEASURED[medium](M)
-        r, why = choose(scheme, N, EVERYTHING, 0.01, alone, together * noise, multicast * noise, 1e-5)
+        r, why = choose(scheme, N, EVERYTHING, Costs(0.01, alone, together * noise, multicast * noise, 1e-5))
         transfer = together * noise / N if medium.startswith("shared") else together * noise
         steps = {each: step_seconds(scheme, N, each, 0.01, transfer, medium, 1e-5) for each in EVERYTHING}
         assert r == min(steps, key=steps.get)
@@ -56,7 +63,7 @@ def test_every_medium_has_a_description():
 def test_only_what_is_allowed_is_chosen():
     alone, together, multicast = MEASURED["shared"](100.0)
     for allowed in ([1], [1, 3], [1, 5], [1, 2, 3, 4, 5]):
-        r, why = choose("coded", N, allowed, 0.01, alone, together, multicast, 0.0)
+        r, why = choose("coded", N, allowed, Costs(0.01, alone, together, multicast, 0.0))
         assert r == allowed[-1]
         assert why.splitlines()[1].split() == ["r", *map(str, allowed)]
 
@@ -64,7 +71,9 @@ def test_only_what_is_allowed_is_chosen():
 def test_packets_cost_time():
     """Of coded, a rank sends five packets at r = 1 and one at r = 5: with slow messages that is better."""
     alone, together, multicast = MEASURED["shared"](1e-5)
-    best = [choose("coded", N, [1, 2, 3, 4, 5], 0.01, alone, together, multicast, each)[0] for each in (0.0, 1.0)]
+    best = [
+        choose("coded", N, [1, 2, 3, 4, 5], Costs(0.01, alone, together, multicast, each))[0] for each in (0.0, 1.0)
+    ]
     assert best == [1, 5]
 
 
@@ -72,14 +81,14 @@ def test_packets_cost_time():
 def test_the_papers_choice_is_told(communicating, paper):
     """r(r-1) <= Tcomm / Tcalc <= r(r+1); Tcomm is that of r = 1, n(n-1) M on a shared medium."""
     alone, together, multicast = MEASURED["shared"](communicating / (N * (N - 1)))
-    _, why = choose("coded", N, EVERYTHING, 1.0, alone, together, multicast, 0.0)
+    _, why = choose("coded", N, EVERYTHING, Costs(1.0, alone, together, multicast, 0.0))
     assert why.endswith(f"the paper's model, T = r Tcalc + Tcomm / r, would choose r = {paper}")
     times = [paper_step_seconds(r, 1.0, communicating) for r in EVERYTHING]
     assert paper == 1 + int(np.argmin(times))
 
 
 def test_one_rank():
-    r, why = choose("coded", 1, [1], 0.01, 0.0, 0.0, 0.0, 0.0)
+    r, why = choose("coded", 1, [1], Costs(0.01, 0.0, 0.0, 0.0, 0.0))
     assert r == 1
     assert "measured 10 ms for a gradient, 0 ms for one M" in why
 
@@ -87,7 +96,7 @@ def test_one_rank():
 def test_two_ranks_know_no_multicast():
     """A message to the one other rank is one."""
     for together, expected in ((1.0, "switch"), (2.0, "shared")):
-        _, why = choose("coded", 2, [1, 2], 0.01, 1.0, together, 1.0, 0.0)
+        _, why = choose("coded", 2, [1, 2], Costs(0.01, 1.0, together, 1.0, 0.0))
         assert f"acts as {DESCRIPTIONS[expected]}\n" in why
 
 
@@ -116,7 +125,7 @@ def settled(n, section, compute=CONSTANT, **network):
 def test_measured_is_what_the_network_is(medium, n, eager_bytes):
     job = settled(n, {"r": 1}, eager_bytes=eager_bytes, **NETWORKS[medium])
     before = [trainer.replica.params.array.copy() for trainer in job.trainers]
-    seconds = job.run(measure(trainer) for trainer in job.trainers)
+    seconds = job.run(measured(trainer) for trainer in job.trainers)
     assert all(each == seconds[0] for each in seconds), "ranks that measure differently would choose differently"
     computing, alone, together, multicast, per_packet = seconds[0]
     assert job.trainers[0].replica.nbytes == 4 * 1902
@@ -148,7 +157,7 @@ def test_the_slowest_rank_counts():
     """All wait for it in every step."""
     spec = network_of(bandwidth="1 mbit", latency="50 us", compute={"median": STEP, "slowdown": {1: 3}})
     job = simulation({"name": "cssgd", "r": 1}, 3, spec, None, **LARGE)
-    seconds = job.run(measure(trainer) for trainer in job.trainers)
+    seconds = job.run(measured(trainer) for trainer in job.trainers)
     assert seconds[0][0] == pytest.approx(3 * STEP, rel=1e-9)
 
 
@@ -157,7 +166,7 @@ def test_an_outlier_does_not_count():
     job = settled(3, {"r": 1})
     for driver in job.drivers:
         driver.compute_seconds = lambda rank, step: 100.0 if (rank, step) == (1, 4) else STEP
-    seconds = job.run(measure(trainer) for trainer in job.trainers)
+    seconds = job.run(measured(trainer) for trainer in job.trainers)
     assert seconds[0][0] == pytest.approx(STEP, rel=1e-9)
 
 
@@ -175,8 +184,8 @@ def test_predictions_come_true(medium):
 
 def test_a_rank_alone_measures_its_computing_only():
     job = settled(1, {"r": 1})
-    (seconds,) = job.run(measure(trainer) for trainer in job.trainers)
-    assert seconds == [pytest.approx(STEP), 0.0, 0.0, 0.0, 0.0]
+    (seconds,) = job.run(measured(trainer) for trainer in job.trainers)
+    assert seconds == (pytest.approx(STEP), 0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("scheme, expected", [("coded", [3, 4]), ("grouped-rs", [1, 2, 3, 4])])
@@ -184,15 +193,15 @@ def test_what_would_send_too_many_packets_is_left_out(scheme, expected, monkeypa
     """Of coded, a rank of four sends 3, 3, 1 and 0 packets."""
     found = []
 
-    def choose(scheme, n, allowed, *measured):
+    def choose(scheme, n, allowed, costs):
         found.append(allowed)
         return 1, "first"
 
-    monkeypatch.setattr(redundancy, "choose", choose)
+    monkeypatch.setattr(cssgd, "choose", choose)
     assert settled(4, {"r": "auto", "scheme": scheme}).redundancy == "first"
     assert found == [[1, 2, 3, 4]] * 4, "a batch of 16 samples has room for all blocks"
     found.clear()
-    monkeypatch.setattr(redundancy, "MOST_PACKETS", 2)
+    monkeypatch.setattr(redundancy, "MAX_PACKETS", 2)
     settled(4, {"r": "auto", "scheme": scheme})
     assert found == [expected] * 4
     job = settled(3, {"r": 2})
@@ -213,8 +222,9 @@ def test_the_model_is_not_touched():
     ranks, chosen = Ranks(3), config({"name": "cssgd", "r": "auto"})
     models = [normalised() for _ in range(3)]
     before = [{name: tensor.clone() for name, tensor in model.state_dict().items()} for model in models]
-    ends = zip(models, ranks.comms, ranks.drivers, strict=True)
-    results = ranks.finish([settle(chosen, load_data(chosen), *end) for end in ends])
+    contexts = [RankContext(comm, comm, driver) for comm, driver in zip(ranks.comms, ranks.drivers, strict=True)]
+    pairs = zip(models, contexts, strict=True)
+    results = ranks.finish([choose_options(chosen, load_data(chosen), model, context) for model, context in pairs])
     assert len({settled.algorithm_options.r for settled, _ in results}) == 1
     for model, old in zip(models, before, strict=True):
         assert all(torch.equal(tensor, old[name]) for name, tensor in model.state_dict().items())

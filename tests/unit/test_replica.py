@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from grsgd.replica import Flat, Replica, views
+from grsgd.models.flat import Flat
+from grsgd.models.replica import Replica, views
 
 
 def network(seed=0):

@@ -5,12 +5,18 @@ import re
 
 import numpy as np
 import pytest
-from runs import fake_run
 
-from grsgd.algorithms.easgd import EASGDOptions
-from grsgd.algorithms.gossip import GossipOptions
-from grsgd.report import COMPARED_OPTIONS, by_experiment, byte_unit, detail, human_bytes, names, report, time_to_target
-from grsgd.results import RunFileError, save_run
+from grsgd.errors import RunFileError
+from grsgd.runs.measures import samples_to_target, snapshot_at_target, time_to_target
+from grsgd.runs.report import (
+    by_experiment,
+    byte_unit,
+    human_bytes,
+    names,
+    report,
+)
+from grsgd.runs.run_file import save_run
+from tests.support.runs import fake_run
 
 LEGEND = """\
 final, best: test accuracy of the averaged model; to target: its first snapshot at or above the target; \
@@ -67,9 +73,14 @@ gossip, 2 ranks:
     )
 
 
-def test_detail_is_what_follows_the_report_of_one_run(save):
+def detail(path):
+    """The table of the ranks of a run."""
+    return report([path]).split("\n\n", 2)[2]
+
+
+def test_the_table_of_ranks_follows_that_of_a_single_run(save):
     (path,) = save(a=fake_run())
-    assert report([path]).endswith("\n\n" + detail(path))
+    assert "median staleness" in detail(path)
     assert "median staleness" not in report([path, path])
 
 
@@ -80,7 +91,7 @@ def test_rows_keep_the_order_given_and_nothing_is_cut(save):
 
 
 def test_early_ends_are_marked(save):
-    non_finite = fake_run("sync", stopped="non-finite loss at step 7", final_test_accuracy=math.nan)
+    non_finite = fake_run("sync", reason="non-finite loss at step 7", final_test_accuracy=math.nan)
     whole, broken = save(a=fake_run(), b=non_finite)
     assert "stopped early" not in report([whole])
     rows = cells(report([whole, broken]))
@@ -122,7 +133,7 @@ def test_different_targets_share_a_column(save):
 
 
 def test_text_from_the_file_cannot_break_the_table(save):
-    rows = report(save(a=fake_run(dataset="a|b"), b=fake_run("sync", stopped="two\nlines"))).splitlines()
+    rows = report(save(a=fake_run(dataset="a|b"), b=fake_run("sync", reason="two\nlines"))).splitlines()
     assert "a\\|b/mlp" in rows[2]
     assert "two lines" in rows[3]
 
@@ -139,7 +150,7 @@ def test_no_files_and_no_run():
 
 def test_seeds_grouped(save):
     seeds = {f"s{seed}": fake_run(seed=seed, snapshots=6 - seed, wall_seconds=10.0 * seed) for seed in (1, 2, 3)}
-    paths = save(**seeds, other=fake_run("sync", stopped="interrupted"))
+    paths = save(**seeds, other=fake_run("sync", reason="interrupted"))
     text = report(paths, group=True)
     first, second = cells(text)
     assert first["algorithm"] == "gossip, 4 ranks"
@@ -159,7 +170,7 @@ def test_seeds_grouped(save):
 
 
 def test_early_ends_of_some_seeds_are_counted(save):
-    paths = save(a=fake_run(seed=1), b=fake_run(seed=2, stopped="interrupted"))
+    paths = save(a=fake_run(seed=1), b=fake_run(seed=2, reason="interrupted"))
     assert cells(report(paths, group=True))[0]["stopped early"] == "interrupted (1 of 2)"
 
 
@@ -172,6 +183,16 @@ def test_other_settings_are_another_experiment(tmp_path):
 
 
 # ---- numbers
+
+
+def test_a_run_that_diverged_has_no_time_to_the_target():
+    """Whoever asks, although a snapshot before had reached it."""
+    whole, diverged = fake_run(), fake_run(reason="non-finite loss (nan) on rank 0 at step 7")
+    assert snapshot_at_target(whole) == 3 and samples_to_target(whole) == 3000.0
+    assert snapshot_at_target(diverged) is None
+    assert math.isnan(time_to_target(diverged)) and math.isnan(samples_to_target(diverged))
+    interrupted = fake_run(reason="interrupted (Ctrl-C)")
+    assert time_to_target(interrupted) == time_to_target(whole) == 30.0
 
 
 def test_time_to_target_is_that_of_the_first_snapshot_at_or_above():
@@ -205,44 +226,29 @@ def test_human_bytes(value, text):
 
 
 def adaptive(sent, consensus, **attributes):
-    run = fake_run(config='[algorithm]\nname = "gossip"\nadaptive = true\n', **attributes)
+    run = fake_run(depends_on_values=True, **attributes)
     run.traffic["sent"] = run.traffic["sent"] * sent // 100
     run.curve["consensus_distance"] = run.curve["consensus_distance"] * 0 + consensus
     return run
 
 
 def test_saving_and_price_of_adaptive_communication(tmp_path):
-    runs = {"fixed": fake_run(), "adaptive": adaptive(8, 0.25), "other": fake_run(ranks=2)}
+    runs = {"fixed": fake_run(), "adaptive": adaptive(8, 0.25, seed=2), "other": fake_run(ranks=2)}
     for name, run in runs.items():
         save_run(tmp_path / f"{name}.h5", run)
     text = report([tmp_path / f"{name}.h5" for name in runs])
     (line,) = [line for line in text.splitlines() if "adaptive, sent" in line]
-    assert "sent 92.0% less a sample than" in line and "fixed.h5" in line
+    assert "sent 92.0% less a sample than gossip, 4 ranks, seed 1" in line
     assert line.endswith("consensus distance of 0.25 instead of 0.1.")
 
 
-def with_options(run, **options):
-    """`run` with further options of the algorithm."""
-    lines = "".join(f"{name} = {value!r}\n" for name, value in options.items())
-    run.attributes["config"] = run.attributes["config"].replace("[algorithm]\n", f"[algorithm]\n{lines}")
-    return run
-
-
-@pytest.mark.parametrize("option", [{"mode": "pull"}, {"centre": "allreduce"}, {"rho": 2}])
-def test_saving_is_told_of_runs_alike_only(save, option):
-    alike, other = with_options(fake_run(), period=7), with_options(fake_run(), period=7, **option)
-    lines = [line for line in report(save(x=adaptive(8, 0.25), y=alike, z=other)).splitlines() if "adaptive," in line]
-    assert len(lines) == 1 and "y.h5 (period 7), and ended" in lines[0]
-    assert "adaptive, sent" not in report(save(x=adaptive(8, 0.25), z=other))
-    default = with_options(fake_run(), **{name: COMPARED_OPTIONS[name] for name in option})
-    assert "adaptive, sent" in report(save(x=adaptive(8, 0.25), y=default))
-
-
-def test_defaults_of_options_are_those_of_the_algorithms():
-    defaults = {}
-    for options in (GossipOptions, EASGDOptions):
-        defaults |= {name: field.default for name, field in options.model_fields.items()}
-    assert COMPARED_OPTIONS == {name: defaults[name] for name in COMPARED_OPTIONS}
+@pytest.mark.parametrize("differs", [{"comparison": "mode = pull"}, {"replication": 2}, {"network": "shared"}])
+def test_saving_is_told_of_runs_alike_only(save, differs):
+    alike = {"comparison": "mode = pair", "replication": 1}
+    paths = save(x=adaptive(8, 0.25, **alike), y=fake_run(**alike), z=fake_run(**alike | differs))
+    lines = [line for line in report(paths).splitlines() if "adaptive," in line]
+    assert len(lines) == 1 and "y.h5, and ended" in lines[0]
+    assert "adaptive, sent" not in report([paths[0], paths[2]])
 
 
 def test_no_saving_without_a_run_to_compare_with(tmp_path):

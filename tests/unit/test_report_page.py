@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from experiments.reproduce.__main__ import main
-from experiments.reproduce.outcome import Figure, Finding, Outcome, Table
-from experiments.reproduce.report import build, kind, numeric, paper_figure, read_claims, text
+from experiments.tables.__main__ import main
+from experiments.tables.outcome import Figure, Finding, Outcome, Table
+from experiments.tables.report import build, kind, numeric, paper_figure, read_claims, text
 
 CLAIMS = """\
 [paper]
@@ -50,7 +50,7 @@ SVG = """\
 """  # noqa: E501
 
 
-class Page(HTMLParser):
+class Section(HTMLParser):
     """The ids, and the attributes that refer to something."""
 
     def __init__(self, source: str):
@@ -126,7 +126,7 @@ def section(page: str, target: str) -> str:
 
 
 def test_page_is_one_file_whose_references_lead_somewhere(page):
-    read = Page(page)
+    read = Section(page)
     inside = [reference for reference in read.references if reference != "data:,"]
     assert len(inside) > 20 and all(reference.startswith("#") for reference in inside)
     assert {reference[1:] for reference in inside} <= set(read.ids)
@@ -134,7 +134,7 @@ def test_page_is_one_file_whose_references_lead_somewhere(page):
 
 
 def test_ids_are_unique_though_figures_share_theirs(page):
-    ids = Page(page).ids
+    ids = Section(page).ids
     assert len(ids) == len(set(ids))
     assert {"figure-fig1-1-p1", "figure-fig1-2-p1", "figure-fig2-1-p1"} <= set(ids)
     assert page.count("<svg") == 3 and "<?xml" not in page and page.count("<!DOCTYPE") == 1 and "purl.org" not in page

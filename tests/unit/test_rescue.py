@@ -6,14 +6,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from runs import fake_run
 
-from grsgd import launch, load_run, rescue
+from grsgd import load_run
 from grsgd.comm.communicator import LostRank
-from grsgd.comm.control import Control, Stopped
 from grsgd.comm.driver import WaitTimeout
-from grsgd.interruption import INTERRUPTED, TERMINATED, Interruption, as_exceptions
-from grsgd.results import RunFileError, save_run
+from grsgd.comm.stop_signal import Stopped, StopSignal
+from grsgd.errors import RunFileError
+from grsgd.job import launch, rescue
+from grsgd.job.signals import INTERRUPTED, TERMINATED, Interruption, as_exceptions
+from grsgd.runs.run_file import save_run
+from tests.support.runs import fake_run
 
 
 class Silent:
@@ -33,8 +35,8 @@ class Silent:
 
 
 def made(lost=(), out=Path("run.h5")):
-    control = Control(Silent(lost))
-    return rescue.Rescue(Silent(lost), control, [("here", os.getpid())] * 4, out, None, None, {})
+    stop_signal = StopSignal(Silent(lost))
+    return rescue.Rescue(Silent(lost), stop_signal, [("here", os.getpid())] * 4, out, None, None, {})
 
 
 @pytest.mark.parametrize(
@@ -53,24 +55,24 @@ def test_reasons(error, lost, reason):
 
 
 def test_a_failure_is_told_to_all_that_live_and_outdoes_other_reasons():
-    control = Control(Silent(lost=(0,)))
+    stop_signal = StopSignal(Silent(lost=(0,)))
     with pytest.raises(Stopped, match="non-finite"):
-        control.stop("non-finite loss")
-    control.comm.sent.clear()
-    control.fail("rank 0 lost")
-    assert control.comm.sent == [(1, b"!rank 0 lost"), (3, b"!rank 0 lost")]
+        stop_signal.stop("non-finite loss")
+    stop_signal.comm.sent.clear()
+    stop_signal.fail("rank 0 lost")
+    assert stop_signal.comm.sent == [(1, b"!rank 0 lost"), (3, b"!rank 0 lost")]
     with pytest.raises(Stopped, match="rank 0 lost"):
-        control.watch_failures()
+        stop_signal.watch_failures()
 
 
 @pytest.mark.parametrize("tolerant", [False, True])
 def test_a_rank_that_has_died_is_noticed_by_all(tolerant):
-    control = Control(Silent(lost=(1,)), tolerant)
+    stop_signal = StopSignal(Silent(lost=(1,)), tolerant)
     if tolerant:
-        control.watch()
+        stop_signal.watch()
     else:
         with pytest.raises(LostRank, match="rank 1 lost: its process has died"):
-            control.watch()
+            stop_signal.watch()
 
 
 def test_processes_that_have_ended():
@@ -79,30 +81,30 @@ def test_processes_that_have_ended():
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     processes = [("here", os.getpid()), ("here", child), ("elsewhere", child)]
-    assert launch.gone(processes, 0) == {1}  # a zombie still
+    assert launch.ended_ranks(processes, 0) == {1}  # a zombie still
     os.waitpid(child, 0)
-    assert launch.gone(processes, 0) == {1}
+    assert launch.ended_ranks(processes, 0) == {1}
 
 
 def test_sigterm_of_a_launcher_after_a_death_is_no_interruption(monkeypatch):
     one, saved = made(), []
     monkeypatch.setattr(rescue.Rescue, "_save", lambda self, reason, *_: saved.append(reason))
     one.interrupted(TERMINATED)
-    monkeypatch.setattr(launch, "gone", lambda *_: {1})
+    monkeypatch.setattr(launch, "ended_ranks", lambda *_: {1})
     one.interrupted(TERMINATED)
     assert saved == [TERMINATED, "rank 1 lost: its process has died"]
-    assert one.control.request == saved[-1]
+    assert one.stop_signal.request == saved[-1]
 
 
 def test_an_early_end_does_not_replace_a_whole_run(tmp_path):
     out = tmp_path / "run.h5"
-    assert rescue.save(out, fake_run(stopped=INTERRUPTED)) == out
-    assert rescue.save(out, fake_run(stopped=TERMINATED)) == out
-    assert rescue.save(out, fake_run(stopped="epochs")) == out
-    assert rescue.save(out, fake_run(stopped=INTERRUPTED)) == tmp_path / "run.interrupted.h5"
-    assert load_run(out).attributes["stopped"] == "epochs"
-    assert rescue.save(out, fake_run(stopped="steps")) == out
-    assert load_run(out).attributes["stopped"] == "steps"
+    assert rescue.save(out, fake_run(reason=INTERRUPTED)) == out
+    assert rescue.save(out, fake_run(reason=TERMINATED)) == out
+    assert rescue.save(out, fake_run(reason="epochs")) == out
+    assert rescue.save(out, fake_run(reason=INTERRUPTED)) == tmp_path / "run.interrupted.h5"
+    assert load_run(out).attributes["reason"] == "epochs"
+    assert rescue.save(out, fake_run(reason="steps")) == out
+    assert load_run(out).attributes["reason"] == "steps"
 
 
 def test_a_run_that_cannot_be_saved_is_saved_elsewhere(tmp_path, monkeypatch):
@@ -114,9 +116,9 @@ def test_a_run_that_cannot_be_saved_is_saved_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(rescue, "save_run", full)
     monkeypatch.setattr(rescue.tempfile, "tempdir", str(tmp_path))
     with pytest.raises(RunFileError, match="No space left on device; the run was saved as (.*) instead") as error:
-        rescue.save(tmp_path / "run.h5", fake_run(stopped="epochs"))
+        rescue.save(tmp_path / "run.h5", fake_run(reason="epochs"))
     (elsewhere,) = tmp_path.glob("*/run.h5")
-    assert str(elsewhere) in str(error.value) and load_run(elsewhere).attributes["stopped"] == "epochs"
+    assert str(elsewhere) in str(error.value) and load_run(elsewhere).attributes["reason"] == "epochs"
     assert launch.explained(error.value)
 
 

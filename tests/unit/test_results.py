@@ -12,10 +12,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from runs import fake_run
 
-from grsgd import results
-from grsgd.results import LAYOUT, RunFileError, check_writable, load_run, save_run
+from grsgd.errors import RunFileError
+from grsgd.runs import run_file as results
+from grsgd.runs.run_file import LAYOUT, check_writable, load_run, save_run
+from tests.support.runs import fake_run
 
 
 def assert_same(got, expected):
@@ -157,8 +158,8 @@ def test_units_format_and_readable_text(saved):
 
 
 def test_import_is_light():
-    code = "import sys, grsgd.results; print([m for m in ('torch', 'matplotlib', 'mpi4py') if m in sys.modules])"
-    root = str(Path(results.__file__).parents[1])
+    code = "import sys, grsgd.runs.run_file; print([m for m in ('torch', 'matplotlib', 'mpi4py') if m in sys.modules])"
+    root = str(Path(results.__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -211,7 +212,7 @@ def test_failure_leaves_the_old_file_and_nothing_else(saved, monkeypatch, where,
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"grsgd.results.{where}", fail)
+        patch.setattr(f"grsgd.runs.run_file.{where}", fail)
         with pytest.raises(RunFileError if isinstance(error, OSError) else KeyboardInterrupt) as caught:
             save_run(saved, fake_run(seed=2))
     if isinstance(error, OSError):
@@ -313,7 +314,7 @@ def test_a_file_of_somebody_else_that_cannot_be_replaced(shared):
     os.chown(shared / "run.h5", 10001, 10001)
     assert as_user(10001, lambda: check_writable(shared / "run.h5")) is None
     said = as_user(10002, lambda: check_writable(shared / "run.h5"))
-    assert said == f"{shared / 'run.h5'}: is somebody else's file in a folder where only its owner may replace it"
+    assert said == f"{shared / 'run.h5'}: is another user's file in a folder where only its owner may replace it"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may act for others")
@@ -330,7 +331,7 @@ def test_links_of_somebody_else_in_a_shared_folder_are_not_followed(way, shared,
         path = tmp_path / "own"
     for refused in (check_writable, save_run):
         reason = refusal(refused, path, *[fake_run()] * (refused is save_run))
-        assert reason == f"{link} is a symbolic link of somebody else's in a folder where everybody may write"
+        assert reason == f"{link} is a symbolic link of another user's in a folder where all may write"
     assert victim.read_text() == "precious"
     os.lchown(link, os.geteuid(), 0)
     check_writable(path)
@@ -425,7 +426,51 @@ def test_parts_missing_from_the_file(saved):
     assert refusal(load_run, saved) == "not a run file: 'curve' is no group"
 
 
+def as_format_1(path, stopped, config):
+    """Turn a file into one of format 1."""
+    with h5py.File(path, "r+") as file:
+        for name in ("label", "ended", "reason"):
+            del file.attrs[name]
+        file.attrs["format"], file.attrs["stopped"], file.attrs["config"] = 1, stopped, config
+        file.attrs["progress"] = "inline"
+
+
+@pytest.mark.parametrize(
+    "stopped, ended",
+    [
+        ("epochs", "completed"),
+        ("non-finite loss (nan) on rank 1 at step 7", "diverged"),
+        ("interrupted (Ctrl-C)", "interrupted"),
+        ("terminated (SIGTERM)", "interrupted"),
+        ("rank 1 lost: its process has died", "failed"),
+    ],
+)
+def test_files_of_format_1_are_read(saved, stopped, ended):
+    as_format_1(saved, stopped, '[algorithm]\nname = "gossip"\nstrategy = "adsp"\nadaptive = true\nmode = "pull"\n')
+    attributes = load_run(saved).attributes
+    assert (attributes["ended"], attributes["reason"]) == (ended, stopped) and "stopped" not in attributes
+    assert attributes["label"] == "gossip adsp" and attributes["depends_on_values"] is True
+    assert attributes["comparison"] == "mode = pull; centre = server; rho = 1"
+    assert "synchronous" not in attributes
+    assert attributes["progress_mode"] == "inline" and "progress" not in attributes
+    save_run(saved, load_run(saved))
+    assert load_run(saved).attributes == attributes
+
+
+def test_format_1_without_a_configuration_that_can_be_read(saved):
+    as_format_1(saved, "epochs", "no [TOML")
+    assert load_run(saved).attributes["label"] == "gossip"
+
+
 def test_newer_format(saved):
     with h5py.File(saved, "a") as file:
-        file.attrs["format"] = 2
-    assert refusal(load_run, saved) == "format 2 is newer than this program, which reads up to 1"
+        file.attrs["format"] = 3
+    assert refusal(load_run, saved) == "format 3 is newer than this program, which reads up to 2"
+
+
+def test_format_1_without_a_configuration_is_refused(saved):
+    as_format_1(saved, "epochs", "")
+    with h5py.File(saved, "a") as file:
+        del file.attrs["config"]
+    with pytest.raises(RunFileError, match="attribute 'config' is missing$"):
+        load_run(saved)

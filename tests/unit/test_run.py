@@ -1,4 +1,4 @@
-"""Whole runs of `grsgd.run`, on ranks that are threads, against the same runs in simulated time."""
+"""Whole runs of `grsgd.job.run`, on ranks that are threads, against the same runs in simulated time."""
 
 import sys
 from contextlib import nullcontext
@@ -7,27 +7,32 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from simulated import network_of
-from test_simulated_training import CONSTANT, config
-from threads import on_threads
 
-from grsgd import launch
-from grsgd import run as runs
-from grsgd.config import ConfigError
-from grsgd.interruption import EXIT_CODE
-from grsgd.results import RunFileError, load_run
+from grsgd import mpi_environment
+from grsgd.errors import ConfigError, RunFileError, SetupError
+from grsgd.job import launch
+from grsgd.job import run as runs
+from grsgd.job.signals import EXIT_CODE
+from grsgd.job.startup import StartUp
+from grsgd.runs.ending import joint_reason
+from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
-from grsgd.startup import StartUp
-from tests.exhaustive import exhaustive_unless
+from grsgd.training import description
+from grsgd.training.description import expected_bytes
+from grsgd.training.gradients import OwnBatches
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.simulated import network_of
+from tests.support.threads import on_threads
+from tests.support.training import CONSTANT, config
 
 
 @pytest.fixture
 def trained(monkeypatch, tmp_path):
     """``trained(n, config)``: the run file, and the communicators that the ranks have made."""
     monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
-    monkeypatch.setattr(runs, "commit", lambda: "0123")
-    monkeypatch.setattr(runs, "use_threads", lambda: None)
-    monkeypatch.setattr(launch, "at_terminal", lambda: False)
+    monkeypatch.setattr(description, "commit", lambda: "0123")
+    monkeypatch.setattr(runs.gpu, "use_threads", lambda: None)
+    monkeypatch.setattr(mpi_environment, "at_terminal", lambda: False)
 
     def within(seconds, what):
         assert isinstance(seconds, float) and isinstance(what, str)
@@ -36,17 +41,17 @@ def trained(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "within", within)
     made = []
 
-    class Made(runs.Made):
-        def __init__(self, mpi, timeout):
-            super().__init__(mpi, timeout)
+    class Communicators(runs.Communicators):
+        def __init__(self, backend):
+            super().__init__(backend)
             made.append(self)
 
-    monkeypatch.setattr(runs, "Made", Made)
+    monkeypatch.setattr(runs, "Communicators", Communicators)
 
     def train(n, chosen):
         out = tmp_path / f"{n}.h5"
         endings = on_threads(monkeypatch, n, lambda mpi: runs.run(mpi, chosen, out))
-        assert {ending.stopped for ending in endings} == {"steps"}
+        assert {ending.reason for ending in endings} == {"steps"}
         return load_run(out), made
 
     return train
@@ -79,7 +84,7 @@ def test_a_run_is_what_is_simulated(algorithm, n, trained, tmp_path):
             np.testing.assert_array_equal(run.curve[column], expected.curve[column])
     assert len(made) == n
     for each in made:
-        assert len(each.communicators) >= 5 and all(mpi.freed for mpi in each.communicators)
+        assert len(each.copies) >= 5 and all(backend.mpi.freed for backend in each.copies)
 
 
 def test_a_run_is_saved_before_it_is_evaluated(monkeypatch, tmp_path, trained):
@@ -93,24 +98,25 @@ def test_a_run_is_saved_before_it_is_evaluated(monkeypatch, tmp_path, trained):
     monkeypatch.setattr(runs.Trainer, "evaluate", late)
     whole, _ = trained(1, config("dpsgd"))
     (first,) = found
-    assert first.attributes["stopped"] == "steps" and np.isnan(first.curve["test_accuracy"]).all()
+    assert first.attributes["reason"] == "steps" and np.isnan(first.curve["test_accuracy"]).all()
     np.testing.assert_array_equal(first.curve["train_loss"], whole.curve["train_loss"])
 
 
 def test_a_rank_that_stops_is_heard_by_one_that_waits_for_it(monkeypatch, trained, tmp_path):
-    gradient, calls = runs.Trainer.gradient, []
+    gradient, calls = OwnBatches.next_gradient, []
 
-    def broken(trainer):
-        calls.append(trainer.comm.rank)
-        losses = gradient(trainer)
-        return dict.fromkeys(losses, float("nan")) if trainer.comm.rank == 0 and calls.count(0) == 3 else losses
+    def broken(source):
+        losses = gradient(source)
+        (rank,) = losses
+        calls.append(rank)
+        return dict.fromkeys(losses, float("nan")) if rank == 0 and calls.count(0) == 3 else losses
 
-    monkeypatch.setattr(runs.Trainer, "gradient", broken)
+    monkeypatch.setattr(OwnBatches, "next_gradient", broken)
     chosen = config("ring_allreduce", comm={"timeout": 10.0})
     endings = on_threads(monkeypatch, 2, lambda mpi: runs.run(mpi, chosen, tmp_path / "run.h5"))
-    assert {ending.stopped for ending in endings} == {"non-finite loss (nan) on rank 0 at step 2"}
+    assert {ending.reason for ending in endings} == {"non-finite loss (nan) on rank 0 at step 2"}
     run = load_run(tmp_path / "run.h5")
-    assert run.attributes["stopped"] == endings[0].stopped and run.ranks["steps"].tolist() == [2, 2]
+    assert run.attributes["reason"] == endings[0].reason and run.ranks["steps"].tolist() == [2, 2]
 
 
 def test_a_file_that_cannot_be_written_at_first_is_written_in_the_end(monkeypatch, trained, capsys):
@@ -162,12 +168,12 @@ def test_a_signal_before_or_after_training_ends_the_process(end, words, rank, mo
 
 
 def test_what_is_wrong_is_refused_on_all_ranks_before_anything_is_made(trained):
-    with pytest.raises(launch.UsageError, match="rho = 3 with 2 ranks"):
-        trained(2, config({"name": "dpsgd", "rho": 3}))
+    with pytest.raises(SetupError, match="data.replication = 3 with 2 ranks"):
+        trained(2, config("dpsgd", data={"replication": 3}))
 
 
 def test_a_file_that_cannot_be_written_is_found_out_by_rank_0(monkeypatch, trained, tmp_path):
-    with pytest.raises(launch.UsageError, match="^rank 0: ") as caught:
+    with pytest.raises(SetupError, match="^rank 0: ") as caught:
         on_threads(monkeypatch, 2, lambda mpi: runs.run(mpi, config("dpsgd"), tmp_path / "no folder" / "x" / "run.h5"))
     assert "no folder" in str(caught.value)
 
@@ -175,10 +181,10 @@ def test_a_file_that_cannot_be_written_is_found_out_by_rank_0(monkeypatch, train
 def test_a_run_file_that_is_too_large_is_refused(monkeypatch, tmp_path):
     """By what the matrices of so many ranks need, and the curve."""
     chosen = config("dpsgd", train={"steps": 8, "snapshots": 4})
-    assert runs.expected_bytes(chosen, 100) - runs.expected_bytes(chosen, 99) == 8 * (3 * (100**2 - 99**2) + 32)
+    assert expected_bytes(chosen, 100) - expected_bytes(chosen, 99) == 8 * (3 * (100**2 - 99**2) + 32)
     more = config("dpsgd", train={"steps": 8, "snapshots": 1004})
-    assert runs.expected_bytes(more, 5) - runs.expected_bytes(chosen, 5) == 64 * 1000
-    assert runs.expected_bytes(chosen, 1) > 2**17
+    assert expected_bytes(more, 5) - expected_bytes(chosen, 5) == 64 * 1000
+    assert expected_bytes(chosen, 1) > 2**17
 
 
 @pytest.mark.parametrize(
@@ -190,7 +196,7 @@ def test_a_run_file_that_is_too_large_is_refused(monkeypatch, tmp_path):
     ],
 )
 def test_an_early_end_of_any_rank_is_that_of_the_run(reasons, stopped):
-    assert runs.ending(reasons) == stopped
+    assert joint_reason(reasons) == stopped
 
 
 def test_model_bytes_are_those_of_what_is_trained():
@@ -211,23 +217,16 @@ def test_snapshots_must_fit_into_the_temporary_folder(monkeypatch):
 
 
 def test_the_line_of_progress(monkeypatch):
-    monkeypatch.setattr(launch, "at_terminal", lambda: True)
+    monkeypatch.setattr(mpi_environment, "at_terminal", lambda: True)
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=lambda text: None, flush=lambda: None))
-    progress = SimpleNamespace(samples=0, elapsed=lambda: 2.0)
     for rank, end, total in (0, 100, 100), (0, None, 60.0), (1, 100, None):
-        trainer = SimpleNamespace(
-            progress=progress,
-            config=config("dpsgd", train={"seconds": 60.0}),
-            end=end,
-            comm=SimpleNamespace(rank=rank),
-        )
-        with runs.ProgressLine(trainer) as line:
-            assert line.bar.disable == (rank != 0)
-            progress.samples = 50
-            line.update(0.125)
+        progress = SimpleNamespace(samples=50, end=end, seconds=60.0, elapsed=lambda: 2.0)
+        with runs.ProgressLine("dpsgd", rank) as line:
+            line.update(progress, 0.125)
+            assert (line.bar is None) == (rank != 0)
             if rank == 0:
                 assert line.bar.total == total and line.bar.n == (50 if end else 2.0)
                 assert line.bar.postfix == "25 samples/s, loss 0.125"
                 progress.samples = 150
-                line.update(None)
+                line.update(progress, None)
                 assert line.bar.n == (100 if end else 2.0) and line.bar.postfix == "75 samples/s"

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from runs import fake_run
 
 from experiments.scaling import __main__ as scaling
 from grsgd.algorithms import ALGORITHMS
-from grsgd.results import load_run, save_run
+from grsgd.runs.run_file import load_run, save_run
 from grsgd.simulate.run import simulate
+from tests.support.runs import fake_run
 
 
 def run(monkeypatch, out, *arguments):
@@ -24,9 +24,9 @@ def run(monkeypatch, out, *arguments):
     ids=["two", "all"],
 )
 def test_sweep(algorithms, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(scaling, "ALGORITHMS", algorithms)
     out = tmp_path / "scaling.pdf"
-    arguments = "--ranks", "3", "--steps", "2"
+    names = [] if len(algorithms) == len(ALGORITHMS) else [f"--algorithm={name}" for name in algorithms]
+    arguments = "--ranks", "3", "--steps", "2", *names
     monkeypatch.setattr(scaling, "NETWORKS", {"1 Gbit/s, 50 us": "1gbit,50us"})
     assert run(monkeypatch, out, *arguments) == 0
     printed = capsys.readouterr().out
@@ -58,8 +58,8 @@ def test_sweep(algorithms, monkeypatch, tmp_path, capsys):
 
 
 def test_every_algorithm_can_be_swept(capsys):
-    cells = [scaling.Cell(name, 3, "1 Gbit/s, 50 us", speed, 2) for name in ALGORITHMS for speed in scaling.SPEEDS]
-    assert scaling.possible(cells) == cells and not capsys.readouterr().err
+    points = [scaling.Point(name, 3, "1 Gbit/s, 50 us", speed, 2) for name in ALGORITHMS for speed in scaling.SPEEDS]
+    assert scaling.possible(points) == points and not capsys.readouterr().err
 
 
 def test_time_per_step_is_that_of_the_steps():
@@ -76,53 +76,56 @@ def test_time_per_step_is_that_of_the_steps():
 
 
 @pytest.fixture
-def cell():
-    return scaling.Cell("dpsgd", 2, *(next(iter(table)) for table in (scaling.NETWORKS, scaling.SPEEDS)), steps=1)
+def point():
+    return scaling.Point("dpsgd", 2, *(next(iter(table)) for table in (scaling.NETWORKS, scaling.SPEEDS)), steps=1)
 
 
-def test_only_a_run_that_would_be_made_today_is_taken(cell, tmp_path):
-    assert scaling.done(cell, tmp_path) is None
-    scaling.run_cell(cell, tmp_path)
-    made = load_run(cell.path(tmp_path))
-    assert scaling.done(cell, tmp_path) is not None
-    config = cell.config().toml()
+def test_only_a_run_that_would_be_made_today_is_taken(point, tmp_path):
+    assert scaling.done(point, tmp_path) is None
+    scaling.make_run(point, tmp_path)
+    made = load_run(point.path(tmp_path))
+    assert scaling.done(point, tmp_path) is not None
+    config = point.config().toml()
     for name, value in {
         "version": "0.0.0",
         "commit": "0123456789ab",
+        "algorithm_sha256": "0123456789ab",
         "config": config.replace("batch_size = 32", "batch_size = 16"),
         "network": made.attributes["network"].replace("1e+09", "2e+09"),
         "compute": "constant:0.2",
         "timing_only": False,
-        "stopped": "interrupted",
+        "reason": "interrupted",
     }.items():
         other = replace(made, attributes=made.attributes | {name: value})
         assert other.attributes[name] != made.attributes.get(name)
-        save_run(cell.path(tmp_path), other)
-        assert scaling.done(cell, tmp_path) is None, name
+        save_run(point.path(tmp_path), other)
+        assert scaling.done(point, tmp_path) is None, name
 
 
-def test_a_run_that_has_not_finished_is_removed(cell, tmp_path, monkeypatch):
+def test_a_run_that_has_not_finished_is_removed(point, tmp_path, monkeypatch):
     def interrupted(config, ranks, spec, out, compute, timing_only):
         simulate(config, ranks, spec, out, compute, timing_only=timing_only)
         return "interrupted"
 
     monkeypatch.setattr(scaling, "simulate", interrupted)
     with pytest.raises(scaling.Unfinished, match="dpsgd-n2-.*: interrupted"):
-        scaling.run_cell(cell, tmp_path)
+        scaling.make_run(point, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_impossible_cells_are_named(capsys, monkeypatch):
+def test_impossible_points_are_named(capsys, monkeypatch):
     def refuse(options, ranks):
         raise ValueError("too many")
 
     monkeypatch.setattr(ALGORITHMS["dpsgd"], "check", refuse)
-    cells = [scaling.Cell(name, 2, "1 Gbit/s, 50 us", "equal speeds", 1) for name in ("dpsgd", "grsgd")]
-    assert [cell.algorithm for cell in scaling.possible(cells)] == ["grsgd"]
+    points = [scaling.Point(name, 2, "1 Gbit/s, 50 us", "equal speeds", 1) for name in ("dpsgd", "grsgd")]
+    assert [point.algorithm for point in scaling.possible(points)] == ["grsgd"]
     assert "dpsgd on 2 ranks: algorithm dpsgd: too many" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--ranks", "1"], ["--ranks", "four"], ["--steps", "0"], ["--workers", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [["--ranks", "1"], ["--ranks", "four"], ["--steps", "0"], ["--workers", "0"], ["--algorithm", "none"]]
+)
 def test_bad_options(monkeypatch, tmp_path, capsys, arguments):
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, tmp_path / "x.pdf", *arguments)

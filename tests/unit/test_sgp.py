@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quadratic import STEPS, Job, M, Reference, random_speeds, straggler
-from simulated import letters_under_way, network_of, seeded
 
-from grsgd.comm.mailbox import Letter
+from grsgd.comm.mailbox import ModelMessage
+from tests.support.quadratic import STEPS, Job, M, Reference, random_speeds, straggler
+from tests.support.simulated import models_under_way, network_of, seeded
 
 
 def hop(n, step):
@@ -123,14 +123,14 @@ class Conserved:
     def parts(self):
         for algorithm, inside in zip(self.job.algorithms, self.inside, strict=True):
             yield algorithm.w, algorithm.x.array * (1 if inside else algorithm.w)
-            for message, letter in algorithm.receiving:
-                if message.Test():
-                    yield letter.weight, letter.x.array
-        letter = Letter(self.job.algorithms[0].x)
-        for sending in letters_under_way(self.job.ranks.world):
+            for _, received, message in algorithm.receiving:
+                if received.Test():
+                    yield message.weight, message.x.array
+        message = ModelMessage(self.job.algorithms[0].x)
+        for sending in models_under_way(self.job.ranks.fabric):
             has_left = sending.complete and not sending.short  # then the sender's buffer is free again
-            letter.buffer[:] = sending.receiving.array if has_left else sending.array
-            yield letter.weight, letter.x.array.copy()
+            message.buffer[:] = sending.receiving.array if has_left else sending.array
+            yield message.weight, message.x.array.copy()
 
     def total(self):
         parts = list(self.parts())

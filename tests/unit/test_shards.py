@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from grsgd.data import DataError
 from grsgd.data.shards import held_by, index_stream, shards
+from grsgd.errors import DataError
 
 LABELS = np.repeat(np.arange(10), 100)
 
@@ -84,19 +84,12 @@ def test_stream_is_made_of_epochs(size):
     assert len({tuple(epoch) for epoch in epochs}) > 1
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 10, 30])
-def test_stream_can_be_entered_anywhere(size):
-    batches = first(20, size)
-    for start in range(20):
-        assert np.array_equal(first(20 - start, size, start=start), batches[start:])
-
-
 def test_stream_depends_on_seed_and_rank():
     runs = [np.concatenate(first(5, 7, seed=seed, rank=rank)) for seed in (0, 1) for rank in (0, 1)]
     assert len({tuple(run) for run in runs}) == 4
 
 
 def test_stream_refuses_at_once():
-    for options, word in [(dict(batch_size=0), "batch_size"), (dict(start=-1), "start"), (dict(indices=[]), "indices")]:
+    for options, word in [(dict(batch_size=0), "batch_size"), (dict(indices=[]), "indices")]:
         with pytest.raises(ValueError, match=word):
             index_stream(**dict(indices=INDICES, batch_size=2, seed=0, rank=0) | options)

@@ -22,13 +22,13 @@ LINK = "[[link]]\nfrom = 0\nto = 1\n"
 
 @pytest.fixture
 def simulate(tmp_path, capsys):
-    """Runs the command with a topology file of the given text; returns exit code, stdout and stderr."""
+    """Runs the command with a network's file of the given text; returns exit code, stdout and stderr."""
     (tmp_path / "run.toml").write_text(CONFIG)
 
     def run(*arguments, topology=None):
         if topology is not None:
             (tmp_path / "network.toml").write_text(topology)
-            arguments += ("--topology", str(tmp_path / "network.toml"))
+            arguments += ("--network", str(tmp_path / "network.toml"))
         code = main(
             ["simulate", str(tmp_path / "run.toml"), "--timing-only", "--out", str(tmp_path / "run.h5"), *arguments]
         )
@@ -56,11 +56,13 @@ FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
         (["--network=-1gbit,5us"], "'-1gbit'", "positive"),
         (["--network", "-1gbit,5us"], "'-1gbit'", "positive"),
         (["--network", "0gbit,5us"], "'0gbit'", "positive"),
-        (["--network", "1gbit"], "'1gbit'", "such as 1gbit,50us"),
-        (["--network", "1gbit,5us,3"], "'1gbit,5us,3'", "such as 1gbit,50us"),
+        (["--network", "1gbit"], "--network 1gbit", "switch, shared, or a TOML file"),
+        (["--network", "shared,1gbit,5us,3"], "'shared,1gbit,5us,3'", "such as 1gbit,50us"),
         (["--network", "1gbit,-5us"], "'-5us'", "0 or more"),
-        (["--topology", "missing.toml"], "missing.toml: No such file", "switch, shared, or a TOML file"),
-        (["--topology", "."], "--topology .", "switch, shared, or a TOML file"),
+        (["--network", "missing.toml"], "missing.toml: No such file", "switch, shared, or a TOML file"),
+        (["--network", "."], "--network .", "switch, shared, or a TOML file"),
+        (["--topology", "shared"], "--topology: is --network now", "--network shared,1gbit,50us"),
+        (["--topology=net.toml"], "--topology: is --network now", "--network shared,1gbit,50us"),
         (["--ranks", "0"], "--ranks 0", "1 or more"),
         (["--ranks", "-3"], "--ranks -3", "1 or more"),
         (["--ranks", "1000000"], "--ranks 1000000", "fewer ranks"),
@@ -123,7 +125,7 @@ def test_wrong_topology_file(topology, named, allowed, simulate, tmp_path):
 
 def test_topology_file_that_is_not_text(simulate, tmp_path):
     (tmp_path / "network.toml").write_bytes(b"\xff\xfe\x00")
-    outcome = simulate("--topology", str(tmp_path / "network.toml"))
+    outcome = simulate("--network", str(tmp_path / "network.toml"))
     refused(outcome, "network.toml", "allowed: switch, shared", tmp_path, ["network.toml", "run.toml"])
 
 

@@ -7,16 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import Ranks, network_of, seeded
 
+from grsgd.algorithms.dpsgd import neighbour_exchange
 from grsgd.comm.allreduce import ALLREDUCE, broadcast
-from grsgd.comm.communicator import ANY_RANK
-from grsgd.comm.exchange import neighbour_exchange
+from grsgd.comm.communicator import ANY_RANK, Communicator
 from grsgd.comm.pollables import Compute, Delay, Signal, Until
-from grsgd.phantom import Phantom
-from grsgd.simulate.driver import Deadlock
-from grsgd.simulate.driver import Driver as SimulatedDriver
+from grsgd.models.shape_only import ShapeOnlyArray
+from grsgd.simulate.driver import Deadlock, SimulatedDriver
 from grsgd.simulate.network import MissingLink
+from tests.support.simulated import Ranks, network_of, seeded
 
 SECOND = dict(bandwidth="8 bit", latency="0 s", eager_bytes=4)
 """A byte takes a second; five bytes are a long message."""
@@ -145,13 +144,17 @@ def test_a_receive_from_a_rank_takes_no_other_ranks_message():
     assert seen == [10, 11]
 
 
+def duplicate(comm):
+    return Communicator(comm.backend.dup())
+
+
 def test_tags_and_groups_are_apart():
     ranks = Ranks(2)
     a, b = ranks.comms
-    a2, b2 = a.duplicate(), b.duplicate()
-    a3, b3 = a.duplicate(), b.duplicate()
-    a4, b4 = a2.duplicate(), b2.duplicate()
-    other = ranks.world.communicators()
+    a2, b2 = duplicate(a), duplicate(b)
+    a3, b3 = duplicate(a), duplicate(b)
+    a4, b4 = duplicate(a2), duplicate(b2)
+    other = ranks.fabric.communicators()
     ends = [(a, b), (a2, b2), (a3, b3), (a4, b4), tuple(other)]
     values = itertools.count(1)
     expected = []
@@ -202,7 +205,7 @@ def test_every_message_is_received_once(seed, n, count):
         for source in range(n):
             pair = [k for k in received[rank].value if sent[k][0] == source]
             assert pair == sorted(pair)
-    assert ranks.world.under_way == {}
+    assert ranks.fabric.under_way == {}
 
 
 # ---- probes
@@ -380,9 +383,9 @@ def test_no_link():
 # ---- arrays without content
 
 
-def test_phantoms_carry_their_heads():
+def test_arrays_without_content_carry_their_prefixes():
     ranks = Ranks(2)
-    x, y = Phantom(1000, np.uint8), Phantom(1000, np.uint8)
+    x, y = ShapeOnlyArray(1000, np.uint8), ShapeOnlyArray(1000, np.uint8)
     x[:8].view(np.int64)[0] = 77
     ranks.comms[0].Isend(x, 1)
     x[:8].view(np.int64)[0] = 0
@@ -395,7 +398,7 @@ def test_phantoms_carry_their_heads():
 
 def test_no_content_for_a_buffer_with_content():
     ranks = Ranks(2)
-    ranks.comms[0].Isend(Phantom(100, np.uint8), 1)
+    ranks.comms[0].Isend(ShapeOnlyArray(100, np.uint8), 1)
     ranks.comms[1].Irecv(np.zeros(100, np.uint8), 0)
     with pytest.raises(TypeError, match="without content"):
         ranks.settle()
@@ -472,7 +475,7 @@ def test_a_short_broadcast_waits_for_nobody():
 
 def test_broadcasts_of_several_groups_and_roots_are_apart():
     ranks = Ranks(3, random=np.random.default_rng(5))
-    duplicates = [comm.duplicate() for comm in ranks.comms]
+    duplicates = [duplicate(comm) for comm in ranks.comms]
 
     def rank(number):
         arrays = [np.full(2, 10 * number + k, np.uint8) for k in range(4)]
@@ -632,7 +635,7 @@ def test_a_deadlock_names_who_waits_for_what():
     with pytest.raises(Deadlock) as caught:
         jobs(ranks, rank0=waits(ranks.comms[0], 1), rank2=waits(ranks.comms[2], ANY_RANK))
     assert str(caught.value) == (
-        "nobody can go on at 2 s: rank 0 waits for receive from rank 1 (8 bytes, tag 3); "
+        "no rank can go on at 2 s: rank 0 waits for receive from rank 1 (8 bytes, tag 3); "
         "rank 2 waits for receive from any rank (8 bytes, tag 3)"
     )
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import Ranks, network_of, seeded
 
+from grsgd.algorithms.dpsgd import neighbour_exchange
 from grsgd.comm.allreduce import ALLREDUCE, broadcast, halving_doubling_allreduce, ring_allreduce, tree_allreduce
-from grsgd.comm.exchange import neighbour_exchange
 from grsgd.comm.pollables import Delay
-from grsgd.phantom import Phantom
-from grsgd.simulate.flows import LEAST_WEIGHT, Connection, Flow, Port, max_min_fair
+from grsgd.models.shape_only import ShapeOnlyArray
+from grsgd.simulate.flows import MIN_WEIGHT, Connection, Flow, Port, max_min_fair
+from tests.support.simulated import Ranks, network_of, seeded
 
 B = 125e6
 L = 50e-6
@@ -22,7 +22,7 @@ GIGABIT = dict(bandwidth="1 gbit", latency="50 us")
 
 
 def array(nbytes):
-    return Phantom(nbytes // 4, np.float32)
+    return ShapeOnlyArray(nbytes // 4, np.float32)
 
 
 def duration(n, schedule, nbytes=M, **options):
@@ -171,18 +171,18 @@ def test_two_flows_share_a_port(pairs):
 
 @pytest.mark.parametrize("pairs", [[(0, 2), (1, 2)], [(2, 0), (2, 1)]], ids=["in", "out"])
 def test_the_flow_that_began_first_gets_more(pairs):
-    """Two thirds and a third with a seniority of 1/2; then the second one is the first."""
+    """Two thirds and a third with a fairness of 1/2; then the second one is the first."""
     (a, b), (c, d) = pairs
     messages = (a, b, 2000), (c, d, 2000, 1.0), (c, d, 100, 3.9)
-    assert arrivals(switch(3, seniority=0.5), *messages) == pytest.approx([2.5, 4, 4.1])
-    shared = switch(3, seniority=0.5, medium="shared")
+    assert arrivals(switch(3, fairness=0.5), *messages) == pytest.approx([2.5, 4, 4.1])
+    shared = switch(3, fairness=0.5, medium="shared")
     assert arrivals(shared, *messages[:2]) == pytest.approx([2.5, 4])
 
 
-def test_seniority_at_two_ports():
+def test_fairness_at_two_ports():
     """A flow's place is the worst of those it has at its ports. The way 0 to 3 is the first at both of its ports."""
     messages = (0, 3, 6000), (0, 2, 3000), (1, 3, 3000)
-    assert arrivals(switch(4, seniority=0.5), *messages) == pytest.approx([9, 9, 9])
+    assert arrivals(switch(4, fairness=0.5), *messages) == pytest.approx([9, 9, 9])
 
 
 def test_ways_in_and_out_are_apart():
@@ -291,7 +291,7 @@ def test_no_port_carries_more_than_it_can(messages, medium):
 @st.composite
 def shared_ports(draw):
     """Ports, and flows that each take some of them and may have a limit and a weight of their own."""
-    weights = st.just(1.0) if draw(st.booleans()) else st.sampled_from([1.0, 0.8, 0.64, LEAST_WEIGHT])
+    weights = st.just(1.0) if draw(st.booleans()) else st.sampled_from([1.0, 0.8, 0.64, MIN_WEIGHT])
     capacities = st.floats(1e-3, 1e9) | st.sampled_from([1.0, 3.0, math.inf])
     ports = [Port(draw(capacities)) for _ in range(draw(st.integers(1, 6)))]
     flows = []

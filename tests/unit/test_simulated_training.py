@@ -3,6 +3,7 @@
 import ast
 import gc
 import inspect
+import threading
 import weakref
 from collections import Counter
 from itertools import combinations
@@ -15,52 +16,29 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated import letters, letters_under_way, network_of, seeded
 
 import grsgd
-from grsgd import evaluate
 from grsgd.algorithms import ALGORITHMS
-from grsgd.config import ConfigError, parse
-from grsgd.data import DataError
-from grsgd.evaluate import correct
-from grsgd.results import load_run
+from grsgd.algorithms.central import workers_of
+from grsgd.errors import ConfigError, DataError
+from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import LOSS_COLUMNS, Simulation, simulate
-from grsgd.snapshots import common_marks
-from grsgd.train import Measured, Trainer
-from tests.exhaustive import exhaustive_unless
+from grsgd.training import evaluation as evaluate
+from grsgd.training.evaluation import correct
+from grsgd.training.snapshots import common_marks
+from grsgd.training.trainer import RankTotals, Trainer
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.simulated import models_sent, models_under_way, network_of, seeded
+from tests.support.training import CONSTANT, SLOW, STEP, config, simulation
 
-STEP = 0.01
-CONSTANT = f"constant:{STEP}"
-MODEL_BYTES = 4 * (16 * 2 + 2)
 WALL = {"started", "wall_seconds"}
 """Attributes of a run file that say when it was made and how long that took."""
-
-SLOW = dict(bandwidth="1 mbit", latency="1 ms", eager_bytes=64)
-"""A message of a model takes about as long as a tenth of a step, and is a long one."""
-
-
-def config(algorithm, steps=8, **sections):
-    """A linear classifier of 34 parameters on images of 4 x 4 pixels. ``algorithm``: a name, or a section."""
-    content = {
-        "algorithm": algorithm if isinstance(algorithm, dict) else {"name": algorithm},
-        "model": {"name": "mlp", "hidden": []},
-        "data": {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 4},
-        "optimizer": {"lr": 0.05, "momentum": 0.9},
-        "train": {"steps": steps, "snapshots": 4},
-        "device": "cpu",
-    }
-    return parse(content | sections)
-
-
-def simulation(algorithm, ranks, network=None, compute=CONSTANT, timing_only=False, **sections):
-    return Simulation(config(algorithm, **sections), ranks, network or network_of(**SLOW), compute, timing_only)
-
 
 def record_steps(job: Simulation) -> list[list[float]]:
     """The times at which each rank ends a step, filled in while the simulation runs."""
     times = [[] for _ in job.trainers]
     for trainer, own in zip(job.trainers, times, strict=True):
-        trainer.on_step = lambda loss, own=own: own.append(job.env.now)
+        trainer.on_step = lambda progress, loss, own=own: own.append(job.env.now)
     return times
 
 
@@ -92,8 +70,8 @@ def test_every_algorithm_runs(name, n, tmp_path):
         pytest.skip(f"{name} refuses {n} ranks")
     assert simulate(chosen, n, network_of(**SLOW), tmp_path / "run.h5", CONSTANT) == "steps"
     run = load_run(tmp_path / "run.h5")
-    assert [run.attributes[key] for key in ("clock", "algorithm", "stopped")] == ["virtual", name, "steps"]
-    workers = ALGORITHMS[name].workers(chosen.algorithm_options, n)
+    assert [run.attributes[key] for key in ("clock", "algorithm", "reason")] == ["virtual", name, "steps"]
+    workers = workers_of(ALGORITHMS[name], chosen.algorithm_options, n)
     assert 30 * workers <= run.ranks["steps"].sum() <= 32 * workers
     assert len(run.curve["time"]) == 4
     assert np.isfinite(run.curve["train_loss"]).all() and np.isfinite(run.curve["test_accuracy"]).all()
@@ -128,10 +106,10 @@ def test_one_rank_is_a_plain_loop():
     other = simulation("ring_allreduce", 1).trainers[0]
     job.train()
     for _ in range(8):
-        other.gradient()
+        other.gradients.next_gradient()
         other.algorithm.optimizer.step()
     assert torch.equal(trainer.replica.params.tensor, other.replica.params.tensor)
-    assert trainer.measured.compute_seconds == pytest.approx(8 * STEP)
+    assert trainer.totals.compute_seconds == pytest.approx(8 * STEP)
 
 
 def test_algorithms_know_nothing_of_the_simulator():
@@ -255,7 +233,7 @@ def test_timing_only_has_the_same_times_and_traffic(name, n, tmp_path):
     real, timing = tmp_path / "real.h5", tmp_path / "timing.h5"
     section = {"name": name, "r": 1} if name == "cssgd" and n == 1 else name
     chosen = config(section, stragglers=STRAGGLERS if n == 3 else {})
-    if ALGORITHMS[name].workers(chosen.algorithm_options, n) < 1:
+    if workers_of(ALGORITHMS[name], chosen.algorithm_options, n) < 1:
         pytest.skip(f"{name} needs more than {n} ranks")
     for path in (real, timing):
         simulate(chosen, n, network_of(**SLOW), path, "lognormal:0.01,0.5", timing_only=path == timing)
@@ -286,7 +264,7 @@ def test_timing_only_takes_no_memory_for_models():
     for trainer in job.trainers:  # pieces of a megabyte would be many messages
         trainer.algorithm.step = trainer.algorithm.update
     job.train()
-    assert job.trainers[0].measured.compute_seconds == pytest.approx(STEP)
+    assert job.trainers[0].totals.compute_seconds == pytest.approx(STEP)
 
 
 # ---- stragglers
@@ -304,8 +282,8 @@ def alone(algorithm, steps=20, **sections):
     seconds=st.floats(1e-4, 100.0),
     every=st.integers(1, 6),
     rank=st.integers(0, 3),
-    policy=st.sampled_from(["succ", "alt", "rand2"]),
-    full=st.sampled_from(["hold", "merge"]),
+    policy=st.sampled_from(["successor", "alternate", "random"]),
+    full=st.sampled_from(["wait", "merge"]),
     eager_bytes=st.sampled_from([0, 65536]),
 )
 def test_grsgd_waits_for_nobody(seconds, every, rank, policy, full, eager_bytes):
@@ -324,20 +302,20 @@ def test_grsgd_waits_for_nobody(seconds, every, rank, policy, full, eager_bytes)
             expected = np.add.accumulate(np.full(len(own), STEP))
             np.testing.assert_allclose(own, times[number][0] - STEP + expected, rtol=0, atol=1e-9)
             assert len(own) >= 20
-        assert trainer.measured.wait_seconds == 0.0
-        assert trainer.measured.communicate_seconds == 0.0
+        assert trainer.totals.wait_seconds == 0.0
+        assert trainer.totals.communicate_seconds == 0.0
 
 
 @settings(seeded, max_examples=4)
 @given(
     seconds=st.floats(1e-4, 1.0),
-    policy=st.sampled_from(["succ", "alt", "rand2"]),
-    full=st.sampled_from(["hold", "merge"]),
+    policy=st.sampled_from(["successor", "alternate", "random"]),
+    full=st.sampled_from(["wait", "merge"]),
     eager_bytes=st.sampled_from([0, 65536]),
     sigma=st.floats(0.0, 1.0),
 )
 def test_grsgd_loses_no_weight(seconds, policy, full, eager_bytes, sigma):
-    """After every single event the weights of all ranks and letters sum to n."""
+    """After every single event the weights of all ranks and messages sum to n."""
     job = simulation(
         {"name": "grsgd", "policy": policy, "inbox_full": full},
         4,
@@ -349,18 +327,18 @@ def test_grsgd_loses_no_weight(seconds, policy, full, eager_bytes, sigma):
     algorithms = [trainer.algorithm for trainer in job.trainers]
     for algorithm in algorithms:
         algorithm.average = lambda: ()  # which sets all weights to 1, one rank after the other
-    job.run(trainer.same_start() for trainer in job.trainers)
+    job.run(trainer.broadcast_initial_model() for trainer in job.trainers)
     pairs = zip(job.drivers, job.trainers, strict=True)
     activities = [driver.start_foreground(trainer.train()) for driver, trainer in pairs]
     seen = Counter()
     while not all(activity.complete for activity in activities):
         job.env.step()
-        there = list(letters(job.world, algorithms))
+        there = list(models_sent(job.fabric, algorithms))
         assert abs(sum(algorithm.a for algorithm in algorithms) + sum(weight for weight, _ in there) - 4) < 1e-12
-        under_way = Counter((sending.source, sending.dest) for sending in letters_under_way(job.world))
+        under_way = Counter((sending.source, sending.dest) for sending in models_under_way(job.fabric))
         assert max(under_way.values(), default=0) <= 1
         seen[len(under_way)] += 1
-    assert seen[1] and list(letters(job.world, algorithms)) == []
+    assert seen[1] and list(models_sent(job.fabric, algorithms)) == []
 
 
 @pytest.mark.parametrize("name", ["ring_allreduce", "dpsgd", "local_sgd"])
@@ -372,7 +350,7 @@ def test_synchronous_algorithms_slow_down_to_the_straggler(name):
         assert own[-1] < 20 * STEP * 2
     for own in uneven:
         assert own[-1] > 0.7 * 20 * 5 * STEP
-    waits = [trainer.measured.wait_seconds for trainer in job.trainers]
+    waits = [trainer.totals.wait_seconds for trainer in job.trainers]
     assert waits[1] < 0.2 * min(waits[0], waits[2], waits[3])
     assert waits[0] > 0.5 * 20 * 4 * STEP
 
@@ -400,18 +378,18 @@ def test_slowdown_of_a_networks_computing_times():
 def test_a_loss_that_is_no_number_stops_all_ranks(name, tmp_path):
     job = simulation(name, 4, steps=50)
     trainer = job.trainers[2]
-    gradient, calls = trainer.gradient, []
+    gradient, calls = trainer.gradients.next_gradient, []
 
     def poisoned():
         calls.append(gradient())
         return dict.fromkeys(calls[-1], float("nan")) if len(calls) == 4 else calls[-1]
 
-    trainer.gradient = poisoned
+    trainer.gradients.next_gradient = poisoned
     reason = "non-finite loss (nan) on rank 2 at step 3"
     assert job.train() == reason
-    assert [trainer.control.reason for trainer in job.trainers] == [reason] * 4
-    assert job.env.now < 10 * STEP * trainer.samples_computed / 4  # which takes longer with redundancy
-    assert max(trainer.measured.steps for trainer in job.trainers) < 10
+    assert [trainer.stop_signal.reason for trainer in job.trainers] == [reason] * 4
+    assert job.env.now < 10 * STEP * trainer.gradients.samples / 4  # which takes longer with redundancy
+    assert max(trainer.totals.steps for trainer in job.trainers) < 10
     qualities, final = job.evaluate()
     assert 0 <= final.mean <= 1
 
@@ -422,9 +400,13 @@ def test_nothing_is_merged_after_an_early_stop(name, stop):
     """What is under way in the background then must not change the models that are evaluated."""
     job = simulation(name, 4, steps=50)
     trainer = job.trainers[1]
-    trainer.on_step = lambda loss: setattr(trainer.control, "request", "enough" if job.env.now > stop else None)
+
+    def on_step(progress, loss):
+        trainer.stop_signal.request = "enough" if job.env.now > stop else None
+
+    trainer.on_step = on_step
     assert job.train() == "enough"
-    models = [trainer.replica.params.array.copy() for trainer in job.trainers]
+    models = [trainer.algorithm.snapshot()[0].numpy().copy() for trainer in job.trainers]  # EASGD's rank 0: the centre
     job.evaluate()
     seen = job.trainers[1].snapshots
     seen.restore(len(seen) - 1)
@@ -440,7 +422,7 @@ def test_divergence_ends_a_run(name, tmp_path):
     chosen = config(name, optimizer={"lr": 1e38, "momentum": 0.9})
     stopped = simulate(chosen, 3, network_of(**SLOW), tmp_path / "run.h5", CONSTANT)
     assert stopped.startswith("non-finite loss (")
-    assert load_run(tmp_path / "run.h5").attributes["stopped"] == stopped
+    assert load_run(tmp_path / "run.h5").attributes["reason"] == stopped
 
 
 def test_an_error_on_a_rank_says_which():
@@ -449,7 +431,7 @@ def test_an_error_on_a_rank_says_which():
     def broken():
         raise OSError("no such image")
 
-    job.trainers[1].gradient = broken
+    job.trainers[1].gradients.next_gradient = broken
     with pytest.raises(OSError, match="no such image") as caught:
         job.train()
     assert any("on simulated rank 1 at " in note for note in caught.value.__notes__)
@@ -459,7 +441,7 @@ def test_an_error_on_a_rank_says_which():
     "ranks, options, reason",
     [
         (2, {"stragglers": {"slowdown": {2: 2.0}}}, "rank 2 in a job of 2"),
-        (2, {"algorithm": {"name": "grsgd", "rho": 3}}, "rho = 3 with 2 ranks"),
+        (2, {"data": {"replication": 3}}, "data.replication = 3 with 2 ranks"),
         (10**6, {"model": {"name": "mlp"}}, "of memory are needed, and this machine has .* GiB: fewer ranks"),
     ],
 )
@@ -573,17 +555,17 @@ def test_the_time_of_a_hook_is_split_into_three():
     now = iter([100.0, 110.0])
     trainer = SimpleNamespace(
         driver=SimpleNamespace(clock=lambda: next(now), wait_seconds=50.0),
-        algorithm=SimpleNamespace(update_seconds=70.0),
-        measured=Measured(),
+        optimizer=SimpleNamespace(seconds=70.0),
+        totals=RankTotals(),
     )
 
     def hook():
         trainer.driver.wait_seconds += 2
-        trainer.algorithm.update_seconds += 3
+        trainer.optimizer.seconds += 3
         yield "a message"
 
-    assert list(Trainer.communicate(trainer, hook)) == ["a message"]
-    measured = trainer.measured
+    assert list(Trainer.timed(trainer, hook)) == ["a message"]
+    measured = trainer.totals
     found = measured.compute_seconds, measured.communicate_seconds, measured.wait_seconds
     assert found == (3.0, 5.0, 2.0)
 
@@ -591,9 +573,9 @@ def test_the_time_of_a_hook_is_split_into_three():
 @pytest.mark.parametrize("n, r", [(4, 1), (4, 2), (5, 3)])
 def test_every_sample_of_a_common_batch_is_computed_r_times(n, r):
     job = simulation({"name": "cssgd", "r": r}, n)
-    assert sum(trainer.samples_computed for trainer in job.trainers) == r * n * 4
+    assert sum(trainer.gradients.samples for trainer in job.trainers) == r * n * 4
     for trainer in job.trainers:
-        assert all(block.samples == block.end - block.begin > 0 for block in trainer.blocks)
+        assert all(block.samples == block.end - block.begin > 0 for block in trainer.gradients.blocks)
 
 
 def test_batches_are_closed_at_the_end():
@@ -601,10 +583,11 @@ def test_batches_are_closed_at_the_end():
     for steps in (8, 10**6):
         job = simulation("dpsgd", 2, steps=steps)
         if steps > 8:
-            job.trainers[1].on_step = lambda loss, job=job: job.trainers[1].control.fail("broken")
+            job.trainers[1].on_step = lambda progress, loss, job=job: job.trainers[1].stop_signal.fail("broken")
         job.train()
         for trainer in job.trainers:
-            assert all(inspect.getgeneratorstate(block.batches) == inspect.GEN_CLOSED for block in trainer.blocks)
+            blocks = trainer.gradients.blocks
+            assert all(inspect.getgeneratorstate(block.batches) == inspect.GEN_CLOSED for block in blocks)
 
 
 def test_two_ranks_whose_steps_take_no_time_would_never_end():
@@ -615,6 +598,40 @@ def test_two_ranks_whose_steps_take_no_time_would_never_end():
 
 
 def test_ranks_with_the_same_data_take_it_in_orders_of_their_own():
-    job = simulation({"name": "dpsgd", "rho": 3}, 3)
-    batches = [next(trainer.blocks[0].batches)[0] for trainer in job.trainers]
+    job = simulation("dpsgd", 3, data={"replication": 3})
+    batches = [next(trainer.gradients.blocks[0].batches)[0] for trainer in job.trainers]
     assert not any(torch.equal(one, other) for one, other in combinations(batches, 2))
+
+
+def test_a_step_that_is_broken_off_is_not_counted():
+    """A worker that waits for its answer when the run is stopped."""
+    job = simulation({"name": "parameter_server", "strategy": "bsp"}, 3, steps=50)
+    worker, other = job.trainers[:2]
+
+    def on_step(progress, loss):
+        if other.totals.steps == 4:
+            other.stop_signal.request = "enough"
+
+    other.on_step = on_step
+    assert job.train() == "enough"
+    for trainer in (worker, other):
+        applied = job.trainers[2].algorithm.server.strategy.clocks[trainer.comm.rank]
+        assert trainer.totals.steps in (applied - 1, applied)
+        assert trainer.totals.samples == 4 * trainer.totals.steps
+
+
+@pytest.mark.parametrize("name", ["adpsgd", "gossip", "lasgd"])
+def test_a_snapshot_is_a_copy_where_the_background_changes_the_model(name):
+    job = simulation(name, 2)
+    algorithm = job.trainers[0].algorithm
+    with algorithm.lock:
+        found = []
+        taking = threading.Thread(target=lambda: found.append(algorithm.snapshot()))
+        taking.start()
+        taking.join(0.05)
+        assert taking.is_alive(), "it waits until the background is done with the model"
+    taking.join()
+    ((params, buffers),) = found
+    before = params.clone()
+    algorithm.x.tensor.add_(1.0)
+    assert torch.equal(params, before) and buffers is not algorithm.replica.buffers.tensor

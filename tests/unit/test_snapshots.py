@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from grsgd import snapshots as module
-from grsgd.replica import Replica
-from grsgd.snapshots import Moment, Snapshots, common_marks
+from grsgd.models.replica import Replica
+from grsgd.training import snapshots as module
+from grsgd.training.snapshots import Moment, Snapshots, common_marks
 
 
 def make(dtype=torch.float32, buffers=True):
@@ -29,6 +29,10 @@ def check(replica, value):
         np.testing.assert_array_equal(flat.array, expected)
 
 
+def model_of(replica):
+    return replica.params.tensor, replica.buffers.tensor
+
+
 def moment(k):
     return Moment(time=float(k), step=k, samples=16 * k, train_loss=1.0 / (k + 1))
 
@@ -44,7 +48,7 @@ def test_restore(monkeypatch, memory, dtype, buffers):
     assert len(snapshots) == 0
     for k in range(6):
         fill(replica, k)
-        snapshots.take(moment(k))
+        snapshots.take(moment(k), model_of(snapshots.replica))
     assert len(snapshots) == 6
     assert snapshots.moments == [moment(k) for k in range(6)]
     for k in (5, 0, 3, 3, 1):
@@ -58,7 +62,7 @@ def test_many_go_to_disk(monkeypatch, memory, on_disk):
     replica = make()
     snapshots = Snapshots(replica)
     for k in range(5):
-        snapshots.take(moment(k))
+        snapshots.take(moment(k), model_of(snapshots.replica))
     assert snapshots._file._rolled is on_disk
 
 
@@ -67,10 +71,10 @@ def test_taking_goes_on_after_a_restore():
     snapshots = Snapshots(replica)
     for k in (0, 1):
         fill(replica, k)
-        snapshots.take(moment(k))
+        snapshots.take(moment(k), model_of(snapshots.replica))
     snapshots.restore(0)
     fill(replica, 2)
-    snapshots.take(moment(2))
+    snapshots.take(moment(2), model_of(snapshots.replica))
     for k in (1, 2, 0):
         snapshots.restore(k)
         check(replica, k)
@@ -80,7 +84,7 @@ def test_a_snapshot_does_not_follow_the_model():
     replica = make()
     snapshots = Snapshots(replica)
     fill(replica, 1)
-    snapshots.take(moment(0))
+    snapshots.take(moment(0), model_of(snapshots.replica))
     fill(replica, 2)
     snapshots.restore(0)
     check(replica, 1)
@@ -90,7 +94,7 @@ def test_restore_keeps_the_memory_of_the_model():
     replica = make()
     address = replica.params.array.ctypes.data
     snapshots = Snapshots(replica)
-    snapshots.take(moment(0))
+    snapshots.take(moment(0), model_of(snapshots.replica))
     snapshots.restore(0)
     assert replica.params.array.ctypes.data == next(replica.model.parameters()).data_ptr() == address
 
@@ -100,7 +104,7 @@ def test_one_snapshot_for_several_marks():
     snapshots = Snapshots(replica)
     for value, marks in ((1.0, 1), (2.0, 3), (3.0, 1)):
         replica.params.tensor.fill_(value)
-        snapshots.take(Moment(value, 1, 1, 0.0), marks)
+        snapshots.take(Moment(value, 1, 1, 0.0), model_of(snapshots.replica), marks)
     assert [moment.time for moment in snapshots.moments] == [1, 2, 2, 2, 3]
     for mark, value in enumerate((1, 2, 2, 2, 3)):
         snapshots.restore(mark)
@@ -128,7 +132,7 @@ def test_a_full_disk_costs_snapshots_and_not_the_run(monkeypatch):
 
             monkeypatch.setattr(snapshots._file, "write", full)
         fill(replica, k)
-        snapshots.take(moment(k), marks=2 if k == 2 else 1)
+        snapshots.take(moment(k), model_of(snapshots.replica), marks=2 if k == 2 else 1)
         monkeypatch.setattr(snapshots._file, "write", write)
     (warning,) = snapshots.warnings()
     assert warning.startswith("2 of 6 snapshots were not kept: ") and warning.endswith("No space left on device")

@@ -4,28 +4,37 @@ import gc
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from grsgd import cli, config, launch, startup
+from grsgd import cli
+from grsgd.config.sections import Optimizer
+from grsgd.errors import SetupError
+from grsgd.job import launch, startup
+from grsgd.lazy import LazyModule
+from grsgd.runs.run_file import save_run
+from grsgd.training.optimizer import build_optimizer
+from tests.support.runs import fake_run
 
-ROOT = Path(startup.__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 UNUSED = """matplotlib numba simpy PIL pandas scipy sklearn mlxtend torchvision jinja2 cupy
     torch._dynamo torch._inductor sympy""".split()
 STEPS = """
 import sys
 from itertools import repeat
 import numpy as np, torch
-import grsgd.cli, grsgd.run
-from grsgd.train import build_model, load_data
+import grsgd.cli, grsgd.job.run
+from grsgd.training.optimizer import build_optimizer
+from grsgd.training.inputs import build_model, load_data
 for name in ("ring_allreduce", "dpsgd", "grsgd"):
     config = grsgd.config.load(f"experiments/demo/{name}.toml", ["optimizer.clip=1.0"])
     data = load_data(config)
     model = build_model(config, data, torch.device("cpu"))
-    optimizer = config.optimizer.build(model.parameters())
+    optimizer = build_optimizer(config.optimizer, model.parameters())
     for _, (images, labels) in zip(range(2), data.train.batches(repeat(np.arange(8)))):
         model(images)[:, 0].sum().backward()
         optimizer.step()
@@ -47,13 +56,54 @@ def test_a_training_imports_what_it_uses():
 @pytest.mark.parametrize(
     "code",
     [
-        "import grsgd.cli; grsgd.cli.parser().format_help()",
-        "import grsgd.report, coding.load_table",
-        "import grsgd.launch, grsgd.comm.allreduce, grsgd.comm.exchange, grsgd.comm.topology, grsgd.comm.staged",
+        "from grsgd.cli.parser import make_parser; make_parser().format_help()",
+        "import grsgd.runs.report, coding.cost_table",
+        "import grsgd.config; grsgd.config.load('experiments/demo/easgd.toml')",
+        "import grsgd.job.launch; from grsgd.comm import allreduce, topology; import grsgd.comm.gpu.staged",
     ],
 )
 def test_what_trains_nothing_does_without_torch(code):
     assert imported(code, ["torch", "mpi4py.MPI", *UNUSED]) == []
+
+
+COMMANDS = {
+    "--help": False,
+    "report RUN": False,
+    "report --group RUN RUN": False,
+    "plot RUN -o FIGURE": False,
+    "algorithms": False,
+    "algorithms dpsgd": False,
+    "coding-cost --ranks 4": False,
+    "data list --data-dir nowhere": False,
+    "testbed --help": False,
+    "simulate experiments/demo/dpsgd.toml --set data.name=synthetic --timing-only --out OUT": True,
+}
+"""Whether a command imports torch."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_start_without_torch(command, tmp_path):
+    save_run(tmp_path / "run.h5", fake_run())
+    places = {"RUN": tmp_path / "run.h5", "FIGURE": tmp_path / "figure.png", "OUT": tmp_path / "out.h5"}
+    words = [str(places.get(word, word)) for word in command.split()]
+    code = f"""
+from contextlib import redirect_stdout, suppress
+import io
+from grsgd.cli import main
+with redirect_stdout(io.StringIO()), suppress(SystemExit):
+    assert main({words}) == 0
+"""
+    assert imported(code, ["torch", "mpi4py.MPI"]) == ["torch"] * COMMANDS[command]
+
+
+def test_a_module_is_imported_when_it_is_used(monkeypatch, tmp_path):
+    (tmp_path / "imported_late.py").write_text("value = 3")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = LazyModule("imported_late")
+    assert "imported_late" not in sys.modules and repr(module) == "LazyModule('imported_late')"
+    assert module.value == 3 and "imported_late" in sys.modules
+    with pytest.raises(AttributeError, match="imported_late"):
+        module.other  # noqa: B018
 
 
 OPTIMIZERS = "adadelta adafactor adagrad adam adamax adamw asgd muon nadam radam rmsprop rprop sgd".split()
@@ -78,7 +128,7 @@ def test_an_optimizer_is_torchs_own(name):
     if name == "rprop":
         options = {}
     theirs, expected = train(lambda parameters: CLASSES[name](parameters, lr=0.01, **options))
-    ours, found = train(config.Optimizer(name=name, lr=0.01, **options).build)
+    ours, found = train(partial(build_optimizer, Optimizer(name=name, lr=0.01, **options)))
     assert torch.equal(found, expected)
     assert isinstance(ours, type(theirs)) and repr(ours) == repr(theirs)
 
@@ -133,7 +183,7 @@ def test_start_up_in_a_line(monkeypatch, capsys):
 
 
 def test_age_counts_from_the_start_of_the_process():
-    code = "import time, grsgd.startup; time.sleep(0.3); print(grsgd.startup.age())"
+    code = "import time, grsgd.job.startup; time.sleep(0.3); print(grsgd.job.startup.age())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert float(done.stdout) > 0.29
     assert float(done.stdout) < startup.age()  # this process is older
@@ -161,12 +211,12 @@ class Alone:
 def test_verbose_asks_for_the_line(monkeypatch, tmp_path, verbose):
     def run(mpi, config, out, start_up):
         started.append(start_up)
-        raise launch.UsageError("that is enough")
+        raise SetupError("that is enough")
 
     started = []
     monkeypatch.setattr(launch, "world", Alone)
     monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
-    monkeypatch.setattr("grsgd.run.run", run)
+    monkeypatch.setattr("grsgd.job.run.run", run)
     arguments = ["train", str(ROOT / "experiments/demo/dpsgd.toml"), "--out", str(tmp_path / "run.h5")]
     assert cli.main(arguments + ["--verbose"] * verbose) == 2
     assert started[0].shown is verbose and list(started[0].phases) == ["imports"]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from grsgd.config import Stragglers
-from grsgd.stragglers import DelayModel
+from grsgd.config.sections import Stragglers
+from grsgd.training.stragglers import DelayModel
 
 
 def model(rank=1, seed=0, **kinds):

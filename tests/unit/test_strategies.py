@@ -8,8 +8,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from grsgd.strategies import STRATEGIES, Adsp, Asp, Bsp, Decision, Dssp, Ssp
-from tests.exhaustive import exhaustive_unless
+from grsgd.algorithms.parameter_server.strategies import STRATEGIES, Adsp, Asp, Bsp, Decision, Dssp, Ssp
+from tests.support.exhaustive import exhaustive_unless
 
 STEPS = 1000
 SEEDS = range(8)
@@ -25,9 +25,9 @@ ALL = [
     ("dssp", dict(s=0, r_max=3)),
     ("dssp", {}),
     ("adsp", {}),
-    ("adsp", dict(s=1, smax=2, m=1, staleness_aware=True)),
-    ("adsp", dict(s=2, smax=2, phi="one")),
-    ("adsp", dict(s=0, smax=4, kappa=1, m=1)),
+    ("adsp", dict(s=1, smax=2, slow_streak=1, staleness_aware=True)),
+    ("adsp", dict(s=2, smax=2, straggler_weight="one")),
+    ("adsp", dict(s=0, smax=4, slow_factor=1, slow_streak=1)),
     ("adsp", dict(s=0, smax=0)),
     ("adsp", dict(ahead_mode="apply")),
 ]
@@ -81,7 +81,7 @@ def simulate(strategy, delays, horizon, seed=0, deaths=(), timeout=20.0) -> Run:
     """
     n, run = len(delays), Run(strategy)
     noise = np.random.default_rng(seed).normal(size=(n, STEPS, SIZE))
-    limit = LIMITS[next(name for name, kind in STRATEGIES.items() if type(strategy) is kind)](strategy)
+    limit = LIMITS[next(name for name, kind in STRATEGIES.items() if type(strategy) is kind)](strategy.options)
     death = dict(deaths)
     step, pulled, versions, running = [0] * n, [run.w.copy() for _ in range(n)], [0] * n, set(range(n))
     events = [(delays[i, 0], i, "push") for i in range(n)] + [(t + timeout, i, "lost") for i, t in deaths]
@@ -107,17 +107,17 @@ def simulate(strategy, delays, horizon, seed=0, deaths=(), timeout=20.0) -> Run:
         assert strategy.version == len(run.models)
         assert list(decision.answers) == sorted(set(decision.answers))
         for j in decision.answers:
-            assert j in strategy.living and j not in running and j not in run.pending
+            assert j in strategy.active and j not in running and j not in run.pending
             assert versions[j] <= strategy.version
             run.answers.append((now, j))
-            run.leads.append(step[j] - min(step[k] for k in strategy.living))
+            run.leads.append(step[j] - min(step[k] for k in strategy.active))
             pulled[j], versions[j] = run.w.copy(), strategy.version
             running.add(j)
             heapq.heappush(events, (now + delays[j, step[j]], j, "push"))
-        assert strategy.holding == strategy.living - running
-        assert running or not strategy.living, "everybody waits"
+        assert strategy.blocked == strategy.active - running
+        assert running or not strategy.active, "everybody waits"
         assert strategy.buffer.keys() == run.pending.keys()
-        clocks = [step[j] for j in strategy.living]
+        clocks = [step[j] for j in strategy.active]
         assert not clocks or max(clocks) - min(clocks) <= limit + 1
     assert max(run.leads) <= limit
     assert len(run.weights) + len(run.pending) == run.pushes
@@ -162,12 +162,12 @@ def test_one_worker_is_plain_sgd(name, options):
 @pytest.mark.parametrize(
     "options, other",
     [
-        (dict(s=math.inf, smax=math.inf, phi="one"), Asp(5)),
-        (dict(s=math.inf, smax=math.inf, kappa=math.inf), Asp(5)),
-        (dict(s=3, smax=3, phi="one", kappa=math.inf, ahead_mode="apply"), Ssp(5, s=3)),
-        (dict(s=0, smax=0, phi="one", kappa=math.inf), Bsp(5)),
-        (dict(s=0, smax=0, phi="one", kappa=1, m=1), Bsp(5)),
-        (dict(s=math.inf, smax=math.inf, phi="one", staleness_aware=True), Asp(5, staleness_aware=True)),
+        (dict(s=math.inf, smax=math.inf, straggler_weight="one"), Asp(5)),
+        (dict(s=math.inf, smax=math.inf, slow_factor=math.inf), Asp(5)),
+        (dict(s=3, smax=3, straggler_weight="one", slow_factor=math.inf, ahead_mode="apply"), Ssp(5, s=3)),
+        (dict(s=0, smax=0, straggler_weight="one", slow_factor=math.inf), Bsp(5)),
+        (dict(s=0, smax=0, straggler_weight="one", slow_factor=1, slow_streak=1), Bsp(5)),
+        (dict(s=math.inf, smax=math.inf, straggler_weight="one", staleness_aware=True), Asp(5, staleness_aware=True)),
     ],
     ids=["asp", "asp, no stragglers", "ssp", "bsp", "bsp, stragglers", "staleness-aware"],
 )
@@ -225,16 +225,16 @@ def test_staleness_aware_weights():
 def test_bulk_synchronous_rounds():
     strategy = Bsp(3)
     assert strategy.push(2, 0, 1.0) == strategy.push(0, 0, 2.0) == Decision()
-    assert strategy.holding == {0, 2} and strategy.version == 0
+    assert strategy.blocked == {0, 2} and strategy.version == 0
     assert strategy.push(1, 0, 3.0) == Decision((((0, 1.0), (1, 1.0), (2, 1.0)),), (0, 1, 2))
-    assert strategy.holding == set() and strategy.version == 1 and strategy.clocks == [1, 1, 1]
+    assert strategy.blocked == set() and strategy.version == 1 and strategy.clocks == [1, 1, 1]
 
 
 def test_stale_synchronous_holds_the_answer_only():
     strategy = Ssp(2, s=1)
     assert strategy.push(0, 0, 1.0) == Decision((((0, 1.0),),), (0,))
     assert strategy.push(0, 1, 2.0) == Decision((((0, 1.0),),), ())
-    assert strategy.holding == {0}
+    assert strategy.blocked == {0}
     assert strategy.push(1, 0, 2.5) == Decision((((1, 1.0),),), (0, 1))
     assert strategy.staleness == 2
 
@@ -296,7 +296,7 @@ def label(strategy: Adsp, pushes: int) -> Decision | None:
 
 @pytest.mark.parametrize("m", [1, 3])
 def test_stragglers(m):
-    options = dict(s=100, smax=100, m=m)
+    options = dict(s=100, smax=100, slow_streak=m)
     strategy = Adsp(4, **options)
     label(strategy, m - 1)
     assert not strategy.slow(3) and strategy.states[3] == "async"
@@ -304,19 +304,19 @@ def test_stragglers(m):
     assert label(strategy, m) == Decision((((3, 1 / 8),),), (3,))
     assert strategy.states == ["async", "async", "async", "straggler"] and strategy.staleness == 7
     for kappa in (3.9, 4.1):
-        strategy = Adsp(4, kappa=kappa, **options)
+        strategy = Adsp(4, slow_factor=kappa, **options)
         label(strategy, m)
         assert strategy.slow(3) == (kappa < 4)
-    strategy = Adsp(4, phi="one", **options)
+    strategy = Adsp(4, straggler_weight="one", **options)
     assert label(strategy, m) == Decision((((3, 1.0),),), (3,))
-    strategy = Adsp(4, phi="compensated", **options)
+    strategy = Adsp(4, straggler_weight="compensated", **options)
     assert label(strategy, m) == Decision((((3, 1.0),),), (3,), (3,))
     strategy = Adsp(4, staleness_aware=True, **options)
     assert label(strategy, m).updates == (((3, 1 / 7 / 8),),)
 
 
 def test_delays_are_those_of_the_worker_not_of_waiting():
-    strategy = Adsp(2, s=0, smax=9, kappa=math.inf, lam=0.25, start=100.0)
+    strategy = Adsp(2, s=0, smax=9, slow_factor=math.inf, delay_ema=0.25, start=100.0)
     strategy.push(0, 0, 101.0)
     strategy.push(1, 0, 110.0)
     assert strategy.delays == [1.0, 10.0]
@@ -326,7 +326,7 @@ def test_delays_are_those_of_the_worker_not_of_waiting():
 
 @every_seed
 def test_whether_a_worker_is_slow_does_not_depend_on_the_unit_of_time(seed):
-    options = dict(s=2, smax=4, kappa=1.2, m=1)
+    options = dict(s=2, smax=4, slow_factor=1.2, slow_streak=1)
     delays = random(4, seed)
     seconds, eighths = (simulate(Adsp(4, **options), unit * delays, unit * 100.0) for unit in (1.0, 8.0))
     assert [(8 * now, worker) for now, worker in seconds.answers] == eighths.answers
@@ -334,7 +334,7 @@ def test_whether_a_worker_is_slow_does_not_depend_on_the_unit_of_time(seed):
 
 
 def test_a_straggler_no_longer_slow():
-    strategy = Adsp(3, s=50, smax=50, m=2, lam=1.0)
+    strategy = Adsp(3, s=50, smax=50, slow_streak=2, delay_ema=1.0)
     label(strategy, 2)
     assert strategy.slow(2)
     strategy.push(2, strategy.version, strategy.pulled_at[2] + 1.0)
@@ -345,7 +345,7 @@ def test_the_soft_threshold_is_passed_by_all_that_are_not_slow():
     """A constant straggler: the others keep step with each other until they lead by smax, and then with it."""
     run = simulate(Adsp(8, s=3, smax=15), constant(8), 40)
     assert max(run.leads) == 15
-    run = simulate(Adsp(8, s=3, smax=15, kappa=math.inf), constant(8), 40)
+    run = simulate(Adsp(8, s=3, smax=15, slow_factor=math.inf), constant(8), 40)
     assert max(run.leads) == 3
     counts = [simulate(kind(8), constant(8), 150).pushes for kind in (Ssp, Adsp, Asp)]
     assert counts == sorted(counts) and counts[0] < counts[1] < counts[2]
@@ -365,7 +365,7 @@ def test_order_of_arrival_makes_no_difference(make):
     results = set()
     for order in permutations(range(4)):
         strategy, run = make(), Run(None)
-        lead = getattr(strategy, "s", 0)
+        lead = int(getattr(strategy.options, "s", 0))
         if lead and order[-1] != 3:
             continue  # the push of the slowest leaves nobody ahead
         for worker in [0, 1, 2] * lead:
@@ -388,10 +388,10 @@ def test_lost_workers(name, options, seed):
     victims = rng.permutation(n)[: n - 1]
     deaths = [(int(i), 40.0 * (k + 1) + 5 * rng.random()) for k, i in enumerate(victims)]
     run = simulate(STRATEGIES[name](n, **options), random(n, seed), 400, seed, deaths)
-    (survivor,) = run.strategy.living
+    (survivor,) = run.strategy.active
     late = [worker for time, worker in run.answers if time > 190]
     assert set(late) == {survivor} and len(late) > 20  # at most 45 s of waiting for each
-    assert not run.pending and not run.strategy.holding
+    assert not run.pending and not run.strategy.blocked
 
 
 @every_seed
@@ -399,7 +399,7 @@ def test_lost_workers(name, options, seed):
 def test_all_workers_lost(name, options, seed):
     deaths = [(i, 30.0 + i) for i in range(4)]
     run = simulate(STRATEGIES[name](4, **options), random(4, seed), 400, seed, deaths, timeout=seed)
-    assert not run.strategy.living and not run.pending and not run.strategy.buffer
+    assert not run.strategy.active and not run.pending and not run.strategy.buffer
 
 
 def test_a_gradient_of_a_lost_worker_counts_once():
@@ -428,18 +428,18 @@ def test_delay_compensation_of_all():
     "name, options, message",
     [
         ("asp", dict(workers=0), "workers = 0: must be at least 1"),
-        ("ssp", dict(s=-1), "s = -1: must be a whole number from 0, or inf"),
-        ("ssp", dict(s=1.5), "s = 1.5: must be a whole number"),
-        ("ssp", dict(s=math.nan), "s = nan: must be a whole number"),
-        ("dssp", dict(r_max=-1), "r_max = -1: must be a whole number from 0$"),
-        ("dssp", dict(r_max=math.inf), "r_max = inf: must be a whole number from 0$"),
+        ("ssp", dict(s=-1), r"s\n.*greater than or equal to 0"),
+        ("ssp", dict(s=1.5), "must be a whole number from 0, or inf"),
+        ("ssp", dict(s=math.nan), "greater than or equal to 0"),
+        ("dssp", dict(r_max=-1), r"r_max\n.*greater than or equal to 0"),
+        ("dssp", dict(r_max=math.inf), r"r_max\n.*valid integer"),
         ("adsp", dict(smax=2), "smax = 2: must be at least s = 3"),
-        ("adsp", dict(kappa=0), "kappa = 0: must be more than 0"),
-        ("adsp", dict(m=0), "m = 0: must be at least 1"),
-        ("adsp", dict(lam=0), "lam = 0: must be more than 0 and at most 1"),
-        ("adsp", dict(lam=1.1), "lam = 1.1: must be more than 0 and at most 1"),
-        ("adsp", dict(phi="two"), "phi = two: must be one of inverse, one, compensated"),
-        ("adsp", dict(ahead_mode="wait"), "ahead_mode = wait: must be one of buffer, apply"),
+        ("adsp", dict(slow_factor=0), r"slow_factor\n.*greater than 0"),
+        ("adsp", dict(slow_streak=0), r"slow_streak\n.*greater than or equal to 1"),
+        ("adsp", dict(delay_ema=0), r"delay_ema\n.*greater than 0"),
+        ("adsp", dict(delay_ema=1.1), r"delay_ema\n.*less than or equal to 1"),
+        ("adsp", dict(straggler_weight="two"), r"straggler_weight\n.*'inverse', 'one' or 'compensated'"),
+        ("adsp", dict(ahead_mode="wait"), r"ahead_mode\n.*'buffer' or 'apply'"),
     ],
 )
 def test_impossible_options(name, options, message):

@@ -7,14 +7,14 @@ import sys
 import pytest
 import torch
 
-from grsgd.train import use_threads
+from grsgd.training.device import use_threads
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("said, threads", [("", 1), ("1", 1), ("2", 2), ("2,1", 2)])
 def test_threads(said, threads):
     """As many as OMP_NUM_THREADS says, of which torch takes no more than there are cores."""
-    program = "import torch, grsgd.train; grsgd.train.use_threads(); print(torch.get_num_threads())"
+    program = "import torch; from grsgd.training import device; device.use_threads(); print(torch.get_num_threads())"
     environment = os.environ | {"OMP_NUM_THREADS": said}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
     assert int(done.stdout) in (threads, min(threads, os.cpu_count())), done.stderr

@@ -1,11 +1,9 @@
-"""Mixing matrices: the built-in ones, those from files, and refusals."""
-
-import math
+"""Topologies: the named ones, those from files, and refusals."""
 
 import numpy as np
 import pytest
 
-from grsgd.comm.topology import TOPOLOGIES, Topology, TopologyError, build, exponential, from_file, full, ring
+from grsgd.comm.topology import TOPOLOGIES, Topology, TopologyError, build, from_file
 
 
 def refusal(function, *args) -> str:
@@ -16,81 +14,119 @@ def refusal(function, *args) -> str:
     return message
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 13, 16])
+ALL = [(name, n) for name in TOPOLOGIES for n in (1, 2, 3, 4, 5, 8, 13, 16) if name != "hypercube" or not n & (n - 1)]
+
+
+@pytest.mark.parametrize("name, n", ALL)
 def test_doubly_stochastic(name, n):
     topology = build(name, n)
     assert topology.size == n
-    assert topology.matrix.shape == (n, n)
-    assert topology.matrix.dtype == np.float64
-    assert (topology.matrix >= 0).all()
-    np.testing.assert_allclose(topology.matrix.sum(0), 1, atol=1e-14)
-    np.testing.assert_allclose(topology.matrix.sum(1), 1, atol=1e-14)
+    for W in topology.matrices:
+        assert W.shape == (n, n) and W.dtype == np.float64
+        assert (W >= 0).all() and (np.diag(W) > 0).all()
+        np.testing.assert_allclose(W.sum(0), 1, atol=1e-14)
+        np.testing.assert_allclose(W.sum(1), 1, atol=1e-14)
+    topology.require_stochastic("row", "column")
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("name, n", ALL)
 def test_repeated_mixing_reaches_the_mean(name, n):
-    powers = np.linalg.matrix_power(build(name, n).matrix, 2000)
-    np.testing.assert_allclose(powers, 1 / n, atol=1e-9)
-
-
-@pytest.mark.parametrize("n, gap", [(8, 0.195), (16, 0.051), (32, 0.013)])
-def test_spectral_gap_of_known_rings(n, gap):
-    assert ring(n).spectral_gap == pytest.approx(gap, abs=5e-4)
-
-
-@pytest.mark.parametrize("n", [3, 4, 5, 7, 8, 16, 32])
-def test_spectral_gap_of_a_ring_in_closed_form(n):
-    assert ring(n).spectral_gap == pytest.approx(1 - (1 + 2 * math.cos(2 * math.pi / n)) / 3, abs=1e-12)
-
-
-def test_spectral_gap_of_others():
-    assert build("ring", 1).spectral_gap == 1
-    assert ring(2).spectral_gap == pytest.approx(1)
-    for n in (2, 3, 8):
-        assert full(n).spectral_gap == pytest.approx(1)
-    assert exponential(16).spectral_gap > 5 * ring(16).spectral_gap
-    assert Topology(np.array([[0.0, 1.0], [1.0, 0.0]])).spectral_gap == pytest.approx(0)  # it only swaps
+    product = np.eye(n)
+    for step in range(2000):
+        product = build(name, n).matrix(step) @ product
+    np.testing.assert_allclose(product, 1 / n, atol=1e-9)
 
 
 def test_ring():
     third = 1 / 3
     np.testing.assert_array_equal(
-        ring(4).matrix,
+        build("ring", 4).matrix(0),
         [[third, third, 0, third], [third, third, third, 0], [0, third, third, third], [third, 0, third, third]],
     )
-    np.testing.assert_array_equal(ring(2).matrix, np.full((2, 2), 0.5))
-    np.testing.assert_array_equal(ring(1).matrix, [[1.0]])
-    assert (ring(5).sources(0), ring(5).receivers(0)) == ([1, 4], [1, 4])
-    assert (ring(2).sources(1), ring(1).sources(0)) == ([0], [])
+    np.testing.assert_array_equal(build("ring", 2).matrix(0), np.full((2, 2), 0.5))
+    np.testing.assert_array_equal(build("ring", 1).matrix(0), [[1.0]])
+    assert build("ring", 5).in_neighbours(0) == build("ring", 5).out_neighbours(0) == [1, 4]
+    assert (build("ring", 2).in_neighbours(1), build("ring", 1).in_neighbours(0)) == ([0], [])
+
+
+def test_directed_ring():
+    topology = build("directed-ring", 5)
+    assert (topology.out_neighbours(4), topology.in_neighbours(4)) == ([0], [3])
+    np.testing.assert_array_equal(topology.matrix(0)[0], [0.5, 0, 0, 0, 0.5])
 
 
 def test_exponential_is_directed():
-    topology = exponential(8)
-    assert topology.sources(0) == [4, 6, 7]  # -4, -2, -1
-    assert topology.receivers(0) == [1, 2, 4]
-    np.testing.assert_array_equal(topology.matrix[0], [0.25, 0, 0, 0, 0.25, 0, 0.25, 0.25])
-    assert exponential(2).sources(0) == [1]
-    assert exponential(5).sources(0) == [1, 3, 4]
+    topology = build("exponential", 8)
+    assert topology.in_neighbours(0) == [4, 6, 7]  # -4, -2, -1
+    assert topology.out_neighbours(0) == [1, 2, 4]
+    np.testing.assert_array_equal(topology.matrix(0)[0], [0.25, 0, 0, 0, 0.25, 0, 0.25, 0.25])
+    assert build("exponential", 2).in_neighbours(0) == [1]
+    assert build("exponential", 5).in_neighbours(0) == [1, 3, 4]
+
+
+def test_one_peer_exponential_changes_from_step_to_step():
+    topology = build("one-peer-exponential", 8)
+    assert [topology.out_neighbours(7, step) for step in range(5)] == [[0], [1], [3], [0], [1]]
+    assert [topology.in_neighbours(0, step) for step in range(4)] == [[7], [6], [4], [7]]
+    assert topology.out_neighbours(7) == [0, 1, 3]  # in any step
+    assert topology.in_neighbours(0) == [4, 6, 7]
+    np.testing.assert_array_equal(topology.matrix(4)[0], [0.5, 0, 0, 0, 0, 0, 0.5, 0])
 
 
 def test_full():
-    assert full(4).sources(2) == full(4).receivers(2) == [0, 1, 3]
-    np.testing.assert_array_equal(full(4).matrix, 0.25)
+    topology = build("full", 4)
+    assert topology.in_neighbours(2) == topology.out_neighbours(2) == [0, 1, 3]
+    np.testing.assert_array_equal(topology.matrix(7), 0.25)
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
-@pytest.mark.parametrize("n", [1, 2, 5, 8])
-def test_sources_and_receivers_fit_together(name, n):
+def test_hypercube():
+    assert build("hypercube", 8).out_neighbours(5) == [1, 4, 7]
+    assert refusal(build, "hypercube", 6) == "a hypercube of 6 ranks; their number must be a power of two"
+
+
+def test_torus():
+    """Of 3 x 4 ranks, 0 to 2 in the first row."""
+    assert build("torus", 12).out_neighbours(4) == [1, 3, 5, 7]
+    assert build("torus", 12).out_neighbours(0) == [1, 2, 3, 9]
+    assert build("torus", 5).out_neighbours(0) == build("ring", 5).out_neighbours(0)
+
+
+@pytest.mark.parametrize("name, n", ALL)
+def test_in_and_out_neighbours_fit_together(name, n):
     topology = build(name, n)
-    for rank in range(n):
-        sources = topology.sources(rank)
-        assert sources == sorted(set(sources) - {rank})
-        assert all(type(source) is int for source in sources)
-        for source in sources:
-            assert rank in topology.receivers(source)
-        assert sum(rank in topology.sources(other) for other in range(n)) == len(topology.receivers(rank))
+    for step in (None, 0, 1, 2, 5):
+        for rank in range(n):
+            sources = topology.in_neighbours(rank, step)
+            assert sources == sorted(set(sources) - {rank})
+            assert all(type(source) is int for source in sources)
+            for source in sources:
+                assert rank in topology.out_neighbours(source, step)
+            receivers = sum(rank in topology.in_neighbours(other, step) for other in range(n))
+            assert receivers == len(topology.out_neighbours(rank, step))
+
+
+@pytest.mark.parametrize("name, n", ALL)
+def test_symmetric(name, n):
+    if name in ("ring", "full", "hypercube", "torus") or n < 3:
+        build(name, n).require_symmetric()
+    elif (name, n) != ("exponential", 3):  # where all are neighbours
+        assert "and none back" in refusal(build(name, n).require_symmetric)
+
+
+@pytest.mark.parametrize(
+    "name, n, sides",
+    [
+        ("ring", 4, [0, 1, 0, 1]),
+        ("ring", 5, None),
+        ("full", 2, [0, 1]),
+        ("full", 4, None),
+        ("hypercube", 4, [0, 1, 1, 0]),
+        ("directed-ring", 4, [0, 1, 0, 1]),
+        ("ring", 1, [0]),
+    ],
+)
+def test_sides(name, n, sides):
+    assert build(name, n).sides() == sides
 
 
 DIRECTED = "0.5 0.5 0\n0 0.5 0.5\n0.5 0 0.5\n"
@@ -101,15 +137,23 @@ def test_file(tmp_path, text):
     path = tmp_path / "matrix.txt"
     path.write_text(text)
     topology = build(str(path), 3)
-    np.testing.assert_array_equal(topology.matrix, [[0.5, 0.5, 0], [0, 0.5, 0.5], [0.5, 0, 0.5]])
-    assert topology.sources(0) == [1]
-    assert topology.receivers(0) == [2]
+    np.testing.assert_array_equal(topology.matrix(3), [[0.5, 0.5, 0], [0, 0.5, 0.5], [0.5, 0, 0.5]])
+    assert topology.in_neighbours(0) == [1]
+    assert topology.out_neighbours(0) == [2]
 
 
 def test_file_of_one_rank(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("1\n")
-    assert build(str(path), 1).sources(0) == []
+    assert build(str(path), 1).in_neighbours(0) == []
+
+
+def test_file_of_several_steps(tmp_path):
+    path = tmp_path / "matrices.txt"
+    path.write_text("0.5 0.5 0\n0.5 0.5 0\n0 0 1\n\n1 0 0\n0 0.5 0.5\n0 0.5 0.5\n")
+    topology = build(str(path), 3)
+    assert [topology.out_neighbours(1, step) for step in range(3)] == [[0], [2], [0]]
+    assert topology.out_neighbours(0, 1) == []
 
 
 def test_file_for_another_number_of_ranks(tmp_path):
@@ -118,9 +162,19 @@ def test_file_for_another_number_of_ranks(tmp_path):
     assert refusal(build, str(path), 4) == f"{path} is a mixing matrix for 3 ranks; this job has 4"
 
 
+def test_all_ranks_of_a_simulation_share_the_matrices(tmp_path):
+    path = tmp_path / "matrix.txt"
+    path.write_text(DIRECTED)
+    shared = build(str(path), 3)
+    assert build(str(path), 3) is shared and build("ring", 3) is build("ring", 3)
+    path.write_text("0.25 0.75\n0.75 0.25\n")
+    assert build(str(path), 2).matrix(0)[0].tolist() == [0.25, 0.75]
+
+
 def test_unknown_name():
     assert "is neither a matrix file" in refusal(build, "x" * 5000, 4)
-    assert refusal(build, "torus", 4) == "'torus' is neither a matrix file nor one of ring, exponential, full"
+    names = "ring, directed-ring, exponential, one-peer-exponential, full, hypercube, torus"
+    assert refusal(build, "star", 4) == f"'star' is neither a matrix file nor one of {names}"
 
 
 def test_missing_file(tmp_path):
@@ -143,17 +197,36 @@ def test_file_without_a_square_of_numbers(tmp_path, text):
         ([[1.5, -0.5], [-0.5, 1.5]], "negative or non-finite"),
         ([[np.nan, 1], [1, 0]], "negative or non-finite"),
         ([[np.inf, 1], [1, 0]], "negative or non-finite"),
-        ([[0.5, 0.5], [0.5, 0.25]], "row 1 sums to 0.75; it must sum to 1"),
-        ([[0.5, 0.5, 0], [0.5, 0.5, 0], [0.5, 0, 0.5]], "column 0 sums to 1.5; it must sum to 1"),
         (np.eye(2), "not connected"),
         (np.kron(np.eye(2), np.full((2, 2), 0.5)), "not connected"),
+        ([[0.5, 0.5], [0, 1]], "not connected"),  # rank 0 hears from rank 1, and rank 1 from none
+        ([[1, 0], [0.5, 0.5]], "not connected"),
     ],
 )
 def test_unusable_matrix(matrix, reason):
     assert reason in refusal(Topology, np.asarray(matrix, float))
 
 
+@pytest.mark.parametrize(
+    "matrix, kinds, reason",
+    [
+        ([[0.5, 0.5], [0.5, 0.25]], ["row", "column"], "row 1 sums to 0.75; it must sum to 1"),
+        ([[0.5, 0.5, 0], [0.3, 0.4, 0.3], [0.5, 0, 0.5]], ["row", "column"], "column 0 sums to 1.3; it must sum to 1"),
+        ([[[0.5, 0.5], [0.5, 0.5]], [[1, 0], [1, 1]]], ["column"], "column 0 sums to 2; it must sum to 1"),
+    ],
+)
+def test_weights_that_an_algorithm_cannot_use(matrix, kinds, reason):
+    topology = Topology(np.asarray(matrix, float), "mine")
+    assert refusal(topology.require_stochastic, *kinds) == f"topology mine: mixing matrix whose {reason}"
+
+
+def test_a_rank_that_keeps_nothing():
+    topology = Topology(np.array([[0.5, 0.5], [1.0, 0.0]]), "mine")
+    topology.require_stochastic("row")
+    assert "rank 1 keeps nothing" in refusal(topology.require_own_weights)
+
+
 def test_a_long_directed_cycle_is_connected():
     n = 9
     W = (np.eye(n) + np.roll(np.eye(n), 1, axis=1)) / 2
-    assert Topology(W).receivers(0) == [n - 1]
+    assert Topology(W).out_neighbours(0) == [n - 1]

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
-from grsgd import launch
+from grsgd.errors import SetupError
+from grsgd.job import launch
 
 PROGRAM = """
 import time, sys
-from grsgd.watchdog import within, starting_within
+from grsgd.comm.watchdog import within, starting_within
 with within(60, "being quick"), starting_within(60, "being quick"):
     pass
 with {context}({seconds}, "making multicast groups"):
@@ -43,7 +44,7 @@ def test_in_time(context):
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
 def test_time_for_the_start_of_mpi(text, monkeypatch):
     monkeypatch.setenv("GRSGD_START_SECONDS", text)
-    with pytest.raises(launch.UsageError, match=f"GRSGD_START_SECONDS = {text}"):
+    with pytest.raises(SetupError, match=f"GRSGD_START_SECONDS = {text}"):
         launch.start_seconds()
     monkeypatch.setenv("GRSGD_START_SECONDS", "2.5")
     assert launch.start_seconds() == 2.5

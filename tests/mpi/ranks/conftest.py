@@ -4,7 +4,8 @@ import os
 import zlib
 
 import pytest
-from shares import in_share
+
+from tests.support.shares import in_share
 
 COUNT = int(os.environ.get("GRSGD_TEST_RANKS", 0))
 JOB = (os.environ.get("GRSGD_TEST_LIBRARY", "openmpi"), COUNT)
@@ -15,13 +16,14 @@ collect_ignore_glob = [] if COUNT else ["test_*.py"]
 if COUNT:
     from mpi4py import MPI
 
+    from grsgd.comm.backend import MpiBackend
     from grsgd.comm.communicator import Communicator
-    from grsgd.comm.driver import Driver
+    from grsgd.comm.driver import MpiDriver
 
     WORLD = MPI.COMM_WORLD
     assert WORLD.size == COUNT, f"{WORLD.size} ranks instead of {COUNT}"
     if TRANSFER:
-        import device_double
+        from tests.support import device_double
 
         device_double.install(TRANSFER, WORLD)
 
@@ -68,10 +70,10 @@ if COUNT:
     def comm():
         """A communicator of the test's own; what another test left under way cannot reach it."""
         mpi = WORLD.Dup()
-        yield Communicator(mpi)
+        yield Communicator(MpiBackend(mpi))
 
     @pytest.fixture(params=["inline", "thread"])
     def driver(request):
-        driver = Driver(WORLD.rank, timeout=20, progress=request.param)
+        driver = MpiDriver(WORLD.rank, timeout=20, progress_mode=request.param)
         yield driver
         driver.close()

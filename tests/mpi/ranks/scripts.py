@@ -14,7 +14,7 @@ from conftest import COUNT, WORLD
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from grsgd.distributed import DistributedOptimizer
+from grsgd.own_loop.distributed import DistributedOptimizer
 
 
 class Net(nn.Module):
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def sends_gradients(self):
-        return self.ours and self.optimizer.algorithm.sends_gradients
+        return self.ours and self.optimizer.algorithm.traits.sends_gradients
 
     def backward(self, step, part=0, scale=lambda loss: loss, **options):
         random = torch.Generator().manual_seed(1000 * step + 10 * WORLD.rank + part)

@@ -5,24 +5,12 @@ import time
 import numpy as np
 import pytest
 import torch
-from mpi4py import MPI
-from test_algorithms import (
-    MOMENTUM,
-    RATE,
-    SIZE,
-    STEPS,
-    WEIGHT_DECAY,
-    finish,
-    gradients,
-    initial,
-    models,
-    start,
-    take_step,
-)
 
-from grsgd.comm import communicator
-from grsgd.comm.mailbox import Letter
-from grsgd.replica import Flat
+from grsgd.comm import backend
+from grsgd.comm.mailbox import ModelMessage
+from grsgd.models.flat import Flat
+from tests.support.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY
+from tests.support.real_ranks import finish, models, nothing_is_left, start, take_step
 
 pytestmark = pytest.mark.ranks(2, 3, 4, 5)
 
@@ -56,11 +44,6 @@ def scattered(world, algorithm):
     return models(world, algorithm).mean(0)
 
 
-def nothing_is_left(world, algorithm):
-    world.Barrier()
-    return not any(comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG) for comm in (algorithm.comm, algorithm.aside))
-
-
 # ---- local_sgd
 
 
@@ -68,11 +51,11 @@ def nothing_is_left(world, algorithm):
 def test_local_sgd(world, driver, options):
     n, H, beta = world.size, options["H"], options.get("beta", 0)
     algorithm = start(world, driver, "local_sgd", **options)
-    X, velocity, u = initial(n), 0, 0
+    X, velocity, u = PROBLEM.initial(n), 0, 0
     previous = X[0]
     for step in range(STEPS):
         take_step(algorithm, step, lambda: time.sleep(SLOW_SECONDS * (world.rank == 0)))
-        velocity = MOMENTUM * velocity + gradients(X, step) + WEIGHT_DECAY * X
+        velocity = MOMENTUM * velocity + PROBLEM.gradients(X, step) + WEIGHT_DECAY * X
         X = X - RATE * velocity
         if (step + 1) % H == 0 or step < options.get("post_local", 0):
             u = beta * u + (previous - X.mean(0)) / RATE
@@ -92,10 +75,10 @@ def test_local_sgd(world, driver, options):
 def test_sgp(world, driver):
     n = world.size
     algorithm = start(world, driver, "sgp")
-    X, velocity = initial(n), 0
+    X, velocity = PROBLEM.initial(n), 0
     for step in range(STEPS):
         take_step(algorithm, step, lambda: time.sleep(SLOW_SECONDS * (world.rank == 0)))
-        velocity = MOMENTUM * velocity + gradients(X, step) + WEIGHT_DECAY * X
+        velocity = MOMENTUM * velocity + PROBLEM.gradients(X, step) + WEIGHT_DECAY * X
         hop = 2 ** (step % (n - 1).bit_length())
         X = (np.eye(n) + np.roll(np.eye(n), hop, 0)) / 2 @ (X - RATE * velocity)
         assert np.abs(models(world, algorithm) - X).max() < 1e-12
@@ -112,7 +95,7 @@ def test_overlapped_sgp_loses_nothing(world, driver, tau):
     driver.run(algorithm.drain())
     weights = np.array(world.allgather(algorithm.w))
     assert abs(weights.sum() - world.size) < 1e-12 and weights.min() > 0
-    expected = initial(1)[0] + np.mean(world.allgather(learnt), 0)
+    expected = PROBLEM.initial(1)[0] + np.mean(world.allgather(learnt), 0)
     assert np.abs(weights @ models(world, algorithm) / world.size - expected).max() < 1e-12
     driver.run(algorithm.average())
     assert np.abs(models(world, algorithm) - expected).max() < 1e-12
@@ -143,10 +126,10 @@ def test_gosgd_without_gradient_keeps_the_weighted_mean(world, driver, p, capaci
     assert nothing_is_left(world, algorithm)
 
 
-def test_letters_that_mpi_counts_in_words(world, driver, monkeypatch):
+def test_messages_that_mpi_counts_in_words(world, driver, monkeypatch):
     """As it does those above 2 GiB."""
-    monkeypatch.setattr(communicator, "MOST_ELEMENTS", 20)
-    posted = communicator.countable(Letter(Flat.zeros(SIZE, torch.float64, torch.device("cpu"))).buffer)
+    monkeypatch.setattr(backend, "MAX_ELEMENTS", 20)
+    posted = backend.countable(ModelMessage(Flat.zeros(SIZE, torch.float64, torch.device("cpu"))).buffer)
     assert (posted.dtype, posted.size) == (np.int64, SIZE + 2)
     test_gosgd_without_gradient_keeps_the_weighted_mean(world, driver, 1.0, 1)
 
@@ -157,7 +140,7 @@ def test_letters_that_mpi_counts_in_words(world, driver, monkeypatch):
 @pytest.mark.parametrize("graph", ["ring", "full"])
 @pytest.mark.parametrize("merge", ["average", "delta"])
 def test_adpsgd_without_gradient_keeps_the_mean(world, driver, merge, graph):
-    algorithm = start(world, driver, "adpsgd", rate=0.0, merge=merge, graph=graph)
+    algorithm = start(world, driver, "adpsgd", rate=0.0, merge=merge, topology=graph)
     mean = scattered(world, algorithm)
     train(algorithm, unequal(world))
     assert driver.wait_seconds == 0
@@ -178,7 +161,7 @@ def test_adpsgd_delta_loses_nothing(world, driver):
     algorithm = start(world, driver, "adpsgd", merge="delta")
     learnt = train(algorithm, unequal(world))
     driver.run(algorithm.drain())
-    expected = initial(1)[0] + np.mean(world.allgather(learnt), 0)
+    expected = PROBLEM.initial(1)[0] + np.mean(world.allgather(learnt), 0)
     assert np.abs(models(world, algorithm).mean(0) - expected).max() < 1e-12
     driver.run(algorithm.average())
     assert np.abs(models(world, algorithm) - expected).max() < 1e-12
@@ -193,7 +176,7 @@ def test_lasgd_waits_for_nobody_and_loses_nothing(world, driver, variant):
     learnt = train(algorithm, unequal(world))
     assert driver.wait_seconds == 0
     driver.run(algorithm.drain())
-    expected = initial(1)[0] + np.mean(world.allgather(learnt), 0)
+    expected = PROBLEM.initial(1)[0] + np.mean(world.allgather(learnt), 0)
     assert np.abs(models(world, algorithm).mean(0) - expected).max() < 1e-12
     assert len(set(world.allgather(algorithm.rounds))) == 1
     assert algorithm.rounds > 0
@@ -224,7 +207,7 @@ def test_lasgd_ends_although_trainers_wait(world, driver, options):
     assert len(set(world.allgather(algorithm.rounds))) == 1
     assert max(algorithm.staleness) <= options.get("Hmax", 100)
     if options.get("merge", "delta") in ("delta", "cocod"):
-        expected = initial(1)[0] + np.mean(world.allgather(learnt), 0)
+        expected = PROBLEM.initial(1)[0] + np.mean(world.allgather(learnt), 0)
         assert np.abs(models(world, algorithm).mean(0) - expected).max() < 1e-12
     driver.run(algorithm.average())
     rows = models(world, algorithm)
@@ -235,10 +218,10 @@ def test_lasgd_ends_although_trainers_wait(world, driver, options):
 def test_lasgd_warmup(world, driver):
     """An average after each step, whatever the speeds."""
     algorithm = start(world, driver, "lasgd", warmup=STEPS, Hmin=4)
-    X, velocity = initial(world.size), 0
+    X, velocity = PROBLEM.initial(world.size), 0
     for step in range(STEPS):
         take_step(algorithm, step, lambda: time.sleep(SLOW_SECONDS * (world.rank == 0)))
-        velocity = MOMENTUM * velocity + gradients(X, step) + WEIGHT_DECAY * X
+        velocity = MOMENTUM * velocity + PROBLEM.gradients(X, step) + WEIGHT_DECAY * X
         X = X - RATE * velocity
         X[:] = X.mean(0)
         assert np.abs(models(world, algorithm) - X).max() < 1e-12

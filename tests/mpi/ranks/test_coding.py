@@ -7,12 +7,12 @@ from functools import partial
 import numpy as np
 import pytest
 
+from coding.cost import Cost, cost_in_bytes
 from coding.fixed_point import FixedPoint
-from coding.load import Load, load_in_bytes
-from coding.multicast import TRANSPORTS
 from coding.plan import packet_plan
-from coding.schemes import SCHEMES, LocalSum, PerBlock
-from grsgd.comm.driver import Driver, WaitTimeout
+from grsgd.comm.coded.multicast import TRANSPORTS
+from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
+from grsgd.comm.driver import MpiDriver, WaitTimeout
 
 KINDS = SCHEMES | {
     "paper": partial(SCHEMES["coded"], enumeration="paper"),
@@ -31,20 +31,20 @@ def make(comm, kind, transport, r, length):
 
 def fill(scheme, kind, key):
     """Random blocks, the same on all ranks, of the full range of int32 unless sums are sent; returns their sum."""
-    top = 2**31 // scheme.shares if kind in SUMS_ARE_SENT else 2**31
-    blocks = np.random.default_rng(key).integers(-top, top, (scheme.shares, scheme.length)).astype(np.int32)
+    top = 2**31 // scheme.num_blocks if kind in SUMS_ARE_SENT else 2**31
+    blocks = np.random.default_rng(key).integers(-top, top, (scheme.num_blocks, scheme.length)).astype(np.int32)
     for k, block in enumerate(scheme.blocks):
-        scheme.row(k)[:] = blocks[block]
+        scheme.block_buffer(k)[:] = blocks[block]
     return blocks.sum(0, dtype=np.int64)
 
 
-def load_of(kind, n, r, length) -> Load:
-    """What `coding.load` says; the paper's enumeration, which it leaves out, by its plan."""
+def cost_of(kind, n, r, length) -> Cost:
+    """What `coding.cost` says; the paper's enumeration, which it leaves out, by its plan."""
     if kind != "paper":
-        return load_in_bytes("ssgd-multicast" if kind == "local-sum" else kind, n, r, length)
+        return cost_in_bytes("ssgd-multicast" if kind == "local-sum" else kind, n, r, length)
     size = 4 * -(-length // r)
     receivers = [[packet.receivers for packet in packet_plan(n, r, "paper").sent(rank)] for rank in range(n)]
-    return Load(
+    return Cost(
         tuple(size * len(own) for own in receivers),
         tuple(size * sum(map(len, own)) for own in receivers),
         tuple(size * sum(rank in each for own in receivers for each in own) for rank in range(n)),
@@ -53,7 +53,7 @@ def load_of(kind, n, r, length) -> Load:
 
 
 def check(comm, driver, kind, transport, r, length, steps=3):
-    """Some steps of one scheme: all totals are right, and the bytes are those of `coding.load`."""
+    """Some steps of one scheme: all totals are right, and the bytes are those of `coding.cost`."""
     n, rank = comm.size, comm.rank
     scheme = make(comm, kind, transport, r, length)
     sent, sent_once = comm.traffic.sent.copy(), comm.traffic.sent_once
@@ -62,16 +62,16 @@ def check(comm, driver, kind, transport, r, length, steps=3):
         expected = fill(scheme, kind, (n, r, length, step))
         driver.run(scheme.add_up())
         np.testing.assert_array_equal(scheme.total, expected)
-        assert not scheme.beyond
+        assert not scheme.overflow
     scheme.close()
     sent, sent_once = comm.traffic.sent - sent, comm.traffic.sent_once - sent_once
     received = np.zeros_like(sent)
-    comm.mpi.Allreduce(sent, received)
+    comm.backend.mpi.Allreduce(sent, received)
     assert sent[rank] == 0
-    load = load_of(kind, n, r, length).times(steps)
-    assert sent.sum() == load.copies[rank]
-    assert received[rank] == load.received[rank]
-    assert sent_once == (load.sent if transport == "multicast" else load.copies)[rank]
+    cost = cost_of(kind, n, r, length).times(steps)
+    assert sent.sum() == cost.copies[rank]
+    assert received[rank] == cost.received[rank]
+    assert sent_once == (cost.sent if transport == "multicast" else cost.copies)[rank]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -85,7 +85,7 @@ def test_totals_and_bytes(comm, driver, kind, transport):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_packets_longer_than_mpi_sends_at_once(comm, kind):
-    driver = Driver(comm.rank, timeout=20, progress="inline")
+    driver = MpiDriver(comm.rank, timeout=20, progress_mode="inline")
     check(comm, driver, kind, "multicast", min(2, comm.size), 1_000_001, steps=1)
 
 
@@ -142,11 +142,11 @@ def test_a_late_packet_is_an_error_that_names_it(world, comm, kind, transport):
     def meet():
         yield world.Ibarrier()  # on a communicator of its own: the late rank comes to it first
 
-    patient = Driver(comm.rank, timeout=20, progress="inline")
+    patient = MpiDriver(comm.rank, timeout=20, progress_mode="inline")
     patient.run(meet())
     error = None
     if comm.rank != LATE:
-        driver = Driver(comm.rank, timeout=1, progress="inline")
+        driver = MpiDriver(comm.rank, timeout=1, progress_mode="inline")
         try:
             driver.run(scheme.add_up())
         except WaitTimeout as timeout:

@@ -5,33 +5,32 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from device_double import Memory
 from mpi4py import MPI
 
 from grsgd.comm.communicator import ANY_RANK, Communicator
-from grsgd.comm.direct import Direct
-from grsgd.comm.ipc import SHORT, Ipc
-from grsgd.comm.staged import PIECE, Staged
-from grsgd.transfer import trial, why_library_cannot
+from grsgd.comm.gpu.direct import Direct
+from grsgd.comm.gpu.ipc import SHORT_BYTES, Ipc
+from grsgd.comm.gpu.select import cuda_aware_mpi_error, self_test
+from grsgd.comm.gpu.staged import CHUNK_BYTES, Staged
+from tests.support.device_double import DeviceDouble, Memory
 
 kept = []
 """Messages that nobody takes up: MPI may still read them."""
-LENGTHS = (0, 1, 100, SHORT, SHORT + 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5)
+LENGTHS = (0, 1, 100, SHORT_BYTES, SHORT_BYTES + 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5)
 """Bytes."""
 
 
 @pytest.fixture(params=["direct", "staged", "ipc"])
-def device_comm(world, request, monkeypatch):
+def device_comm(world, request):
     """A communicator that treats all arrays as if they lay on a GPU."""
     memory = Memory()
     host = world.Split_type(MPI.COMM_TYPE_SHARED).Get_group()
-    ends = {
+    transports = {
         "direct": partial(Direct, memory=memory),
         "staged": partial(Staged, memory=memory),
         "ipc": partial(Ipc, memory=memory, host=host),
     }
-    monkeypatch.setattr(Communicator, "_end", lambda self, array: self._device_end)
-    return Communicator(world.Dup(), ends[request.param])
+    return Communicator(DeviceDouble(world.Dup(), transports[request.param]))
 
 
 def pattern(nbytes, seed):
@@ -39,7 +38,7 @@ def pattern(nbytes, seed):
 
 
 def test_every_verb_with_several_sizes(device_comm, driver):
-    driver.run(trial(device_comm, torch.device("cpu")))
+    driver.run(self_test(device_comm, torch.device("cpu")))
 
 
 def test_messages_come_in_order_whatever_their_length(device_comm, driver):
@@ -62,7 +61,7 @@ def test_messages_come_in_order_whatever_their_length(device_comm, driver):
 
 def test_every_message_moves_on_whichever_is_asked_for(device_comm, driver):
     """All ranks ask for what they send before they ask for what they receive, in the foreground and behind."""
-    comm, nbytes = device_comm, 3 * PIECE
+    comm, nbytes = device_comm, 3 * CHUNK_BYTES
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
     def exchange():
@@ -81,7 +80,7 @@ def test_every_message_moves_on_whichever_is_asked_for(device_comm, driver):
 
 def test_from_any_rank(device_comm, driver):
     """Every rank sends to rank 0, itself included."""
-    comm, nbytes = device_comm, 2 * PIECE + 10
+    comm, nbytes = device_comm, 2 * CHUNK_BYTES + 10
 
     def content(rank, k):
         return np.concatenate([np.array([rank, k], np.uint8), pattern(nbytes, (rank, k))])
@@ -104,18 +103,18 @@ def test_from_any_rank(device_comm, driver):
 
 def test_a_message_that_is_too_long_is_an_error(device_comm, driver):
     comm = device_comm
-    if isinstance(comm._device_end, Direct):
+    if isinstance(comm.backend.transport, Direct):
         pytest.skip("that is MPI's own affair")
 
     def schedule():
         if comm.rank == 0:
-            message = comm.Isend(pattern(2 * PIECE, 0), 1, 2)  # never taken up
-            while comm._device_end.waiting:
+            message = comm.Isend(pattern(2 * CHUNK_BYTES, 0), 1, 2)  # never taken up
+            while comm.backend.transport.waiting:
                 message.Test()
             kept.append(message)
         elif comm.rank == 1:
-            with pytest.raises(RuntimeError, match=f"a message of {2 * PIECE} bytes from rank 0 for an array of"):
-                yield comm.Irecv(np.zeros(PIECE + 10, np.uint8), 0, 2)
+            with pytest.raises(RuntimeError, match=f"a message of {2 * CHUNK_BYTES} bytes from rank 0 for an array of"):
+                yield comm.Irecv(np.zeros(CHUNK_BYTES + 10, np.uint8), 0, 2)
 
     if comm.size > 1:
         driver.run(schedule())
@@ -130,8 +129,8 @@ def test_groups(device_comm, driver):
     if comm.rank == 1:
         return
     group = comm.subset(members)
-    arrays = [pattern(nbytes, (nbytes, comm.rank)) for nbytes in (8, PIECE + 8)]
-    sums = [np.full(PIECE // 4, comm.rank, np.float64) for _ in range(2)]
+    arrays = [pattern(nbytes, (nbytes, comm.rank)) for nbytes in (8, CHUNK_BYTES + 8)]
+    sums = [np.full(CHUNK_BYTES // 4, comm.rank, np.float64) for _ in range(2)]
 
     def schedule():
         yield [group.Ibcast(array, group.size - 1) for array in arrays] + [group.Iallreduce(x) for x in sums]
@@ -145,6 +144,6 @@ def test_groups(device_comm, driver):
 @pytest.mark.ranks(1, 2)
 def test_a_process_of_its_own_tries_the_library(world):
     if world.rank == 0:
-        assert why_library_cannot("numpy") is None
-        trouble = why_library_cannot("no_such_module")
-        assert "no_such_module" in trouble and "\n" not in trouble
+        assert cuda_aware_mpi_error("numpy") is None
+        error = cuda_aware_mpi_error("no_such_module")
+        assert "no_such_module" in error and "\n" not in error

@@ -74,7 +74,7 @@ def average_after(model, optimizer):
 
 def mix_with_neighbours(model, optimizer):
     """D-PSGD on a ring, from models before the step: x = sum_j W[i, j] x_j + what the optimizer has changed."""
-    W, changes = topology.build("ring", WORLD.size).matrix[WORLD.rank], []
+    W, changes = topology.build("ring", WORLD.size).matrix(0)[WORLD.rank], []
 
     def before(*_):
         everybody = [WORLD.allgather(p.data) for p in model.parameters()]

@@ -6,12 +6,16 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from test_algorithms import MOMENTUM, RATE, SIZE, STEPS, WEIGHT_DECAY, Quadratic, gradients, initial, models
-from test_asynchronous import nothing_is_left
 
 from grsgd.algorithms import ALGORITHMS
+from grsgd.algorithms.central import Excluded
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
-from grsgd.replica import Replica
+from grsgd.models.replica import Replica
+from grsgd.training.progress import Progress
+from tests.support.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY, Quadratic
+from tests.support.real_ranks import models, nothing_is_left
 
 pytestmark = pytest.mark.ranks(2, 3, 4, 5)
 
@@ -21,14 +25,6 @@ every_strategy = pytest.mark.parametrize("strategy", NAMES)
 every_place = pytest.mark.parametrize(
     "server, servers", [("dedicated", 1), ("dedicated", 2), ("shared", 1), ("shared", 2)]
 )
-
-
-class WithStatistics(Quadratic):
-    """With what stands for the statistics of batch normalisation."""
-
-    def __init__(self, rank):
-        super().__init__(rank)
-        self.register_buffer("statistics", torch.full((3,), float(rank), dtype=torch.float64))
 
 
 def sgd(parameters):
@@ -41,27 +37,31 @@ def make(world, driver, name="parameter_server", optimizer=None, **options):
     cls = ALGORITHMS[name]
     options = cls.Options(**options)
     cls.check(options, world.size)
-    model = WithStatistics(world.rank)
+    model = Quadratic(world.rank, statistics=3)
+    model.statistics.fill_(world.rank)
     replica = Replica(model)
     optimizer = (optimizer or sgd)(model.parameters())
-    comms = Communicator(world.Dup()), Communicator(world.Dup())
-    return cls(options, replica, optimizer, *comms, driver, 7)
+    comms = Communicator(MpiBackend(world.Dup())), Communicator(MpiBackend(world.Dup()))
+    progress = Progress(comms[1], driver, end=None, seconds=1.0, snapshots=1)
+    return cls(options, replica, optimizer, RankContext(*comms, driver, seed=7), progress)
 
 
 def train(algorithm, steps, pause=lambda step: 0.0):
     """All of a training; returns the gradients that this rank has pushed."""
     driver, pushed = algorithm.driver, []
     algorithm.start()
-    while not algorithm.trains and not driver.run(algorithm.accompany()):
+    while not algorithm.is_worker and not driver.run(algorithm.serve()):
         pass
-    for step in range(steps if algorithm.trains else 0):
-        driver.run(algorithm.catch_up())
+    for step in range(steps if algorithm.is_worker else 0):
         time.sleep(pause(step))
         algorithm.replica.zero_gradients()
         algorithm.replica.model(step).backward()
         algorithm.replica.collect_gradients()
         pushed.append(algorithm.replica.grads.array.copy())
-        driver.run(algorithm.step())
+        try:
+            driver.run(algorithm.step())
+        except Excluded:
+            algorithm.was_excluded = True
     driver.run(algorithm.drain())
     driver.run(algorithm.average())
     return pushed
@@ -90,16 +90,16 @@ def test_every_push_is_applied_and_all_end_alike(world, driver, strategy, server
     rows, everybody, workers = models(world, algorithm), world.allgather(pushed), algorithm.n
     quiet = nothing_is_left(world, algorithm)
     assert (rows == rows[0]).all() and np.isfinite(rows).all()
-    assert np.abs(rows[0] - initial(1)[0]).max() > 0.05
+    assert np.abs(rows[0] - PROBLEM.initial(1)[0]).max() > 0.05
     assert [len(own) for own in everybody] == [10 + 5 * rank if rank < workers else 0 for rank in range(world.size)]
     if algorithm.server is not None:
-        begin, end = algorithm.parts[world.rank]
+        begin, end = algorithm.shards[world.rank]
         assert algorithm.server.applied == sum(map(len, everybody)) == sum(algorithm.staleness.values())
         assert applied.keys() == set(range(workers))
         for worker, own in applied.items():
             assert np.array_equal(own, [g[begin:end] for g in everybody[worker]])
         assert np.array_equal(rows[0][begin:end], algorithm.server.w.numpy())
-        assert not algorithm.server.strategy.living and not algorithm.server.strategy.buffer
+        assert not algorithm.server.strategy.active and not algorithm.server.strategy.buffer
     else:
         assert algorithm.staleness == Counter()
     assert np.abs(algorithm.replica.buffers.array - (workers - 1) / 2).max() < 1e-12
@@ -108,20 +108,20 @@ def test_every_push_is_applied_and_all_end_alike(world, driver, strategy, server
 
 @every_place
 @pytest.mark.parametrize(
-    "options", [{}, {"strategy": "adsp", "s": 0.0, "smax": 0.0, "phi": "one"}], ids=["bsp", "adsp"]
+    "options", [{}, {"strategy": "adsp", "s": 0.0, "smax": 0.0, "straggler_weight": "one"}], ids=["bsp", "adsp"]
 )
 def test_bulk_synchronous(world, driver, options, server, servers):
     """Against SGD with momentum on the mean gradient; the servers' part of the traffic is as much as the workers'."""
     algorithm = make(world, driver, **{"strategy": "bsp", "server": server, "servers": servers} | options)
     train(algorithm, STEPS, slow_first(world.rank))
-    X, velocity = initial(algorithm.n), 0
+    X, velocity = PROBLEM.initial(algorithm.n), 0
     for step in range(STEPS):
-        velocity = MOMENTUM * velocity + (gradients(X, step) + WEIGHT_DECAY * X).mean(0)
+        velocity = MOMENTUM * velocity + (PROBLEM.gradients(X, step) + WEIGHT_DECAY * X).mean(0)
         X = X - RATE * velocity
     rows, sent = models(world, algorithm), np.array(world.allgather(algorithm.comm.traffic.sent))
     assert np.abs(rows - X[0]).max() < 1e-12
     expected = np.zeros_like(sent)
-    for rank, (begin, end) in algorithm.parts.items():
+    for rank, (begin, end) in algorithm.shards.items():
         for worker in set(range(algorithm.n)) - {rank}:
             expected[worker, rank] += STEPS * 8 * (end - begin)
             expected[rank, worker] += STEPS * 8 * (end - begin)
@@ -150,11 +150,11 @@ def test_any_optimizer(world, driver, server, optimizer):
     """Bulk-synchronous, against the same optimizer of one process."""
     algorithm = make(world, driver, optimizer=optimizer, strategy="bsp", server=server)
     train(algorithm, STEPS)
-    x = torch.nn.Parameter(torch.from_numpy(initial(1)[0].copy()))
+    x = torch.nn.Parameter(torch.from_numpy(PROBLEM.initial(1)[0].copy()))
     alone = optimizer([x])
     for step in range(STEPS):
         X = np.tile(x.detach().numpy(), (algorithm.n, 1))
-        x.grad = torch.from_numpy(gradients(X, step).mean(0))
+        x.grad = torch.from_numpy(PROBLEM.gradients(X, step).mean(0))
         alone.step()
     assert np.abs(models(world, algorithm) - x.detach().numpy()).max() < 1e-10
 
@@ -185,7 +185,7 @@ def test_the_others_go_on_without_one_that_is_silent(world, driver, strategy, se
     rows, quiet = models(world, algorithm), nothing_is_left(world, algorithm)
     assert algorithm.lost == frozenset() and (rows == rows[0]).all() and quiet
     if world.rank == silent:
-        assert algorithm.evicted
+        assert algorithm.was_excluded
     if algorithm.server is not None:
         assert list(algorithm.server.evicted) == [silent]
         assert algorithm.server.applied == 3 + 30 * (algorithm.n - 1)

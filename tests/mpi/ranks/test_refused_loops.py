@@ -257,8 +257,7 @@ def test_sparse_gradients():
 @pytest.mark.parametrize(
     "algorithm, options, words",
     [
-        ("dpsgd", {"rho": 2}, "rho = 2: a matter of the data of `grsgd train`; allowed is 1"),
-        ("grsgd", {"rho": 2}, "allowed is 1; give H"),
+        ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
         ("local_sgd", {"H": 0}, "local_sgd: H = 0: input should be greater than or equal to 1"),
         ("local_sgd", {"h": 2}, "local_sgd: h: unknown key"),
     ],

@@ -6,9 +6,10 @@ import torch
 from mpi4py import MPI
 
 import grsgd
-from grsgd import launch, load_run
+from grsgd import load_run
 from grsgd.config import parse
-from grsgd.run import run
+from grsgd.errors import SetupError
+from grsgd.job.run import run
 
 SHORT = {
     "model": {"name": "mlp", "hidden": [32]},
@@ -26,7 +27,7 @@ def finished(world, tmp_path_factory):
     def trained(algorithm, **tables):
         content = SHORT | {"algorithm": {"name": algorithm}} | tables
         out = world.bcast(tmp_path_factory.mktemp("run") / "run.h5")
-        stopped = run(world, parse(content), out).stopped
+        stopped = run(world, parse(content), out).reason
         return stopped, world.bcast(load_run(out) if world.rank == 0 else None)
 
     return trained
@@ -36,7 +37,7 @@ def finished(world, tmp_path_factory):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_run_file(algorithm, finished, world):
     stopped, found = finished(algorithm)
-    assert stopped == found.attributes["stopped"] == "epochs"
+    assert stopped == found.attributes["reason"] == "epochs"
     assert found.attributes["algorithm"] == algorithm and found.attributes["ranks"] == world.size
     assert len(found.attributes["hosts"]) == world.size
     assert found.attributes["final_test_accuracy"] > 0.8
@@ -82,7 +83,7 @@ def test_ends_after_seconds(algorithm, finished):
 )
 def test_wrong_input_is_refused_on_all_ranks(tables, named, finished, tmp_path):
     tables["data"]["dir"] = str(tmp_path)
-    with pytest.raises(launch.UsageError, match=named):
+    with pytest.raises(SetupError, match=named):
         finished("grsgd", **tables)
 
 
@@ -123,10 +124,10 @@ def test_a_complete_run_leaves_no_communicator(name, counted, tmp_path_factory):
         content["algorithm"]["r"] = 1
     out = counted.bcast(out)
     ending = run(counted, parse(content), out)
-    assert ending.stopped == "steps" and ending.living.size == counted.size
+    assert ending.reason == "steps" and ending.remaining.size == counted.size
     assert Counted.alive == 0
     if counted.rank == 0:
-        assert load_run(out).attributes["stopped"] == "steps"
+        assert load_run(out).attributes["reason"] == "steps"
 
 
 def test_an_own_loop_leaves_no_communicator(counted):

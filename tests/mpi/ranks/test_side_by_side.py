@@ -8,8 +8,8 @@ import torch
 from grsgd import distribute
 from grsgd.algorithms import ALGORITHMS, lasgd
 
-NAMES = sorted(name for name, cls in ALGORITHMS.items() if cls.for_any_loop)
-OPTIONS = {"gossip": {"period": 1}, "easgd": {"period": 2}, "adpsgd": {"graph": "full"}, "local_sgd": {"H": 2}}
+NAMES = sorted(name for name, cls in ALGORITHMS.items() if cls.traits.supports_own_loop)
+OPTIONS = {"gossip": {"period": 1}, "easgd": {"period": 2}, "adpsgd": {"topology": "full"}, "local_sgd": {"H": 2}}
 """So that a rank needs the others in nearly every step."""
 PAIRS = list(itertools.combinations_with_replacement(NAMES, 2))
 MODES = "inline", "thread"
@@ -21,7 +21,7 @@ def learner(world, name, progress, seed=0, **options):
     model = torch.nn.Linear(6, 3).double()
     sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     options = OPTIONS.get(name, {}) | options
-    return model, distribute(model, sgd, name, world, timeout=TIMEOUT, progress=progress, **options)
+    return model, distribute(model, sgd, name, world, timeout=TIMEOUT, progress_mode=progress, **options)
 
 
 def take_step(model, optimizer, step):
@@ -43,7 +43,7 @@ def test_a_barrier_between_epochs(world, name, progress):
     """Where the algorithm lets ranks run ahead, they take different numbers of steps: who is in the barrier must go on
     answering the others."""
     model, optimizer = learner(world, name, progress)
-    uneven = 0 if optimizer.algorithm.synchronous else 7 * world.rank
+    uneven = 0 if optimizer.algorithm.traits.synchronous else 7 * world.rank
     for epoch in range(3):
         for step in range(5 + uneven):
             take_step(model, optimizer, step)
@@ -73,7 +73,7 @@ def test_two_algorithms_in_one_script(world, first, second):
     """Each in turn, after the first step in another order on every other rank where none is bound to the others'."""
     progress = itertools.islice(itertools.product(MODES, MODES), PAIRS.index((first, second)) % 4, None)
     learners = [learner(world, *pair) for pair in zip((first, second), next(progress), strict=True)]
-    free = not any(optimizer.algorithm.synchronous for _, optimizer in learners)
+    free = not any(optimizer.algorithm.traits.synchronous for _, optimizer in learners)
     for step in range(8):
         for model, optimizer in reversed(learners) if free and step and world.rank % 2 else learners:
             take_step(model, optimizer, step)

@@ -4,14 +4,18 @@ import pytest
 import torch
 
 from grsgd.algorithms import ALGORITHMS
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.control import Control
-from grsgd.config import ConfigError, parse
+from grsgd.comm.stop_signal import StopSignal
+from grsgd.config import parse
+from grsgd.errors import ConfigError
 from grsgd.simulate.network import NetworkSpec
 from grsgd.simulate.run import Simulation
-from grsgd.train import Trainer, build_model, load_data
+from grsgd.training.inputs import build_model, load_data
+from grsgd.training.trainer import Trainer
 
-SYNCHRONOUS = sorted(name for name, algorithm in ALGORITHMS.items() if algorithm.synchronous)
+SYNCHRONOUS = sorted(name for name, algorithm in ALGORITHMS.items() if algorithm.traits.synchronous)
 
 
 def config(name):
@@ -32,9 +36,10 @@ def trained(world, driver, config) -> Trainer:
     """This rank's trainer after a run on real MPI."""
     dataset = load_data(config)
     model = build_model(config, dataset, torch.device("cpu"))
-    comm, aside, control = (Communicator(world.Dup()) for _ in range(3))
-    trainer = Trainer(config, dataset, model, comm, aside, Control(control), driver)
-    driver.run(trainer.same_start())
+    comm, uncounted, for_stop = (Communicator(MpiBackend(world.Dup())) for _ in range(3))
+    context = RankContext(comm, uncounted, driver, StopSignal(for_stop), config.seed)
+    trainer = Trainer(config, dataset, model, context)
+    driver.run(trainer.broadcast_initial_model())
     world.Barrier()
     assert driver.run(trainer.train()) == "steps"
     return trainer
@@ -63,4 +68,4 @@ def test_the_simulated_model_is_the_real_one(world, driver, name, eager_bytes):
     for what in ("sent", "messages", "headers"):
         assert (getattr(simulated.comm.traffic, what) == getattr(real.comm.traffic, what)).all()
     assert simulated.comm.traffic.sent_once == real.comm.traffic.sent_once
-    assert simulated.measured.steps == real.measured.steps == 25
+    assert simulated.totals.steps == real.totals.steps == 25

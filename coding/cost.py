@@ -1,0 +1,170 @@
+"""The bytes that each scheme sends, counted exactly: in units of M, the size of one gradient, or in bytes.
+
+A packet to several receivers counts once (`Cost.once`: a shared medium, true multicast) or once for every receiver
+(`Cost.per_receiver`: unicast, trees and relays). The formulas, with C(n, r) the binomial coefficient:
+
+| scheme         | sent by a rank | received by a rank | once          | per receiver | source                    |
+|----------------|----------------|--------------------|---------------|--------------|---------------------------|
+| ring           | 2(n-1)/n       | 2(n-1)/n           | 2(n-1)        | 2(n-1)       | Patarasuk, Yuan 2009      |
+| ssgd-unicast   | n-1            | n-1                | n(n-1)        | n(n-1)       | gradients summed locally  |
+| ssgd-multicast | 1              | n-1                | n             | n(n-1)       | gradients summed locally  |
+| per-block      | C(n,r)/n       | (n-1)C(n,r)/n      | C(n,r)        | (n-1)C(n,r)  | CSSGD, (30)               |
+| uncoded        | C(n-1,r-1)/r   | C(n-1,r)           | C(n,r)        | n C(n-1,r)   | CSSGD, (29)               |
+| coded          | C(n-1,r)/r     | C(n-1,r)           | n C(n-1,r)/r  | n C(n-1,r)   | CSSGD, (20)-(28)          |
+| grouped-direct | q/n            | q-1                | q             | n(q-1)       | ours; sums before sending |
+| grouped-rs     | q/n            | (n+q-2)/n          | q             | n+q-2        | ours; sums before sending |
+
+CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. per-block sends every block of the batch by itself, computed once; uncoded
+computes every block r times and each holder sends its slice of it. With r = n each rank knows all: uncoded and coded
+send nothing. The grouped schemes have q groups of ranks, n/r rounded up; what a rank of them sends is a mean if groups
+are not equal, and nothing for q = 1.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import comb, lcm
+
+from coding.partition import sizes
+from coding.placement import GroupedPlacement, number_of_groups
+
+BYTES_PER_ELEMENT = 4
+"""The size of an int32 and of a float32."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one exchange of gradients for each rank; all tuples have one entry per rank.
+
+    ``sent``: a packet to several receivers counts once; ``copies``: once for every receiver; ``received``: all that
+    comes in. ``packets``: messages sent, one to several receivers counts once.
+    """
+
+    sent: tuple
+    copies: tuple
+    received: tuple
+    packets: tuple[int, ...]
+
+    @property
+    def once(self):
+        """Return the sum over all ranks, a packet to several receivers counted once."""
+        return sum(self.sent)
+
+    @property
+    def per_receiver(self):
+        """Return the sum over all ranks, a packet counted once for each receiver."""
+        return sum(self.received)
+
+    def times(self, unit) -> "Cost":
+        """Return the same with another unit for what is sent and received."""
+        amounts = (tuple(unit * amount for amount in each) for each in (self.sent, self.copies, self.received))
+        return Cost(*amounts, self.packets)
+
+
+def cost_in_bytes(scheme: str, n: int, r: int, length: int) -> Cost:
+    """Exact bytes for gradients of ``length`` elements: slices and chunks of unequal length and padding are in it."""
+    return SCHEMES[scheme](n, r, length).times(BYTES_PER_ELEMENT)
+
+
+@lru_cache(maxsize=1024)
+def cost_in_models(scheme: str, n: int, r: int) -> Cost:
+    """Exact fractions of M, the size of one gradient: what is left of the bytes when every division comes out even."""
+    length = lcm(*range(1, n + 1))
+    return SCHEMES[scheme](n, r, length).times(Fraction(1, length))
+
+
+def redundancy(scheme: str, n: int, r: int) -> Fraction:
+    """How many times a rank computes its share of the batch, 1/n: what the scheme asks of the processors."""
+    if scheme.startswith("grouped"):
+        return Fraction(n, number_of_groups(n, r))
+    return Fraction(r if scheme in ("uncoded", "coded") else 1)
+
+
+def ring(n: int, r: int, length: int) -> Cost:
+    """Rank i sends all chunks but i+1 in the reduce-scatter, all but i+2 in the all-gather; none are padded."""
+    chunks = sizes(length, n)
+    sent = [2 * length - chunks[(i + 1) % n] - chunks[(i + 2) % n] if n > 1 else 0 for i in range(n)]
+    received = [sent[i - 1] for i in range(n)]
+    return Cost(tuple(sent), tuple(sent), tuple(received), (2 * (n - 1),) * n)
+
+
+def ssgd_unicast(n: int, r: int, length: int) -> Cost:
+    everything = ((n - 1) * length,) * n
+    return Cost(everything, everything, everything, (n - 1,) * n)
+
+
+def ssgd_multicast(n: int, r: int, length: int) -> Cost:
+    everything = ((n - 1) * length,) * n
+    sends = int(n > 1)
+    return Cost((sends * length,) * n, everything, everything, (sends,) * n)
+
+
+def per_block(n: int, r: int, length: int) -> Cost:
+    """C(n, r) blocks, consecutive ones on each rank, as many on one as on another or one more."""
+    blocks = sizes(comb(n, r), n) if n > 1 else [0]
+    return Cost(
+        tuple(count * length for count in blocks),
+        tuple(count * (n - 1) * length for count in blocks),
+        tuple((sum(blocks) - count) * length for count in blocks),
+        tuple(blocks),
+    )
+
+
+def uncoded(n: int, r: int, length: int) -> Cost:
+    """Rank i is the p-th holder of C(i, p) C(n-1-i, r-1-p) blocks."""
+    if r == n:
+        return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
+    slices = sizes(length, r)
+    sent = [sum(comb(i, p) * comb(n - 1 - i, r - 1 - p) * slices[p] for p in range(r)) for i in range(n)]
+    copies = tuple((n - r) * amount for amount in sent)
+    return Cost(tuple(sent), copies, (comb(n - 1, r) * length,) * n, (comb(n - 1, r - 1),) * n)
+
+
+def coded(n: int, r: int, length: int) -> Cost:
+    """C(n-1, r) packets per rank, each to r others; all packets have the length of the longest slice."""
+    packets = comb(n - 1, r)
+    sent = packets * -(-length // r)
+    return Cost((sent,) * n, (r * sent,) * n, (r * sent,) * n, (packets,) * n)
+
+
+def grouped_direct(n: int, r: int, length: int) -> Cost:
+    placement = GroupedPlacement(n, number_of_groups(n, r))
+    outside = [n - len(placement.members(placement.group(i))) for i in range(n)]
+    parts = [end - begin for begin, end in (placement.part(i, length) for i in range(n))]
+    sent = [part * (others > 0) for part, others in zip(parts, outside, strict=True)]
+    copies = [part * others for part, others in zip(parts, outside, strict=True)]
+    packets = tuple(int(others > 0) for others in outside)
+    return Cost(tuple(sent), tuple(copies), ((placement.q - 1) * length,) * n, packets)
+
+
+def grouped_rs(n: int, r: int, length: int) -> Cost:
+    """Every group sends each chunk to its owner, who adds it up and multicasts it. One group sends nothing."""
+    placement = GroupedPlacement(n, number_of_groups(n, r))
+    if placement.q == 1:
+        return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
+    chunks = sizes(length, n)
+    sent, copies, packets = list(chunks), [(n - 1) * chunk for chunk in chunks], [1] * n
+    for owner in range(n):
+        for group in range(placement.q):
+            if group != placement.group(owner):
+                sender = placement.sender(group, owner)
+                sent[sender] += chunks[owner]
+                copies[sender] += chunks[owner]
+                packets[sender] += 1
+    received = [(placement.q - 1) * chunk + length - chunk for chunk in chunks]
+    return Cost(tuple(sent), tuple(copies), tuple(received), tuple(packets))
+
+
+SCHEMES: dict[str, Callable[[int, int, int], Cost]] = {
+    "ring": ring,
+    "ssgd-unicast": ssgd_unicast,
+    "ssgd-multicast": ssgd_multicast,
+    "per-block": per_block,
+    "uncoded": uncoded,
+    "coded": coded,
+    "grouped-direct": grouped_direct,
+    "grouped-rs": grouped_rs,
+}
+"""Elements that each rank sends and receives, by scheme: ``cost(n, r, length)``. The first three do not depend on r;
+the grouped schemes make `number_of_groups` (n, r) groups."""

@@ -1,0 +1,96 @@
+"""The costs of all schemes and redundancies as a text, and where the coded scheme sends less than another."""
+
+from fractions import Fraction
+
+from tabulate import tabulate
+
+from coding.cost import SCHEMES, cost_in_models
+
+WITHOUT_REDUNDANCY = ("ring", "ssgd-unicast", "ssgd-multicast")
+"""Schemes whose cost does not depend on r."""
+COUNTINGS = {
+    "once": ("once", "once"),
+    "per receiver": ("per_receiver", "per_receiver"),
+    "the paper's: coded once, others per receiver": ("once", "per_receiver"),
+}
+"""How packets to several receivers count: in words, and the properties of a `Cost` for coded and for what it is
+compared with. The third is how Li, Xie, Mao, Xu, Zhu, Zhang 2021 compare (28) with (29)."""
+
+
+def cost_table(n: int) -> str:
+    """The costs for n ranks, in units of M, for every redundancy; below, which scheme wins where."""
+    header = ["r", "scheme", "sent by a rank", "received by a rank", "once", "per receiver", "packets of a rank"]
+    rows = [row("any", name, 1, n) for name in WITHOUT_REDUNDANCY]
+    rows += [row(r, name, r, n) for r in range(1, n + 1) for name in SCHEMES if name not in WITHOUT_REDUNDANCY]
+    return "\n".join(
+        [
+            f"Costs of one exchange of gradients between {n} rank{'s' * (n > 1)}, in units of M, the gradient's size.",
+            "once: a packet to several receivers counts once; per receiver: once for each of them. *: the least for",
+            "this r, schemes for any r included. Ranks that differ are given from least to most.",
+            "",
+            tabulate(rows, header, tablefmt="pipe", disable_numparse=True, colalign=["right", "left"] + ["right"] * 5),
+            "",
+            "For which r coded sends less than another scheme (in brackets: as much):",
+            "",
+            tabulate(comparison(n), ["scheme", *COUNTINGS], tablefmt="pipe", disable_numparse=True),
+        ]
+    )
+
+
+def row(label, name: str, r: int, n: int) -> list[str]:
+    cost = cost_in_models(name, n, r)
+    totals = []
+    for counting in ("once", "per_receiver"):
+        total = getattr(cost, counting)
+        least = label != "any" and total == min(getattr(cost_in_models(other, n, r), counting) for other in SCHEMES)
+        totals.append(number(total) + " *" * least)
+    return [str(label), name, spread(cost.sent), spread(cost.received), *totals, spread(cost.packets)]
+
+
+def comparison(n: int) -> list[list[str]]:
+    """For every other scheme, the redundancies for which the coded scheme sends less than it, by every counting."""
+    rows = []
+    for name in SCHEMES:
+        if name != "coded":
+            cells = []
+            for ours, theirs in COUNTINGS.values():
+                less, equal = wins(name, n, ours, theirs)
+                cells.append(" ".join([ranges(less)] + [f"({ranges(equal)})"] * bool(equal)))
+            rows.append([name, *cells])
+    return rows
+
+
+def wins(other: str, n: int, ours: str, theirs: str) -> tuple[list[int], list[int]]:
+    """The redundancies for which coded sends less than, and as much as, another scheme.
+
+    ``ours`` and ``theirs``: ``once`` or ``per_receiver``, how coded and the other scheme are counted.
+    """
+    less, equal = [], []
+    for r in range(1, n + 1):
+        coded = getattr(cost_in_models("coded", n, r), ours)
+        rival = getattr(cost_in_models(other, n, r), theirs)
+        if coded < rival:
+            less.append(r)
+        elif coded == rival:
+            equal.append(r)
+    return less, equal
+
+
+def number(value: Fraction | int) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{float(value):,.3f}"
+
+
+def spread(values) -> str:
+    least, most = min(values), max(values)
+    return number(least) if least == most else f"{number(least)} to {number(most)}"
+
+
+def ranges(values: list[int]) -> str:
+    """Ascending numbers in words: [1, 3, 4, 5] -> "1, 3 to 5"."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and runs[-1][-1] == value - 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs) or "none"

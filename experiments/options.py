@@ -1,0 +1,89 @@
+"""The options of algorithms as their schema has them, so that sweeps and random runs need no lists of their own."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from grsgd import config
+from grsgd.algorithms import Algorithm, Options
+from grsgd.errors import ConfigError
+
+
+def choices(options: type[Options]) -> dict[str, list]:
+    """Return the values that are worth a try of every option, by name; the first is the default.
+
+    All values of a choice, the examples that the option gives, else a few numbers from its least one on. Options that
+    are times keep their default.
+    """
+    properties = options.model_json_schema()["properties"]
+    return {name: _values(schema) for name, schema in properties.items() if not name.endswith(("timeout", "seconds"))}
+
+
+def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
+    """Return the options that make one algorithm several, as overrides of the configuration ``base``; first none.
+
+    Those are the values of its choices with which it trains in another way, by its traits
+    (``grsgd.algorithms.Traits``), one value each.
+    Raises ConfigError if there is no such algorithm.
+    """
+    named = f"algorithm.name={json.dumps(algorithm)}"
+    plain = config.load(base, [named])
+    found = {_identity(plain): ()}
+    schema = type(plain.algorithm_options).model_json_schema()["properties"]
+    for name, values in choices(type(plain.algorithm_options)).items():
+        for value in values if "enum" in schema[name] or schema[name].get("type") == "boolean" else ():
+            override = f"algorithm.{name}={json.dumps(value)}"
+            try:
+                found.setdefault(_identity(config.load(base, [named, override])), (override,))
+            except ConfigError:  # goes with other options only
+                continue
+    return list(found.values())
+
+
+def _identity(loaded: config.Config):
+    """Return the traits, but for those that change nothing in a run without faults."""
+    return replace(loaded.traits, model_sized_buffers=0, tolerates_lost_ranks=False)
+
+
+def _values(schema: dict[str, Any]) -> list:
+    default = schema.get("default")
+    values = [default, *schema.get("examples", [])]
+    for kind in schema.get("anyOf", [schema]):
+        if "enum" in kind or "const" in kind:
+            values += kind.get("enum", [kind.get("const")])
+        elif kind.get("type") == "boolean":
+            values += [False, True]
+        elif kind.get("type") == "integer":
+            least = kind.get("minimum", 1)
+            values += range(least, min(least + 4, kind.get("maximum", least + 4)) + 1)
+        elif kind.get("type") == "number":
+            values += _numbers(kind, default)
+    return [value for number, value in enumerate(values) if value not in values[:number]]
+
+
+def _numbers(kind: dict[str, Any], default) -> list[float]:
+    """Return the ends that belong to the range, and a number within; not its upper end where the default depends on the
+    run, because such an option may be sensible for small numbers alone."""
+    has_default = isinstance(default, float | int)
+    least = kind.get("minimum", kind.get("exclusiveMinimum", 0))
+    most = kind.get("maximum", kind.get("exclusiveMaximum"))
+    if most is None:
+        within = least + ((default - least) if has_default and default > least else 1) / 10
+    else:
+        within = least + (most - least) / (2 if has_default else 10)
+    ends = [kind["minimum"]] if "minimum" in kind else []
+    ends += [kind["maximum"]] if "maximum" in kind and has_default else []
+    ends += [least + 1] if isinstance(default, int) else []  # such as a number of steps that may be infinite
+    return [float(value) for value in (*ends, within)]
+
+
+def allowed(algorithm: type[Algorithm], options: dict[str, Any], ranks: int) -> bool:
+    """Return whether an algorithm takes these options on so many ranks."""
+    try:
+        algorithm.check(algorithm.Options(**options), ranks)
+    except (ValidationError, ValueError):
+        return False
+    return True

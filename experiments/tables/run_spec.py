@@ -1,0 +1,86 @@
+"""A run: a configuration, a number of ranks, and where its time comes from."""
+
+import functools
+import hashlib
+import json
+import shlex
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments import papers
+from grsgd import config
+from grsgd.config import Config
+
+MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS = "clock", "simulated", "times", "steps"
+"""Sources of time: the clock, on a testbed or a cluster; simulated time, with gradients; the same without, times alone;
+and steps of a second each, for trainings whose times mean nothing."""
+
+
+class Link(NamedTuple):
+    """The network between the ranks. multicast: one copy on the way out reaches all receivers; a shared medium always
+    has it."""
+
+    rate: str
+    medium: str = "switch"
+    multicast: bool = False
+
+    def __str__(self):
+        return f"{self.rate} {self.medium}" + (", true multicast" if self.multicast or self.medium == "shared" else "")
+
+
+class RunSpec(NamedTuple):
+    """One run. config: ``paper/name``, as for ``papers.toml``; overrides: ``key=value``s, as for ``--set``."""
+
+    config: str
+    overrides: tuple[str, ...]
+    ranks: int
+    source: str
+    link: Link
+
+    @property
+    def toml(self) -> Path:
+        return papers.toml(self.config)
+
+    def load(self) -> Config:
+        return loaded(self.config, self.overrides)
+
+    def cli_args(self) -> list[str]:
+        """Return the configuration and its overrides as arguments of ``grsgd train`` and ``grsgd simulate``."""
+        return [
+            papers.toml(self.config).relative_to(papers.ROOT).as_posix(),
+            *(word for override in self.overrides for word in ("--set", shlex.quote(override))),
+        ]
+
+    def name(self, where: str) -> str:
+        """Return the name of the run file: the same for the same run ``where``, on whatever time depends besides."""
+        loaded = self.load()
+        content = "\n".join([loaded.toml(), str(self.ranks), self.source, where])
+        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+        return f"{loaded.algorithm_class.name}-n{self.ranks}-{self.source}-{digest}"
+
+
+@functools.cache  # targets ask again and again
+def loaded(name: str, overrides: tuple[str, ...]) -> Config:
+    return config.load(papers.toml(name), list(overrides))
+
+
+@functools.cache
+def overrides(path: Path) -> tuple[str, ...]:
+    """Return the content of a TOML file as ``key=value``s."""
+    return tuple(flattened(tomllib.loads(path.read_text())))
+
+
+@functools.cache
+def overrides_beside(config: str, name: str) -> tuple[str, ...]:
+    """Return those of the file of that name in a configuration's folder; none if there is no such file."""
+    path = papers.toml(config).with_name(name)
+    return overrides(path) if path.exists() else ()
+
+
+def flattened(table: dict, prefix: str = ""):
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={json.dumps(value)}"  # which is TOML, too, and in one line

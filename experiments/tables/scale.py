@@ -1,0 +1,107 @@
+"""The scale at which a paper is repeated: ``SMOKE``, small stand-ins in minutes, ``PAPER``, the paper's sizes, and
+others.
+
+What a scale changes of the trainings themselves (data, model, epochs, target accuracy) is in the papers' folders:
+base.toml has the paper's sizes, smoke.toml what ``SMOKE`` replaces of them.
+"""
+
+from typing import NamedTuple
+
+
+class Scale(NamedTuple):
+    """n is the number of ranks that train; a parameter server is one more."""
+
+    name: str
+    description: str
+    """What the scale means, for readers of a report."""
+    file: str | None
+    """Name of the TOML file, beside a training's own, with what the scale replaces of it."""
+    overrides: tuple[str, ...]
+    """``key=value``s for every training, after that file."""
+    seeds: int
+    """Number of seeds of trainings in simulated time."""
+    clock_seeds: int
+    """Number of seeds of trainings on the testbed or cluster."""
+    ranks: tuple[int, ...]
+    """Numbers of ranks of trainings in simulated time."""
+    clock_ranks: tuple[int, ...]
+    """Numbers of ranks on the testbed or cluster."""
+    coding_ranks: tuple[int, ...]
+    """Numbers of ranks of CSSGD: every one that the paper has."""
+    many_ranks: tuple[int, ...]
+    """Numbers of ranks where only the time of a step is simulated."""
+    learning_rates: tuple[float, ...]
+    """The grid that every algorithm is tuned on, in simulated time on ``tuning_ranks`` ranks; the first and the last
+    are tried where the one beside it is the best of the others."""
+    tuning_ranks: int
+    steps: int
+    """Steps per rank where only the time of a step is measured."""
+    run_timeout: float
+    """Seconds of a run by the clock; one that takes longer is ended."""
+    rate: str
+    """Rate of every host's link, on the testbed and in simulated time."""
+    slow_rate: str
+    """Rate of every host's link where links are slow."""
+    cpu: float
+    """Cores of each of the testbed's hosts."""
+
+
+SMOKE = Scale(
+    name="smoke",
+    description="small stand-ins for the papers' models, data and lengths, in minutes on two cores; trainings by the "
+    "clock have a single seed, simulated ones several",
+    file="smoke.toml",
+    overrides=(),
+    seeds=3,
+    clock_seeds=1,
+    ranks=(4, 8),
+    clock_ranks=(4, 8),
+    coding_ranks=tuple(range(2, 11)),
+    many_ranks=(*range(2, 11), 16, 32, 64),
+    learning_rates=(0.02, 0.05, 0.15, 0.4, 1.0),
+    tuning_ranks=8,
+    steps=16,
+    run_timeout=600,
+    rate="1gbit",
+    slow_rate="200mbit",
+    cpu=0.2,
+)
+PAPER = SMOKE._replace(
+    name="paper",
+    description="the papers' sizes, as far as they are known",
+    file=None,
+    seeds=5,
+    clock_seeds=5,
+    ranks=(2, 3, 4, 5, 6, 7, 8, 9, 10, 16),
+    many_ranks=(*SMOKE.many_ranks, 128, 256),
+    learning_rates=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
+    steps=64,
+    run_timeout=24 * 3600,
+)
+IMAGENET = PAPER._replace(
+    name="imagenet",
+    description="the papers' sizes, on your own ImageNet where a paper has ImageNet",
+    file="imagenet.toml",
+)
+TINY = SMOKE._replace(
+    name="tiny",
+    description="a test of the program; its figures mean nothing",
+    overrides=(
+        'data.name="digits"',
+        "data.batch_size=16",
+        "data.only_test=100",
+        "train.epochs=2",
+        "train.snapshots=8",
+        "train.target_accuracy=0.5",
+    ),
+    seeds=2,
+    clock_seeds=1,
+    ranks=(2, 3),
+    clock_ranks=(3,),
+    coding_ranks=(2, 3),
+    many_ranks=(2, 3),
+    learning_rates=(0.05, 0.1, 0.2, 0.4),
+    tuning_ranks=3,
+    steps=4,
+)
+SCALES = {scale.name: scale for scale in (SMOKE, PAPER, IMAGENET, TINY)}

@@ -1,0 +1,53 @@
+"""Schedules that average over all ranks, outside the counted traffic. With one rank they do nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from grsgd.comm.allreduce import halving_doubling_allreduce
+from grsgd.lazy import LazyModule
+from grsgd.models.flat import Flat
+from grsgd.models.replica import Replica
+
+torch = LazyModule("torch")
+
+
+def average_models(comm, replica: Replica):
+    """Make the parameters and buffers of all ranks their mean."""
+    yield from average_array(comm, replica.params)
+    yield from average_buffers(comm, replica)
+
+
+def average_weighted_models(comm, replica: Replica, weight: float):
+    """Make the parameters x of all ranks ``sum a x / n``, where a is the ``weight``, and the buffers their mean.
+
+    Raises RuntimeError if the weights of all ranks do not sum to n.
+    """
+    n = comm.size
+    if n > 1:
+        total = np.array([weight])
+        yield from halving_doubling_allreduce(comm, total)
+        if abs(total[0] - n) > 1e-6 * n:
+            raise RuntimeError(f"the weights sum to {total[0]} instead of {n}: a message was lost")
+    yield from average_array(comm, replica.params, weight)
+    yield from average_buffers(comm, replica)
+
+
+def average_array(comm, flat: Flat, weight: float = 1.0):
+    """Make ``flat`` the mean of ``weight`` times the array over all ranks, in place.
+
+    The array stays what it is if the run is stopped meanwhile.
+    """
+    if comm.size > 1:
+        average = flat.like()
+        torch.mul(flat.tensor, weight, out=average.tensor)
+        yield from halving_doubling_allreduce(comm, average.array, scale=1 / comm.size)
+        flat.tensor.copy_(average.tensor)
+
+
+def average_buffers(comm, replica: Replica):
+    """Make the buffers of all ranks (batch-norm statistics) their mean."""
+    if comm.size > 1:
+        yield from replica.average_buffers(partial(halving_doubling_allreduce, comm, scale=1 / comm.size))

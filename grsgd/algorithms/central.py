@@ -1,0 +1,45 @@
+"""Algorithms with a central model, on ranks that may not train."""
+
+from collections.abc import Generator
+
+from grsgd.algorithms.base import Algorithm
+
+
+class Excluded(Exception):
+    """The others go on without this rank."""
+
+
+class CentralAlgorithm(Algorithm, name=None):
+    """An algorithm with a central model, which is the model of the run, and workers that train.
+
+    It knows how many gradients are in the model, and so how far the run is: it writes ``progress.note_steps``. Its
+    `step` raises `Excluded` where the others go on without this rank.
+    """
+
+    _decides_who_computes = True
+
+    def __init__(self, options, replica, optimizer, context, progress):
+        super().__init__(options, replica, optimizer, context)
+        self.progress = progress
+        self.is_worker = self.comm.rank < self.workers(options, self.comm.size)
+        """Whether this rank trains; else it runs `serve`."""
+        self.lost: frozenset[int] = frozenset()
+        """After training, ranks that do not answer any more and were left behind."""
+
+    @classmethod
+    def workers(cls, options, ranks: int) -> int:
+        """Return how many of the ranks train: the first ones."""
+        return ranks
+
+    def serve(self) -> Generator:
+        """Schedule, over and over on a rank that does not train: returns whether all others have ended."""
+        raise NotImplementedError(f"{self.name} has ranks that do not train and no serve()")
+
+    def broadcast_model(self, comm) -> Generator:
+        """Schedule, on all ranks of ``comm`` at once: turn what snapshots have kept into what is to be evaluated."""
+        raise NotImplementedError(f"{self.name} has a central model and no broadcast_model()")
+
+
+def workers_of(algorithm: type[Algorithm], options, ranks: int) -> int:
+    """Return how many of the ranks train with this algorithm: the first ones."""
+    return algorithm.workers(options, ranks) if issubclass(algorithm, CentralAlgorithm) else ranks

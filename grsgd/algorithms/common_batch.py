@@ -1,0 +1,38 @@
+"""Algorithms whose ranks compute parts of one batch that they share."""
+
+from collections.abc import Callable, Generator
+
+from grsgd.algorithms.base import Algorithm
+
+
+class CommonBatchAlgorithm(Algorithm, name=None):
+    """An algorithm whose ranks compute `blocks` of one common batch, instead of each rank a batch of its own."""
+
+    _decides_who_computes = True
+
+    @classmethod
+    def block_arrays(cls, options, ranks: int) -> int:
+        """Return how many arrays of the model's size a rank holds for gradients of blocks alone."""
+        return 0
+
+    @classmethod
+    def trial_options(cls, options):
+        """Return options to measure with, if `choose_options` must decide some of ``options``; else None."""
+        return None
+
+    def choose_options(self, options, batch: int, gradient: Callable[[], object]) -> Generator:
+        """Schedule, on all ranks at once, of an object with `trial_options`: decide what ``options`` leave open.
+
+        ``batch``: samples of the common batch; ``gradient()`` computes this rank's blocks of one. Returns the options
+        that change, by name, and why so.
+        """
+        raise NotImplementedError(f"{self.name} has trial_options() and no choose_options()")
+
+    def blocks(self, batch: int) -> list[tuple[int, int, int]]:
+        """Return what this rank computes of a common batch of so many samples: (number, begin, end) of each block."""
+        raise NotImplementedError(f"{self.name} has a common batch and no blocks()")
+
+    def block_gradient_ready(self, block: int):
+        """Take over the gradient of a block, which lies in the replica: the sum over the block's samples, divided by
+        the number of samples in the batch. The next block's overwrites it."""
+        raise NotImplementedError(f"{self.name} has a common batch and no block_gradient_ready()")

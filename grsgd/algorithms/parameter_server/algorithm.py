@@ -1,0 +1,204 @@
+"""A parameter server, and the strategies by which it treats workers that are slower than others."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.central import CentralAlgorithm, Excluded
+from grsgd.algorithms.parameter_server.server import (
+    EVICTED,
+    FINISHED,
+    Server,
+    count_workers,
+    make_strategy,
+    server_shards,
+)
+from grsgd.algorithms.parameter_server.strategies import AdspOptions, DsspOptions
+from grsgd.comm import tags
+from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
+from grsgd.comm.pollables import Until
+
+
+class ServerOptions(Options):
+    """Options of a parameter server, whatever its strategy."""
+
+    server: Literal["dedicated", "shared"] = Field(
+        "dedicated", description="the last ranks serve and do not train, or the first ones do both"
+    )
+    servers: int = Field(1, ge=1, description="each has an equal part of the model")
+    staleness_aware: bool = Field(False, description="gradients count 1/max(tau, 1), where tau is their staleness")
+    compensation: float | None = Field(
+        None, ge=0, description="lambda of the delay compensation g + lambda g g (w - w_i), of all gradients if given"
+    )
+    on_lost_worker: Literal["stop", "evict"] = Field("stop", description="end the job, or go on without the worker")
+    worker_timeout: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="seconds without a push until a worker is lost; 0.8 comm.timeout"
+    )
+
+    @property
+    def strategy_name(self) -> str:
+        return "asp"
+
+    @model_validator(mode="after")
+    def one_server_evicts(self):
+        if self.on_lost_worker == "evict" and self.servers > 1:
+            raise ValueError('on_lost_worker = "evict" needs servers = 1: several might not lose the same workers')
+        return self
+
+
+class ParameterServerOptions(AdspOptions, DsspOptions, ServerOptions):
+    strategy: Literal["bsp", "asp", "ssp", "dssp", "adsp"] = Field("adsp", description="when workers may go on")
+
+    @property
+    def strategy_name(self):
+        return self.strategy
+
+
+class ParameterServer(CentralAlgorithm, name="parameter_server"):
+    """Workers compute gradients; a server has the model w. Worker i, and the server of n workers::
+
+        push grad(x) to the server              on push of g by i:
+        wait for the answer: x                      the strategy decides: apply which gradients, answer which workers
+                                                    w = w - eta/n * sum of weight * g;  V = V + 1
+                                                    send w to the workers that are answered
+
+    The strategies (strategies.py): bsp waits for all; asp never waits; ssp and dssp wait for workers that are too far
+    behind; adsp, the adaptive synchronous parallel strategy, treats workers by their state. Of its paper the abstract
+    is known: the rules are inferred (docs/algorithms.md).
+
+    Sends 2M a step, half of it from the server, which applies any torch optimizer. The model of the run is w; a
+    worker's x is what it pulled last.
+    """
+
+    paper = (
+        "Wang, Zhu 2024, adaptive synchronous parallel strategy (adsp); Ho et al. 2013 (ssp); Zhao et al. 2019 (dssp); "
+        "Dean et al. 2012, Large scale distributed deep networks (asp)"
+    )
+    traits = Traits(synchronous=False, sends_gradients=True, in_background=True, supports_own_loop=False)
+    Options = ParameterServerOptions
+
+    def __init__(self, options, replica, optimizer, context, progress):
+        super().__init__(options, replica, optimizer, context, progress)
+        self.n = count_workers(options, self.comm.size)
+        self.shards = server_shards(options, self.x.array.size, self.comm.size)
+        """Where each server's shard of the model begins and ends, by the server's rank."""
+        self.server = None
+        if self.comm.rank in self.shards:
+            self.server = Server(options, replica, optimizer, context, progress)
+            self.staleness = self.server.staleness
+        self.answer = self.x.like() if self.is_worker else None
+        self.replies = {server: np.zeros(2, np.int64) for server in self.shards}
+        """What each server said with its last answer: V, and how many gradients it has applied."""
+        self.k = 0
+
+    @classmethod
+    def traits_of(cls, options):
+        return replace(
+            cls.traits,
+            label=f"{cls.name} {options.strategy}" if "strategy" in cls.Options.model_fields else cls.name,
+            tolerates_lost_ranks=options.on_lost_worker == "evict",
+            splits_model=options.servers > 1,
+        )
+
+    @classmethod
+    def workers(cls, options, ranks):
+        return count_workers(options, ranks)
+
+    @classmethod
+    def check(cls, options, ranks):
+        most = ranks - 1 if options.server == "dedicated" else ranks
+        if options.servers > most:
+            raise ValueError(f"servers = {options.servers} ({options.server}) with {ranks} ranks; there can be {most}")
+        make_strategy(options, cls.workers(options, ranks))
+
+    def start(self):
+        if self.server is not None:
+            self.server.start()
+
+    def step(self):
+        """Push, and wait for the answers."""
+        g, message = self.replica.grads, np.array([self.k], np.int64)
+        pulling = []
+        self.k += 1
+        for server, (begin, end) in self.shards.items():
+            if server == self.comm.rank:
+                own = self.server.push_own(g.tensor[begin:end], self.answer.tensor[begin:end])
+                pulling.append(self.driver.start(own))
+            else:
+                pulling += [
+                    self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes),
+                    self.comm.Isend(g.array[begin:end], server, tags.SERVER_GRADIENT),
+                    self.comm.Irecv(self.replies[server], server, tags.SERVER_ANSWER),
+                    self.comm.Irecv(self.answer.array[begin:end], server, tags.SERVER_MODEL),
+                ]
+        yield pulling
+        self.x.tensor.copy_(self.answer.tensor)
+        if self.server is not None:
+            self.server.check()
+        else:
+            self.progress.note_steps(int(self.replies[min(self.shards)][1]))
+        if any(reply[0] == EVICTED for reply in self.replies.values()):
+            raise Excluded(f"rank {self.comm.rank} was silent for too long")
+
+    def serve(self):
+        applied = self.server.applied
+        yield Until(
+            lambda: self.server.is_done() or self.server.applied > applied,
+            "a push, or the end of the last worker's training",
+        )
+        return self.server.all_done()
+
+    def drain(self):
+        if self.is_worker:
+            message = np.array([FINISHED], np.int64)
+            for server in self.shards:
+                if server == self.comm.rank:
+                    self.server.worker_finished(server)
+                else:
+                    yield self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
+        if self.server is not None:
+            yield Until(self.server.is_done, "the end of the last worker's training")
+        if self.options.on_lost_worker == "evict":
+            yield from self.exclude_lost_workers()
+
+    def exclude_lost_workers(self):
+        """Schedule, after training: learn from the server which workers are lost, and go on without them."""
+        ((rank, _),) = self.shards.items()
+        if self.server is not None:
+            yield from self.server.tell_lost_ranks()
+            lost = self.server.lost_ranks
+        else:
+            lost = np.zeros(self.comm.size, np.int64)
+            yield self.comm.Irecv(lost, rank, tags.SERVER_LOST_RANKS)
+        self.lost = frozenset(np.flatnonzero(lost).tolist())
+        if self.lost and self.comm.rank not in self.lost:
+            left = [rank for rank in range(self.comm.size) if rank not in self.lost]
+            self.uncounted_comm = self.uncounted_comm.subset(left)
+
+    def warnings(self):
+        evicted = self.server.evicted if self.server is not None else {}
+        return [f"went on without rank {worker}: {why}" for worker, why in sorted(evicted.items())]
+
+    def snapshot(self):
+        if self.server is None:
+            return super().snapshot()
+        with self.server.lock:
+            return self.server.replica.params.tensor.clone(), self.replica.buffers.tensor
+
+    def average(self):
+        if self.server is not None:
+            self.x.tensor.copy_(self.server.replica.params.tensor)
+        yield from self.broadcast_model(self.uncounted_comm)
+
+    def broadcast_model(self, comm):
+        for server, (begin, end) in self.shards.items():
+            yield from broadcast(comm, self.x.array[begin:end], root=comm.members.index(server))
+        if not self.is_worker:
+            self.replica.buffers.tensor.copy_(self.replica.buffers_at_start)
+        workers = sum(rank < self.n for rank in comm.members)
+        if comm.size > 1:
+            yield from self.replica.average_buffers(partial(halving_doubling_allreduce, comm, scale=1 / workers))

@@ -1,0 +1,263 @@
+"""The server's side of a parameter server: what it does with what workers push, when its strategy says so."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from collections import Counter
+
+import numpy as np
+
+from coding.partition import bounds
+from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.parameter_server.strategies import STRATEGIES, Strategy
+from grsgd.comm import tags
+from grsgd.comm.communicator import LostRank
+from grsgd.comm.pollables import Delay, Signal
+from grsgd.lazy import LazyModule
+from grsgd.models.flat import Flat
+from grsgd.models.replica import Replica
+
+torch = LazyModule("torch")
+
+FINISHED = -1
+"""The step in the message of a worker that has ended its training."""
+EVICTED = -1
+"""The version in an answer to a worker that the server has given up."""
+
+COMPENSATION = 0.04
+"""lambda where it is asked for by straggler_weight = "compensated" alone."""
+PATIENCE = 0.8
+"""Of comm.timeout, by default, before the server names a worker that is silent: else the other workers would give up
+first, and name the server."""
+
+
+def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
+    """Return the strategy of these options, begun ``now``; raises ValueError."""
+    cls = STRATEGIES[options.strategy_name]
+    return cls(
+        workers,
+        start=now,
+        staleness_aware=options.staleness_aware,
+        delay_compensation=options.compensation is not None,
+        **{key: getattr(options, key) for key in cls.Options.model_fields},
+    )
+
+
+def count_workers(options, ranks: int) -> int:
+    """Return how many of the ranks compute gradients: the first ones."""
+    return ranks - options.servers if options.server == "dedicated" else ranks
+
+
+def server_shards(options, elements: int, ranks: int) -> dict[int, tuple[int, int]]:
+    """Return, by server's rank, where its shard of a model of so many elements begins and ends."""
+    first = count_workers(options, ranks) if options.server == "dedicated" else 0
+    edges = bounds(elements, options.servers).tolist()
+    return {first + j: (edges[j], edges[j + 1]) for j in range(options.servers)}
+
+
+class LostWorker(LostRank):
+    """A worker has died or been silent for too long; says which."""
+
+
+class Server:
+    """The server of one shard of the model w, on a rank that may be a worker as well.
+
+    Parameters
+    ----------
+    trained
+        The rank's replica, whose model is w if the rank is no worker; else w is a copy of it.
+    optimizer
+        Of the parameters of ``trained``; from now on the server's.
+    progress
+        Is told how many gradients are in w.
+    """
+
+    def __init__(self, options, trained: Replica, optimizer, context: RankContext, progress):
+        self.options, self.optimizer, self.progress = options, optimizer, progress
+        self.comm, self.driver = context.comm, context.driver
+        self.n = count_workers(options, self.comm.size)
+        self.compensation = COMPENSATION if options.compensation is None else options.compensation
+        self.timeout = PATIENCE * self.driver.timeout if options.worker_timeout is None else options.worker_timeout
+        """Seconds of silence after which a worker is lost, which is an error unless ``on_lost_worker = "evict"``."""
+        self.decays = [group.get("weight_decay", 0.0) for group in optimizer.param_groups]
+        self.replica = with_optimizer(trained, optimizer) if self.comm.rank < self.n else trained
+        begin, end = server_shards(options, trained.params.array.size, self.comm.size)[self.comm.rank]
+        self.w = self.replica.params.tensor[begin:end]
+        self.gradient = self.replica.grads.tensor[begin:end]
+        leave_out(self.replica.model, begin, end)
+        device = self.replica.device
+        self.g = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
+        """The last gradient of each worker."""
+        self.answers = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
+        """The w that each worker was last answered with, and computes its gradient at."""
+        for answer in self.answers:
+            answer.tensor.copy_(self.w)
+        self.versions = [0] * self.n
+        """V of each worker's answer."""
+        self.applied = 0
+        """Gradients that are in w."""
+        self.answered = [Signal(f"the answer to worker {worker}") for worker in range(self.n)]
+        self.evicted: dict[int, str] = {}
+        """Lost workers, and why."""
+        self.finished: set[int] = set()
+        """Workers that have ended their training."""
+        self.staleness: Counter[int] = Counter()
+        self.lost_ranks: np.ndarray | None = None
+        """int64 of shape [ranks], 1 for those that were lost and had not come back when all others had ended."""
+        self.lock = threading.Lock()
+        self.activities = []
+
+    def start(self):
+        """Serve all workers but the one on this rank, in the background."""
+        others = [worker for worker in range(self.n) if worker != self.comm.rank]
+        self.strategy = make_strategy(self.options, self.n, self.driver.clock())
+        self.activities = [self.driver.start(self.receive_pushes(worker)) for worker in others]
+        if others and self.timeout < math.inf:
+            self.activities.append(self.driver.start(self.watch(others)))
+
+    def receive_pushes(self, worker: int):
+        """Background schedule: take in all that ``worker`` pushes, until it has ended its training or has died."""
+        try:
+            yield from self.receive_until_finished(worker)
+        except LostRank as error:
+            self.worker_lost(worker, str(error))
+
+    def receive_until_finished(self, worker: int):
+        """Schedule: take in all that ``worker`` pushes, until it has ended its training."""
+        message = np.zeros(1, np.int64)
+        while True:
+            yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
+            if message[0] == FINISHED:
+                self.worker_finished(worker)
+                if self.lost_ranks is not None:  # too late
+                    yield self.send_lost_ranks(worker)
+                return
+            yield self.comm.Irecv(self.g[worker].array, worker, tags.SERVER_GRADIENT)
+            yield from self.push(worker)
+            version = EVICTED if worker in self.evicted else self.versions[worker]
+            answer = np.array([version, self.applied], np.int64)
+            model = self.answers[worker].array
+            yield (
+                self.comm.Isend(answer, worker, tags.SERVER_ANSWER, header=answer.nbytes),
+                self.comm.Isend(model, worker, tags.SERVER_MODEL),
+            )
+
+    def push(self, worker: int):
+        """Schedule: deal with ``g[worker]``; it ends when the worker may have its answer."""
+        with self.lock:
+            if worker in self.evicted:
+                return
+            self.answered[worker].clear()
+            decision = self.strategy.push(worker, self.versions[worker], self.driver.clock())
+            self.staleness[self.strategy.staleness] += 1
+            self.apply_decision(decision)
+        yield self.answered[worker]
+
+    def push_own(self, g: torch.Tensor, answer: torch.Tensor):
+        """Schedule: `push`, for the worker on this rank, whose gradient is ``g``; ``answer`` becomes its next model."""
+        worker = self.comm.rank
+        self.g[worker].tensor.copy_(g)
+        yield from self.push(worker)
+        answer.copy_(self.answers[worker].tensor)
+
+    def worker_finished(self, worker: int):
+        """Note that ``worker`` has ended its training."""
+        with self.lock:
+            self.finished.add(worker)
+            if worker not in self.evicted:
+                self.apply_decision(self.strategy.lost(worker, self.driver.clock()))
+
+    def watch(self, others: list[int]):
+        """Background schedule: give up workers that are silent for too long."""
+        while not self.all_done(others):
+            yield Delay(self.timeout / 10)
+            for worker in sorted(self.strategy.active.intersection(others) - self.strategy.blocked):
+                silence = self.driver.clock() - self.strategy.pulled_at[worker]
+                if silence > self.timeout:
+                    self.worker_lost(
+                        worker, f"no push for {silence:.3g} s, algorithm.worker_timeout = {self.timeout:g}"
+                    )
+
+    def worker_lost(self, worker: int, why: str):
+        """Go on without ``worker``, or raise LostWorker."""
+        if self.options.on_lost_worker == "stop":
+            raise LostWorker(f"the server on rank {self.comm.rank} has lost worker {worker}: {why}")
+        with self.lock:
+            if worker not in self.strategy.active:
+                return
+            self.evicted[worker] = why
+            self.apply_decision(self.strategy.lost(worker, self.driver.clock()))
+
+    def tell_lost_ranks(self):
+        """Schedule, when all workers have ended or are lost: tell those that have ended which are lost."""
+        lost = self.evicted.keys() - self.finished
+        self.lost_ranks = np.zeros(self.comm.size, np.int64)
+        self.lost_ranks[list(lost)] = 1
+        yield [self.send_lost_ranks(worker) for worker in range(self.n) if worker not in {*lost, self.comm.rank}]
+
+    def send_lost_ranks(self, worker: int):
+        """Begin to send ``lost_ranks``."""
+        return self.comm.Isend(self.lost_ranks, worker, tags.SERVER_LOST_RANKS, header=self.lost_ranks.nbytes)
+
+    def all_done(self, others=None) -> bool:
+        """Whether all workers, or all of ``others``, have ended their training or are lost."""
+        active = self.strategy.active
+        return not (active if others is None else active.intersection(others))
+
+    def check(self):
+        """Raise what went wrong in the background."""
+        for activity in self.activities:
+            activity.Test()
+
+    def is_done(self) -> bool:
+        """Whether no worker is left to serve; raises what went wrong in the background."""
+        self.check()
+        return self.all_done()
+
+    def apply_decision(self, decision):
+        """Update w and answer workers as the strategy has decided."""
+        for update in decision.updates:
+            self.update(update, decision.compensated)
+        for worker in decision.answers:
+            self.answers[worker].tensor.copy_(self.w)
+            self.versions[worker] = self.strategy.version
+            self.answered[worker].set()
+
+    def update(self, weights: tuple[tuple[int, float], ...], compensated: tuple[int, ...]):
+        """Update ``w = w - eta/n * sum of weight * g``.
+
+        Weight decay is part of each gradient: where these are not n, there is less of it.
+        """
+        self.gradient.zero_()
+        for worker, weight in weights:
+            g = self.g[worker].tensor
+            if worker in compensated:
+                g = g + self.compensation * g * g * (self.w - self.answers[worker].tensor)
+            self.gradient.add_(g, alpha=weight / self.n)
+        share = sum(weight for _, weight in weights) / self.n
+        for group, decay in zip(self.optimizer.param_groups, self.decays, strict=True):
+            group["weight_decay"] = decay * share
+        self.optimizer.step()
+        self.applied += len(weights)
+        self.progress.note_steps(self.applied)
+
+
+def with_optimizer(trained: Replica, optimizer: torch.optim.Optimizer) -> Replica:
+    """Return a copy of a replica that takes over the optimizer, which has not taken a step yet."""
+    model = copy.deepcopy(trained.model)
+    copies = dict(zip(trained.model.parameters(), model.parameters(), strict=True))
+    for group in optimizer.param_groups:
+        group["params"] = [copies[p] for p in group["params"]]
+    return Replica(model)
+
+
+def leave_out(model: torch.nn.Module, begin: int, end: int):
+    """Take away the gradients of all parameters outside this part of the flat vector: optimizers pass over them."""
+    at = 0
+    for p in model.parameters():
+        if p.requires_grad:
+            if at + p.numel() <= begin or at >= end:
+                p.grad = None
+            at += p.numel()

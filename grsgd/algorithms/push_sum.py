@@ -1,0 +1,114 @@
+"""Push-sum in which no rank waits for another: what GRSGD and GoSGD have in common."""
+
+from collections.abc import Iterable
+
+from grsgd.algorithms.averaging import average_weighted_models
+from grsgd.algorithms.base import Algorithm, Traits
+from grsgd.comm import topology
+from grsgd.comm.mailbox import Mailbox, ModelMessage
+from grsgd.models.flat import Flat
+
+MIN_WEIGHT = 1e-200
+"""A rank that gives its weight away faster than it gets any (because a neighbour takes in models but sends none) stops
+pushing before it has halved it to nothing."""
+
+
+class PushSum(Algorithm, name=None):
+    """Each rank trains without ever waiting and now and then pushes its weighted model to a neighbour::
+
+        for (y, b) in inbox:
+            x = (a x + b y)/(a + b);  a = a + b
+        x = x - eta grad(x);  k = k + 1
+        if due() and the last message to j = choose(neighbours) has been delivered:
+            a = a/2;  send (x, a) to j
+
+    At any moment the weights a of all ranks and messages sum to n, so ``sum a x`` changes by gradients only, however
+    late or one-sided the messages are. The final model is ``sum a x / n`` once all messages have arrived.
+
+    A subclass says when a push is `due`, which neighbour to `choose`, and makes the mailbox.
+    """
+
+    traits = Traits(synchronous=False, in_background=True)
+    weighted = True
+    """Whether models are merged by weight; without, merges are plain averages, which do not keep the mean."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.a = 1.0
+        self.k = 0
+        self.pushes = 0
+        """How often a push was due, made or not."""
+        self.topology = topology.build(self.options.topology, self.comm.size)
+
+    @classmethod
+    def check(cls, options, ranks):
+        super().check(options, ranks)
+        topology.build(options.topology, ranks)
+
+    def make_mailbox(self, backpressure: bool) -> Mailbox:
+        """Return the mailbox to and from all neighbours; see `Mailbox` for ``backpressure``."""
+        receivers, sources = self.topology.out_neighbours(self.comm.rank), self.topology.in_neighbours(self.comm.rank)
+        capacity = self.options.inbox_capacity
+        return Mailbox(self.comm, self.x, receivers, sources, capacity, self.merge_oldest, backpressure=backpressure)
+
+    def due(self) -> bool:
+        """Return whether to push after this step."""
+        raise NotImplementedError(f"{self.name} has no due()")
+
+    def choose(self, neighbours: list[int]) -> int:
+        """Return which of these neighbours to push to."""
+        raise NotImplementedError(f"{self.name} has no choose()")
+
+    def receive_from(self, sources: Iterable[int]):
+        """Start to receive, in the background, from each of these ranks (or `ANY_RANK`) on its own."""
+        self.receiving = [self.driver.start(self.mailbox.receive_loop(source)) for source in sources]
+
+    def before_backward(self):
+        for message in self.mailbox.pop_received():
+            self.merge(message)
+
+    def step(self):
+        self.update()
+        self.k += 1
+        if self.due():
+            neighbours = self.topology.out_neighbours(self.comm.rank, self.pushes)
+            if neighbours:
+                self.push(self.choose(neighbours))
+            self.pushes += 1
+
+    def push(self, j: int):
+        """Send the model and half of its weight to rank j, unless the last message to it is still under way."""
+        if self.mailbox.ready(j) and self.a > MIN_WEIGHT:
+            if self.weighted:
+                self.a /= 2
+            self.mailbox.send(j, self.x, self.a, self.k)
+
+    def merge(self, message: ModelMessage):
+        self.a = self.merge_into(self.x, self.a, message.x, message.weight)
+        self.staleness[self.k - message.step] += 1
+
+    def merge_oldest(self, older: ModelMessage, newer: ModelMessage):
+        """Put the oldest message of a full inbox into the one after it, as if they had been one."""
+        newer.weight = self.merge_into(newer.x, newer.weight, older.x, older.weight)
+
+    def merge_into(self, x: Flat, a: float, y: Flat, b: float) -> float:
+        """Make x the mean of x and y with weights a and b; return the weight of the result."""
+        if not self.weighted:
+            x.tensor.lerp_(y.tensor, 0.5)
+            return a
+        x.tensor.lerp_(y.tensor, b / (a + b))
+        return a + b
+
+    def drain(self):
+        yield from self.mailbox.close()
+        yield self.receiving
+        for message in self.mailbox.pop_received():
+            self.merge(message)
+
+    @property
+    def weight(self):
+        return self.a
+
+    def average(self):
+        yield from average_weighted_models(self.uncounted_comm, self.replica, self.a)
+        self.a = 1.0

@@ -1,0 +1,46 @@
+"""Algorithms that ask another rank for an exchange, of all or parts of the model, when a trigger says so."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from grsgd.algorithms.adaptive import make_trigger
+from grsgd.algorithms.base import Algorithm
+from grsgd.comm import tags
+
+FINISHED = -1
+"""The step in a request that a rank sends, to all that answer its requests, when it has ended its training."""
+
+
+class TriggeredAlgorithm(Algorithm, name=None):
+    """An algorithm whose options are `AdaptiveOptions` and a ``period``."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.k = 0
+        self.eta_0 = self.learning_rate
+
+    @classmethod
+    def traits_of(cls, options):
+        return replace(cls.traits, depends_on_values=options.adaptive)
+
+    def make_trigger(self):
+        """Make the trigger; all ranks hold the first model now."""
+        self.trigger = make_trigger(self.options, self.replica, self.eta_0)
+        self.slices = self.trigger.slices
+
+    @property
+    def learning_rate(self) -> float:
+        return self.optimizer.param_groups[0]["lr"]
+
+    def request(self, *fields: int, mask: np.ndarray | None = None) -> np.ndarray:
+        """Return a request, int64: ``fields``, then which slices of the model to exchange (by default none)."""
+        return np.array([*fields, *(np.zeros(len(self.slices)) if mask is None else mask)], np.int64)
+
+    def mask_of(self, request: np.ndarray) -> np.ndarray:
+        """Return which slices of the model a request is for, bool."""
+        return request[-len(self.slices) :].astype(bool)
+
+    def send_request(self, request: np.ndarray, rank: int):
+        """Start to send a request; return the pollable to wait for."""
+        return self.comm.Isend(request, rank, tags.EXCHANGE_REQUEST, header=request.nbytes)

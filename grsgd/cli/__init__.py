@@ -1,0 +1,80 @@
+"""The command line: ``grsgd train | simulate | calibrate | report | plot | ...``."""
+
+import errno
+import os
+import sys
+from contextlib import suppress
+
+from grsgd.cli.commands import print_error
+from grsgd.cli.parser import make_parser
+from grsgd.errors import SetupError, UsageError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+RENAMED_COMMANDS = {"load": "coding-cost"}
+NETWORK_HINT = "--topology: is --network now, which takes a medium or a file, too: --network shared,1gbit,50us"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command.
+
+    Returns the exit code: 0, 1 for a run that failed, 2 for wrong input, 130 after Ctrl-C or SIGTERM; launchers have
+    exit codes of their own.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["testbed"]:  # what comes after `--` is not for argparse
+        from grsgd.testbed.__main__ import main as testbed
+
+        return testbed(arguments[1:])
+    try:
+        options = parse(arguments)
+        check_tqdm()
+    except UsageError as error:
+        print_error(error)
+        return 2
+    with suppress(AttributeError):  # a stand-in for the terminal
+        sys.stdout.reconfigure(errors="replace")  # it may not know a dash
+    try:
+        code = options.command(options)
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        if options.on_ranks and not isinstance(error, SetupError):  # one that fails on a rank has to end the job
+            raise
+        if getattr(error, "is_printed", True):
+            print_error(error)
+        return 2
+    except OSError as error:
+        return end_of_output(error, options.on_ranks)
+
+
+def parse(arguments: list[str]):
+    """Return the options of a command; raises UsageError for what got another name."""
+    if arguments and arguments[0] in RENAMED_COMMANDS:
+        raise UsageError(f"{arguments[0]}: is called {RENAMED_COMMANDS[arguments[0]]} now")
+    if arguments[:1] == ["simulate"] and any(argument.split("=")[0] == "--topology" for argument in arguments):
+        raise UsageError(NETWORK_HINT)
+    if "--network" in arguments[:-1]:  # argparse takes a value such as -1gbit,50us for an option
+        at = arguments.index("--network")
+        arguments = [*arguments[:at], f"--network={arguments[at + 1]}", *arguments[at + 2 :]]
+    return make_parser().parse_args(arguments)
+
+
+def check_tqdm():
+    """Raise UsageError for environment variables that tqdm cannot read, which it does as it is imported."""
+    try:
+        import tqdm  # noqa: F401
+    except ValueError as error:
+        names = ", ".join(name for name in os.environ if name.startswith("TQDM_"))
+        raise UsageError(f"{names}: {error}") from None
+
+
+def end_of_output(error: OSError, on_ranks: bool) -> int:
+    """Return the exit code where stdout cannot be written; raises any other error again."""
+    full = error.filename is None and error.errno in NO_ROOM and not on_ranks
+    if not (full or isinstance(error, BrokenPipeError)):  # one that fails on a rank has to end the job
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # the reader of a pipe, such as `head`, has seen enough
+        return 0
+    print_error(f"the output cannot be written: {error.strerror}")
+    return 1

@@ -1,0 +1,250 @@
+"""The commands of the command line."""
+
+import os
+import secrets
+import shlex
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+from grsgd.comm.watchdog import PASSING_ON_SECONDS, rank, within
+from grsgd.errors import ConfigError, RunFileError, UsageError
+from grsgd.job.startup import StartUp, importing
+from grsgd.text import printable
+
+MAX_WARNINGS = 4
+"""How many warnings of a run are printed."""
+
+
+def train(options) -> int:
+    """train on all ranks of the job: mpiexec -n 4 python -m grsgd train CONFIG.toml"""
+    from grsgd.job.signals import Interruption
+
+    with Interruption(not_yet_training):  # torch takes seconds to import
+        return train_on_all_ranks(options)
+
+
+def not_yet_training(reason: str):
+    """A signal has come before MPI has started, or after the run: end this process, in the thread that knows of it."""
+    if rank() in (None, "0"):
+        print(f"\ngrsgd: {reason} outside of training", file=sys.stderr, flush=True)
+    time.sleep(PASSING_ON_SECONDS)
+    os._exit(130)
+
+
+def train_on_all_ranks(options) -> int:
+    """Train; returns the exit code on the ranks that are left at the end."""
+    start_up = StartUp(options.verbose)
+    with importing():
+        from grsgd.job import launch
+        from grsgd.job.rescue import path_of
+        from grsgd.job.run import run
+        from grsgd.runs.ending import Ended, how_ended
+    start_up.passed("imports")
+
+    mpi = launch.world()
+    launch.abort_on_error(mpi)
+    with launch.collective_setup(mpi):
+        config = load_config(options)
+        out = options.out or (default_out(config.algorithm_class.name) if mpi.rank == 0 else None)
+    with within(config.comm.timeout, "telling all ranks the name of the run file"):
+        out = Path(mpi.bcast(out))
+    reason, remaining = run(mpi, config, out, start_up)
+    if remaining.rank == 0:
+        announce(path_of(out, reason))
+    completed, complete = how_ended(reason) is Ended.COMPLETED, remaining.size == mpi.size
+    if not (completed and complete):
+        launch.exit_job(remaining, exit_code(reason), complete=complete)
+    return 0
+
+
+def simulate(options) -> int:
+    """train in simulated time: any number of ranks, any network, exactly repeatable"""
+    with importing():
+        from grsgd.job.rescue import path_of
+        from grsgd.job.signals import EXIT_CODE, as_exceptions
+        from grsgd.simulate.driver import Deadlock
+        from grsgd.simulate.network import network
+        from grsgd.simulate.run import simulate as run
+
+    check_at_least("--ranks", options.ranks, 1)
+    config = load_config(options)
+    spec = network(options.network)
+    out = Path(options.out or default_out(config.algorithm_class.name))
+    try:
+        with as_exceptions():
+            reason = run(config, options.ranks, spec, out, options.compute, options.timing_only)
+    except KeyboardInterrupt as interrupt:
+        print_error(f"{interrupt} while nothing was simulated: there is no run file")
+        return EXIT_CODE
+    except Deadlock as error:
+        print_error(error)
+        return 1
+    announce(path_of(out, reason))
+    return exit_code(reason)
+
+
+def exit_code(reason: str) -> int:
+    """Return the exit code of a run that ended for this reason."""
+    from grsgd.job.signals import EXIT_CODE
+    from grsgd.runs.ending import Ended, how_ended
+
+    return {Ended.COMPLETED: 0, Ended.INTERRUPTED: EXIT_CODE}.get(how_ended(reason), 1)
+
+
+def calibrate(options) -> int:
+    """measure computing, latency and bandwidth here, for simulate --network; alone or under mpiexec"""
+    with importing():
+        from grsgd.job import launch
+        from grsgd.runs.run_file import check_writable
+        from grsgd.simulate import calibrate as calibration
+        from grsgd.simulate import network_file
+
+    mpi = launch.world()
+    launch.abort_on_error(mpi)
+    try:
+        with launch.collective_setup(mpi):
+            check_at_least("--steps", options.steps, 2)
+            config = load_config(options)
+            if mpi.rank == 0:
+                check_writable(options.out)
+        measured = calibration.calibrate(mpi, config, options.steps)
+    except KeyboardInterrupt:
+        os._exit(130)
+    if mpi.rank == 0:
+        command = ["grsgd", "calibrate", options.config]
+        for setting in options.set:
+            command += ["--set", setting]
+        command += ["--data-dir", options.data_dir] if options.data_dir else []
+        command += ["--steps", str(options.steps), "--out", options.out]
+        network_file.write(Path(options.out), network_file.network_file(measured, config, shlex.join(command)))
+        print(network_file.table(measured), options.out, sep="\n", flush=True)
+    return 0
+
+
+def check_at_least(option: str, value: int, least: int):
+    """Raise ConfigError for a number that is too small."""
+    if value < least:
+        raise ConfigError(f"{option} {value}: must be {least} or more")
+
+
+def load_config(options):
+    """Return the configuration with its overrides; raises ConfigError."""
+    from grsgd import config
+
+    overrides = [*options.set]
+    if options.data_dir:
+        overrides.append(f"data.dir={options.data_dir!r}")
+    return config.load(options.config, overrides)
+
+
+def announce(out: Path):
+    """Say where the run file is, whether the run ended early, what it warns of and what it chose by itself."""
+    from grsgd.runs.ending import Ended
+    from grsgd.runs.run_file import load_run
+
+    attributes = load_run(out).attributes
+    if "redundancy" in attributes:
+        print(attributes["redundancy"], file=sys.stderr, flush=True)
+    warnings = attributes.get("warnings", [])
+    for warning in warnings[:MAX_WARNINGS]:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
+    if len(warnings) > MAX_WARNINGS:
+        print(f"warning: {len(warnings) - MAX_WARNINGS} more in {out}", file=sys.stderr, flush=True)
+
+    if attributes["ended"] == Ended.COMPLETED:
+        print(out, flush=True)
+    else:
+        print(f"{out}: stopped early: {attributes['reason']}", file=sys.stderr, flush=True)
+
+
+def default_out(algorithm: str) -> str:
+    """Return a name that no other run has; raises RunFileError."""
+    try:
+        Path("results").mkdir(exist_ok=True)
+    except OSError as error:
+        raise RunFileError(f"results: {error.strerror}: name another file with --out") from None
+    return f"results/{algorithm}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}.h5"
+
+
+def report(options) -> int:
+    """print a table of runs"""
+    from grsgd.runs.report import report as table
+
+    print(table(options.files, group=options.group))
+    return 0
+
+
+def plot(options) -> int:
+    """draw runs: accuracy over time and samples, bytes sent, where the time went"""
+    os.environ.pop("MPLBACKEND", None)  # for windows; there are none here, and an unknown one would be an error
+    from grsgd.runs.plot import plot as draw
+
+    draw(options.files, options.out)
+    print(options.out)
+    return 0
+
+
+def coding_cost(options) -> int:
+    """print what CSSGD and other schemes send, for every redundancy, counted in two ways"""
+    from coding.cost_table import cost_table
+
+    check_at_least("--ranks", options.ranks, 1)
+    print(cost_table(options.ranks))
+    return 0
+
+
+def data(options) -> int:
+    """list the data sets, or fetch one"""
+    from tabulate import tabulate
+
+    from grsgd.data import NAMES, status
+    from grsgd.data.fetch import fetch
+
+    if options.action == "list":
+        rows = status(options.data_dir)
+        print(tabulate(rows, headers=rows[0]._fields, tablefmt="pipe"))
+        return 0
+    if options.name not in NAMES:
+        raise UsageError(f"data fetch: {options.name or 'no data set named'}: allowed: {', '.join(NAMES)}")
+    print(fetch(options.name, options.data_dir))
+    return 0
+
+
+def algorithms(options) -> int:
+    """list the algorithms: source, options, defaults"""
+    from grsgd.algorithms import ALGORITHMS
+    from grsgd.algorithms.find import find
+
+    try:
+        listed = [find(name) for name in options.names or sorted(ALGORITHMS)]
+    except ConfigError as error:
+        raise ConfigError(f"algorithms: {error}") from None
+    for algorithm in listed:
+        kind = "synchronous" if algorithm.traits.synchronous else "asynchronous"
+        summary = (algorithm.__doc__ or "").strip().partition("\n")[0].strip(" :")
+        print(f"{algorithm.name} ({kind})\n    {summary}\n    source: {getattr(algorithm, 'paper', 'not given')}")
+        for option, field in algorithm.Options.model_fields.items():
+            print(f"    {option} = {field.default!r}: {field.description} [{allowed(algorithm.Options, option)}]")
+        print()
+    return 0
+
+
+def allowed(options, name: str) -> str:
+    """Say what values an option takes, by its JSON schema."""
+    schema = options.model_json_schema()["properties"][name]
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
+    words = []
+    for kind in kinds:
+        if "enum" in kind:
+            words.append(" | ".join(kind["enum"]))
+            continue
+        bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+        words.append(" ".join([kind["type"], *(f"{sign} {kind[key]}" for key, sign in bounds.items() if key in kind)]))
+    return " or ".join(words)
+
+
+def print_error(error):
+    """Print what went wrong, in one line."""
+    print(f"grsgd: error: {printable(str(error))}", file=sys.stderr, flush=True)

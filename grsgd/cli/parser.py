@@ -1,0 +1,120 @@
+"""The commands and their options, as argparse reads them."""
+
+import argparse
+
+from grsgd import __version__
+from grsgd.cli import commands
+
+DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands; options have ``command`` and ``on_ranks``, whether all ranks run it."""
+    top = argparse.ArgumentParser(prog="grsgd", description=DESCRIPTION)
+    top.add_argument("--version", action="version", version=__version__)
+    add = top.add_subparsers(required=True, metavar="COMMAND")
+    for add_command in (add_train, add_simulate, add_calibrate, add_report, add_plot):
+        add_command(add)
+    for add_command in (add_coding_cost, add_data, add_algorithms, add_testbed):
+        add_command(add)
+    return top
+
+
+def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
+    """Add a command that a function runs; the function's docstring is its help."""
+    name = function.__name__.replace("_", "-")
+    what = function.__doc__.splitlines()[0]
+    sub = add.add_parser(name, help=what, description=what)
+    sub.set_defaults(command=function, on_ranks=on_ranks)
+    return sub
+
+
+def configured(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
+    """Add a command that takes a configuration."""
+    sub = command(add, function, on_ranks)
+    sub.add_argument("config", metavar="CONFIG.toml", help="the configuration of the run")
+    sub.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="replace a key of the configuration, such as optimizer.lr=0.05; may be repeated",
+    )
+    sub.add_argument("--data-dir", metavar="DIR", help="folder with the data sets; same as --set data.dir=DIR")
+    return sub
+
+
+def add_train(add):
+    sub = configured(add, commands.train, on_ranks=True)
+    sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
+    sub.add_argument("--verbose", action="store_true", help="print where the time before the first step went")
+
+
+def add_simulate(add):
+    sub = configured(add, commands.simulate)
+    sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
+    sub.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: %(default)s)")
+    sub.add_argument(
+        "--network",
+        default="switch",
+        metavar="[MEDIUM,][RATE,LATENCY]",
+        help="MEDIUM: switch (each rank has a port), shared (all ranks send on one cable) or FILE.toml; RATE,LATENCY: "
+        "of each port or of the cable, such as 25gbit,20us (default: switch,1gbit,50us, or the values in the file)",
+    )
+    sub.add_argument(
+        "--compute",
+        metavar="MODEL",
+        help="computing time of a step: constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, or measured "
+        "(default: from the network's file, else flops:1e10)",
+    )
+    sub.add_argument("--timing-only", action="store_true", help="compute no gradients: times and traffic alone")
+
+
+def add_calibrate(add):
+    sub = configured(add, commands.calibrate, on_ranks=True)
+    sub.add_argument(
+        "--out", default="network.toml", metavar="FILE.toml", help="file for simulate --network (default: %(default)s)"
+    )
+    sub.add_argument(
+        "--steps", type=int, default=30, metavar="N", help="number of training steps to time (default: %(default)s)"
+    )
+
+
+def add_report(add):
+    sub = command(add, commands.report)
+    sub.add_argument("files", nargs="+", metavar="FILE.h5", help="run files")
+    sub.add_argument(
+        "--group", action="store_true", help="one row for runs that differ in the seed alone: median (range)"
+    )
+
+
+def add_plot(add):
+    sub = command(add, commands.plot)
+    sub.add_argument("files", nargs="+", metavar="FILE.h5", help="run files")
+    sub.add_argument(
+        "-o", "--out", default="runs.png", metavar="FIG", help="a .png, .pdf or .svg file (default: %(default)s)"
+    )
+
+
+def add_coding_cost(add):
+    sub = command(add, commands.coding_cost)
+    sub.add_argument("--ranks", type=int, required=True, metavar="N", help="number of ranks")
+
+
+def add_data(add):
+    sub = command(add, commands.data)
+    sub.add_argument("action", choices=("list", "fetch"), help="list all data sets, or fetch one")
+    sub.add_argument("name", nargs="?", help="data set to fetch")
+    sub.add_argument(
+        "--data-dir", default="data", metavar="DIR", help="folder with the data sets (default: %(default)s)"
+    )
+
+
+def add_algorithms(add):
+    sub = command(add, commands.algorithms)
+    sub.add_argument("names", nargs="*", metavar="NAME", help="algorithms to list (default: all); also FILE.py:CLASS")
+
+
+def add_testbed(add):
+    """Add the name and the help; `grsgd.testbed` reads the options."""
+    add.add_parser("testbed", help="run an MPI job over hosts emulated on this machine", add_help=False)

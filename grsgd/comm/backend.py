@@ -1,0 +1,164 @@
+"""Carriers of the messages of a `Communicator`: MPI, MPI with arrays in GPU memory, or the simulator."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from grsgd.comm.watchdog import within
+
+ANY_RANK = -1
+"""As a source: a message from any rank."""
+MAX_ELEMENTS = 2**31 - 1
+"""The largest number of a C int, which MPI libraries before version 4 of the standard count with."""
+PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED")
+"""What fault-tolerant MPI libraries (ULFM) call it when a rank's process has died; others end the whole job."""
+
+
+class Request(Protocol):
+    """A message under way."""
+
+    def Test(self) -> bool:
+        """Whether it is complete."""
+
+
+class Backend(Protocol):
+    """Non-blocking messages between the ranks of one group: the verbs of MPI, without counting anything.
+
+    Implementations are `MpiBackend`, `grsgd.comm.gpu.backend.GpuBackend` and
+    `grsgd.simulate.fabric.SimulatedBackend`. Arrays are contiguous; a buffer belongs to its message until the request's
+    ``Test()`` is true. Messages from one rank to another with one tag arrive in the order in which they were sent.
+    """
+
+    rank: int
+    size: int
+    lost: tuple[int, ...]
+    """Ranks whose processes have died, as far as `Iprobe` has noticed."""
+
+    def Isend(self, array, dest: int, tag: int) -> Request:
+        """Send; complete when ``array`` may be reused."""
+
+    def Issend(self, array, dest: int, tag: int) -> Request:
+        """Like `Isend`, but complete only when the receiver has begun to receive."""
+
+    def Irecv(self, array, source: int, tag: int) -> Request:
+        """Receive into ``array``, which may be longer than the message, from ``source`` or `ANY_RANK`."""
+
+    def Ibcast(self, array, root: int) -> Request:
+        """Copy ``root``'s array to all ranks of the group; all must call this, in the same order."""
+
+    def Iallreduce(self, array) -> Request:
+        """Sum ``array`` over all ranks, in place; all must call this, in the same order."""
+
+    def Iprobe(self, source: int, tag: int) -> bool:
+        """Whether a message from ``source`` (or `ANY_RANK`) with ``tag`` waits to be received."""
+
+    def dup(self) -> "Backend":
+        """Return a backend of the same ranks with messages of its own; collective."""
+
+    def subset(self, ranks: Sequence[int]) -> "Backend":
+        """Return a backend of the given ranks with messages of its own. Only these ranks call this."""
+
+    def free(self):
+        """Free what `dup` or `subset` has made; collective, when no message is under way."""
+
+
+class MpiBackend:
+    """Messages of NumPy arrays by MPI.
+
+    Parameters
+    ----------
+    mpi
+        An mpi4py intracommunicator, which is used and not copied (`dup` copies it).
+    timeout
+        Seconds that making another communicator out of this one may take; then the job ends.
+    """
+
+    def __init__(self, mpi, timeout: float = 600.0):
+        from mpi4py import MPI
+
+        self.mpi, self.timeout = mpi, timeout
+        self.rank: int = mpi.Get_rank()
+        self.size: int = mpi.Get_size()
+        self.lost: tuple[int, ...] = ()
+        self._any_source, self._in_place = MPI.ANY_SOURCE, MPI.IN_PLACE
+
+    def Isend(self, array, dest, tag):
+        return self.mpi.Isend(countable(array), dest, tag)
+
+    def Issend(self, array, dest, tag):
+        return self.mpi.Issend(countable(array), dest, tag)
+
+    def Irecv(self, array, source, tag):
+        return self.mpi.Irecv(countable(array), self._any_source if source == ANY_RANK else source, tag)
+
+    def Ibcast(self, array, root):
+        return self.mpi.Ibcast(countable(array), root)
+
+    def Iallreduce(self, array):
+        return self.mpi.Iallreduce(self._in_place, array)
+
+    def Iprobe(self, source, tag):
+        try:
+            return self.mpi.Iprobe(self._any_source if source == ANY_RANK else source, tag)
+        except RuntimeError as error:
+            if source != ANY_RANK or not has_died(error):
+                raise
+            self.mpi.Ack_failed(self.size)  # a receive from that rank still fails
+            self.lost = died_in(self.mpi)
+            return False
+
+    def dup(self):
+        with within(self.timeout, "making a communicator of all ranks"):
+            return self.of(self.mpi.Dup())
+
+    def subset(self, ranks):
+        with within(self.timeout, f"making a communicator of ranks {', '.join(map(str, ranks))}"):
+            return self.of(subset(self.mpi, ranks))
+
+    def of(self, mpi) -> "MpiBackend":
+        """Return a backend of this kind for another mpi4py communicator."""
+        return MpiBackend(mpi, self.timeout)
+
+    def free(self):
+        self.mpi.Free()
+
+
+def countable(array):
+    """``array``, viewed as elements of 8, 4 or 2 bytes if it has more than MPI can count. Raises ValueError."""
+    if array.size <= MAX_ELEMENTS:
+        return array
+    for dtype in ("int64", "int32", "int16"):
+        elements, rest = divmod(array.nbytes, np.dtype(dtype).itemsize)
+        if rest == 0 and elements <= MAX_ELEMENTS:
+            return array.reshape(-1).view(dtype)
+    raise ValueError(f"a message of {array.nbytes} bytes: more elements of at most 8 bytes than MPI can count")
+
+
+def has_died(error: RuntimeError) -> bool:
+    """Whether an mpi4py exception says that a process has died."""
+    return any(name in str(error) for name in PROCESS_FAILURES)
+
+
+def died_in(mpi) -> tuple[int, ...]:
+    """The ranks of ``mpi`` whose processes are known to have died; of a fault-tolerant MPI library."""
+    everyone, dead = mpi.Get_group(), mpi.Get_failed()
+    ranks = tuple(sorted(dead.Translate_ranks(None, everyone)))
+    dead.Free()
+    everyone.Free()
+    return ranks
+
+
+def subset(mpi, ranks: Sequence[int]):
+    """An mpi4py communicator of the given ranks, which alone must call this; the others may have stopped for good."""
+    everyone = mpi.Get_group()
+    group = everyone.Incl(ranks)
+    try:
+        return mpi.Create_group(group)
+    except RuntimeError as error:
+        if not has_died(error):
+            raise
+        return mpi.Shrink()  # in which those that have died are left out by themselves
+    finally:
+        group.Free()
+        everyone.Free()

@@ -1,0 +1,50 @@
+"""Messages by MPI, with arrays in GPU memory by a transport of their own."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.gpu.transport import GpuTransport
+
+
+class GpuBackend(MpiBackend):
+    """An `MpiBackend` that can also send CuPy arrays.
+
+    Parameters
+    ----------
+    mpi
+        An mpi4py intracommunicator.
+    make_transport
+        Makes what carries arrays in GPU memory between the ranks of an `MpiBackend`: ``make_transport(backend)``.
+    timeout
+        As for `MpiBackend`.
+    """
+
+    def __init__(self, mpi, make_transport: Callable[[MpiBackend], GpuTransport], timeout: float = 600.0):
+        super().__init__(mpi, timeout)
+        self.make_transport = make_transport
+        self.host_memory = MpiBackend(mpi, timeout)
+        self.transport = make_transport(self.host_memory)
+
+    def carrier(self, array):
+        """Return the backend that carries this array."""
+        return self.host_memory if type(array) is np.ndarray else self.transport
+
+    def Isend(self, array, dest, tag):
+        return self.carrier(array).Isend(array, dest, tag)
+
+    def Issend(self, array, dest, tag):
+        return self.carrier(array).Issend(array, dest, tag)
+
+    def Irecv(self, array, source, tag):
+        return self.carrier(array).Irecv(array, source, tag)
+
+    def Ibcast(self, array, root):
+        return self.carrier(array).Ibcast(array, root)
+
+    def Iallreduce(self, array):
+        return self.carrier(array).Iallreduce(array)
+
+    def of(self, mpi):
+        return GpuBackend(mpi, self.make_transport, self.timeout)

@@ -1,0 +1,105 @@
+"""Copies between a GPU's memory and the host's, beside the computation."""
+
+import ctypes
+from collections import defaultdict
+from functools import cache
+
+import numpy as np
+import torch
+
+NOT_READY = 600
+"""CUDA's cudaErrorNotReady."""
+
+
+class Memory:
+    """Copies between GPU memory and pinned host memory, on streams of their own, for the transports of this package.
+
+    Arrays are CuPy, contiguous, of the current device; host memory is NumPy, uint8. Copies return a `GpuEvent`. The
+    computation is that of torch's current stream, which CuPy shares as long as neither has been given another one.
+    """
+
+    def __init__(self):
+        import cupy
+
+        self.runtime = cupy.cuda.runtime
+        self.outward, self.inward = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+        self._pinned: dict[int, list[np.ndarray]] = defaultdict(list)
+        self._opened: dict[bytes, int] = {}
+
+    def borrow(self, nbytes: int) -> np.ndarray:
+        """Pinned memory of that size, kept for the next borrower: pinning costs many times a copy."""
+        import cupyx
+
+        try:
+            return self._pinned[nbytes].pop()
+        except IndexError:
+            return cupyx.empty_pinned(max(nbytes, 1), np.uint8)[:nbytes]
+
+    def give_back(self, host: np.ndarray):
+        """Give back what was borrowed."""
+        self._pinned[host.nbytes].append(host)
+
+    def record_event(self) -> "GpuEvent":
+        """Return an event that is done when all that is in the GPU's queue by now has been computed."""
+        return GpuEvent(torch.cuda.current_stream().cuda_stream)
+
+    def copy_out(self, array, begin: int, host: np.ndarray, after):
+        """Copy the bytes of ``array`` from ``begin`` on into ``host``, after the event ``after``."""
+        return self._copy(host.ctypes.data, array.data.ptr + begin, host.nbytes, self.outward, after)
+
+    def copy_in(self, array, begin: int, host: np.ndarray, after):
+        """Copy ``host`` into ``array`` from byte ``begin`` on, after the event ``after``."""
+        return self._copy(array.data.ptr + begin, host.ctypes.data, host.nbytes, self.inward, after)
+
+    def handle(self, array) -> tuple[bytes, int]:
+        """Return what another process needs to open the memory in which ``array`` lies, and where in it."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        error = _driver().cuMemGetAddressRange_v2(
+            ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(array.data.ptr)
+        )
+        if error:
+            raise RuntimeError(f"the GPU's driver does not know the memory of an array (CUDA error {error})")
+        handle = self.runtime.ipcGetMemHandle(base.value)
+        self._opened[handle] = base.value  # CUDA does not let a process open its own memory: a rank may send to itself
+        return handle, array.data.ptr - base.value
+
+    def copy_from_process(self, array, nbytes: int, handle: bytes, offset: int, after):
+        """Copy from the memory of a process of this host into ``array``, after the event ``after``."""
+        return self._copy(array.data.ptr, self.open(handle) + offset, nbytes, self.inward, after)
+
+    def open(self, handle: bytes) -> int:
+        """The address here of the memory of a process of this host, which stays open."""
+        if handle not in self._opened:
+            self._opened[handle] = self.runtime.ipcOpenMemHandle(handle, self.runtime.cudaIpcMemLazyEnablePeerAccess)
+        return self._opened[handle]
+
+    def _copy(self, target: int, source: int, nbytes: int, stream, after):
+        self.runtime.streamWaitEvent(stream.ptr, after.event.ptr)
+        if nbytes:
+            self.runtime.memcpyAsync(target, source, nbytes, self.runtime.memcpyDefault, stream.ptr)
+        return GpuEvent(stream.ptr)
+
+
+class GpuEvent:
+    """The end of all that is in the queue of a stream by now; ``stream`` is its address."""
+
+    def __init__(self, stream: int):
+        import cupy
+
+        self.runtime = cupy.cuda.runtime
+        self.event = cupy.cuda.Event(disable_timing=True)
+        self.runtime.eventRecord(self.event.ptr, stream)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been reached. Raises CuPy's CUDARuntimeError if the GPU has failed meanwhile: CuPy's own
+        events are not done then, for ever."""
+        status = self.runtime.eventQuery(self.event.ptr)
+        if status not in (0, NOT_READY):
+            raise self.runtime.CUDARuntimeError(status)
+        return status == 0
+
+
+@cache
+def _driver():
+    return ctypes.CDLL("libcuda.so.1")

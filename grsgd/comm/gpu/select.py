@@ -1,0 +1,240 @@
+"""Selects the transport of arrays in GPU memory: every one is tried and timed at the start of a run.
+
+``direct``: the MPI library reads and writes GPU memory itself (`direct`). ``staged``: chunks through pinned host
+memory (`staged`). ``ipc``: ranks of one host copy out of each other's memory, others are staged (`ipc`).
+"""
+
+import importlib
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from grsgd.comm.backend import Backend, MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.gpu.backend import GpuBackend
+from grsgd.comm.gpu.direct import Direct
+from grsgd.comm.gpu.ipc import SHORT_BYTES, Ipc
+from grsgd.comm.gpu.memory import Memory
+from grsgd.comm.gpu.staged import CHUNK_BYTES, Staged
+from grsgd.errors import ConfigError
+from grsgd.models.flat import Flat
+from grsgd.mpi_environment import without_launcher
+
+SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
+"""float32 elements of the messages that are tried: within one chunk, beyond `SHORT_BYTES`, and several chunks."""
+MAX_TIMED_BYTES = 64 * 2**20
+REPEATS = 5
+
+
+class Choice(NamedTuple):
+    """The transport of a run.
+
+    ``backend``: of the ranks asked, to be copied by ``dup``. ``results``: by transport, seconds of a message or why it
+    cannot be used. ``nbytes``: of the message that was timed.
+    """
+
+    name: str
+    backend: Backend
+    results: dict[str, float | str]
+    nbytes: int = 0
+
+    def __str__(self):
+        """Return the results in one line, for the run file."""
+        times = (f"{name} {x if isinstance(x, str) else f'{1e3 * x:.3g} ms'}" for name, x in self.results.items())
+        return "; ".join(times) + (f" ({self.nbytes} bytes)" if self.nbytes else "")
+
+
+def select_transport(
+    backend: MpiBackend, device: torch.device, wanted: str, nbytes: int, timeout: float = 10.0
+) -> Choice:
+    """Find out how ranks send each other arrays on ``device``; collective.
+
+    Parameters
+    ----------
+    backend
+        Of these ranks, for arrays in host memory.
+    wanted
+        A name of `transports`, or ``auto`` for the fastest with a message of ``nbytes``. A transport must prove itself
+        with messages between all neighbours.
+    timeout
+        Seconds for each message.
+
+    Raises
+    ------
+    ConfigError
+        On all ranks, if the wanted transport cannot be used, or only some ranks have a GPU.
+    """
+    mpi = backend.mpi
+    kinds = mpi.allgather(device.type)
+    if len(set(kinds)) > 1:
+        without = [rank for rank, kind in enumerate(kinds) if kind != "cuda"]
+        raise ConfigError(f"device: ranks {without} have no GPU, the others have; allowed: cpu, or a GPU for all ranks")
+    if device.type != "cuda":
+        return Choice("host", backend, {})
+    backends = {name: GpuBackend(mpi, make, backend.timeout) for name, make in transports(mpi, Memory()).items()}
+    if mpi.size == 1:
+        return Choice("none", backends["staged"], {})
+    nbytes = min(nbytes, MAX_TIMED_BYTES)
+    results: dict[str, float | str] = {}
+    for name in backends if wanted == "auto" else [wanted]:
+        error = transport_error(name, backends[name], device, timeout)
+        results[name] = error or max(mpi.allgather(message_seconds(backends[name], device, nbytes, timeout)))
+    usable = [name for name in results if isinstance(results[name], float)]
+    if not usable:
+        reasons = "; ".join(f"{name}: {error}" for name, error in results.items())
+        raise ConfigError(f"comm.transfer = {wanted!r} cannot be used here: {reasons}")
+    fastest = min(usable, key=results.get)
+    return Choice(fastest, backends[fastest], results, nbytes)
+
+
+def transports(mpi, memory) -> dict[str, Callable]:
+    """Return what makes each transport for a backend, by name; collective."""
+    from mpi4py import MPI
+
+    host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
+    found = {
+        "direct": partial(Direct, memory=memory),
+        "ipc": partial(Ipc, memory=memory, host=host.Get_group()),
+        "staged": partial(Staged, memory=memory),
+    }
+    host.Free()
+    return found
+
+
+def transport_error(name: str, backend: GpuBackend, device: torch.device, timeout: float) -> str | None:
+    """Why the ranks cannot use a transport, None if they can; collective, with the same answer everywhere."""
+    mpi, error = backend.mpi, None
+    if name == "direct":
+        error = first_error(mpi, cuda_aware_mpi_error("cupy") if is_first_of_host(mpi) else None)
+    elif name == "ipc":
+        error = None if any(mpi.allgather(len(backend.transport.same_host_ranks) > 1)) else "no two ranks share a host"
+        error = error or first_error(mpi, ipc_error(backend, device))
+    if error is None:
+        try:
+            MpiDriver(mpi.rank, timeout, "inline").run(self_test(Communicator(backend.dup()), device))
+        except Exception as raised:  # whatever libraries may raise: then another transport is taken
+            error = f"{type(raised).__name__}: {raised}"
+        error = first_error(mpi, error)
+    return error
+
+
+def is_first_of_host(mpi) -> bool:
+    """Whether this rank is the lowest of its host; collective."""
+    from mpi4py import MPI
+
+    host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
+    first = host.rank == 0
+    host.Free()
+    return first
+
+
+def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
+    """Why this rank cannot open the memory of all others of its host, None if it can; collective."""
+    memory = backend.transport.memory
+    try:
+        handle, _ = memory.handle(Flat.zeros(1, torch.float32, device).array)
+    except Exception as error:  # whatever the driver may say
+        handle = str(error)
+    handles = backend.mpi.allgather(handle)
+    for rank in backend.transport.same_host_ranks:
+        if isinstance(handles[rank], str):
+            return f"rank {rank} cannot share its memory: {handles[rank]}"
+        try:
+            memory.open(handles[rank])
+        except Exception as error:
+            return f"the memory of rank {rank} cannot be opened: {error}"
+    return None
+
+
+def first_error(mpi, error: str | None) -> str | None:
+    """The lowest rank's error, if any has one; collective."""
+    errors = [f"rank {rank}: {text}" for rank, text in enumerate(mpi.allgather(error)) if text is not None]
+    return errors[0] if errors else None
+
+
+def self_test(comm: Communicator, device: torch.device):
+    """Schedule: messages of several sizes by every verb; raises RuntimeError if they do not arrive as they were sent.
+
+    They are sent while the GPU still computes them.
+    """
+    rank, n = comm.rank, comm.size
+    for size in SIZES:
+        positions = torch.arange(size, dtype=torch.float32, device=device) % 1024
+        mine, got = (Flat.zeros(size, torch.float32, device) for _ in range(2))
+        for sender, receiver in (((rank - 1) % n, (rank + 1) % n), ((rank + 1) % n, (rank - 1) % n)):
+            mine.tensor.copy_(positions + rank)
+            got.tensor.zero_()
+            yield comm.Irecv(got.array, sender), comm.Issend(mine.array, receiver)
+            check(got, positions + sender, f"{4 * size} bytes from rank {sender}")
+        got.tensor.copy_(mine.tensor)
+        yield comm.Ibcast(got.array, 0)
+        check(got, positions, f"a broadcast of {4 * size} bytes")
+        yield comm.Iallreduce(mine.array)
+        check(mine, n * positions + n * (n - 1) / 2, f"a sum of {4 * size} bytes")
+
+
+def check(got: Flat, expected: torch.Tensor, what: str):
+    """Raise RuntimeError if a message has not arrived as it was sent."""
+    if not torch.equal(got.tensor, expected):
+        raise RuntimeError(f"{what} did not arrive as it was sent")
+
+
+def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, timeout: float) -> float:
+    """Median of the seconds in which a message to the next rank arrives while all ranks send one; collective."""
+    comm, driver = Communicator(backend.dup()), MpiDriver(backend.rank, timeout, "inline")
+    rank, n = comm.rank, comm.size
+    mine, got = (Flat.zeros(max(nbytes // 4, 1), torch.float32, device) for _ in range(2))
+
+    def exchange():
+        yield comm.Irecv(got.array, (rank - 1) % n), comm.Isend(mine.array, (rank + 1) % n)
+
+    times = []
+    for _ in range(REPEATS + 1):  # the first one makes buffers and connections
+        backend.mpi.Barrier()
+        begin = time.perf_counter()
+        driver.run(exchange())
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[1:])
+
+
+# ---- whether a library reads GPU memory: one that cannot ends the process that asks it to
+
+
+def cuda_aware_mpi_error(kind: str, timeout: float = 60.0) -> str | None:
+    """Why the MPI library cannot send arrays of the module ``kind``, None if it can: a process of its own tries it."""
+    command = [sys.executable, "-m", "grsgd.comm.gpu.select", kind]
+    environment = without_launcher(os.environ)
+    try:
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return f"the MPI library has not sent GPU memory within {timeout:g} s"
+    if ended.returncode:
+        output = ended.stderr.strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
+        return f"the MPI library cannot send GPU memory ({output[0]})"
+    return None
+
+
+def send_to_oneself(kind: str):
+    """Raise RuntimeError, or end this process at once, if arrays of a module do not arrive."""
+    from mpi4py import MPI
+
+    xp = importlib.import_module(kind)
+    for size in (100, 2**21):
+        mine, got = xp.arange(size, dtype="float32"), xp.zeros(size, "float32")
+        float(mine[-1])  # waits until it has been computed
+        requests = [MPI.COMM_SELF.Irecv(got, 0), MPI.COMM_SELF.Isend(mine, 0)]
+        MPI.Request.Waitall(requests)
+        if not bool((mine == got).all()):
+            raise RuntimeError(f"{mine.nbytes} bytes did not arrive as they were sent")
+
+
+if __name__ == "__main__":
+    send_to_oneself(sys.argv[1])

@@ -1,0 +1,119 @@
+"""Messages of arrays in GPU memory: when their chunks may begin, and in which order they reach MPI.
+
+MPI knows nothing of the GPU's queue of work: what it is to send must have been computed, what it is to overwrite must
+have been read. A `Transfer` waits for that without blocking: it is a pollable like any message.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from grsgd.comm.backend import MpiBackend
+
+
+class Chunk:
+    """A part of a transfer.
+
+    Parameters
+    ----------
+    ready
+        An event of the GPU before which MPI must not have the chunk; None if it may have it at once.
+    post
+        Hands the chunk to MPI and returns the request.
+    on_received
+        Called when MPI has finished the chunk; returns an event of the GPU or None.
+    request
+        The request, if MPI has the chunk already; then there is no ``post``.
+    """
+
+    __slots__ = ("ready", "post", "on_received", "request")
+
+    def __init__(self, ready=None, post: Callable | None = None, on_received: Callable = lambda: None, request=None):
+        self.ready, self.post, self.on_received, self.request = ready, post, on_received, request
+
+
+class Transfer:
+    """A message of ``array`` under way, with the ``Test()`` of an MPI request. Chunks may be added while it is; code
+    that makes one, or adds chunks, holds the lock of its transport."""
+
+    def __init__(self, transport: "GpuTransport", array):
+        self.transport = transport
+        self.array = array  # which must not be freed meanwhile
+        self.chunks: deque[Chunk] = deque()
+        self.last_copy = None
+        """The event after which all that has come lies in GPU memory: the GPU copies in one order."""
+        self.on_complete: Callable = lambda: None
+        """Called once, when all lies in GPU memory; may add a last chunk."""
+        self.complete = False
+        self.error: Exception | None = None
+        transport.under_way.append(self)
+
+    def add(self, chunk: Chunk):
+        """Add one more; MPI gets it when it is ready, and after those of this transport that were added earlier."""
+        self.chunks.append(chunk)
+        if chunk.request is None:
+            self.transport.waiting.append(chunk)
+
+    def Test(self) -> bool:
+        """Whether all has been sent, or lies in GPU memory; raises what went wrong with this message."""
+        if not self.complete:
+            self.transport.advance()
+        if self.error is not None:
+            raise self.error
+        return self.complete
+
+    def advance(self) -> bool:
+        """Go on as far as possible; returns whether this has ended. Never raises."""
+        try:
+            self.complete = self._advance()
+        except Exception as error:
+            self.error = error
+        return self.complete or self.error is not None
+
+    def _advance(self) -> bool:
+        while True:
+            while self.chunks:
+                chunk = self.chunks[0]
+                if chunk.request is None or not chunk.request.Test():
+                    return False
+                self.chunks.popleft()
+                self.last_copy = chunk.on_received() or self.last_copy
+            if self.last_copy is not None and not self.last_copy.done:
+                return False
+            on_complete, self.on_complete = self.on_complete, lambda: None
+            on_complete()
+            if not self.chunks:
+                return True
+
+
+class GpuTransport:
+    """Carries arrays in GPU memory between the ranks of ``backend``. Its subclasses have the sending verbs of a
+    `grsgd.comm.backend.Backend`.
+
+    ``memory``: a `grsgd.comm.gpu.memory.Memory`, or its double in tests.
+    """
+
+    def __init__(self, backend: MpiBackend, memory):
+        self.backend, self.memory = backend, memory
+        self.lock = threading.RLock()
+        self.waiting: deque[Chunk] = deque()
+        """Chunks that MPI does not have yet. It matches messages by order, so no later one may overtake."""
+        self.under_way: list[Transfer] = []
+
+    def advance(self):
+        """Move all messages on, not only the one that is asked for: the other side may wait for another one first."""
+        with self.lock:
+            while self.waiting and (self.waiting[0].ready is None or self.waiting[0].ready.done):
+                chunk = self.waiting.popleft()
+                chunk.request = chunk.post()
+            self.under_way = [transfer for transfer in self.under_way if not transfer.advance()]
+
+    def begin(self, array, chunks: Iterable[Chunk], on_complete: Callable = lambda: None) -> Transfer:
+        """Begin a message of ``array`` in these chunks."""
+        with self.lock:
+            transfer = Transfer(self, array)
+            transfer.on_complete = on_complete
+            for chunk in chunks:
+                transfer.add(chunk)
+            self.advance()
+        return transfer

@@ -1,0 +1,97 @@
+"""A message from any rank to all others that the run is over, outside the traffic of the algorithms."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.backend import ANY_RANK, has_died
+from grsgd.comm.communicator import Communicator, LostRank
+
+MESSAGE_BYTES = 512
+"""Bytes of a message: its kind, then the reason as text, cut off or filled up with spaces."""
+STOP, FAILURE = b"-", b"!"
+"""Kinds of messages."""
+
+
+class Stopped(Exception):
+    """The run ends before its time, on every rank; the message says why."""
+
+
+class UnevenSteps(RuntimeError):
+    """A rank waits for a step that another one will not take; the message names both."""
+
+
+class StopSignal:
+    """Tells all ranks that the run is over, and learns of it from them.
+
+    Parameters
+    ----------
+    comm
+        A communicator that carries no other messages with tag `grsgd.comm.tags.STOP`.
+    tolerant
+        Whether the run goes on without ranks whose processes have died.
+    """
+
+    def __init__(self, comm: Communicator, tolerant: bool = False):
+        self.comm, self.tolerant = comm, tolerant
+        self.reason: str | None = None
+        self.failed = False
+        """Whether the reason is that some rank has failed: no rank must wait for it any more."""
+        self.request: str | None = None
+        """Set by another thread of this rank: a reason to stop at the next `watch`."""
+        self._sending = []
+
+    def stop(self, reason: str):
+        """Tell all ranks; raises Stopped here, and there at their next `watch`."""
+        if self.reason is None:
+            self.reason = reason
+            self._send(STOP)
+        raise Stopped(self.reason)
+
+    def fail(self, reason: str):
+        """Tell all ranks that still live that this one has failed, or that another one has died."""
+        self.reason, self.failed = reason, True
+        self._send(FAILURE)
+
+    def watch(self):
+        """Raise Stopped if any rank has called `stop` or `fail` or made a `request`, and LostRank if one has died."""
+        if self.request is not None and not self.failed:
+            self.stop(self.request)
+        self.watch_failures()
+        if self.reason is not None:
+            raise Stopped(self.reason)
+
+    def watch_failures(self):
+        """Raise Stopped if any rank has called `fail`, and LostRank if one has died."""
+        while self.comm.size > 1 and not self.failed and self.comm.Iprobe(ANY_RANK, tags.STOP):
+            buffer = np.zeros(MESSAGE_BYTES, np.uint8)
+            receiving = self.comm.Irecv(buffer, ANY_RANK, tags.STOP)
+            while not receiving.Test():  # it has come already: the probe found it
+                pass
+            content = buffer.tobytes()
+            self.failed = content[:1] == FAILURE
+            if self.failed or self.reason is None:
+                self.reason = content[1:].decode(errors="replace").strip()
+        if self.failed:
+            raise Stopped(self.reason)
+        if self.comm.lost and not self.tolerant:
+            raise LostRank(died(self.comm.lost))
+
+    def _send(self, kind: bytes):
+        content = (kind + self.reason.encode())[:MESSAGE_BYTES].ljust(MESSAGE_BYTES)
+        message = np.frombuffer(content, np.uint8).copy()
+        for rank in range(self.comm.size):
+            if rank not in (self.comm.rank, *self.comm.lost):
+                try:
+                    self._sending.append(self.comm.Isend(message, rank, tags.STOP))
+                except RuntimeError as error:
+                    if not has_died(error):
+                        raise
+
+
+def died(ranks: Sequence[int]) -> str:
+    """Return the sentence that the processes of these ranks have died."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} lost: its process has died"
+    return f"ranks {', '.join(map(str, ranks))} lost: their processes have died"

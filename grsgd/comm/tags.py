@@ -1,0 +1,43 @@
+"""All tags of messages, by the communicator on which they travel.
+
+Messages of two purposes that may be under way at once on one communicator have different tags. Each algorithm has the
+training's communicator to itself, so the algorithms' tags need only differ from those of the same algorithm.
+
+GPU transports use further tags for the chunks of a message: the upper half of what the MPI library allows
+(`grsgd.comm.gpu.staged`). No tag here may come near it.
+"""
+
+ARRAYS = 0
+"""Any communicator: all-reduces, broadcasts, and models to and from neighbours, which all ranks begin in one order."""
+
+# ---- the stop signal's communicator
+
+STOP = 1
+
+# ---- the communicator whose traffic is not counted: first broadcast and last average (ARRAYS), and beside them
+
+LAST_STEPS = 1
+"""Own loops: how many steps a rank has taken that takes no more."""
+PROGRESS_REPORT, PROGRESS_TOTAL = 2, 3
+"""Free-running ranks: samples to rank 0, and the total back."""
+LASGD_ROUND = 4
+"""All-reduces in which ranks agree on the end of a round, while progress is reported."""
+
+# ---- the training's communicator, by algorithm
+
+ADPSGD_CALL, ADPSGD_REPLY = 0, 1
+EXCHANGE_REQUEST = 0
+"""EASGD and gossip, which have further tags for the models."""
+EASGD_MODEL, EASGD_ELASTIC = 1, 2
+GOSSIP_ANSWER, GOSSIP_OFFER = 1, 2
+SERVER_PUSH, SERVER_GRADIENT, SERVER_ANSWER, SERVER_MODEL, SERVER_LOST_RANKS = 0, 1, 2, 3, 4
+CODED_PACKETS = 3
+"""Coded schemes: this one and all above, one for each packet (`grsgd.comm.coded.multicast.Unicast.tag`)."""
+
+# ---- the communicator on which ranks rescue what they have measured
+
+RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE = 0, 1
+
+# ---- the communicator of a calibration
+
+CALIBRATION = 1

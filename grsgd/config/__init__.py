@@ -1,0 +1,109 @@
+"""The configuration of a run: one TOML file, typed, checked before anything starts."""
+
+from pathlib import Path
+from typing import Literal
+
+import tomli_w
+from pydantic import Field, ValidationError
+
+from grsgd.algorithms import Algorithm, Options, Traits
+from grsgd.algorithms.central import workers_of
+from grsgd.algorithms.find import find
+from grsgd.config.complaints import describe
+from grsgd.config.reading import apply, check_whole_numbers, read
+from grsgd.config.sections import Comm, Data, Named, Optimizer, Schedule, Section, Stragglers, Train
+from grsgd.errors import ConfigError
+
+ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
+"""Optimizers that treat every element of the model by itself, so that several of them can share a model."""
+
+
+class Config(Section):
+    """Everything that decides a run. ``algorithm_options`` are ``[algorithm]``'s further keys, checked."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    algorithm: Named
+    model: Named
+    data: Data
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    train: Train
+    stragglers: Stragglers = Stragglers()
+    comm: Comm = Comm()
+
+    @property
+    def algorithm_class(self) -> type[Algorithm]:
+        return find(self.algorithm.name)
+
+    @property
+    def algorithm_options(self) -> Options:
+        return self.algorithm_class.Options(**self.algorithm.options)
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of the algorithm with its options."""
+        return self.algorithm_class.traits_of(self.algorithm_options)
+
+    def toml(self) -> str:
+        """This configuration with all defaults filled in, as TOML that `load` accepts."""
+        content = self.model_dump(exclude_none=True)
+        content["algorithm"] |= self.algorithm_options.model_dump(exclude_none=True)
+        for kind in ("slowdown", "tail", "pause"):
+            content["stragglers"][kind] = {str(rank): value for rank, value in content["stragglers"][kind].items()}
+        return tomli_w.dumps(content)
+
+    def check_ranks(self, ranks: int):
+        """Raise ConfigError for what cannot work with this many ranks."""
+        for kind in ("slowdown", "tail", "pause"):
+            for rank in getattr(self.stragglers, kind):
+                if rank >= ranks:
+                    raise ConfigError(f"stragglers.{kind}: rank {rank} in a job of {ranks}; allowed: 0 to {ranks - 1}")
+        try:
+            self.algorithm_class.check(self.algorithm_options, ranks)
+        except ValueError as error:
+            raise ConfigError(f"algorithm {self.algorithm.name}: {error}") from None
+        workers = workers_of(self.algorithm_class, self.algorithm_options, ranks)
+        if self.data.replication > workers:
+            raise ConfigError(
+                f"data.replication = {self.data.replication} with {workers} ranks that train; allowed: 1 to {workers}"
+            )
+        if self.traits.splits_model and self.optimizer.name.lower() not in ELEMENT_WISE:
+            raise ConfigError(
+                f"optimizer.name = {self.optimizer.name!r} with algorithm.servers > 1: this optimizer looks at whole "
+                f"layers, but a server has a slice of them; allowed: servers = 1, or {', '.join(ELEMENT_WISE)}"
+            )
+
+
+def load(path: str | Path, overrides: list[str] = ()) -> Config:
+    """Read a TOML file and apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``; raises ConfigError.
+
+    What the file does not have is taken from the file that its key ``base`` names, if it has one.
+    """
+    content = read(Path(path))
+    for override in overrides:
+        apply(override, content)
+    return parse(content, str(path))
+
+
+def parse(content: dict, where: str = "config") -> Config:
+    """Check a configuration given as nested dictionaries; raises ConfigError."""
+    check_whole_numbers(content, where)
+    try:
+        config = Config.model_validate(content)
+        try:
+            algorithm = config.algorithm_class
+        except ConfigError as error:
+            raise ConfigError(f"{where}: algorithm.name = {error}") from None
+        try:
+            config.algorithm_options  # noqa: B018  checks them
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {describe(error, algorithm.Options, 'algorithm.')}") from None
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {describe(error, Config)}") from None
+    if config.optimizer.clip is not None and config.traits.splits_model:
+        raise ConfigError(f"{where}: optimizer.clip with algorithm.servers > 1: no server sees the whole gradient")
+    if config.schedule.name == "cosine" and config.train.seconds is not None:
+        raise ConfigError(f"{where}: schedule.name = 'cosine' needs train.epochs, steps or samples, not seconds")
+    return config

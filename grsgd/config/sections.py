@@ -1,0 +1,115 @@
+"""The sections of a configuration: their keys, types, bounds and defaults."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from grsgd.runs.ending import STOP_CRITERIA
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Named(Section):
+    """A section with a name that decides which further keys there are; those are checked by who owns the name."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+def integer_keys(table):
+    """TOML's keys are strings; a rank is a number."""
+    if not isinstance(table, dict):
+        return table
+    return {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in table.items()}
+
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rank = Annotated[int, Field(ge=0)]
+
+
+class Data(Named):
+    dir: str = Field("data", description="folder with the data sets")
+    batch_size: int = Field(16, ge=1, le=10**7, description="samples per rank and step")
+    alpha: PositiveFloat | None = Field(None, description="shards by label, Dirichlet(alpha); iid if not given")
+    replication: int = Field(1, ge=1, description="on how many ranks each shard lies: shard k on k, k + 1 and so on")
+    augment: bool = Field(False, description="random crops and flips of the training images")
+    only_classes: int | None = Field(None, ge=1, description="train and test on so many first classes; else on all")
+    only_train: int | None = Field(None, ge=1, description="so many training samples, evenly spaced; else all")
+    only_test: int | None = Field(None, ge=1, description="so many test samples, evenly spaced; else all")
+    workers: int = Field(0, ge=0, description="processes per rank that decode images; 0: in the rank itself")
+
+
+class Optimizer(Named):
+    name: str = Field("sgd", description="a class of torch.optim, in any case; further keys are its arguments")
+    lr: PositiveFloat = Field(0.1, description="learning rate")
+    decay_norms: bool = Field(True, description="whether weight_decay applies to biases and normalisation weights")
+    clip: PositiveFloat | None = Field(None, description="the norm that a gradient is scaled down to if it is larger")
+
+
+class Schedule(Section):
+    name: Literal["constant", "step", "cosine"] = "constant"
+    warmup: float = Field(0.0, ge=0, description="epochs of linear increase from 0")
+    milestones: list[PositiveFloat] = Field([], description="epochs after which `step` multiplies the rate by factor")
+    factor: PositiveFloat = Field(0.1, description="what `step` multiplies by")
+
+
+class Train(Section):
+    epochs: PositiveFloat | None = Field(None, description="end after so many passes over the data, summed over ranks")
+    steps: int | None = Field(None, ge=1, description="end after so many steps a rank (on average, if asynchronous)")
+    samples: int | None = Field(None, ge=1, description="end after so many samples, summed over ranks")
+    seconds: PositiveFloat | None = Field(None, description="end after so much time")
+    target_accuracy: float | None = Field(None, gt=0, le=1, description="reports give the time to it")
+    snapshots: int = Field(20, ge=1, le=10**6, description="points of the curve, evenly spread over the run")
+    evaluate_replicas: bool = Field(True, description="test single replicas too; else their average alone")
+
+    @model_validator(mode="after")
+    def one_end(self):
+        ends = [key for key in STOP_CRITERIA if getattr(self, key) is not None]
+        if len(ends) != 1:
+            found = " and ".join(ends) or "none"
+            raise ValueError(f"give exactly one of epochs, steps, samples and seconds; found {found}")
+        return self
+
+
+class Tail(Section):
+    """With ``probability`` a step takes longer by an exponentially distributed time of mean ``seconds``."""
+
+    probability: float = Field(gt=0, le=1)
+    seconds: PositiveFloat
+
+
+class Pause(Section):
+    """Every ``every`` steps a pause of ``seconds``."""
+
+    every: int = Field(ge=1)
+    seconds: PositiveFloat
+
+
+class Stragglers(Section):
+    slowdown: Annotated[dict[Rank, Annotated[float, Field(ge=1)]], BeforeValidator(integer_keys)] = Field(
+        {}, description="rank = factor by which its computation takes longer"
+    )
+    tail: Annotated[dict[Rank, Tail], BeforeValidator(integer_keys)] = Field(
+        {}, description="rank = { probability, seconds }: random exponential delays"
+    )
+    pause: Annotated[dict[Rank, Pause], BeforeValidator(integer_keys)] = Field(
+        {}, description="rank = { every, seconds }: periodic pauses"
+    )
+
+
+class Comm(Section):
+    renamed: ClassVar[dict[str, str]] = {"progress": "progress_mode"}
+
+    progress_mode: Literal["auto", "thread", "inline"] = Field(
+        "auto", description="what moves messages in the background: a thread, or the training itself"
+    )
+    transfer: Literal["auto", "direct", "ipc", "staged"] = Field(
+        "auto", description="how arrays in GPU memory travel; auto: the fastest, as measured at the start of the run"
+    )
+    timeout: PositiveFloat = Field(600.0, description="seconds after which a wait for other ranks is an error")

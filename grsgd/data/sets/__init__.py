@@ -1,0 +1,7 @@
+"""One file per data set, or for a few that are alike. A new file in this folder is found by itself."""
+
+import importlib
+import pkgutil
+
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -1,0 +1,123 @@
+"""CIFAR-10 (Krizhevsky, 2009), from the binary or the Python version of its official archive.
+
+Classes in order: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck.
+"""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+
+from grsgd.data.base import DamagedData, Dataset, MissingData, check_labels, dataset, find_files
+from grsgd.data.memory import MemorySplit
+from grsgd.data.pixels import Normalise, crop_and_flip
+
+FILES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
+SHAPE = (3, 32, 32)
+CLASSES = 10
+BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
+PIXELS = 3072
+
+
+@dataset("cifar-10", samples=(50_000, 10_000), shape=SHAPE, classes=CLASSES)
+def load_cifar(directory: Path, seed: int) -> Dataset:
+    """CIFAR-10; of the two versions the binary one is preferred, which needs no unpickling."""
+    paths, read = _find(directory)
+    batches = [read(path) for path in paths]
+    sizes = [len(labels) for _, labels in batches]
+    if len(set(sizes)) > 1:  # a file cut between two samples shows in nothing else
+        odd = paths[sizes.index(min(sizes))]
+        raise DamagedData(f"{odd}: {min(sizes)} samples, expected {max(sizes)} as in the other files")
+    train = (np.concatenate(arrays) for arrays in zip(*batches[:-1], strict=True))
+    return Dataset("cifar-10", _split(*train), _split(*batches[-1]), SHAPE, CLASSES, source=str(paths[0].parent))
+
+
+def binary_files(directory: Path) -> list[Path]:
+    """Return the paths of the binary version; MissingData if it is not there."""
+    return find_files([directory / BINARY], FILES, endings=(".bin",))
+
+
+def _find(directory: Path):
+    """Return the paths of one version and the function that reads them."""
+    try:
+        return binary_files(directory), read_binary
+    except MissingData as no_binary:
+        try:
+            return find_files([directory / PYTHON], FILES), read_pickle
+        except MissingData as no_python:
+            raise MissingData(f"{no_binary}; {no_python}") from None
+
+
+def _split(images: np.ndarray, labels: np.ndarray) -> MemorySplit:
+    normalise = Normalise([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
+    return MemorySplit(images.reshape(-1, *SHAPE), labels, normalise, crop_and_flip)
+
+
+def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return pixels uint8 [n, 3072], channels first, and labels uint8 [n] of one .bin file; DamagedData if wrong."""
+    try:
+        content = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise DamagedData(f"{path}: cannot be read ({error})") from error
+    record = 1 + PIXELS
+    if content.size == 0 or content.size % record:
+        raise DamagedData(f"{path}: {content.size} bytes, expected {10_000 * record}, {record} a sample")
+    records = content.reshape(-1, record)
+    labels = records[:, 0]
+    check_labels(path, labels, CLASSES)
+    return records[:, 1:], labels
+
+
+def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return what ``read_binary`` does from a file of the Python version, without running any code it may hold."""
+    try:
+        with open(path, "rb") as file:
+            batch = _ArrayUnpickler(file, encoding="bytes").load()
+        pixels, labels = batch[b"data"], batch[b"labels"]
+    except Exception as error:  # noqa: BLE001 - a damaged pickle may fail in any way
+        raise DamagedData(f"{path}: not a batch of CIFAR-10 ({type(error).__name__}: {error})") from error
+    if not isinstance(labels, list) or not labels or not all(type(label) is int for label in labels):
+        raise DamagedData(f"{path}: labels are {type(labels).__name__}, expected a list of integers")
+    check_labels(path, np.array(labels), CLASSES)
+    expected = (len(labels), PIXELS)
+    if not isinstance(pixels, _Pixels) or pixels.array.shape != expected:
+        found = pixels.array.shape if isinstance(pixels, _Pixels) else type(pixels).__name__
+        raise DamagedData(f"{path}: pixels are {found}, expected uint8 {expected}")
+    return pixels.array, np.array(labels)
+
+
+class _Dtype:
+    """Stands for a numpy dtype: its name. numpy's own would take a state from the file, and believe it."""
+
+    def __init__(self, name, *flags):
+        self.name = name
+
+    def __setstate__(self, state):
+        """Byte order and the like, of which a uint8 has none."""
+
+
+class _Pixels:
+    """Stands for a numpy array: uint8 of the bytes in the file, in C order."""
+
+    def __init__(self, *arguments):
+        self.array = np.empty(0, np.uint8)
+
+    def __setstate__(self, state):
+        _, shape, dtype, fortran, content = state
+        if not isinstance(dtype, _Dtype) or dtype.name not in (b"u1", "u1") or fortran:
+            raise pickle.UnpicklingError(f"pixels are {getattr(dtype, 'name', dtype)!r}, expected uint8 in C order")
+        self.array = np.frombuffer(bytes(content), np.uint8).reshape([int(size) for size in shape])
+
+
+class _ArrayUnpickler(pickle._Unpickler):
+    """Knows how to rebuild an array of pixels and nothing else: a pickle can name any function for loading to call.
+
+    That in C would allocate as much memory for its list of objects as a file of some bytes asks for.
+    """
+
+    _allowed = {"ndarray": None, "dtype": _Dtype, "_reconstruct": _Pixels}
+
+    def find_class(self, module, name):
+        if module.partition(".")[0] == "numpy" and name in self._allowed:
+            return self._allowed[name]
+        raise pickle.UnpicklingError(f"names {module}.{name}, only numpy arrays are allowed")

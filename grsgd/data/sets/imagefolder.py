@@ -1,0 +1,199 @@
+"""Images in folders, train/<class>/* and val/<class>/*: how ImageNet and its relatives usually lie on disk."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from grsgd.data.base import DamagedData, Dataset, MissingData, dataset
+from grsgd.data.pixels import Normalise
+from grsgd.errors import DataError
+from grsgd.lazy import LazyModule
+from grsgd.seeding import Purpose, generator
+
+torch = LazyModule("torch")
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+TIMEOUT = 120  # seconds to wait for one batch from a worker
+
+
+@dataset("imagefolder", hint="arrange your images as train/<class>/* and val/<class>/*")
+def load_imagefolder(directory: Path, seed: int, size: int = 224) -> Dataset:
+    """Colour images of ``size`` x ``size`` from ``directory``/imagefolder, or from ``directory`` itself."""
+    if size < 1:
+        raise DataError(f"size is {size}, expected at least 1")
+    places = [directory / "imagefolder", directory]
+    root = next((place for place in places if (place / "train").is_dir() and (place / "val").is_dir()), None)
+    if root is None:
+        raise MissingData(f"no train/ and val/ in {' or '.join(map(str, places))}")
+    classes = _classes(root / "train")
+    if (others := _classes(root / "val")) != classes:
+        odd = sorted(set(classes) ^ set(others))
+        raise DamagedData(f"{root}: train/ and val/ differ in class {odd[0]} ({len(odd)} in all), expected the same")
+    train, test = (FolderSplit(root / part, classes, size) for part in ("train", "val"))
+    return Dataset("imagefolder", train, test, (3, size, size), len(classes), source=str(root))
+
+
+def _classes(folder: Path) -> list[str]:
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    if not classes:
+        raise MissingData(f"no class folders in {folder}")
+    return classes
+
+
+class FolderSplit:
+    """The images of one folder per class, decoded when they are asked for; a ``Split``."""
+
+    def __init__(self, folder: Path, classes: Sequence[str], size: int):
+        files = [_images(folder, name) for name in classes]
+        self.labels = np.repeat(np.arange(len(classes)), [len(names) for names in files])
+        # Bytes, because an array of str takes four bytes a letter and every worker gets a copy.
+        self._files = np.array([os.fsencode(name) for names in files for name in names])
+        self._folder, self._size = folder, size
+        self._normalise = Normalise([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(
+        self,
+        indices: Iterable[np.ndarray],
+        *,
+        augment: bool = False,
+        seed: int | Sequence[int] = 0,
+        workers: int = 0,
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield batches as ``Split.batches`` says, decoded by ``workers`` processes, or in this one if there are none.
+
+        Augmented: a random part of the image, resized, mirrored or not (Szegedy et al., 2015), random per sample.
+        Else: the centre, 7/8 of the shorter side (224 of 256 pixels). Raises DataError if an image is broken, or
+        a worker dies or takes two minutes over a batch.
+        """
+        decoder = _Decoder(self._folder, self._files, self._size, seed if augment else None)
+        for images, index in _pull(_loader(decoder, enumerate(indices), workers)):
+            yield self._normalise(images), torch.from_numpy(self.labels)[index]
+
+
+def _images(folder: Path, name: str) -> list[str]:
+    """Return the paths, relative to ``folder``, of all images at any depth below its subfolder ``name``, in order.
+
+    Links are followed, to each folder once, and not out of the class to the folders it lies in.
+    """
+    found, real = [], os.path.realpath(folder)
+    seen = {real, *map(str, Path(real).parents)}  # a link to what the class itself lies in
+    for place, folders, files in os.walk(folder / name, followlinks=True):
+        folders.sort()
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        images = (file for file in files if file.lower().endswith(ENDINGS))
+        found += [os.path.relpath(os.path.join(place, file), folder) for file in images]
+    found.sort()
+    if not found:
+        raise DamagedData(f"{folder / name}: no images, expected at least one ending in {', '.join(ENDINGS)}")
+    return found
+
+
+class _Decoder:
+    """Item (position, sample numbers) is a whole batch, so that the random numbers of a sample know its place."""
+
+    def __init__(self, folder: Path, files: np.ndarray, size: int, seed):
+        self.folder, self.files, self.size, self.seed = folder, files, size, seed
+
+    def __getitem__(self, item: tuple[int, np.ndarray]):
+        """Return uint8 [b, 3, size, size] and the sample numbers, or an error; raised, it would come as many lines."""
+        position, index = item
+        images = np.empty((len(index), self.size, self.size, 3), np.uint8)
+        try:
+            for k, sample in enumerate(index):
+                rng = None if self.seed is None else generator(Purpose.AUGMENTATION, self.seed, position, k)
+                images[k] = decode(self.folder / os.fsdecode(self.files[sample]), self.size, rng)
+        except DataError as error:
+            return error
+        return torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(index)
+
+
+def _loader(decoder: _Decoder, items: Iterable, workers: int) -> torch.utils.data.DataLoader:
+    options = dict(sampler=items, batch_size=None, generator=torch.Generator())  # else it draws from the global one
+    if workers:
+        # Not "fork": a copy of a process that has initialised MPI may crash. Not "spawn": torch's threads abort some
+        # workers as they exit. The time-out is there because a dead worker would be waited for for ever.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch"])  # imported once, not once a worker
+        options |= dict(num_workers=workers, multiprocessing_context=context, timeout=TIMEOUT)
+        options |= dict(worker_init_fn=_end_with_parent)
+    return torch.utils.data.DataLoader(decoder, **options)
+
+
+def _end_with_parent(worker: int) -> None:
+    """End this worker when the training process is killed; torch watches the fork server, which the worker keeps up."""
+
+    def watch():
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _pull(loader: torch.utils.data.DataLoader) -> Iterator:
+    batches = iter(loader)
+    try:
+        while (batch := _next(batches)) is not None:
+            if isinstance(batch, DataError):
+                raise batch
+            yield batch
+    finally:
+        del batches  # ends the workers now, however the stream ends, and not when a traceback is collected
+
+
+def _next(batches: Iterator):
+    """Return the next batch, or None after the last one."""
+    try:
+        return next(batches, None)
+    except RuntimeError as error:  # torch's for a worker that is dead or silent
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"imagefolder: decoding stopped: {reason}; fewer workers need less memory") from error
+
+
+def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray:
+    """Return the image as uint8 [size, size, 3]: a random part of it drawn from ``rng``, or the centre if that is None.
+
+    Raises DataError if it cannot be read.
+    """
+    from PIL import Image, ImageOps  # here, because the other data sets need no Pillow
+
+    try:
+        with Image.open(path) as file:
+            image = file.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"imagefolder: {path}: broken image ({error}), mend or remove it") from error
+    if rng is None:
+        # `bleed` is cut from each side first: what is left is the centre crop of 224 after a resize to 256.
+        return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, bleed=1 / 16))
+    image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_box(*image.size, rng))
+    return np.asarray(ImageOps.mirror(image) if rng.integers(2) else image)
+
+
+def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Return (left, top, right, bottom) of a part with 8 to 100 % of the area and sides of 3:4 to 4:3.
+
+    After ten boxes that do not fit, the largest centred one with such sides.
+    """
+    for _ in range(10):
+        area = rng.uniform(0.08, 1) * width * height
+        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
+            return left, top, left + w, top + h
+    ratio = min(max(width / height, 3 / 4), 4 / 3)
+    w, h = max(1, min(width, round(height * ratio))), max(1, min(height, round(width / ratio)))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h

@@ -1,0 +1,53 @@
+"""Synthetic data: one Gaussian cluster a class. For trying things out and for speed; it stands in for no real set."""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from grsgd.data.base import Dataset, dataset
+from grsgd.data.memory import MemorySplit
+from grsgd.data.pixels import Normalise
+from grsgd.errors import DataError
+from grsgd.seeding import Purpose, generator
+
+SEPARATION = 6  # expected distance of two class centres, in standard deviations of a class
+CENTRE, SIGMA = 128, 32  # grey levels
+
+
+@dataset("synthetic", hint="it is generated")
+def load_synthetic(
+    directory: Path, seed: int, samples: int = 2000, shape: Sequence[int] = (1, 28, 28), classes: int = 10
+) -> Dataset:
+    """Make ``samples`` training and a fifth as many test images of (channels, height, width) ``shape``, by ``seed``."""
+    shape = tuple(shape)
+    if len(shape) != 3 or min(shape) < 1:
+        raise DataError(f"shape is {shape}, expected three positive integers: channels, height, width")
+    if classes < 2:
+        raise DataError(f"classes is {classes}, expected at least 2")
+    if samples < 5 * classes:
+        raise DataError(f"samples is {samples}, expected at least 5 a class: {5 * classes}")
+    needed = math.prod(shape) * (1.2 * samples + 4 * classes) + 16 * samples
+    if needed > (machine := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+        raise DataError(
+            f"samples is {samples}: with shape {shape} and {classes} classes {needed / 2**30:,.1f} GiB of memory are "
+            f"needed, and this machine has {machine / 2**30:,.1f}"
+        )
+    spread = SEPARATION / math.sqrt(2 * math.prod(shape))
+    centres = spread * generator(Purpose.SYNTHETIC_DATA, seed, 0).standard_normal((classes, *shape), dtype=np.float32)
+    train = _draw(samples, centres, generator(Purpose.SYNTHETIC_DATA, seed, 1))
+    test = _draw(samples // 5, centres, generator(Purpose.SYNTHETIC_DATA, seed, 2))
+    return Dataset("synthetic", train, test, shape, classes, source=f"generated from seed {seed}")
+
+
+def _draw(count: int, centres: np.ndarray, rng: np.random.Generator) -> MemorySplit:
+    """Draw the classes equally often, in random order."""
+    labels = rng.permutation(np.arange(count) % len(centres))
+    images = np.empty((count, *centres.shape[1:]), np.uint8)
+    for image, label in zip(images, labels, strict=True):  # one at a time: floats would take four times the memory
+        noisy = centres[label] + rng.standard_normal(image.shape, dtype=np.float32)
+        image[...] = np.clip(np.rint(CENTRE + SIGMA * noisy), 0, 255)
+    channels = len(centres[0])
+    return MemorySplit(images, labels, Normalise([CENTRE / 255] * channels, [SIGMA / 255] * channels))

@@ -1,0 +1,28 @@
+"""The errors that users meet: each says in one line what is wrong and, where that helps, what is allowed."""
+
+
+class UsageError(ValueError):
+    """Something that the user can mend; commands print it and end with exit code 2."""
+
+
+class ConfigError(UsageError):
+    """A configuration that cannot be run: the key, its value and what is allowed."""
+
+
+class DataError(UsageError):
+    """A data set that cannot be loaded or fetched."""
+
+
+class RunFileError(UsageError):
+    """A run file, or a figure of runs, that cannot be read or written: the path and the reason."""
+
+
+class SetupError(UsageError):
+    """A job that cannot start: every rank raises the same one.
+
+    ``is_printed``: whether this rank is the one that prints it.
+    """
+
+    def __init__(self, message: str, is_printed: bool = True):
+        super().__init__(message)
+        self.is_printed = is_printed

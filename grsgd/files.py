@@ -1,0 +1,109 @@
+"""Files that other processes may read, write or lock at the same time."""
+
+import fcntl
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+LEFTOVER = re.compile(r"\.grsgd-([0-9]+)-[0-9a-f]{8}\.tmp")
+"""The name of a temporary file, with the number of the process."""
+MIN_LEFTOVER_AGE = 3600.0
+"""Seconds after which a temporary file is removed: on another host sharing this folder its process may be alive."""
+POLL_SECONDS = 0.02
+
+
+@contextmanager
+def temporary_beside(target: Path) -> Iterator[Path]:
+    """Name a temporary file on the file system of ``target``; the file is gone afterwards."""
+    temporary = target.with_name(f".grsgd-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+@contextmanager
+def atomic_write(target: Path) -> Iterator[Path]:
+    """Name a file to be written in the block; after it, the file replaces ``target`` as a whole.
+
+    If the block raises, ``target`` stays what it was.
+    """
+    with temporary_beside(target) as temporary:
+        yield temporary
+        with open(temporary, "r+b") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, target)
+
+
+def remove_leftovers(folder: Path):
+    """Remove temporary files of processes that were killed while writing."""
+    for file in folder.glob(".grsgd-*.tmp"):
+        with suppress(OSError):
+            found = LEFTOVER.fullmatch(file.name)
+            if found and time.time() - file.lstat().st_mtime > MIN_LEFTOVER_AGE and not is_alive(int(found[1])):
+                file.unlink()
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process of this number exists on this host."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
+
+
+def exclusive_lock(path: Path, timeout: float | None = None, on_wait: Callable[[], None] = lambda: None) -> IO:
+    """Open a file that one process at a time can hold; closing it, or the end of the process, gives it free.
+
+    On a file system without locks there is none.
+
+    Parameters
+    ----------
+    timeout
+        Seconds to wait for another process; None: for ever, 0: not at all.
+    on_wait
+        Called once if another process holds the lock.
+
+    Raises
+    ------
+    TimeoutError
+        If another process holds it all that time.
+    OSError
+        If the file cannot be opened; ``path`` may not be a symbolic link, because others may have put it there.
+    """
+    file = open(path, "a", opener=_no_link)  # noqa: SIM115, the caller closes it
+    try:
+        _lock(file, timeout, on_wait)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def _lock(file: IO, timeout: float | None, on_wait: Callable[[], None]):
+    begin, waits = time.monotonic(), False
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not waits:
+                waits = True
+                on_wait()
+            if timeout is not None and time.monotonic() - begin >= timeout:
+                raise TimeoutError(f"{file.name} is held by another process") from None
+            time.sleep(POLL_SECONDS)
+        except OSError:  # no locks here
+            return None

@@ -1,0 +1,309 @@
+"""Starting and ending a job: MPI, its launcher, and one message when something is wrong."""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+
+from grsgd import mpi_environment
+from grsgd.comm.backend import died_in, has_died
+from grsgd.comm.communicator import LostRank
+from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
+from grsgd.comm.stop_signal import UnevenSteps, died
+from grsgd.comm.watchdog import PASSING_ON_SECONDS, starting_within, within
+from grsgd.errors import RunFileError, SetupError, UsageError
+
+EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, RunFileError)
+"""Errors that say all there is to say: no traceback."""
+
+START_SECONDS = 600.0
+"""How long a rank waits in MPI_Init for the others, before any configuration is read; the environment variable
+GRSGD_START_SECONDS changes it."""
+
+MPI_INIT_GRACE_SECONDS = 1.0
+"""Under Slurm, between the start of MPI and the first message. Tasks leave MPI_Init one after the other, and Open MPI 5
+ends with a segmentation fault where a message arrives before (open-mpi/ompi#12495)."""
+
+
+def world():
+    """MPI_COMM_WORLD. MPI starts here, not on import.
+
+    Where some rank does not come, the job ends after GRSGD_START_SECONDS.
+
+    Raises SetupError under ``srun`` without MPI support, where every task would silently train alone.
+    """
+    starts = "mpi4py.MPI" not in sys.modules
+    with starting(start_seconds()) if starts else nullcontext():
+        from mpi4py import MPI
+
+    tasks = int(os.environ.get("SLURM_NTASKS") or 1)
+    if tasks > 1 and MPI.COMM_WORLD.size == 1:
+        raise SetupError(
+            f"Slurm started {tasks} tasks (SLURM_NTASKS), but MPI sees only 1 rank: start with `srun --mpi=pmix` "
+            "(`srun --mpi=list` shows what your Slurm offers) or with `mpiexec`; unset SLURM_NTASKS to train alone"
+        )
+    if tasks > 1 and starts:
+        time.sleep(MPI_INIT_GRACE_SECONDS)
+    return MPI.COMM_WORLD
+
+
+def start_seconds() -> float:
+    """Raises SetupError if GRSGD_START_SECONDS is no number of seconds."""
+    text = os.environ.get("GRSGD_START_SECONDS") or START_SECONDS
+    try:
+        if 0 < float(text) < threading.TIMEOUT_MAX:
+            return float(text)
+    except ValueError:
+        pass
+    raise SetupError(f"GRSGD_START_SECONDS = {text}: must be a number of seconds above 0")
+
+
+def starting(seconds: float):
+    """A context in which MPI starts, or the job ends."""
+    return starting_within(
+        seconds, f"waited {seconds:g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS)"
+    )
+
+
+def ranks_on_cores(mpi) -> int:
+    """How many ranks of the job, this one included, share cores with this one; collective."""
+    from mpi4py import MPI
+
+    host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
+    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
+    count = sum(bool(mine & theirs) for theirs in host.allgather(mine))
+    host.Free()
+    return count
+
+
+def local_rank(mpi) -> int:
+    """The number of this rank among those of its host; collective."""
+    from mpi4py import MPI
+
+    host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
+    number = host.rank
+    host.Free()
+    return number
+
+
+def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:
+    """The driver of this rank; collective. ``progress_mode`` and further ``options`` as for `MpiDriver`.
+
+    Raises SetupError if a thread is asked for and the MPI library does not allow calls from two threads.
+    """
+    from mpi4py import MPI
+
+    thread_allowed = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    if not thread_allowed:
+        if progress_mode == "thread":
+            raise SetupError(
+                "comm.progress_mode = 'thread': this MPI library was started without MPI_THREAD_MULTIPLE",
+                is_printed=mpi.rank == 0,
+            )
+        progress_mode = "inline"
+    return MpiDriver(mpi.rank, timeout, progress_mode, ranks_on_cores(mpi), thread_allowed=thread_allowed, **options)
+
+
+def abort_on_error(mpi):
+    """From now on an uncaught exception on any rank ends the whole job, with its traceback printed once.
+
+    Without this the other ranks would wait for ever: MPI does not notice that a Python program has failed. An
+    exception in a process forked from a rank ends only that process.
+    """
+    process = os.getpid()
+
+    def end(kind, value, trace, thread=None):
+        if issubclass(kind, SystemExit):
+            return
+        if os.getpid() != process:
+            traceback.print_exception(kind, value, trace)
+            return
+        # When all ranks fail alike, the first one to report ends the others before they repeat it.
+        time.sleep(stagger(mpi))
+        report(mpi, value.with_traceback(trace), thread)
+        abort(mpi, failed_here=not explained(value))
+
+    sys.excepthook = end
+    threading.excepthook = lambda args: end(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name)
+
+
+def stagger(mpi) -> float:
+    """Seconds that a rank waits before it prints what went wrong: another rank may print the same first."""
+    return 0.05 * min(mpi.rank, 40)
+
+
+def explained(error: BaseException) -> str | None:
+    """Return the line to print for an error that needs no traceback; None for any other."""
+    if isinstance(error, EXPLAINED):
+        return str(error)
+    return "the process of another rank has died" if has_died(error) else None
+
+
+def report(mpi, error: BaseException, thread: str | None = None):
+    """Print what went wrong on this rank."""
+    where = f"rank {mpi.rank} of {mpi.size}" + (f", thread {thread}" if thread else "")
+    line = explained(error)
+    if line is not None:
+        print(f"\ngrsgd: {where}: {line}", file=sys.stderr)
+    else:
+        print(f"\ngrsgd: {where} failed:", file=sys.stderr)
+        traceback.print_exception(error)
+    sys.stderr.flush()
+
+
+def fault_tolerant() -> bool:
+    """Whether Open MPI was started with ``--with-ft ulfm``: then its MPI_Abort ends the process that calls it, and no
+    other rank learns of that, nor of one that leaves with an exit code other than 0."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes")
+
+
+def abort(mpi, failed_here: bool = True):
+    """End the whole job with an exit code other than 0, after the launcher has had time to pass on what was printed.
+
+    ``failed_here``: the error arose on this rank, not on another.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(PASSING_ON_SECONDS)
+    if not fault_tolerant():
+        mpi.Abort(1)
+    # The others learn of a process that is killed. The lowest that is left gives the job its exit code.
+    deadline = time.perf_counter() + 1.0
+    others = set(range(mpi.size)) - {mpi.rank}
+    while others and min(others) > mpi.rank and time.perf_counter() < deadline:
+        with suppress(RuntimeError):
+            mpi.Iprobe()  # without a call now and then nothing is learnt
+        others -= set(died_in(mpi))
+        time.sleep(0.01)
+    if not others or (min(others) > mpi.rank and not failed_here):
+        os._exit(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_after_failure(mpi, last: bool):
+    """End this rank with exit code 1, after all have been told that the job ends; ``last``: and all others with it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if fault_tolerant():
+        time.sleep(PASSING_ON_SECONDS)
+        os._exit(1)
+    time.sleep(PASSING_ON_SECONDS if last else 5.0)
+    mpi.Abort(1)
+
+
+def barrier(mpi, seconds: float = 600.0, watch=lambda: None):
+    """Wait until all ranks of ``mpi`` have come here; raises WaitTimeout, LostRank, and what ``watch()`` raises."""
+    request, begin = mpi.Ibarrier(), time.perf_counter()
+    while not is_complete(request, mpi):
+        watch()
+        waited = time.perf_counter() - begin
+        if waited > seconds:
+            raise WaitTimeout(f"rank {mpi.rank} waited {seconds:g} s for all {mpi.size} ranks to come as far as it")
+        back_off(waited)
+
+
+def is_complete(request, mpi) -> bool:
+    """Whether a barrier is complete; raises LostRank."""
+    try:
+        return request.Test()
+    except RuntimeError as error:
+        if has_died(error):
+            raise LostRank(died(died_in(mpi))) from None
+        raise
+
+
+@contextmanager
+def collective_setup(mpi, seconds: float = 600.0):
+    """A context for set-up that must succeed on all ranks: a UsageError on some becomes a SetupError on all.
+
+    Its message is the lowest rank's; it names the rank unless all failed. Raises WaitTimeout if some do not come.
+    """
+    message = None
+    try:
+        yield
+    except UsageError as error:
+        message = str(error)
+    barrier(mpi, seconds)
+    with within(seconds, "telling all ranks what went wrong, if anything"):
+        messages = mpi.allgather(message)
+    failed = [rank for rank, text in enumerate(messages) if text is not None]
+    if failed:
+        first = messages[failed[0]]
+        everywhere = len(failed) == mpi.size
+        raise SetupError(first if everywhere else f"rank {failed[0]}: {first}", is_printed=mpi.rank == 0)
+
+
+def say(line: str):
+    """Print a line when a signal has come. Open MPI's launcher passes on nothing any more then, so the line goes to
+    where the launcher itself prints, if it is on this host."""
+    text = f"\ngrsgd: {line}\n"
+    outermost = mpi_environment.launcher() if "OMPI_COMM_WORLD_RANK" in os.environ else None
+    try:
+        stderr = os.open(f"/proc/{outermost}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+        os.write(stderr, text.encode())
+        os.close(stderr)
+    except OSError:
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def hosts(mpi) -> list[str]:
+    """Return the host name of every rank; collective."""
+    from mpi4py import MPI
+
+    return mpi.allgather(MPI.Get_processor_name())
+
+
+def processes(mpi) -> list[tuple[str, int]]:
+    """Return (host and PID namespace, PID) of every rank; collective."""
+    from mpi4py import MPI
+
+    try:
+        place = f"{MPI.Get_processor_name()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        place = f"rank {mpi.rank}"  # unknown
+    return mpi.allgather((place, os.getpid()))
+
+
+def ended_ranks(processes: list[tuple[str, int]], rank: int) -> set[int]:
+    """Return the ranks on the host of ``rank`` whose processes have ended."""
+    return {other for other, (place, pid) in enumerate(processes) if place == processes[rank][0] and has_ended(pid)}
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("X", "Z")
+    except (FileNotFoundError, ProcessLookupError):
+        return Path("/proc/self/stat").exists()
+
+
+def library() -> str:
+    """Return name and version of the MPI library."""
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().split(",")[0].split("\n")[0].strip(" \0")
+
+
+def wait_for_abort(seconds: float = 3600.0):
+    """Wait on an excluded rank: the others end the whole job when they are done."""
+    time.sleep(seconds)
+    os._exit(1)
+
+
+def exit_job(mpi, code: int, complete: bool = True):
+    """End this process after an early end, on all ranks: messages may still be under way, so MPI is not finalised.
+
+    Not ``complete``: there are ranks besides those of ``mpi``, which do not answer and must be ended with the job.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    mpi.Barrier()
+    if not complete:
+        if mpi.rank == 0:
+            time.sleep(0.3)  # until the launcher has passed on what was printed
+            mpi.Abort(code)
+        time.sleep(3)  # until the launcher ends this process too; a fault-tolerant one leaves that to itself
+    os._exit(code)

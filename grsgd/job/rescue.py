@@ -1,0 +1,181 @@
+"""The run file of a run that does not end by itself: what was measured, and why it ended."""
+
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from grsgd.comm import tags
+from grsgd.comm.backend import has_died
+from grsgd.comm.communicator import LostRank
+from grsgd.comm.driver import WaitTimeout
+from grsgd.comm.stop_signal import Stopped, StopSignal, died
+from grsgd.errors import RunFileError
+from grsgd.job import launch
+from grsgd.runs.ending import Ended, end_attributes, how_ended
+from grsgd.runs.run_file import Run, load_run, save_run
+from grsgd.training.record import Record, assemble
+
+SIGNAL_SECONDS = 0.1
+"""How long ranks wait for each other's measurements when the job is about to be killed."""
+FAILURE_SECONDS = 5.0
+"""And when a rank has failed: the others hear of it after the step that they are in."""
+
+
+_unfinished: list = []
+"""Messages that may still be under way; their buffers must outlive the call that has sent them."""
+
+
+class Rescue:
+    """Saves what the ranks have measured when a run ends before its time.
+
+    ``mpi``: a communicator that is used for nothing else; ``processes``: `launch.processes`; ``interface()``: bytes
+    that the host's interfaces have counted; ``attributes``: of the run file, but for how it ended. Training begins now.
+    """
+
+    def __init__(
+        self, mpi, stop_signal: StopSignal, processes, out: Path, trainer, interface: Callable, attributes: dict
+    ):
+        self.mpi, self.stop_signal, self.processes, self.out = mpi, stop_signal, processes, out
+        self.trainer, self.interface, self.attributes = trainer, interface, attributes
+        self.began = time.perf_counter()
+        self._failing = False
+        self._saving = threading.Lock()
+
+    def measured(self) -> Record:
+        """Return what this rank has measured so far."""
+        return Record.of(self.trainer, self.interface())
+
+    def interrupted(self, reason: str):
+        """The launcher may kill this job any moment: save what needs no computing, and ask all ranks to stop.
+
+        Launchers also send SIGTERM when a rank has died; where its process was on this host, that is seen.
+        """
+        if self._failing:
+            return
+        lost = sorted(launch.ended_ranks(self.processes, self.mpi.rank))
+        reason = died(lost) if lost else reason
+        self.stop_signal.request = reason  # the trainer stops and leaves the core to this thread
+        self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost))
+
+    def failed(self, error: Exception):
+        """Does not return. On the rank where ``error`` was raised: print it, tell the others, save, end the job.
+
+        On a rank that another one has told so (``error`` is a Stopped): take part.
+        """
+        self._failing = True
+        if not isinstance(error, Stopped):
+            if not self._told(launch.stagger(self.mpi)):
+                launch.report(self.mpi, error)
+                self.stop_signal.fail(self._reason(error))
+        lost = set(self.stop_signal.comm.lost)
+        saved = self._save(self.stop_signal.reason, FAILURE_SECONDS, tags.RESCUE_AFTER_FAILURE, lost)
+        launch.end_after_failure(self.mpi, last=saved)
+
+    def _told(self, seconds: float) -> bool:
+        """Whether another rank has failed and says so within ``seconds``: when all fail alike, one of them says why."""
+        deadline = time.perf_counter() + seconds
+        while not self.stop_signal.failed and time.perf_counter() < deadline:
+            with suppress(Stopped, RuntimeError):
+                self.stop_signal.watch_failures()
+            time.sleep(1e-3)
+        return self.stop_signal.failed
+
+    def _reason(self, error: Exception) -> str:
+        """Why the run ends, in a line for the run file."""
+        lost = self.stop_signal.comm.lost
+        if has_died(error) or (isinstance(error, LostRank) and lost):
+            return died(lost) if lost else "a rank was lost: its process has died"
+        text = " ".join(str(error).split())
+        if isinstance(error, WaitTimeout):
+            return text
+        if launch.explained(error):
+            return f"{text} (said by rank {self.mpi.rank})"
+        return f"{type(error).__name__}{': ' if text else ''}{text} on rank {self.mpi.rank}"
+
+    def _save(self, reason: str, seconds: float, tag: int, gone: set[int]) -> bool:
+        """Save on one rank; returns whether it was this one."""
+        with self._saving:
+            records = self._collect(seconds, tag, gone)
+            if records is None:
+                return False
+            attributes = self.attributes | end_attributes(reason) | {"wall_seconds": time.perf_counter() - self.began}
+            tell = launch.say if tag == tags.RESCUE_AFTER_SIGNAL else print_error
+            try:
+                path = save(self.out, assemble(records, attributes))
+                tell(f"{path}: stopped early: {reason}")
+            except RunFileError as error:
+                tell(str(error))
+            return True
+
+    def _collect(self, seconds: float, tag: int, gone: set[int]) -> list[Record] | None:
+        """The records of all ranks, empty ones for those that do not answer; None if a lower rank has them.
+
+        Where a signal has come there is no time to tell a lower rank that is slow from one that has died elsewhere.
+        """
+        mpi, mine = self.mpi, self.measured()
+        answers: dict[int, Record | None] = {mpi.rank: mine}
+        sending = {}
+        for rank in set(range(mpi.size)) - {mpi.rank} - gone:
+            try:
+                sending[rank] = mpi.isend(mine if rank < mpi.rank else None, rank, tag)
+            except RuntimeError:
+                gone.add(rank)
+        _unfinished.extend(sending.values())
+        deadline = time.perf_counter() + seconds
+        while time.perf_counter() < deadline:
+            gone |= launch.ended_ranks(self.processes, mpi.rank) - answers.keys()
+            waiting = set(range(mpi.size)) - answers.keys() - gone
+            for rank in waiting:
+                try:
+                    if mpi.iprobe(rank, tag):
+                        answers[rank] = mpi.recv(source=rank, tag=tag)
+                except RuntimeError:
+                    gone.add(rank)
+            if not waiting and all(sent_to(sending, rank) for rank in answers.keys() - gone):
+                break
+            time.sleep(1e-3)
+        if min(answers) < mpi.rank or (tag == tags.RESCUE_AFTER_SIGNAL and set(range(mpi.rank)) - gone):
+            return None
+        silent = Record.of_nothing(mpi.size)
+        return [answers.get(rank) or silent for rank in range(mpi.size)]
+
+
+def print_error(line: str):
+    print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
+
+
+def sent_to(sending: dict, rank: int) -> bool:
+    try:
+        return rank not in sending or sending[rank].Test()
+    except RuntimeError:  # it has died
+        return True
+
+
+def path_of(out: Path, reason: str) -> Path:
+    """Where a run that ended for this reason is saved: at ``out``, but an early end does not replace a whole run."""
+    if how_ended(reason) is Ended.COMPLETED or not Path(out).exists():
+        return Path(out)
+    try:
+        whole = load_run(out).attributes["ended"] == Ended.COMPLETED
+    except RunFileError:
+        whole = False
+    return Path(out).with_suffix(f".interrupted{Path(out).suffix}") if whole else Path(out)
+
+
+def save(out: Path, run: Run) -> Path:
+    """Write the run file of a run, however it ended; returns where.
+
+    Raises RunFileError if that is not possible; the run is in a temporary folder then, which the message names.
+    """
+    path = path_of(out, run.attributes["reason"])
+    try:
+        save_run(path, run)
+    except RunFileError as error:
+        elsewhere = Path(tempfile.mkdtemp(prefix="grsgd-")) / path.name
+        save_run(elsewhere, run)
+        raise RunFileError(f"{error}; the run was saved as {elsewhere} instead") from None
+    return path

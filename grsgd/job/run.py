@@ -1,0 +1,241 @@
+"""A run on real MPI, from the configuration to the run file."""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.backend import MpiBackend, subset
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.gpu.select import select_transport
+from grsgd.comm.stop_signal import Stopped, StopSignal
+from grsgd.comm.watchdog import PASSING_ON_SECONDS, within
+from grsgd.config import Config
+from grsgd.errors import ConfigError, RunFileError
+from grsgd.job import launch
+from grsgd.job import network_counters as interfaces
+from grsgd.job.progress_line import ProgressLine
+from grsgd.job.rescue import Rescue, save
+from grsgd.job.signals import EXIT_CODE, Interruption
+from grsgd.job.startup import StartUp
+from grsgd.runs.ending import STOP_CRITERIA, end_attributes, joint_reason
+from grsgd.runs.run_file import check_writable
+from grsgd.training import device as gpu
+from grsgd.training.automatic_options import choose_options
+from grsgd.training.description import describe, expected_bytes
+from grsgd.training.inputs import build_model, load_data
+from grsgd.training.record import Record, assemble
+from grsgd.training.snapshots import MEMORY, common_marks
+from grsgd.training.trainer import Trainer
+
+
+class RunEnd(NamedTuple):
+    """Why a run ended, and the ranks that remained to its end, an mpi4py communicator; the lowest has saved it."""
+
+    reason: str
+    remaining: object
+
+
+def run(mpi, config: Config, out: Path, start_up: StartUp | None = None) -> RunEnd:
+    """Train on all ranks of ``mpi`` and write the run file on rank 0, or on the lowest that is left.
+
+    ``start_up``: of this process, up to here; told before training begins, if it is to be shown.
+
+    A rank that the others have left behind does not return, nor does any where a rank has failed while training.
+
+    Raises SetupError, on all ranks, for what is wrong with configuration, data or output path; RunFileError on
+    the rank that saves if the file could not be written in the end.
+    """
+    with Interruption(partial(before_training, mpi)) as interruption:
+        comms = Communicators(MpiBackend(mpi, config.comm.timeout))
+        job = prepare(mpi, config, out, comms, start_up or StartUp())
+        interruption.on_signal = job.rescue.interrupted
+        reason, records, remaining, evaluation = train(job)
+        lost = sorted(job.trainer.lost)
+        attributes = job.rescue.attributes | end_attributes(reason) | {"lost": lost or None}
+        if reason in STOP_CRITERIA:
+            interruption.on_signal = partial(while_evaluating, remaining, out)
+        evaluate(job, records, attributes, remaining, evaluation)
+        job.driver.close()
+        if reason in STOP_CRITERIA and not lost:  # else messages may still be under way
+            comms.free()
+    return RunEnd(reason, remaining)
+
+
+class Communicators:
+    """The communicators of all ranks that a run makes out of ``backend``.
+
+    Each is made, and all are freed, by all ranks at once.
+    """
+
+    def __init__(self, backend: MpiBackend):
+        self.backend = backend
+        self.copies: list[MpiBackend] = []
+
+    def copy(self) -> MpiBackend:
+        """Return a backend with messages of its own."""
+        self.copies.append(self.backend.dup())
+        return self.copies[-1]
+
+    def communicator(self) -> Communicator:
+        """Return a communicator with messages of its own."""
+        return Communicator(self.copy())
+
+    def free(self):
+        """Free all: an MPI library has some thousands for all runs of a process."""
+        with within(self.backend.timeout, "freeing communicators"):
+            for backend in self.copies:
+                backend.free()
+
+
+class Prepared(NamedTuple):
+    """One rank, ready to train."""
+
+    mpi: object
+    driver: MpiDriver
+    stop_signal: StopSignal
+    trainer: Trainer
+    line: ProgressLine
+    rescue: Rescue
+    evaluation: Communicator
+
+
+def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: StartUp) -> Prepared:
+    """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
+    timeout = config.comm.timeout
+    with within(timeout, "looking for ranks on the same host"):
+        local_rank = launch.local_rank(mpi)
+    with launch.collective_setup(mpi, timeout):
+        config.check_ranks(mpi.size)
+        if mpi.rank == 0:
+            check_writable(out, expected_bytes(config, mpi.size))
+        device = gpu.pick_device(config.device, local_rank)
+    gpu.use_threads()
+    use_device = partial(gpu.use, device)
+    use_device()
+    with within(timeout, "looking for ranks on the same cores"):
+        driver = launch.driver(mpi, timeout, config.comm.progress_mode, prepare_thread=use_device)
+    stop_signal = StopSignal(comms.communicator(), tolerant=config.traits.tolerates_lost_ranks)
+    start_up.passed("MPI")
+    with launch.collective_setup(mpi, timeout):
+        dataset = load_data(config)
+        start_up.passed("data")
+        model = build_model(config, dataset, device)
+        check_room(config, model)
+        start_up.passed("model")
+    start_up.passed("other ranks")
+    with launch.collective_setup(mpi, timeout):
+        transfer = select_transport(comms.backend, device, config.comm.transfer, model_bytes(model, config))
+        comms.backend = transfer.backend
+        trial = RankContext(comms.communicator(), comms.communicator(), driver)
+        config, why = driver.run(choose_options(config, dataset, model, trial))
+        context = RankContext(
+            comms.communicator(), comms.communicator(), driver, stop_signal, config.seed, config.data.replication
+        )
+        line = ProgressLine(config.algorithm_class.name, mpi.rank)
+        trainer = Trainer(config, dataset, model, context, on_step=line.update)
+        start_up.passed("algorithm")
+    driver.run(trainer.broadcast_initial_model())
+    attributes = describe(trainer) | {"redundancy": why, "clock": "wall", "mpi": launch.library()}
+    attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
+    with within(timeout, "telling all ranks where they are"):
+        attributes |= {"hosts": launch.hosts(mpi), "gpus": mpi.allgather(gpu.name(device))}
+        attributes["commit"], processes = mpi.bcast(attributes["commit"]), launch.processes(mpi)
+    rescue, evaluation = comms.copy().mpi, comms.communicator()
+    launch.barrier(mpi, timeout)
+    start_up.passed("other ranks")
+    start_up.tell(mpi, timeout)
+    counters = interfaces.counters()
+    rescue = Rescue(rescue, stop_signal, processes, out, trainer, lambda: interfaces.counters() - counters, attributes)
+    return Prepared(mpi, driver, stop_signal, trainer, line, rescue, evaluation)
+
+
+def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
+    """Train; does not return where a rank has failed.
+
+    Returns why training ended, what all ranks have measured, and the ranks that remain, twice: an mpi4py communicator,
+    and one to evaluate with.
+    """
+    mpi, driver, stop_signal, trainer, line, rescue, evaluation = job
+    try:
+        with line:
+            reason = driver.run(trainer.train())
+        record = rescue.measured()
+        rescue.attributes["wall_seconds"] = time.perf_counter() - rescue.began
+        lost = trainer.lost
+        if mpi.rank in lost:
+            launch.wait_for_abort()
+        left = [rank for rank in range(mpi.size) if rank not in lost]
+        remaining = subset(mpi, left) if lost else mpi
+        evaluation = evaluation.subset(left) if lost else evaluation
+        launch.barrier(remaining, driver.timeout, stop_signal.watch_failures)
+    except Exception as error:
+        rescue.failed(error)
+    if stop_signal.failed:
+        rescue.failed(Stopped(stop_signal.reason))
+    records = [Record.of_nothing(mpi.size) for _ in range(mpi.size)]
+    with within(driver.timeout, "collecting what all ranks have measured"):
+        reasons = []
+        for rank, theirs, of_rank in remaining.allgather((mpi.rank, record, reason)):
+            records[rank] = theirs
+            reasons.append(of_rank)
+    return joint_reason(reasons), records, remaining, evaluation
+
+
+def evaluate(job: Prepared, records: list[Record], attributes: dict, remaining, evaluation: Communicator):
+    """Write the run file on the lowest rank, without accuracies first: they may take long."""
+    out = job.rescue.out
+    if remaining.rank == 0:
+        try:
+            save(out, assemble(records, attributes))
+        except RunFileError as error:  # there is another attempt
+            print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
+    marks = common_marks([record.numbers for record in records if record.moments])
+    qualities, final = job.driver.run(job.trainer.evaluate(evaluation, marks))
+    if remaining.rank == 0:
+        save(out, assemble(records, attributes, qualities, final))
+
+
+def model_bytes(model: torch.nn.Module, config: Config) -> int:
+    """Return M, the bytes of all parameters that will be trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad) * getattr(torch, config.dtype).itemsize
+
+
+def before_training(mpi, reason: str):
+    """End this process on a signal that came too early for a run file."""
+    leave_early(mpi, f"{reason} before training began: there is no run file")
+
+
+def while_evaluating(mpi, out: Path, reason: str):
+    """End this process on a signal that came when training was over."""
+    leave_early(mpi, f"{out}: {reason} while accuracies were computed: they are missing")
+
+
+def leave_early(mpi, line: str):
+    """End this process, in the thread that has learnt of a signal; rank 0 says so."""
+    if mpi.rank == 0:
+        launch.say(line)
+    time.sleep(PASSING_ON_SECONDS)
+    os._exit(EXIT_CODE)
+
+
+def check_room(config: Config, model: torch.nn.Module):
+    """Raise ConfigError if the snapshots of a rank do not fit into $TMPDIR. Other ranks and programs may need it too:
+    what is full only later costs points of the curve."""
+    tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
+    needed = config.train.snapshots * getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if needed > MEMORY and needed > free:
+        raise ConfigError(
+            f"train.snapshots = {config.train.snapshots}: {needed / 2**30:,.2f} GiB a rank do not fit into {folder} "
+            f"($TMPDIR, {free / 2**30:,.2f} GiB free): take fewer, or set TMPDIR"
+        )

@@ -1,0 +1,65 @@
+"""Ctrl-C and SIGTERM: the moment in which measurements are still to be saved."""
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+
+from grsgd.runs.ending import INTERRUPTED, TERMINATED
+
+REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+"""Why a run ended, by the signal. Some launchers, such as Open MPI's, make a SIGTERM of Ctrl-C."""
+
+EXIT_CODE = 130
+"""The exit code of a run that ended for one of these reasons."""
+
+
+class Interruption:
+    """While entered, calls ``on_signal(reason)`` once, in a thread of its own, at the first SIGINT or SIGTERM.
+
+    ``on_signal`` may be replaced meanwhile. Some launchers kill their ranks a fifth of a second after Ctrl-C. A Python
+    signal handler would run only after the gradient under way is done; this thread runs at once.
+    """
+
+    def __init__(self, on_signal):
+        self.on_signal = on_signal
+        self.happened = False
+
+    def __enter__(self):
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in REASONS}
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._listen, name="grsgd-interruption", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        signal.set_wakeup_fd(self._wakeup)
+        if not self.happened:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+        os.close(self._write)
+        self._thread.join()
+        os.close(self._read)
+
+    def _listen(self):
+        while number := os.read(self._read, 1):  # empty: closed by __exit__
+            if number[0] in REASONS and not self.happened:
+                self.happened = True
+                self.on_signal(REASONS[number[0]])
+
+
+@contextmanager
+def as_exceptions():
+    """While entered, SIGINT and SIGTERM raise KeyboardInterrupt, with the reason, in the main thread."""
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt(REASONS[number])
+
+    handlers = {number: signal.signal(number, interrupt) for number in REASONS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,0 +1,73 @@
+"""Where the time goes between the start of a rank's process and its first step."""
+
+import gc
+import os
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from grsgd.comm.watchdog import within
+
+
+class StartUp:
+    """Seconds of each phase of the start-up, by the clock and of the processor; ``shown``: whether `tell` tells.
+
+    Phases follow one another without a gap. The first begins with the process.
+    """
+
+    def __init__(self, shown: bool = False):
+        self.shown = shown
+        self.phases: dict[str, tuple[float, float]] = {}
+        """Seconds by the clock, and of the processor."""
+        self._last = time.perf_counter() - age(), 0.0
+
+    def passed(self, phase: str):
+        """Count the time since the phase before, or since the process began, as this one's."""
+        now = time.perf_counter(), time.process_time()
+        clock, processor = self.phases.get(phase, (0.0, 0.0))
+        self.phases[phase] = clock + now[0] - self._last[0], processor + now[1] - self._last[1]
+        self._last = now
+
+    def tell(self, mpi, timeout: float):
+        """Have rank 0 print the phases of the rank that has needed most processor time; collective."""
+        if not self.shown:
+            return
+        with within(timeout, "telling rank 0 how long the start-up took"):
+            ranks = mpi.gather(self.phases)
+        if ranks is not None:
+            print(line(ranks), file=sys.stderr, flush=True)
+
+
+def line(ranks: list[dict[str, tuple[float, float]]]) -> str:
+    """The phases of the rank that has needed most processor time, in a line."""
+    processors = [sum(processor for _, processor in phases.values()) for phases in ranks]
+    busiest = max(range(len(ranks)), key=processors.__getitem__)
+    phases = ranks[busiest]
+    total = sum(clock for clock, _ in phases.values())
+    parts = ", ".join(f"{phase} {clock:.1f} ({processor:.1f})" for phase, (clock, processor) in phases.items())
+    return f"start-up of rank {busiest}: {total:.1f} s ({processors[busiest]:.1f} of the processor): {parts}"
+
+
+def age() -> float:
+    """Seconds since this process began; where the system does not say, its processor time, which is less."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return time.process_time()
+
+
+@contextmanager
+def importing():
+    """A block that imports torch. Modules stay, but Python looks through all of them for garbage time and again, which
+    takes a fifth of the import: so not before the end of the block, and among what is there then never."""
+    if "torch" in sys.modules:  # imported before: what is there is no longer modules alone
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

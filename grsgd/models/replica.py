@@ -1,0 +1,129 @@
+"""A torch model whose parameters, gradients and float buffers each lie in one flat array.
+
+Communication takes one contiguous array, arithmetic is written once with torch, and any torch optimizer works in place.
+"""
+
+
+from __future__ import annotations
+
+from grsgd.lazy import LazyModule
+from grsgd.models.flat import Flat
+
+torch = LazyModule("torch")
+
+DTYPES = ("torch.float16", "torch.float32", "torch.float64")
+"""The types that a model may have: those of torch that NumPy has too."""
+
+
+class Replica:
+    """One rank's model in flat memory.
+
+    ``params``: all parameters that are trained, in the order of ``model.parameters()``; ``grads``: their gradients;
+    ``buffers``: all floating-point buffers (batch-norm statistics). The model keeps its own parameter objects, so an
+    optimizer may be made before or after. ``dtype`` converts the model, None keeps it.
+
+    ``flat_gradients = False`` leaves the gradients where autograd puts them, for algorithms that send none: autograd
+    can then hand over its result instead of adding it to zeros, which saves 10 to 20 % of a small model's step.
+
+    Raises ValueError if the trained parameters do not share one floating-point dtype and device, or if NumPy does not
+    have the dtype.
+    """
+
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None, flat_gradients: bool = True):
+        self.model = model.to(dtype) if dtype is not None else model
+        self.trained = [p for p in model.parameters() if p.requires_grad]
+        if not self.trained:
+            raise ValueError("the model has no parameter that requires a gradient")
+        kinds = {(p.dtype, p.device) for p in self.trained}
+        if len(kinds) > 1 or not self.trained[0].is_floating_point():
+            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise ValueError(f"all trained parameters must share one floating-point dtype and device; found {found}")
+        self.dtype, self.device = next(iter(kinds))
+        if str(self.dtype) not in DTYPES:
+            allowed = ", ".join(DTYPES)
+            raise ValueError(f"the trained parameters are {self.dtype}, which NumPy does not have; allowed: {allowed}")
+        buffers = [b for b in model.buffers() if b.dtype == self.dtype]
+        self.params = self._flatten(self.trained)
+        self.buffers = self._flatten(buffers)
+        self.buffers_at_start = torch.zeros_like(self.buffers.tensor)
+        """What ``average_buffers`` compares with; 0 where a buffer was not finite, such as in an attention mask."""
+        self.grads = self.params.like() if flat_gradients else None
+        if flat_gradients:
+            self._grad_views = views(self.grads.tensor, self.trained)
+            self.collect_gradients()
+
+    @property
+    def nbytes(self) -> int:
+        """M: bytes of all trained parameters, which is also the size of one gradient."""
+        return self.params.array.nbytes
+
+    def note_buffers(self):
+        """Called when training starts, with the same buffers on all ranks."""
+        buffers = self.buffers.tensor
+        self.buffers_at_start = torch.where(buffers.isfinite(), buffers, 0)
+
+    def average_buffers(self, allreduce, buffers: Flat | None = None):
+        """Schedule: make the buffers, or a copy of them, the mean over all ranks, in place.
+
+        ``allreduce(array)``: a schedule that does so with an array. It gets what training has changed, so that
+        buffers that it does not change (masks, position encodings) keep their bits: a mean of equal numbers may round.
+        """
+        buffers, start = buffers or self.buffers, self.buffers_at_start
+        buffers.tensor.sub_(start)
+        yield from allreduce(buffers.array)
+        change = buffers.tensor
+        change.copy_(torch.where(change == 0, start, start + change))
+
+    def zero_gradients(self):
+        if self.grads is None:
+            for p in self.trained:
+                p.grad = None
+            return
+        self.grads.tensor.zero_()
+        for p, view in zip(self.trained, self._grad_views, strict=True):
+            if p.grad is not view:  # `zero_grad` of others has detached it: what autograd has added up elsewhere goes
+                p.grad = view
+
+    def collect_gradients(self):
+        """Make sure that every gradient lies in ``grads``, wherever autograd or ``zero_grad`` has put it.
+
+        A parameter without a gradient gets a zero one: another rank may well have one for it.
+        """
+        if self.grads is None:
+            return
+        for p, view in zip(self.trained, self._grad_views, strict=True):
+            if p.grad is not view:
+                if p.grad is None:
+                    view.zero_()
+                else:
+                    view.copy_(p.grad)
+                p.grad = view
+
+    def on_each_gradient(self, call) -> list:
+        """Call ``call()`` whenever backward has finished the gradient of a parameter; each costs microseconds.
+
+        Returns handles with ``remove()``.
+        """
+        return [p.register_post_accumulate_grad_hook(lambda _: call()) for p in self.trained]
+
+    def name_of(self, parameter: torch.nn.Parameter) -> str:
+        """Return the name of a parameter in the model."""
+        return next((name for name, p in self.model.named_parameters() if p is parameter), "?")
+
+    def outside(self) -> list[torch.Tensor]:
+        """Return what of the model lies outside the flat arrays: frozen parameters, integer buffers."""
+        frozen = [p.data for p in self.model.parameters() if not p.requires_grad]
+        return frozen + [b for b in self.model.buffers() if b.dtype != self.dtype]
+
+    def _flatten(self, tensors: list[torch.Tensor]) -> Flat:
+        flat = Flat.zeros(sum(t.numel() for t in tensors), self.dtype, self.device)
+        for tensor, view in zip(tensors, views(flat.tensor, tensors), strict=True):
+            view.copy_(tensor.data)
+            tensor.data = view
+        return flat
+
+
+def views(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the flat vector as consecutive views with the shapes of ``tensors``."""
+    parts = flat.split([t.numel() for t in tensors]) if tensors else []
+    return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]

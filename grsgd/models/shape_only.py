@@ -1,0 +1,63 @@
+"""Arrays without content, for runs in which only time matters: the NumPy side of torch's device ``meta``."""
+
+import numpy as np
+
+PREFIX_BYTES = 16
+"""At the beginning of a ``ShapeOnlyArray``, so many bytes are real memory: a message's header can be read."""
+
+
+class ShapeOnlyArray:
+    """A one-dimensional array that has a length and a dtype and takes no memory.
+
+    Slices are such arrays too, except those inside the first ``PREFIX_BYTES``, which are NumPy arrays. Arithmetic in
+    place does nothing.
+    """
+
+    __slots__ = ("size", "dtype", "itemsize", "nbytes", "prefix")
+
+    def __init__(self, size: int, dtype, real_prefix: bool = True):
+        self.size = size
+        self.dtype = dtype = np.dtype(dtype)
+        self.itemsize = dtype.itemsize
+        self.nbytes = size * dtype.itemsize
+        self.prefix = np.zeros(min(PREFIX_BYTES, self.nbytes), np.uint8) if real_prefix else None
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, part: slice):
+        begin, end, _ = part.indices(self.size)
+        if self.prefix is not None and end * self.itemsize <= PREFIX_BYTES:
+            return self.prefix[begin * self.itemsize : end * self.itemsize].view(self.dtype)
+        return ShapeOnlyArray(max(end - begin, 0), self.dtype, real_prefix=False)
+
+    def __setitem__(self, part, value):
+        pass
+
+    def __iadd__(self, other):
+        return self
+
+    __isub__ = __imul__ = __itruediv__ = __iadd__
+
+    def reshape(self, *shape) -> "ShapeOnlyArray":
+        return self
+
+    def fill(self, value):
+        pass
+
+    def view(self, dtype) -> "ShapeOnlyArray":
+        same = ShapeOnlyArray(self.nbytes // np.dtype(dtype).itemsize, dtype, real_prefix=False)
+        same.prefix = self.prefix
+        return same
+
+    def copy(self) -> "ShapeOnlyArray":
+        copy = ShapeOnlyArray(self.size, self.dtype, real_prefix=False)
+        copy.prefix = None if self.prefix is None else self.prefix.copy()
+        return copy
+
+    def receive(self, message):
+        """Take over what is real of ``message``, another such array or a NumPy array."""
+        prefix = message.prefix if isinstance(message, ShapeOnlyArray) else message.reshape(-1).view(np.uint8)
+        if self.prefix is not None and prefix is not None:
+            length = min(len(self.prefix), len(prefix))
+            self.prefix[:length] = prefix[:length]

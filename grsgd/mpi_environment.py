@@ -1,0 +1,86 @@
+"""Environment variables and the launcher of MPI jobs that this program starts."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from grsgd.errors import ConfigError
+
+DEFAULTS = {
+    "OMP_NUM_THREADS": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_btl": "^ofi",  # as it is put aside, this component sleeps for a second
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks that wait must leave the cores to ranks that compute
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+"""More ranks than cores, one thread each, also as root. The Makefile has them, too."""
+
+LAUNCHER_VARIABLES = (
+    "HYDI_",
+    "HYDRA_",
+    "MPIR_",
+    "OMPI_APP",
+    "OMPI_COMM_WORLD_",
+    "OMPI_FILE",
+    "OMPI_UNIVERSE",
+    "PMI",
+    "PRTE_LAUNCHED",
+    "PRRTE",
+    "SLURM",
+)
+"""Beginnings of the variables by which a launcher makes a process a rank of its job."""
+
+
+LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
+"""Beginnings of the names of launchers' processes."""
+
+
+def job_environment() -> dict[str, str]:
+    """Return this process's environment, with the defaults of an MPI job where it says nothing."""
+    return DEFAULTS | os.environ
+
+
+def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that belongs to no job, to start another job, or to run alone."""
+    return {key: value for key, value in environment.items() if not key.startswith(LAUNCHER_VARIABLES)}
+
+
+def find_mpiexec() -> str:
+    """Return the ``mpiexec`` beside this Python, or else on PATH; raises ConfigError."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if found is None:
+        raise ConfigError(f"no mpiexec in {beside.parent} or on PATH")
+    return found
+
+
+def at_terminal() -> bool:
+    """Whether what this rank prints to stderr is seen on a terminal.
+
+    A launcher puts pipes (Open MPI: a pseudo terminal) between its own output and that of its ranks, so it is the
+    launcher's stderr that counts.
+    """
+    outermost = launcher()
+    if outermost is None:
+        return sys.stderr.isatty()
+    try:
+        return os.readlink(f"/proc/{outermost}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:
+        return sys.stderr.isatty()
+
+
+def launcher() -> int | None:
+    """The process of the launcher of this job, the outermost one, if it runs on this host."""
+    found, pid = None, os.getppid()
+    while pid > 1:
+        try:
+            name = Path(f"/proc/{pid}/comm").read_text()
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            break
+        found, pid = pid if name.startswith(LAUNCHERS) else found, parent
+    return found

@@ -1,0 +1,18 @@
+"""Whether a run has to be made again."""
+
+import os
+from collections.abc import Mapping
+
+from grsgd.errors import RunFileError
+from grsgd.runs.ending import FINISHED
+from grsgd.runs.run_file import Run, load_run
+
+
+def finished_run(path: str | os.PathLike, attributes: Mapping) -> Run | None:
+    """Return the run in a file if it need not be made again: it completed or diverged, and has these attributes."""
+    try:
+        run = load_run(path)
+    except RunFileError:
+        return None
+    same = all(run.attributes.get(name) == value for name, value in attributes.items())
+    return run if same and run.attributes["ended"] in FINISHED else None

@@ -1,0 +1,111 @@
+"""Reading an HDF5 file that another user may have written: as nested dicts, opening no other file, and with an end.
+
+The format can name other files (external links and storage), itself (links in circles), or much with few bytes (data
+that was never written, the same group under many names, compression). What `grsgd.runs.run_file.save_run` writes has
+none of it.
+"""
+
+import h5py
+import numpy as np
+
+MAX_OBJECTS = 10_000
+"""Groups and datasets, and attributes of each of them."""
+MAX_LEVELS = 8
+MAX_BYTES = 64 * 2**20
+"""Bytes of all arrays together, where the file itself is not larger."""
+MAX_TEXTS = 2**16
+"""Elements of an array of text, each of which may be as long as the file."""
+
+
+class Reader:
+    """Reads one open file. ``bytes``: its size. ``units``: "unit" and "description" of each dataset read, by path."""
+
+    def __init__(self, file: h5py.File, bytes: int):
+        self.file = file
+        self.units: dict[str, tuple] = {}
+        self._bytes, self._objects, self._seen = max(bytes, MAX_BYTES), MAX_OBJECTS, set()
+
+    def tree(self) -> tuple[dict, dict]:
+        """Attributes of the root, and its content: dict for a group, array for a dataset, anything else for an
+        attribute of its group. Raises ValueError for what is said above."""
+        self._count(self.file, "/")
+        return self._attributes(self.file, "/"), self._members(self.file, "", MAX_LEVELS)
+
+    def _members(self, group: h5py.Group, path: str, levels: int) -> dict:
+        if not levels:
+            raise ValueError(f"{path!r}: groups in groups in groups, more than {MAX_LEVELS} deep")
+        return {name: self._member(group, name, f"{path}/{name}".strip("/"), levels) for name in group}
+
+    def _member(self, group: h5py.Group, name: str, path: str, levels: int):
+        if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+            raise ValueError(f"{path!r} is a link, which leads elsewhere")
+        item = group[name]
+        self._count(item, path)
+        if isinstance(item, h5py.Group):
+            return self._attributes(item, path) | self._members(item, path, levels - 1)
+        if not isinstance(item, h5py.Dataset):
+            raise ValueError(f"{path!r} is neither a group nor a dataset")
+        attributes = self._attributes(item, path)
+        self.units[path] = tuple(attributes.get(key, default) for key, default in (("unit", "1"), ("description", "")))
+        return self._array(item, path)
+
+    def _count(self, item, path: str):
+        address = h5py.h5o.get_info(item.id).addr
+        if address in self._seen:
+            raise ValueError(f"{path!r} has two names")
+        self._seen.add(address)
+        self._objects -= 1
+        if not self._objects:
+            raise ValueError(f"more than {MAX_OBJECTS} groups and datasets")
+
+    def _attributes(self, item, path: str) -> dict:
+        if len(item.attrs) > MAX_OBJECTS:
+            raise ValueError(f"{path!r} has more than {MAX_OBJECTS} attributes")
+        for name in item.attrs:
+            attribute = item.attrs.get_id(name)
+            size = int(np.prod(attribute.shape, dtype=float))
+            self._check(f"attribute {name!r} of {path!r}", attribute.dtype, size)
+        return {name: plain(value) for name, value in item.attrs.items()}
+
+    def _array(self, item: h5py.Dataset, path: str) -> np.ndarray:
+        made = item.id.get_create_plist()
+        if made.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+            raise ValueError(f"dataset {path!r} lies in other files")
+        if made.get_external_count():
+            raise ValueError(f"dataset {path!r} lies in another file")
+        if made.get_nfilters():
+            raise ValueError(f"dataset {path!r} is compressed; `h5repack -f NONE` makes a file in which none is")
+        if item.shape is None:
+            raise ValueError(f"dataset {path!r} is empty")
+        larger = max(int(np.prod(shape, dtype=float)) for shape in (item.shape, item.chunks or ()))
+        self._check(f"dataset {path!r}", item.dtype, larger)
+        return self._texts(item, path) if h5py.check_string_dtype(item.dtype) else np.asarray(item[()])
+
+    def _texts(self, item: h5py.Dataset, path: str) -> np.ndarray:
+        """One after the other: many may be one and the same long one in the file, and all take the longest's room."""
+        texts, longest = np.empty(item.shape, object), 1
+        for place in np.ndindex(item.shape):
+            texts[place] = item.asstr()[place]
+            longest = max(longest, len(texts[place]))
+            if 4 * longest * texts.size > self._bytes:
+                raise ValueError(f"dataset {path!r} holds {texts.size} texts, one of {longest} characters")
+        self._bytes -= 4 * longest * texts.size
+        return texts.astype(str)
+
+    def _check(self, what: str, dtype: np.dtype, size: int):
+        """Before anything of it is read. Raises ValueError."""
+        if dtype.hasobject:
+            if not h5py.check_string_dtype(dtype):
+                raise ValueError(f"{what} holds neither numbers nor text")
+            if size > MAX_TEXTS:
+                raise ValueError(f"{what} holds {size} texts, more than {MAX_TEXTS}")
+        self._bytes -= size * dtype.itemsize
+        if self._bytes < 0:
+            raise ValueError(f"{what} is larger than the file: {size} elements")
+
+
+def plain(value):
+    """A plain Python value of NumPy's."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,380 @@
+"""The run file: what one training run measured, in one HDF5 file.
+
+The attributes of a run are attributes of the root group; ``curve``, ``ranks``, ``traffic`` and ``staleness`` are groups
+of datasets, listed in ``LAYOUT``. Every dataset carries its ``unit`` and a ``description``.
+"""
+
+import math
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+
+from grsgd.errors import RunFileError
+from grsgd.files import atomic_write, remove_leftovers, temporary_beside
+from grsgd.runs.hdf5 import Reader, plain
+from grsgd.runs.old_format import from_format_1
+from grsgd.text import printable
+
+FORMAT = 2
+"""Version of the file layout, kept in the root attribute ``format``; ``load_run`` refuses a greater one."""
+
+
+@dataclass
+class Run:
+    """One training run of n ranks with s snapshots.
+
+    attributes: str, int, float, bool or lists of them; those of ``ATTRIBUTES`` are required. None means not known and
+        is not stored. ``final_test_accuracy`` (a fraction of 1) is NaN where not known.
+    curve: one value a snapshot, [s]: float64, but int64 for ``step`` and ``samples``; NaN where not measured.
+    ranks: one value a rank, [n]: int64 for ``steps`` and ``samples``, float64 seconds for the rest.
+    traffic: int64; ``sent``, ``messages`` and ``headers`` [n, n], element i, j from rank i to rank j; ``sent_once``
+        [n]; float64: ``interface`` [n, 2], NaN where not counted.
+    staleness: int64; ``value`` [k], in steps, ascending; ``count`` [n, k], the merged models of each age at each rank.
+    extra: further groups, which users add; reading and saving keeps them. As nested dicts: dict for a group, array
+        for a dataset, anything else for an attribute of its group. A group inside one of the four above stands under
+        the name of that one: ``extra["traffic"]["eth0"]``.
+    units: (unit, description) of the datasets that ``LAYOUT`` does not list, by path: ``units["traffic/eth0/sent"]``.
+    """
+
+    attributes: dict
+    curve: dict[str, np.ndarray]
+    ranks: dict[str, np.ndarray]
+    traffic: dict[str, np.ndarray]
+    staleness: dict[str, np.ndarray] = field(default_factory=dict)
+    extra: dict = field(default_factory=dict)
+    units: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
+class Column(NamedTuple):
+    """The layout of one dataset: the names of its axes give its shape."""
+
+    dtype: type
+    axes: tuple[str, ...]
+    unit: str
+    description: str
+    optional: bool = False
+
+
+ATTRIBUTES = {
+    "algorithm": str,
+    "ranks": int,
+    "seed": int,
+    "config": str,
+    "version": str,
+    "started": str,
+    "wall_seconds": float,
+    "label": str,
+    "ended": str,
+    "reason": str,
+    "hosts": list,
+}
+"""The attributes that every run must have, and their types."""
+KNOWN = {
+    "final_test_accuracy": float,
+    "target_accuracy": float,
+    "train_samples": int,
+    "batch_size": int,
+    "dataset": str,
+    "model": str,
+    "clock": str,
+    "network": str,
+    "compute": str,
+    "redundancy": str,
+    "comparison": str,
+    "synchronous": bool,
+    "exact_gradient": bool,
+    "depends_on_values": bool,
+    "replication": int,
+    "algorithm_sha256": str,
+    "warnings": list,
+}
+"""Those that a run may have and that are read by reports; others are kept as they are."""
+
+
+def _measured(unit: str, description: str) -> Column:
+    return Column(np.float64, ("snapshot",), unit, description + "; NaN where not measured", optional=True)
+
+
+LAYOUT: dict[str, dict[str, Column]] = {
+    "curve": {
+        "time": Column(np.float64, ("snapshot",), "s", "training time of the snapshot"),
+        "step": Column(np.int64, ("snapshot",), "steps", "steps of a rank at the snapshot"),
+        "samples": Column(np.int64, ("snapshot",), "samples", "samples trained on, all ranks together"),
+        "train_loss": _measured("1", "training loss, mean over the ranks"),
+        "test_accuracy": _measured("1", "test accuracy of the averaged model, a fraction"),
+        "test_accuracy_min": _measured("1", "least test accuracy of a single replica, a fraction"),
+        "test_accuracy_max": _measured("1", "greatest test accuracy of a single replica, a fraction"),
+        "consensus_distance": _measured("1", "distance of the replicas from their average"),
+    },
+    "ranks": {
+        "steps": Column(np.int64, ("rank",), "steps", "steps done by the rank"),
+        "samples": Column(np.int64, ("rank",), "samples", "samples the rank trained on"),
+        "compute_seconds": Column(np.float64, ("rank",), "s", "time spent on gradients and updates"),
+        "communicate_seconds": Column(np.float64, ("rank",), "s", "time spent on sending, receiving and merging"),
+        "wait_seconds": Column(np.float64, ("rank",), "s", "time spent waiting for other ranks"),
+    },
+    "traffic": {
+        "sent": Column(np.int64, ("rank", "rank"), "bytes", "payload from rank i (row) to rank j (column)"),
+        "sent_once": Column(np.int64, ("rank",), "bytes", "payload sent by the rank, a multicast counted once"),
+        "messages": Column(np.int64, ("rank", "rank"), "messages", "messages from rank i (row) to rank j (column)"),
+        "headers": Column(np.int64, ("rank", "rank"), "bytes", "headers from rank i (row) to rank j (column)"),
+        "interface": Column(
+            np.float64,
+            ("rank", "way"),
+            "bytes",
+            "sent (column 0) and received (1) by the network interfaces of the rank's host, by all programs",
+            optional=True,
+        ),
+    },
+    "staleness": {
+        "value": Column(np.int64, ("value",), "steps", "ages of merged models, ascending", optional=True),
+        "count": Column(np.int64, ("rank", "value"), "1", "merged models of each age at each rank", optional=True),
+    },
+}
+"""The datasets of a run file, by group. Those marked optional may be missing: filled with NaN, or empty."""
+
+_UNITS = {f"{group}/{name}": (c.unit, c.description) for group in LAYOUT for name, c in LAYOUT[group].items()}
+
+
+def save_run(path: str | os.PathLike, run: Run) -> None:
+    """Write ``run`` to ``path``, as a whole or not at all: a file that was there stays until the new one is complete.
+
+    Raises RunFileError if a required name of ``run`` is missing or does not fit, or the file cannot be written.
+    """
+    with _naming(path):
+        given = {group: set(getattr(run, group)) for group in LAYOUT}
+        run = _checked(run)
+        for group, names in given.items():  # what was not measured is absent from the file
+            setattr(run, group, {name: value for name, value in getattr(run, group).items() if name in names})
+        target = _target(path)
+        # Files of HDF5 1.8 and later may have attributes of more than 64 KiB: the hosts of many ranks.
+        with (
+            atomic_write(target) as temporary,
+            h5py.File(temporary, "x", libver="v108", locking=False) as file,
+        ):
+            _fill(file, run)
+
+
+def check_writable(path: str | os.PathLike, size: int = 0) -> None:
+    """Find out before training whether ``save_run`` can write ``path``; a file that is there stays untouched.
+
+    ``size``: about how many bytes it will have. What processes that were killed have left beside it is removed.
+
+    Raises RunFileError if not.
+    """
+    with _naming(path):
+        target = _target(path)
+        # Only trying tells: permission bits say nothing about root, quotas or read-only file systems.
+        if target.exists():
+            open(target, "r+b").close()
+            _check_replaceable(target)
+        with temporary_beside(target) as temporary:
+            h5py.File(temporary, "x", locking=False).close()
+            with open(temporary, "r+b") as file:
+                if size:
+                    os.posix_fallocate(file.fileno(), 0, min(size, MAX_TRIED_BYTES))
+        remove_leftovers(target.parent)
+
+
+def load_run(path: str | os.PathLike) -> Run:
+    """Read a run file: numpy arrays of the shapes and dtypes named at ``Run``, attributes as plain Python values.
+
+    Raises RunFileError if the file is missing, not HDF5, truncated, not a run file or of a newer format; also for what
+    HDF5 can do and run files never need, such as data in other files (``hdf5``).
+    """
+    with _naming(path):
+        target = _target(path)
+        open(target, "rb").close()  # for a plainer reason than HDF5 would give
+        if not h5py.is_hdf5(target):
+            raise ValueError("not an HDF5 file")
+        try:
+            with h5py.File(target, "r", locking=False) as file:
+                run = _gather(Reader(file, os.path.getsize(target)))
+        except ValueError:
+            raise
+        except Exception as error:  # whatever h5py makes of damaged bytes
+            raise ValueError(f"truncated or damaged HDF5 file: {_reason(error)}") from error
+        return _checked(run)
+
+
+# ---- the file as a whole
+
+
+@contextmanager
+def _naming(path: str | os.PathLike) -> Iterator[None]:
+    """Turn whatever goes wrong inside into a RunFileError that names ``path``."""
+    try:
+        yield
+    except (OSError, RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise RunFileError(f"{os.fspath(path)}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return printable(str(error))
+
+
+def _target(path: str | os.PathLike) -> Path:
+    """The file behind ``path``, symbolic links followed, so that a link to a run file survives a rewrite.
+
+    But not those that another user has put into a folder where all may write.
+    """
+    _check_links(Path(os.path.abspath(path)))
+    target = Path(os.path.realpath(path))
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        if not target.parent.is_dir():
+            raise ValueError(f"there is no directory {target.parent}") from None
+        return target
+    if stat.S_ISDIR(mode):
+        raise ValueError("is a directory")
+    if not stat.S_ISREG(mode):
+        raise ValueError("not a regular file")
+    return target
+
+
+def _check_links(path: Path, depth: int = 40) -> None:
+    """Raise ValueError if on the way to an absolute ``path`` there is a link that is not to be followed."""
+    for place in (*reversed(path.parents), path):
+        if depth and place.is_symlink():
+            folder, link = place.parent.stat(), place.lstat()
+            if folder.st_mode & stat.S_IWOTH and link.st_uid not in (os.geteuid(), folder.st_uid):
+                raise ValueError(f"{place} is a symbolic link of another user's in a folder where all may write")
+            _check_links(Path(os.path.abspath(place.parent / os.readlink(place))), depth - 1)
+
+
+def _check_replaceable(target: Path) -> None:
+    """Raise ValueError if a file can be written but not replaced: another user's, in a sticky folder such as /tmp."""
+    folder, owner = target.parent.stat(), target.stat().st_uid
+    if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, folder.st_uid):
+        raise ValueError("is another user's file in a folder where only its owner may replace it")
+
+
+MAX_TRIED_BYTES = 2**28
+"""Bytes of the space that is tried before training, at most."""
+
+
+# ---- between a Run and an open file
+
+
+def _fill(file: h5py.File, run: Run) -> None:
+    _write(file, {"format": FORMAT, **run.attributes}, {})
+    units = _UNITS | run.units
+    for group in LAYOUT:
+        _write(file.create_group(group), getattr(run, group), units)
+    _write(file, run.extra, units)
+
+
+def _gather(reader: Reader) -> Run:
+    attributes, extra = reader.tree()
+    version = attributes.pop("format", None)
+    if not isinstance(version, int):
+        raise ValueError("not a run file: attribute 'format' is missing")
+    if version > FORMAT:
+        raise ValueError(f"format {version} is newer than this program, which reads up to {FORMAT}")
+    sections = {}
+    for name in LAYOUT:
+        content = extra.pop(name, {})
+        if not isinstance(content, dict):
+            raise ValueError(f"not a run file: {name!r} is no group")
+        sections[name] = {key: value for key, value in content.items() if isinstance(value, np.ndarray)}
+        if rest := {key: value for key, value in content.items() if key not in sections[name]}:
+            extra[name] = rest
+    units = {name: unit for name, unit in reader.units.items() if name not in _UNITS and unit != ("1", "")}
+    if version == 1:
+        attributes = from_format_1(attributes)
+    return Run(attributes, **sections, extra=extra, units=units)
+
+
+def _write(group: h5py.Group, tree: dict, units: dict[str, tuple[str, str]]) -> None:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            _write(group.require_group(name), value, units)
+        elif isinstance(value, np.ndarray):
+            dataset = group.create_dataset(name, data=_storable(value))
+            dataset.attrs["unit"], dataset.attrs["description"] = units.get(dataset.name.strip("/"), ("1", ""))
+        elif value is not None:
+            group.attrs[name] = _storable(value)
+
+
+def _storable(value):
+    """Lists of text as variable-length UTF-8; h5py does so by itself for a single str only."""
+    return np.asarray(value, h5py.string_dtype()) if np.asarray(value).dtype.kind == "U" else value
+
+
+# ---- what a Run must hold
+
+
+def _checked(run: Run) -> Run:
+    """The same run with plain attributes, arrays of the dtypes of ``LAYOUT`` and its optional datasets filled in."""
+    attributes = {name: plain(value) for name, value in run.attributes.items() if name != "format"}
+    attributes.setdefault("final_test_accuracy", math.nan)
+    for name in ATTRIBUTES:
+        if attributes.get(name) is None:
+            raise ValueError(f"attribute {name!r} is missing")
+    for name, kind in (ATTRIBUTES | KNOWN).items():
+        _check_type(name, attributes.get(name), kind)
+    if attributes["ranks"] < 1:
+        raise ValueError(f"attribute 'ranks' is {attributes['ranks']}, but must be 1 or more")
+    if loose := [name for name, value in run.extra.items() if not isinstance(value, dict | np.ndarray)]:
+        raise ValueError(f"{loose[0]!r} in extra is neither a group nor an array: it belongs to the attributes")
+    sizes = {"rank": attributes["ranks"], "way": 2}
+    if len(attributes["hosts"]) != sizes["rank"]:
+        raise ValueError(f"attribute 'hosts' must name one host a rank: {len(attributes['hosts'])} for {sizes['rank']}")
+    sections = {group: _section(group, getattr(run, group), sizes) for group in LAYOUT}
+    if (sections["staleness"]["count"] < 0).any():
+        raise ValueError("dataset 'staleness/count' must hold 0 or more")
+    return Run(attributes, **sections, extra=run.extra, units=run.units)
+
+
+def _check_type(name: str, value, kind: type) -> None:
+    if value is None:
+        return
+    if not isinstance(value, (int, float) if kind is float else kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"attribute {name!r} must be {kind.__name__}, not {type(value).__name__}")
+    if kind is list and not all(isinstance(one, str) for one in value):
+        raise ValueError(f"attribute {name!r} must be a list of text")
+
+
+def _section(group: str, given: dict, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    arrays = {}
+    for name, column in LAYOUT[group].items():
+        if name in given:
+            arrays[name] = _cast(f"{group}/{name}", given[name], column.dtype)
+        elif column.optional:
+            shape = tuple(sizes.get(axis, 0) for axis in column.axes)
+            arrays[name] = np.full(shape, math.nan if column.dtype is np.float64 else 0, column.dtype)
+        else:
+            raise ValueError(f"dataset '{group}/{name}' is missing")
+        _check_shape(f"{group}/{name}", arrays[name].shape, column.axes, sizes)
+    return arrays | {name: np.asarray(value) for name, value in given.items() if name not in arrays}
+
+
+def _check_shape(name: str, shape: tuple[int, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> None:
+    """The first dataset with an axis sets the size of that axis, the later ones must agree."""
+    if len(shape) == len(axes):
+        expected = tuple(sizes.setdefault(axis, size) for axis, size in zip(axes, shape, strict=True))
+        if shape == expected:
+            return
+    needed = ", ".join(f"{axis}: {sizes[axis]}" if axis in sizes else axis for axis in axes)
+    raise ValueError(f"dataset {name!r} has shape {shape}, but ({needed}) is needed")
+
+
+def _cast(name: str, values, dtype: type) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"dataset {name!r} must hold numbers")
+    with np.errstate(invalid="ignore"):
+        cast = array.astype(dtype)
+    if dtype is np.int64 and not np.array_equal(cast, array):
+        raise ValueError(f"dataset {name!r} must hold whole numbers")
+    return cast

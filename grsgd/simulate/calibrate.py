@@ -1,0 +1,286 @@
+"""Measures what the simulator needs to know of this machine or cluster: computing, latency, bandwidth.
+
+Everything is measured through the communicator and the driver that training uses, so that it is what training gets.
+"""
+
+import json
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver, available_cores
+from grsgd.comm.pollables import Delay
+from grsgd.config import Config
+from grsgd.errors import ConfigError, SetupError
+from grsgd.job import launch
+from grsgd.mpi_environment import find_mpiexec, job_environment, without_launcher
+
+LARGE_BYTES = 4 * 1024 * 1024
+"""The size of the messages that show the bandwidth."""
+MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
+"""Round trips by size of the message; fewer than the most if they take longer than `SECONDS` together."""
+SECONDS = 0.5
+SHARED_BYTES, SHARED_ROUNDS = 1024 * 1024, 15
+"""The size, and the number, of the messages that show how two share a port."""
+TWO_RANKS_SECONDS = 120.0
+"""How long two more ranks may take to start and to measure."""
+PAIRS_PREFIX = "grsgd-pairs "
+"""At the beginning of the line in which two more ranks say what they have measured."""
+
+
+
+class Pair(NamedTuple):
+    """Latency [s] and bandwidth [bytes/s] between two ranks."""
+
+    ranks: tuple[int, int]
+    latency: float
+    bandwidth: float
+
+
+class Calibration(NamedTuple):
+    """The results of a calibration."""
+
+    pairs: list[Pair]
+    """Measurements of neighbouring ranks."""
+    compute: list[tuple[float, float]]
+    """The median of the seconds of a step, and the sigma of their logarithm, by rank."""
+    hosts: list[str]
+    """The host of each rank."""
+    crowded: bool
+    """Whether ranks share cores, so that they computed by turns."""
+    fairness: float | None = None
+    """As for `grsgd.simulate.network.NetworkSpec`; None with fewer than three hosts."""
+
+
+def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
+    """Measure on all ranks of ``mpi``; with one rank, start two more for a moment. The same result on all ranks.
+
+    steps: of training, to measure computing; 2 or more.
+
+    Raises SetupError, on all ranks, for what is wrong with configuration or data, and if there is no mpiexec to
+    start two ranks with.
+    """
+    from grsgd.simulate.compute import measure
+    from grsgd.training.device import use_threads
+
+    use_threads()
+    comm = Communicator(MpiBackend(mpi).dup())
+    sharing, local_rank = launch.ranks_on_cores(mpi), launch.local_rank(mpi)
+    driver = launch.driver(mpi, config.comm.timeout, config.comm.progress_mode)
+    with launch.collective_setup(mpi):
+        step = training_step(config, local_rank)
+        if mpi.size == 1:
+            check_mpiexec()
+    driver.run(barrier(comm))
+    compute = measure(step, steps)
+    others = driver.start(barrier(comm))
+    while not others.Test():  # as in a run, every rank computes until the last one has measured
+        step()
+    driver.run(barrier(comm))
+    pairs = driver.run(measure_pairs(comm)) if mpi.size > 1 else pairs_of_two_ranks()
+    driver.run(barrier(comm))
+    hosts = launch.hosts(mpi)
+    three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
+    fairness = driver.run(measure_fairness(comm, *three)) if len(three) == 3 else None
+    driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
+    driver.close()
+    pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
+    crowded = any(mpi.allgather(sharing > available_cores()))
+    return Calibration(pairs, mpi.allgather(compute), hosts, crowded, mpi.bcast(fairness, root=three[0]))
+
+
+def training_step(config: Config, local_rank: int):
+    """Return a function that trains as every rank of a run does, but for communication.
+
+    Raises ConfigError and DataError.
+    """
+    from grsgd.training import device as gpu
+    from grsgd.training.gradients import step_alone
+    from grsgd.training.inputs import build_model, load_data
+
+    dataset = load_data(config)
+    device = gpu.pick_device(config.device, local_rank)
+    gpu.use(device)
+    return step_alone(config, dataset, build_model(config, dataset, device))
+
+
+def barrier(comm):
+    """Schedule: ends when all ranks have begun it."""
+    yield from ring_allreduce(comm, np.zeros(comm.size))
+
+
+def measure_pairs(comm):
+    """Schedule: measure the pairs (i, i+1), one after the other. Returns this rank's with the next one, in a list.
+
+    A rank begins with its pair when the pair before has ended, so nothing else is under way. A message says whether
+    another round trip follows: rank i decides by the clock.
+    """
+    n, rank = comm.size, comm.rank
+    pairs = []
+    first = rank == 0
+    if first:
+        pairs.append((yield from measure_pair(comm, 1)))
+    if not first or n > 2:  # the way from 1 to 0 is that from 0 to 1
+        for nbytes in MAX_ROUNDS:
+            yield from answer(comm, (rank - 1) % n, nbytes)
+    if not first and n > 2:
+        pairs.append((yield from measure_pair(comm, (rank + 1) % n)))
+    return pairs
+
+
+def measure_pair(comm, other: int):
+    """Schedule: `Pair` of this rank and ``other``, which runs `answer`."""
+    halves = {}
+    for nbytes, most in MAX_ROUNDS.items():
+        outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        seconds: list[float] = []
+        began = time.perf_counter()
+        go_on = True
+        while go_on:
+            begin = time.perf_counter()
+            late = begin - began > SECONDS and len(seconds) >= MIN_ROUNDS
+            go_on = outgoing[0] = not (late or len(seconds) == most)
+            receiving = comm.Irecv(incoming, other, tags.CALIBRATION)
+            yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
+            seconds.append(time.perf_counter() - begin)
+        halves[nbytes] = statistics.median(seconds[1:]) / 2  # the first one finds caches cold and the other asleep
+    latency, large = halves.values()
+    return Pair((comm.rank, other), latency, LARGE_BYTES / max(large - latency, 0.01 * large))
+
+
+def answer(comm, other: int, nbytes: int):
+    """Schedule: send back what comes from ``other`` until it says that this was the last."""
+    incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    incoming[0] = 1
+    while incoming[0]:
+        yield comm.Irecv(incoming, other, tags.CALIBRATION)
+        yield comm.Isend(outgoing, other, tags.CALIBRATION)
+
+
+def measure_fairness(comm, hub: int, early: int, late: int):
+    """Schedule: how evenly two messages share the way to ``hub``, and the way from it, when that of ``late`` begins as
+    half of that of ``early`` is there. On ``hub`` a number from 0.1 to 1, the mean of both medians, elsewhere nothing.
+
+    Alone, a message takes S. The first of two then ends after S/2 + (1 + fairness) S/2.
+    """
+    message, other = np.zeros(SHARED_BYTES, np.uint8), np.zeros(SHARED_BYTES, np.uint8)
+    signal = np.zeros(1)
+    found = []
+    for outwards in (False, True):
+        ratios = []
+        for _ in range(SHARED_ROUNDS):
+            if comm.rank == hub:
+                alone = yield from seconds_of_first(comm, outwards, early, None, (message, other), 0.0)
+                first = yield from seconds_of_first(comm, outwards, early, late, (message, other), alone / 2)
+                ratios.append(2 * first / alone - 2)
+            elif comm.rank == early:
+                for _ in range(2):
+                    yield from take_part(comm, outwards, hub, message, signal)
+            elif comm.rank == late:
+                yield from take_part(comm, outwards, hub, message, signal)
+        if ratios:
+            found.append(min(max(statistics.median(ratios), 0.1), 1.0))
+    return statistics.mean(found) if found else None
+
+
+def seconds_of_first(comm, outwards: bool, early: int, late: int | None, buffers, wait: float):
+    """Schedule: seconds until a message to or from ``early`` is there, if ``wait`` seconds after it one to or from
+    ``late`` begins."""
+    now, later, answers = np.zeros(1), np.full(1, wait), (np.zeros(1), np.zeros(1))
+    begin = time.perf_counter()
+    if outwards:
+        first = comm.Irecv(answers[0], early, tags.CALIBRATION)
+        sending = [comm.Isend(buffers[0], early, tags.CALIBRATION)]
+        if late is not None:
+            yield Delay(wait)
+            sending += [comm.Isend(buffers[1], late, tags.CALIBRATION), comm.Irecv(answers[1], late, tags.CALIBRATION)]
+    else:
+        first = comm.Irecv(buffers[0], early, tags.CALIBRATION)
+        sending = [comm.Isend(now, early, tags.CALIBRATION)]
+        if late is not None:
+            sending += [comm.Irecv(buffers[1], late, tags.CALIBRATION), comm.Isend(later, late, tags.CALIBRATION)]
+    yield first
+    seconds = time.perf_counter() - begin
+    yield sending
+    return seconds
+
+
+def take_part(comm, outwards: bool, hub: int, message, signal):
+    """Schedule: what ``hub`` measures, at the other end."""
+    if outwards:
+        yield comm.Irecv(message, hub, tags.CALIBRATION)
+        yield comm.Isend(signal, hub, tags.CALIBRATION)
+    else:
+        yield comm.Irecv(signal, hub, tags.CALIBRATION)
+        yield Delay(float(signal[0]))
+        yield comm.Isend(message, hub, tags.CALIBRATION)
+
+
+def check_mpiexec():
+    """Raise ConfigError, with what to do, if two ranks cannot be started."""
+    try:
+        find_mpiexec()
+    except ConfigError as error:
+        raise ConfigError(
+            f"calibrate: {error}, and latency and bandwidth need two ranks: start it with your cluster's launcher, "
+            "such as `srun --mpi=pmix --ntasks=2 python -m grsgd calibrate`"
+        ) from None
+
+
+def pairs_of_two_ranks() -> list[Pair]:
+    """Start two ranks, and return what they measure. Raises SetupError."""
+    mpiexec = find_mpiexec()
+    command = [mpiexec, "-n", "2", sys.executable, "-m", "grsgd.simulate.calibrate"]
+    job = subprocess.Popen(
+        command,
+        env=without_launcher(job_environment()),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = job.communicate(timeout=TWO_RANKS_SECONDS)
+        failure = f"exit code {job.returncode}" if job.returncode else "two ranks that do not see each other"
+    except subprocess.TimeoutExpired:
+        output, failure = "", f"no end within {TWO_RANKS_SECONDS:g} s"
+    finally:
+        if job.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
+    for line in output.splitlines():
+        if job.returncode == 0 and line.startswith(PAIRS_PREFIX):
+            return [Pair(tuple(ranks), *numbers) for ranks, *numbers in json.loads(line.removeprefix(PAIRS_PREFIX))]
+    said = next((line.strip() for line in output.splitlines() if any(c.isalpha() for c in line)), "nothing")
+    raise SetupError(f"calibrate: {shlex.join(command[:3])}: {failure}; it said: {said}")
+
+
+def main():
+    """On two ranks: print what they measure."""
+    mpi = launch.world()
+    launch.abort_on_error(mpi)
+    if mpi.size != 2:
+        return
+    comm = Communicator(MpiBackend(mpi).dup())
+    pairs = MpiDriver(mpi.rank, TWO_RANKS_SECONDS / 4, "inline").run(measure_pairs(comm))
+    if pairs:
+        print(PAIRS_PREFIX + json.dumps(pairs), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""MPI messages between ranks in one process: which receive gets which message, when, and with which content.
+
+Messages match as the MPI standard says (section 3.5): those of one sender to one receiver with one tag in the order in
+which they were sent; a receive from any rank takes the message that came first; receives in the order in which they
+were posted. What a send buffer holds is copied at the last moment, when the send completes, so that a schedule that
+writes to it too early shows; only short messages, which MPI libraries store, are copied when they leave.
+"""
+
+import itertools
+from collections import defaultdict, deque
+
+import numpy as np
+
+from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.backend import ANY_RANK
+from grsgd.comm.communicator import Communicator
+from grsgd.models.shape_only import ShapeOnlyArray
+from grsgd.simulate.flows import Network
+
+
+class Waitable:
+    """A pollable for which one schedule can wait; that schedule is resumed when this is complete."""
+
+    __slots__ = ("complete", "waiter")
+
+    def __init__(self):
+        self.complete = False
+        self.waiter = None
+
+    def Test(self) -> bool:
+        return self.complete
+
+    def finish(self, driver):
+        """Become complete; ``driver`` is that of the rank that waits."""
+        self.complete = True
+        waiter, self.waiter = self.waiter, None
+        driver.notify(waiter)
+
+
+class Sending(Waitable):
+    """A message on its way to ``inbox``, that of a rank in one group and with one tag."""
+
+    __slots__ = ("fabric", "array", "nbytes", "source", "dest", "tag", "synchronous", "inbox")
+    __slots__ += ("short", "has_arrived", "receiving", "order")
+
+    def __init__(
+        self, fabric: "MessageFabric", array, source: int, dest: int, tag: int, synchronous: bool, inbox: "Inbox"
+    ):
+        super().__init__()
+        self.fabric, self.array, self.source, self.dest, self.tag = fabric, array, source, dest, tag
+        self.synchronous, self.inbox = synchronous, inbox
+        self.nbytes = array.nbytes
+        self.short = self.nbytes <= fabric.network.spec.eager_bytes
+        if self.short and not synchronous:
+            self.array = array.copy()
+            self.complete = True
+        self.has_arrived = False
+        """Whether the content (of a short message) or the announcement (of a long one) has arrived."""
+        self.receiving: Receiving | None = None
+        self.order = 0
+
+    def on_left(self):
+        """The last byte has left."""
+        if not self.short:
+            copy_into(self.receiving.array, self.array)  # the last moment at which the sender must keep it
+        if not self.synchronous and not self.complete:
+            self.finish(self.fabric.drivers[self.source])
+
+    def on_arrived(self, dest, _):
+        """The last byte has arrived."""
+        if self.receiving is not None:
+            self.on_received()
+        else:
+            self.on_announced()
+
+    def on_announced(self, _=None):
+        """A short message, or the announcement of a long one, has arrived."""
+        if self.receiving is None:
+            self.has_arrived = True
+            self.order = next(self.fabric.counter)
+            self.fabric.match(self.inbox, self.source)
+            if self.receiving is None:
+                self.fabric.drivers[self.dest].on_unexpected_message()
+
+    def on_received(self):
+        """All of it is there, and so is the receive for it."""
+        fabric = self.fabric
+        del fabric.under_way[self]
+        if self.short:
+            copy_into(self.receiving.array, self.array)
+        if self.synchronous:  # the sender learns of it by a message
+            latency = fabric.network.latency(self.source, self.dest)
+            fabric.network.after(latency, lambda _: self.finish(fabric.drivers[self.source]))
+        self.receiving.finish(fabric.drivers[self.dest])
+
+
+class Receiving(Waitable):
+    """A posted receive."""
+
+    __slots__ = ("array", "order")
+
+    def __init__(self, array, order: int = 0):
+        super().__init__()
+        self.array, self.order = array, order
+
+
+class Inbox:
+    """The messages one rank has not yet received, and the receives it has posted, in one group with one tag."""
+
+    __slots__ = ("sent", "posted", "posted_any")
+
+    def __init__(self):
+        self.sent: dict[int, deque[Sending]] = defaultdict(deque)
+        self.posted: dict[int, deque[Receiving]] = defaultdict(deque)
+        self.posted_any: deque[Receiving] = deque()
+
+    def match(self, source: int):
+        """Iterate over the pairs (sending, receiving) that are due for messages from ``source``."""
+        sent, posted, posted_any = self.sent[source], self.posted[source], self.posted_any
+        while sent and (posted or posted_any):
+            if posted_any and (not posted or posted_any[0].order < posted[0].order):
+                if not sent[0].has_arrived:
+                    return  # another rank's message may come first
+                yield sent.popleft(), posted_any.popleft()
+            else:
+                yield sent.popleft(), posted.popleft()
+
+    def first_arrived(self) -> int | None:
+        """The source of the message that came first of those that wait; None if there is none."""
+        waiting = [queue[0] for queue in self.sent.values() if queue and queue[0].has_arrived]
+        return min(waiting, key=lambda sending: sending.order).source if waiting else None
+
+
+class MessageFabric:
+    """All messages between the ranks that ``drivers`` drive, in order."""
+
+    def __init__(self, network: Network, drivers: list):
+        self.network, self.drivers = network, drivers
+        self.size = len(drivers)
+        self.under_way: dict[Sending, None] = {}
+        """What has been sent and not yet been received completely, in the order of sending."""
+        self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
+        self._multicasts: dict[tuple, Multicast] = {}
+        self.counter = itertools.count()
+
+    def communicators(self) -> list[Communicator]:
+        """Return one communicator per rank, of a new group of all ranks."""
+        group = (next(self.counter),)
+        ranks = tuple(range(self.size))
+        return [Communicator(SimulatedBackend(self, group, ranks, rank)) for rank in ranks]
+
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, and no rank has posted a receive that waits."""
+        posted = (queue for inbox in self._inboxes.values() for queue in (*inbox.posted.values(), inbox.posted_any))
+        return not self.under_way and not any(posted)
+
+    def send(self, group, array, source: int, dest: int, tag: int, synchronous: bool) -> Sending:
+        """Send from rank ``source`` of the fabric to ``dest``; with ``synchronous``, complete when it is received."""
+        inbox = self._inboxes[group, dest, tag]
+        sending = Sending(self, array, source, dest, tag, synchronous, inbox)
+        self.under_way[sending] = None
+        inbox.sent[source].append(sending)
+        if sending.short:
+            self.network.transfer(source, (dest,), sending.nbytes, sending)
+        self.match(inbox, source)
+        if not sending.short and sending.receiving is None:
+            self.network.after(self.network.latency(source, dest), sending.on_announced)
+        return sending
+
+    def receive(self, group, array, dest: int, source: int, tag: int) -> Receiving:
+        """Post a receive of rank ``dest`` of the fabric from ``source`` or `ANY_RANK`."""
+        receiving = Receiving(array, next(self.counter))
+        inbox = self._inboxes[group, dest, tag]
+        if source == ANY_RANK:
+            inbox.posted_any.append(receiving)
+            source = inbox.first_arrived()
+        else:
+            inbox.posted[source].append(receiving)
+        if source is not None:
+            self.match(inbox, source)
+        return receiving
+
+    def probe(self, group, dest: int, source: int, tag: int) -> bool:
+        """Whether a message from ``source`` (or `ANY_RANK`) waits at ``dest``."""
+        inbox = self._inboxes.get((group, dest, tag))
+        if inbox is None:
+            return False
+        if source == ANY_RANK:
+            return inbox.first_arrived() is not None
+        return bool(inbox.sent[source]) and inbox.sent[source][0].has_arrived
+
+    def broadcast(self, group, members, array, rank: int, root: int, number: int) -> Waitable:
+        """``rank``'s part of a group's broadcast ``number`` from ``root``, a rank of the fabric."""
+        key = group, number
+        if key not in self._multicasts:
+            self._multicasts[key] = Multicast(self, root, members, done=lambda: self._multicasts.pop(key, None))
+        multicast = self._multicasts[key]
+        return multicast.send(array) if rank == root else multicast.receive(rank, array)
+
+    def match(self, inbox: Inbox, source: int):
+        """Pair what has been sent with what has been posted."""
+        for sending, receiving in inbox.match(source):
+            if sending.nbytes > receiving.array.nbytes:
+                raise RuntimeError(
+                    f"rank {sending.source} sends {sending.nbytes} bytes with tag {sending.tag} to rank "
+                    f"{sending.dest}, which has room for {receiving.array.nbytes}"
+                )
+            sending.receiving = receiving
+            if not sending.short:
+                self.network.transfer(sending.source, (sending.dest,), sending.nbytes, sending)
+            elif sending.has_arrived:
+                sending.on_received()
+
+
+class Multicast:
+    """Broadcast ``number`` within a group. A long one leaves when all receives for it have been posted."""
+
+    def __init__(self, fabric: MessageFabric, root: int, members: tuple[int, ...], done):
+        self.fabric, self.root, self.done = fabric, root, done
+        self.others = tuple(rank for rank in members if rank != root)
+        self.array = None
+        self.short = False
+        self.sending = Waitable()
+        self.receiving: dict[int, Receiving] = {}
+        self.copies = 0
+        self.arrived: set[int] = set()
+
+    def send(self, array) -> Waitable:
+        self.short = array.nbytes <= self.fabric.network.spec.eager_bytes
+        self.array = array.copy() if self.short else array
+        self.sending.complete = self.short or not self.others
+        self._leave_if_due()
+        return self.sending
+
+    def receive(self, rank: int, array) -> Waitable:
+        self.receiving[rank] = receiving = Receiving(array)
+        if rank in self.arrived:  # only a short one comes before its receive
+            copy_into(array, self.array)
+            receiving.complete = True
+            self._forget_if_over()
+        elif not self.short:
+            self._leave_if_due()
+        return receiving
+
+    def _leave_if_due(self):
+        if self.array is None or not (self.short or len(self.receiving) == len(self.others)):
+            return
+        network = self.fabric.network
+        copies = [self.others] if network.has_multicast else [(dest,) for dest in self.others]
+        self.copies = len(copies) if self.others else 0
+        for dests in copies if self.others else ():
+            network.transfer(self.root, dests, self.array.nbytes, Copy(self, dests))
+        self._forget_if_over()
+
+    def copy_left(self, dests: tuple[int, ...]):
+        if not self.short:
+            for dest in dests:
+                copy_into(self.receiving[dest].array, self.array)
+        self.copies -= 1
+        if not self.copies and not self.sending.complete:
+            self.sending.finish(self.fabric.drivers[self.root])
+
+    def copy_arrived(self, dest: int):
+        self.arrived.add(dest)
+        if dest in self.receiving:
+            if self.short:
+                copy_into(self.receiving[dest].array, self.array)
+            self.receiving[dest].finish(self.fabric.drivers[dest])
+        self._forget_if_over()
+
+    def _forget_if_over(self):
+        if len(self.arrived) == len(self.receiving) == len(self.others):
+            self.done()
+
+
+class Copy:
+    """One flow of a `Multicast`."""
+
+    __slots__ = ("multicast", "dests")
+
+    def __init__(self, multicast: Multicast, dests: tuple[int, ...]):
+        self.multicast, self.dests = multicast, dests
+
+    def on_left(self):
+        self.multicast.copy_left(self.dests)
+
+    def on_arrived(self, dest: int, _):
+        self.multicast.copy_arrived(dest)
+
+
+class SimulatedBackend:
+    """A `grsgd.comm.backend.Backend` whose messages travel through a `MessageFabric`.
+
+    Parameters
+    ----------
+    group
+        What tells this group's messages from those of others.
+    members
+        The group's ranks, as ranks of the fabric.
+    rank
+        This one's number in the group.
+    """
+
+    lost = ()
+
+    def __init__(self, fabric: MessageFabric, group: tuple, members: tuple[int, ...], rank: int):
+        self.fabric, self.group, self.members, self.rank = fabric, group, members, rank
+        self.size = len(members)
+        self.fabric_rank = members[rank]
+        self._broadcasts = itertools.count()
+        self._children = itertools.count()
+        self._allreduces = itertools.count()
+        self._subsets: dict[tuple[int, ...], int] = {}
+        self._for_allreduce: Communicator | None = None
+
+    def Isend(self, array, dest, tag):
+        return self.fabric.send(self.group, array, self.fabric_rank, self.members[dest], tag, False)
+
+    def Issend(self, array, dest, tag):
+        return self.fabric.send(self.group, array, self.fabric_rank, self.members[dest], tag, True)
+
+    def Irecv(self, array, source, tag):
+        source = source if source == ANY_RANK else self.members[source]
+        return self.fabric.receive(self.group, array, self.fabric_rank, source, tag)
+
+    def Iprobe(self, source, tag):
+        source = source if source == ANY_RANK else self.members[source]
+        return self.fabric.probe(self.group, self.fabric_rank, source, tag)
+
+    def Ibcast(self, array, root):
+        number = next(self._broadcasts)
+        return self.fabric.broadcast(self.group, self.members, array, self.fabric_rank, self.members[root], number)
+
+    def Iallreduce(self, array):
+        """A ring all-reduce, whatever a real library would choose."""
+        if self._for_allreduce is None:
+            self._for_allreduce = Communicator(self.dup())
+        tag = next(self._allreduces) % 100  # keeps those apart that are under way at once
+        return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
+
+    def dup(self):
+        return SimulatedBackend(self.fabric, (*self.group, next(self._children)), self.members, self.rank)
+
+    def subset(self, ranks):
+        members = tuple(self.members[rank] for rank in ranks)
+        number = self._subsets[members] = self._subsets.get(members, -1) + 1
+        group = (*self.group, members, number)
+        return SimulatedBackend(self.fabric, group, members, members.index(self.fabric_rank))
+
+    def free(self):
+        """Do nothing: nothing is kept."""
+
+
+def copy_into(buffer, message):
+    """Copy a message into the beginning of a receive buffer."""
+    if isinstance(buffer, ShapeOnlyArray):
+        buffer.receive(message)
+    elif isinstance(message, ShapeOnlyArray):
+        raise TypeError("a message without content for a receive buffer with content")
+    elif buffer.dtype == message.dtype:
+        buffer[: len(message)] = message
+    else:
+        buffer.view(np.uint8)[: message.nbytes] = message.view(np.uint8)

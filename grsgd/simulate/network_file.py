@@ -1,0 +1,120 @@
+"""The network file, and the table, that tell what a calibration has measured."""
+
+import json
+import statistics
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from grsgd import __version__
+from grsgd.config import Config
+from grsgd.files import atomic_write
+from grsgd.job import launch
+from grsgd.simulate.calibrate import LARGE_BYTES, Calibration
+from grsgd.simulate.network import ComputeSpec
+from grsgd.units import as_duration, as_rate
+
+MIN_DEVIATION = 0.2
+"""A pair or a rank that deviates from the median by more than this part of it gets an entry of its own."""
+CROWDED = "More ranks than cores: a step takes this long while its rank has a core, and longer on average."
+
+
+def network_file(measured: Calibration, config: Config, command: str) -> str:
+    """The TOML file for ``grsgd simulate --network``. ``command``: what the user typed, for the heading."""
+    latency = statistics.median(pair.latency for pair in measured.pairs)
+    bandwidth = statistics.median(pair.bandwidth for pair in measured.pairs)
+    medians, sigmas = zip(*measured.compute, strict=True)
+    compute = ComputeSpec(
+        median=float(f"{statistics.median(medians):.4g}"),
+        sigma=float(f"{statistics.median(sigmas):.3g}"),
+        what=f"{config.model.name} on {config.data.name}, batch size {config.data.batch_size}, {config.dtype}",
+    )
+    ranks = len(measured.hosts)
+    between = f"between ranks i and i+1 of {ranks}" if ranks > 1 else "between two ranks"
+    lines = [
+        f"# Measured on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by grsgd {__version__}, {launch.library()}:",
+        f"#   {command}",
+        f"# {plural(ranks, 'rank')} on {places(measured.hosts)}.",
+        f"# latency: half a round trip of 8 bytes {between}; bandwidth: {LARGE_BYTES // 2**20} MiB one way.",
+        "# One pair at a time; medians of all pairs, which also stand for the pairs that were not measured.",
+        f"bandwidth = {quoted(as_rate(bandwidth))}",
+        f"latency = {quoted(as_duration(latency))}",
+        *([] if measured.fairness is None else [f"fairness = {measured.fairness:.2g}"]),
+        "",
+        *([f"# {CROWDED}"] if measured.crowded else []),
+        "[compute]  # of a training step, gradient and update, on all ranks at once",
+        f"median = {compute.median!r}  # s",
+        f"sigma = {compute.sigma!r}  # of its logarithm",
+        f"what = {quoted(compute.what)}",
+    ]
+    factors = {rank: median / compute.median for rank, median in enumerate(medians)}
+    slowdown = ", ".join(f"{rank} = {factor:.3g}" for rank, factor in factors.items() if differs(factor, 1.0))
+    if slowdown:
+        lines.append(f"slowdown = {{ {slowdown} }}  # by rank, in units of the median")
+    links, ports = [], {}
+    for pair in measured.pairs:
+        entry = []
+        if differs(pair.bandwidth, bandwidth):
+            entry.append(f"bandwidth = {quoted(as_rate(pair.bandwidth))}")
+            for rank in pair.ranks:
+                ports[rank] = max(pair.bandwidth, ports.get(rank, bandwidth))
+        if differs(pair.latency, latency):
+            entry.append(f"latency = {quoted(as_duration(pair.latency))}")
+        if entry:
+            source, dest = pair.ranks
+            links += ["[[link]]", f"from = {source}", f"to = {dest}", "both_ways = true", *entry, ""]
+    if links:
+        lines += ["", f"# Pairs that deviate from the medians by more than {MIN_DEVIATION:.0%}.", *links]
+    ports = {rank: fastest for rank, fastest in sorted(ports.items()) if fastest > bandwidth}
+    if ports:
+        lines += ["", "# A link is at most as fast as the ports of its two ranks."]
+    for rank, fastest in ports.items():
+        lines += ["[[port]]", f"rank = {rank}", f"bandwidth = {quoted(as_rate(fastest))}", ""]
+    return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
+def differs(value: float, median: float) -> bool:
+    """Whether a value deviates so much that it gets an entry of its own."""
+    return abs(value - median) > MIN_DEVIATION * median
+
+
+def quoted(text: str) -> str:
+    """Return a TOML string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def plural(number: int, what: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {what}" + ("s" if number != 1 else "")
+
+
+def places(hosts: Iterable[str]) -> str:
+    """Return how many ranks each host has, as a phrase; of many hosts only the first ones."""
+    hosts = list(hosts)
+    counts = {host: hosts.count(host) for host in dict.fromkeys(hosts)}
+    names = [host if count == 1 else f"{host} ({count})" for host, count in list(counts.items())[:4]]
+    more = len(counts) - len(names)
+    return ", ".join(names) + (f" and {more} more hosts" if more else "")
+
+
+def table(measured: Calibration) -> str:
+    """Return what was measured as a table: medians and extremes."""
+    from tabulate import tabulate
+
+    rows = []
+    for name, values, form in (
+        ("latency", [pair.latency for pair in measured.pairs], as_duration),
+        ("bandwidth", [pair.bandwidth for pair in measured.pairs], as_rate),
+        ("compute a step", [median for median, _ in measured.compute], as_duration),
+    ):
+        of = "pair" if name != "compute a step" else "rank"
+        row = (name, *(form(function(values)) for function in (statistics.median, min, max)))
+        rows.append((*row, plural(len(values), of)))
+    text = tabulate(rows, headers=("", "median", "least", "most", "of"), tablefmt="pipe", disable_numparse=True)
+    return f"{text}\n{CROWDED}" if measured.crowded else text
+
+
+def write(path: Path, text: str):
+    """Write a file at once, or not at all."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text)

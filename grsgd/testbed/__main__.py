@@ -1,0 +1,117 @@
+"""``grsgd testbed --hosts 4 --rate 100mbit -- mpiexec-arguments``: a job on a testbed of its own."""
+
+import argparse
+import signal
+import subprocess
+import sys
+from typing import get_args
+
+from tabulate import tabulate
+
+from grsgd.job.ending import with_parent
+from grsgd.mpi_environment import job_environment
+from grsgd.testbed.hosts import Testbed, TestbedError, clear
+from grsgd.testbed.links import Medium
+
+MAX_END_SECONDS = 20.0
+"""Seconds that a job may take to end once it has been asked to."""
+
+
+def main(args: list[str]) -> int:
+    options, arguments = parse(args)
+    try:
+        if options.clear:
+            print("\n".join(clear()))
+            return 0
+        with Testbed(
+            options.hosts, options.rate, options.cpu, dict(options.slow), options.medium, delay=options.delay
+        ) as testbed:
+            before = testbed.counters()
+            code = run(testbed.mpiexec(arguments))
+            show(testbed, testbed.counters() - before)
+    except TestbedError as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return code
+
+
+def parse(args: list[str]):
+    """Return the options, and what comes after ``--``."""
+    parser = argparse.ArgumentParser(
+        prog="grsgd testbed",
+        usage="%(prog)s [options] -- mpiexec-arguments",
+        description="Run an MPI job over hosts emulated on this machine. Needs Linux, root and Open MPI.",
+    )
+    parser.add_argument("--hosts", type=int, default=4, help="number of hosts (default: 4)")
+    parser.add_argument("--rate", default="100mbit", help="rate of each link, in the units of tc (default: 100mbit)")
+    parser.add_argument("--cpu", type=float, help="cores of each host, such as 0.4 (default: no limit)")
+    parser.add_argument(
+        "--slow",
+        type=slow_host,
+        action="append",
+        default=[],
+        metavar="HOST:FACTOR",
+        help="a host with so many times less of the processor; may be given again. Without --cpu the others then have "
+        "a fair part of the machine's cores",
+    )
+    parser.add_argument(
+        "--medium",
+        choices=get_args(Medium),
+        default="switched",
+        help="each host has a link of its own to a switch (default), or all share one",
+    )
+    parser.add_argument(
+        "--delay",
+        default="0s",
+        help="delay of everything that leaves a host, such as 2ms (default: none); needs a kernel with netem",
+    )
+    parser.add_argument(
+        "--clear", action="store_true", help="make none, but remove those whose process was killed; prints their names"
+    )
+    cut = args.index("--") if "--" in args else len(args)
+    options, arguments = parser.parse_args(args[:cut]), args[cut + 1 :]
+    if not arguments and not options.clear:
+        parser.error("nothing to run: give mpiexec's arguments after `--`, such as `-- -n 4 python -m grsgd train ...`")
+    return options, arguments
+
+
+def slow_host(text: str) -> tuple[int, float]:
+    host, _, factor = text.partition(":")
+    try:
+        return int(host), float(factor)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:FACTOR, such as 2:4.0") from None
+
+
+def run(command: list[str]) -> int:
+    """Run a command and return its exit code.
+
+    Interrupted, wait until it has ended by itself, but not for ever. It is killed with this process.
+    """
+    job = subprocess.Popen(command, env=job_environment(), preexec_fn=with_parent())
+    try:
+        return job.wait()
+    except SystemExit:  # after Ctrl-C, a KeyboardInterrupt, the terminal has told it already
+        job.terminate()
+        raise
+    finally:
+        try:
+            job.wait(MAX_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            job.kill()
+
+
+def show(testbed: Testbed, counted):
+    """Print what the interfaces of the hosts have counted during the whole job, its start included."""
+    rows = [
+        (host, f"{testbed.cpu[index]:.3g}" if testbed.cpu else "-", *(f"{count / 1e6:.2f}" for count in counted[index]))
+        for index, host in enumerate(testbed.hosts)
+    ]
+    table = tabulate(rows, headers=["host", "cores", "sent [MB]", "received [MB]"], tablefmt="pipe")
+    print(f"\n{testbed}; interfaces, the job's start and end included:\n{table}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

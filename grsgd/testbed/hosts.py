@@ -1,0 +1,308 @@
+"""The hosts of a testbed: made when it is entered, gone when it is left, whatever happens in between."""
+
+import itertools
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from grsgd import mpi_environment
+from grsgd.comm.driver import available_cores
+from grsgd.errors import ConfigError
+from grsgd.files import exclusive_lock
+from grsgd.job.ending import ENDING, exit_on_signals
+from grsgd.testbed import links, quota
+from grsgd.testbed.links import TestbedError
+from grsgd.units import as_duration, as_rate, duration
+from grsgd.units import rate as bytes_per_second
+
+STATE = Path("/run/grsgd-testbed")
+"""A folder for each testbed, which the process that it belongs to keeps locked."""
+NAMESPACES = Path("/run/netns")
+ENTER = Path(__file__).with_name("enter.sh")
+TOOLS = ("ip", "tc", "nsenter", "unshare", "sysctl", "hostname")
+EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
+EAGER_BYTES = 4 * 1024 * 1024
+"""Messages up to this size leave at once. For longer ones Open MPI asks the receiver first, by default from 64 KiB on,
+and where data go both ways the answer waits in a TCP connection behind them: a slow link is idle half of the time."""
+
+
+class Testbed:
+    """Hosts on one machine, each with a network namespace, a host name and a share of the processor.
+
+    A context manager; SIGTERM and SIGHUP leave it, too, unless the program deals with them. Hosts are named after the
+    testbed, ``tb0-0``, ``tb0-1``, ...; ``head``, where launchers run, has neither quota nor limiter.
+
+    Parameters
+    ----------
+    hosts
+        Number of hosts.
+    rate
+        Rate of each link, in the units of ``tc``, such as ``"100mbit"``.
+    cpu
+        Cores of each host, may be a fraction; None: no limit.
+    slow
+        By host, the factor by which its share is less than ``cpu``, or without ``cpu`` than a fair share of the cores.
+    medium
+        ``"switched"`` or ``"shared"``, see `links.connect`.
+    mtu
+        Bytes of the largest packet.
+    delay
+        Delay of everything that leaves a host, such as ``"2ms"``; needs a kernel with ``netem``.
+
+    Raises
+    ------
+    TestbedError
+        If there can be no such testbed here.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        hosts: int = 4,
+        rate: str = "100mbit",
+        cpu: float | None = None,
+        slow: Mapping[int, float] | None = None,
+        medium: links.Medium = "switched",
+        mtu: int = links.MTU,
+        delay: str = "0s",
+    ):
+        slow = slow or {}
+        self.count, self.medium, self.mtu = hosts, medium, mtu
+        if not 1 <= hosts <= links.MAX_HOSTS:
+            raise TestbedError(f"hosts = {hosts}; allowed: 1 to {links.MAX_HOSTS}")
+        try:
+            self.rate, self.delay = bytes_per_second(rate), duration(delay)
+        except ValueError as error:
+            raise TestbedError(str(error)) from None
+        if wrong := [host for host in slow if not 0 <= host < hosts]:
+            raise TestbedError(f"slow host {wrong[0]}; allowed: 0 to {hosts - 1}")
+        if wrong := [factor for factor in slow.values() if not factor >= 1]:
+            raise TestbedError(f"slow by {wrong[0]}; allowed: 1 or more")
+        cores = available_cores()
+        if slow and cpu is None:
+            cpu = fair_share(hosts)
+        self.cpu = {host: cpu / slow.get(host, 1.0) for host in range(hosts)} if cpu is not None else {}
+        if wrong := [share for share in self.cpu.values() if not 0.05 <= share <= cores]:
+            raise TestbedError(f"a host of {wrong[0]:g} cores; allowed: 0.05 to {cores}, the cores of this machine")
+
+    def __enter__(self):
+        check_machine()
+        with only_one():
+            remove_stale()
+            self.name = free_name()
+            self.folder = STATE / self.name
+            self.folder.mkdir()
+            self._lock = exclusive_lock(self.folder / "lock")  # closed by __exit__
+        self._keeper = keeper()
+        self._handlers = exit_on_signals()
+        self.hosts = [f"{self.name}-{index}" for index in range(self.count)]
+        self.head = f"{self.name}-head"
+        try:
+            self._write_hosts_file()
+            links.connect(self.head, self.hosts, self.rate, self.medium, self.mtu, self.delay)
+            for index, cores in self.cpu.items():
+                host = self.hosts[index]
+                (self.folder / f"{host}.procs").symlink_to(quota.create(group_of(host), cores))
+            links.command(*self.enter(self.hosts[0], ["true"]))  # some containers allow all but this
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, OSError):
+                raise TestbedError(f"the testbed cannot be made: {error}") from None
+            raise
+        return self
+
+    def __str__(self):
+        late = f", {as_duration(self.delay)} late" if self.delay else ""
+        return f"{self.name}: {self.count} hosts, {self.medium}, {as_rate(self.rate)}/s{late}"
+
+    def __exit__(self, *exception):
+        try:
+            with uninterrupted(), only_one():
+                remove(self.name)
+        finally:
+            self._lock.close()
+            self._keeper.kill()
+            self._keeper.communicate()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def without_cpu_limit(self):
+        """Let hosts be as fast as this machine: programs start many times faster than on a share of it."""
+        for index in self.cpu:
+            quota.limit(group_of(self.hosts[index]), None)
+        try:
+            yield
+        finally:
+            for index, cores in self.cpu.items():
+                quota.limit(group_of(self.hosts[index]), cores)
+
+    def _write_hosts_file(self):
+        """Write what the hosts have in place of /etc/hosts: their names."""
+        lines = [f"{self.address(host)} {host}" for host in [*self.hosts, self.head]]
+        (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
+
+    def address(self, host: str) -> str:
+        """Return the IPv4 address of a host, or of the head."""
+        return links.HEAD_ADDRESS if host == self.head else links.address(self.hosts.index(host))
+
+    def enter(self, host: str, command: list) -> list[str]:
+        """Return the command that runs ``command`` on ``host``, and becomes it: a signal reaches it."""
+        return [str(ENTER), host, "exec " + shlex.join(str(argument) for argument in command)]
+
+    def mpiexec(self, arguments: list) -> list[str]:
+        """Return the command that runs ``mpiexec arguments`` over the hosts, by default one rank on each in turn.
+
+        Raises TestbedError if there is no mpiexec of Open MPI 5.
+        """
+        options = [
+            *("--prtemca", "plm", "ssh", "--prtemca", "plm_ssh_agent", ENTER, "--prtemca", "plm_ssh_no_tree_spawn", 1),
+            *("--prtemca", "prte_tmpdir_base", self.folder),  # killed daemons leave files there
+            *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),  # nothing but the network
+            *(argument for key in EAGER for argument in ("--mca", key, EAGER_BYTES)),
+            *("--host", ",".join(self.hosts), "--map-by", "node:OVERSUBSCRIBE", "--bind-to", "none"),
+        ]
+        return self.enter(self.head, [find_mpiexec(), *options, *arguments])
+
+    def counters(self) -> np.ndarray:
+        """Return the bytes sent and received by the interface of each host so far, int64 (hosts, 2)."""
+        return np.array([links.counters(host) for host in self.hosts], np.int64)
+
+
+def group_of(host: str) -> str:
+    """Return the name of a host's control group."""
+    return f"grsgd-{host}"
+
+
+def check_machine():
+    """Raise TestbedError where there can be no testbed."""
+    if not sys.platform.startswith("linux"):
+        raise TestbedError("a testbed needs Linux: network namespaces and control groups")
+    if os.geteuid() != 0:
+        raise TestbedError("a testbed needs root, for network namespaces and control groups: try sudo")
+    for tool in TOOLS:
+        if shutil.which(tool) is None:
+            raise TestbedError(f"a testbed needs `{tool}`; Debian: apt-get install iproute2 util-linux procps hostname")
+
+
+def find_mpiexec() -> str:
+    """Return the ``mpiexec`` beside this Python, or else on PATH. Raises TestbedError if it is not Open MPI's, 5 or
+    newer."""
+    try:
+        mpiexec = mpi_environment.find_mpiexec()
+    except ConfigError as error:
+        raise TestbedError(str(error)) from None
+    version = links.command(mpiexec, "--version").splitlines()[0]
+    found = re.search(r"Open MPI\) (\d+)", version)
+    if found is None or int(found[1]) < 5:
+        raise TestbedError(f"{mpiexec} is {version!r}; a testbed needs the launch agent of Open MPI 5 or newer")
+    return mpiexec
+
+
+def fair_share(hosts: int) -> float:
+    """Return cores for each of so many hosts, so that none has to wait for another."""
+    return min(available_cores() / hosts, 1.0)
+
+
+def free_name() -> str:
+    """Return the first of ``tb0``, ``tb1``, ... that no testbed and no network namespace has."""
+    names = (f"tb{number}" for number in itertools.count())
+    return next(name for name in names if not (STATE / name).exists() and not any(NAMESPACES.glob(f"{name}-*")))
+
+
+def testbeds() -> list[str]:
+    """Return the names of all testbeds of this machine, also of those that were left behind."""
+    return sorted(folder.name for folder in STATE.iterdir() if folder.is_dir())
+
+
+def left_behind(name: str) -> bool:
+    """Return whether the process that a testbed belonged to has ended without removing it: it was killed."""
+    try:
+        exclusive_lock(STATE / name / "lock", timeout=0).close()
+    except TimeoutError:
+        return False
+    return True
+
+
+def clear() -> list[str]:
+    """Remove all testbeds that were left behind; return their names. Raises TestbedError."""
+    check_machine()
+    with only_one():
+        return remove_stale()
+
+
+def remove_stale() -> list[str]:
+    stale = [name for name in testbeds() if left_behind(name)]
+    for name in stale:
+        remove(name)
+    return stale
+
+
+def keeper() -> subprocess.Popen:
+    """Start a process that removes testbeds that were left behind as soon as this process has ended, even by SIGKILL:
+    its standard input ends then."""
+    command = ["sh", "-c", 'cat && exec "$@"', "sh", sys.executable, "-m", "grsgd.testbed", "--clear"]
+    return subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # what ends the whole group of this process is to leave it alone
+    )
+
+
+def remove(name: str, seconds: float = 10.0):
+    """Remove whatever is there of a testbed: processes, namespaces with their interfaces, control groups, files.
+
+    Raises TestbedError.
+    """
+    namespaces = [path.name for path in NAMESPACES.glob(f"{name}-*")]
+    deadline = time.monotonic() + seconds
+    while running := [pid for namespace in namespaces for pid in links.processes(namespace)]:
+        for pid in running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise TestbedError(f"processes of testbed {name} do not end: {running}")
+        time.sleep(0.02)
+    for namespace in namespaces:
+        links.command("ip", "netns", "delete", namespace)
+    try:
+        quota.remove(group_of(f"{name}-"))
+        shutil.rmtree(STATE / name)
+    except OSError as error:
+        raise TestbedError(f"testbed {name} cannot be removed: {error}") from None
+
+
+@contextmanager
+def only_one(seconds: float = 120.0):
+    """Let other processes wait: testbeds are named and removed one at a time. Raises TestbedError."""
+    STATE.mkdir(exist_ok=True)
+    try:
+        file = exclusive_lock(STATE / "lock", seconds)
+    except TimeoutError:
+        raise TestbedError(f"another process has held {STATE}/lock for {seconds:g} s") from None
+    with file:
+        yield
+
+
+@contextmanager
+def uninterrupted():
+    """Put off Ctrl-C and the like until the block is left."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *ENDING))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

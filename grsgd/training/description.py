@@ -1,0 +1,65 @@
+"""The attributes of a run file that are known before the first step."""
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from grsgd import __version__
+from grsgd.algorithms.find import source_of
+from grsgd.config import Config
+from grsgd.training.trainer import Trainer
+
+
+def describe(trainer: Trainer) -> dict:
+    """Return the root attributes of the run file, but for where the run takes place and how it ends.
+
+    The value of ``commit`` is known on rank 0 only.
+    """
+    config, traits = trainer.config, trainer.algorithm.traits
+    source = source_of(config.algorithm_class)
+    return {
+        "algorithm": config.algorithm_class.name,
+        "label": traits.label,
+        "synchronous": traits.synchronous,
+        "exact_gradient": traits.exact_gradient,
+        "comparison": traits.comparison,
+        "depends_on_values": traits.depends_on_values,
+        "replication": config.data.replication,
+        "ranks": trainer.comm.size,
+        "seed": config.seed,
+        "algorithm_file": source.path if source else None,
+        "algorithm_source": source.text if source else None,
+        "algorithm_sha256": source.sha256 if source else None,
+        "config": config.toml(),
+        "version": __version__,
+        "commit": commit() if trainer.comm.rank == 0 else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": trainer.replica.device.type,
+        "progress_mode": trainer.driver.progress_mode,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "batch_size": config.data.batch_size,
+        "train_samples": len(trainer.data.train),
+        "parameters": trainer.replica.params.array.size,
+        "model_bytes": trainer.replica.nbytes,
+        "target_accuracy": config.train.target_accuracy,
+    }
+
+
+def expected_bytes(config: Config, ranks: int) -> int:
+    """About the size of the run file: matrices of traffic, a curve, and the rest."""
+    return 2**17 + 8 * (3 * ranks**2 + 32 * ranks + 8 * config.train.snapshots)
+
+
+def commit() -> str | None:
+    """Return the commit of the source code, if it lies in a git repository; marked if it was changed since."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,63 @@
+"""The device on which a rank trains: which one it is, and one pool of its memory for torch and CuPy."""
+
+import os
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+
+from grsgd.errors import ConfigError
+
+
+def pick_device(name: str, local_rank: int = 0) -> torch.device:
+    """Return the device of ``device = name`` for the rank with this number among those of its host.
+
+    ``auto`` is a GPU where torch and CuPy find one. Ranks take a host's GPUs in turn; if there are more ranks, several
+    share one. Raises ConfigError if a GPU is asked for and missing.
+    """
+    missing = None
+    if not torch.cuda.is_available():
+        missing = "torch finds no GPU here"
+    elif find_spec("cupy") is None:
+        missing = "CuPy is not installed (extras cuda12, cuda13)"
+    if name == "cuda" and missing:
+        raise ConfigError(f"device = 'cuda': {missing}; allowed: auto, cpu")
+    if name == "cpu" or missing:
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def use_threads():
+    """Have torch compute with as many threads as OMP_NUM_THREADS says; one if it is not set, for ranks share cores."""
+    torch.set_num_threads(torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1)
+
+
+def use(device: torch.device):
+    """Make ``device`` the one that torch and CuPy use in this thread, and torch's pool of memory that of CuPy too.
+
+    With a pool each, what one library has freed would be lost for the other.
+    """
+    if device.type == "cuda":
+        import cupy
+
+        torch.cuda.set_device(device)
+        cupy.cuda.Device(device.index).use()
+        cupy.cuda.set_allocator(_pool_of_torch().malloc)
+
+
+def name(device: torch.device) -> str:
+    """Return what the device is, such as "NVIDIA H200 0", with its number on this host."""
+    return f"{torch.cuda.get_device_name(device)} {device.index}" if device.type == "cuda" else "none"
+
+
+@cache
+def _pool_of_torch():
+    import cupy
+
+    def allocate(nbytes: int, device: int) -> int:
+        return torch.cuda.caching_allocator_alloc(nbytes, device, torch.cuda.current_stream(device))
+
+    def free(address: int, device: int):
+        torch.cuda.caching_allocator_delete(address)
+
+    return cupy.cuda.PythonFunctionAllocator(allocate, free)

@@ -1,0 +1,70 @@
+"""Accuracy of single replicas and of their average, after training."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
+from grsgd.data import Split
+from grsgd.models.replica import Replica
+
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Test accuracy of the averaged model; lowest and highest of the single replicas, NaN if they were not evaluated;
+    and the consensus distance ``sqrt(mean_i |x_i - xbar|^2) / |xbar|`` of their parameters."""
+
+    mean: float
+    lowest: float
+    highest: float
+    consensus_distance: float
+
+
+def correct(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
+    """Return how many of the samples ``indices`` the model classifies correctly, in evaluation mode."""
+    training, dtype = model.training, next(model.parameters()).dtype
+    model.eval()
+    count = 0
+    with torch.no_grad():
+        batches = [indices[begin : begin + BATCH] for begin in range(0, len(indices), BATCH)]
+        for x, y in split.batches(batches):
+            count += int((model(x.to(device, dtype)).argmax(1) == y.to(device)).sum())
+    model.train(training)
+    return count
+
+
+def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight: float = 1.0):
+    """Schedule, on all ranks at once: the `Quality` of the present replicas. Leaves their average in the replica.
+
+    ``replicas``: whether to evaluate single ones, each on all of ``split``; their average is evaluated by all together.
+    ``weight``: how much this rank's parameters count in it, compared with the others'. Of the buffers all count alike.
+    """
+    everything = np.arange(len(split))
+    own = correct(replica.model, split, everything, replica.device) / len(split) if replicas else math.nan
+    # The mean is taken of the differences to rank 0's model: then replicas that are equal have no distance at all.
+    local, reference = replica.params.tensor.clone(), replica.params.like()
+    reference.tensor.copy_(local)
+    yield from broadcast(comm, reference.array)
+    total = np.array([weight])
+    yield from halving_doubling_allreduce(comm, total)
+    replica.params.tensor.sub_(reference.tensor).mul_(weight * comm.size / total[0])
+    average = partial(halving_doubling_allreduce, comm, scale=1 / comm.size)
+    yield from average(replica.params.array)
+    if comm.size > 1:
+        yield from replica.average_buffers(average)
+    mean = replica.params.tensor.add_(reference.tensor)
+    accuracies = np.zeros(comm.size)
+    accuracies[comm.rank] = own
+    sums = np.array([float((local - mean).double().square().sum()), 0.0])
+    share = everything[comm.rank :: comm.size]
+    sums[1] = correct(replica.model, split, share, replica.device)
+    yield from halving_doubling_allreduce(comm, accuracies)
+    yield from halving_doubling_allreduce(comm, sums)
+    norm = float(mean.double().norm())
+    distance = float(np.sqrt(sums[0] / comm.size)) / norm if norm else 0.0
+    return Quality(sums[1] / len(split), accuracies.min(), accuracies.max(), distance)

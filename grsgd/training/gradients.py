@@ -1,0 +1,163 @@
+"""Where a rank's gradients come from: batches of its own, or its blocks of a batch that all ranks share.
+
+Both leave the gradient in the replica and return the losses; neither communicates.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.config import Config
+from grsgd.data import Dataset
+from grsgd.data.shards import held_by, index_stream, shards
+from grsgd.errors import ConfigError
+from grsgd.models.replica import Replica
+from grsgd.seeding import Purpose, seed_torch
+from grsgd.training.optimizer import build_optimizer
+
+
+@dataclass(frozen=True)
+class Block:
+    """Samples ``begin`` to ``end`` of each batch, which ``batches`` yields, as (images, labels), one after the other.
+
+    A rank with batches of its own has one block, whose number is the rank.
+    """
+
+    number: int
+    begin: int
+    end: int
+    batches: Iterator
+
+    @property
+    def samples(self) -> int:
+        return self.end - self.begin
+
+
+class OwnBatches:
+    """Gradients of batches that this rank alone computes."""
+
+    def __init__(self, replica: Replica, block: Block):
+        self.replica, self.blocks = replica, [block]
+        self.samples = block.samples
+        """Computed for one gradient."""
+        self.weights = {block.number: block.samples}
+        """How much the loss of each block counts in the loss of all ranks."""
+
+    @classmethod
+    def of(cls, config: Config, dataset: Dataset, replica: Replica, rank: int, workers: int, replication: int):
+        """Take batches of this rank's shards; ``replication``: how many of the ``workers`` hold each shard."""
+        seed_torch(replica.device, Purpose.DROPOUT, config.seed, rank)
+        parts = shards(dataset.train.labels, workers, alpha=config.data.alpha, seed=config.seed)
+        held = np.concatenate([parts[k] for k in held_by(rank, workers, replication)])
+        stream = index_stream(held, config.data.batch_size, seed=config.seed, rank=rank)
+        batches = dataset.train.batches(
+            stream, augment=config.data.augment, seed=(config.seed, rank), workers=config.data.workers
+        )
+        return cls(replica, Block(rank, 0, config.data.batch_size, batches))
+
+    def next_gradient(self) -> dict[int, float]:
+        """Leave the gradient of the next batch in the replica; returns its mean loss, by number of the block."""
+        (block,), replica = self.blocks, self.replica
+        x, y = next(block.batches)
+        replica.zero_gradients()
+        loss = cross_entropy(replica.model(x.to(replica.device, replica.dtype)), y.to(replica.device))
+        loss.backward()
+        replica.collect_gradients()
+        return {block.number: loss.item()}
+
+    def close(self):
+        """End the processes that decode images, if any."""
+        close(self.blocks)
+
+
+class CommonBatch:
+    """Gradients of this rank's blocks of a batch that all ranks share, handed to the algorithm block by block.
+
+    All that is random depends on the block and the step, so that all ranks that compute a block get the same gradient.
+    """
+
+    def __init__(self, replica: Replica, blocks: list[Block], batch: int, seed: int, ready: Callable[[int], None]):
+        """``batch``: samples of all blocks; ``ready``: called with a block's number when its gradient is there."""
+        self.replica, self.blocks, self.batch, self.seed, self.ready = replica, blocks, batch, seed, ready
+        self.samples = sum(block.samples for block in blocks)
+        """Computed for one gradient; with redundancy more than data.batch_size."""
+        self.weights = {block.number: block.samples for block in blocks}
+        """How much the loss of each block counts in the loss of all ranks."""
+        self.step = 0
+        torch.backends.cudnn.deterministic = True  # all get the same of a block, bit for bit
+
+    @classmethod
+    def of(cls, config: Config, dataset: Dataset, replica: Replica, algorithm: CommonBatchAlgorithm, ranks: int):
+        """Take the algorithm's blocks of batches of ``ranks`` times data.batch_size samples."""
+        size = ranks * config.data.batch_size
+        check_common_batch(config, size, algorithm)
+        everything = np.arange(len(dataset.train))
+        blocks = []
+        for number, begin, end in algorithm.blocks(size):
+            stream = slice_batches(index_stream(everything, size, seed=config.seed, rank=0), begin, end)
+            batches = dataset.train.batches(stream, augment=config.data.augment, seed=(config.seed, number))
+            blocks.append(Block(number, begin, end, batches))
+        return cls(replica, blocks, size, config.seed, algorithm.block_gradient_ready)
+
+    def next_gradient(self) -> dict[int, float]:
+        """Compute the blocks of the next batch; returns the mean loss of each, by its number."""
+        replica = self.replica
+        losses = {}
+        for block in self.blocks:
+            x, y = next(block.batches)
+            seed_torch(replica.device, Purpose.BLOCK_DROPOUT, self.seed, self.step, block.number)
+            replica.zero_gradients()
+            outputs = replica.model(x.to(replica.device, replica.dtype))
+            loss = cross_entropy(outputs, y.to(replica.device), reduction="sum") / self.batch
+            loss.backward()
+            replica.collect_gradients()
+            self.ready(block.number)
+            losses[block.number] = loss.item() * self.batch / block.samples
+        self.step += 1
+        return losses
+
+    def close(self):
+        close(self.blocks)
+
+
+def close(blocks: list[Block]):
+    for block in blocks:
+        block.batches.close()
+
+
+def slice_batches(stream, begin: int, end: int):
+    """Yield elements ``begin`` to ``end`` of every array of ``stream``."""
+    return (batch[begin:end] for batch in stream)
+
+
+def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorithm):
+    """Raise ConfigError for what a common batch of ``size`` samples does not allow."""
+    name = algorithm.name
+    if config.data.alpha is not None:
+        raise ConfigError(f"data.alpha = {config.data.alpha}: {name} has no shards, all ranks share every batch")
+    if config.data.replication > 1:
+        raise ConfigError(f"data.replication = {config.data.replication}: {name} has no shards; allowed: 1")
+    if config.data.workers:
+        raise ConfigError(f"data.workers = {config.data.workers}: {name} reads its blocks itself; allowed: 0")
+    if any(begin == end for _, begin, end in algorithm.blocks(size)):
+        raise ConfigError(
+            f"data.batch_size = {config.data.batch_size}: {name} with these options cuts the common batch of "
+            f"{size} samples into more blocks than that"
+        )
+
+
+def step_alone(config: Config, dataset: Dataset, model: torch.nn.Module) -> Callable[[], None]:
+    """Return a function that takes a training step of one rank without any communication, to measure computing."""
+    replica = Replica(model, getattr(torch, config.dtype), flat_gradients=False)
+    gradients = OwnBatches.of(config, dataset, replica, rank=0, workers=1, replication=1)
+    optimizer = build_optimizer(config.optimizer, model.parameters())
+
+    def step():
+        gradients.next_gradient()
+        optimizer.step()
+
+    return step

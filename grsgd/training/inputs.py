@@ -1,0 +1,31 @@
+"""The data set that a configuration names, and the model that all ranks start with."""
+
+import torch
+
+from grsgd import data
+from grsgd.config import Config
+from grsgd.data import Dataset
+from grsgd.data.part import part_of
+from grsgd.errors import ConfigError
+from grsgd.models import zoo
+from grsgd.seeding import Purpose, seed_torch
+
+
+def load_data(config: Config) -> Dataset:
+    """Load the data of ``config``, the part that it names; raises ConfigError or DataError."""
+    chosen = config.data
+    try:
+        whole = data.load(chosen.name, chosen.dir, seed=config.seed, **chosen.options)
+    except TypeError as error:
+        raise ConfigError(f"data {chosen.name}: {error}") from None
+    return part_of(whole, chosen.only_classes, chosen.only_train, chosen.only_test)
+
+
+def build_model(config: Config, dataset: Dataset, device: torch.device) -> torch.nn.Module:
+    """Build the model of ``config`` as every rank starts with it; raises ConfigError."""
+    seed_torch(device, Purpose.INITIAL_MODEL, config.seed)
+    try:
+        model = zoo.build(config.model.name, dataset.shape, dataset.classes, **config.model.options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
+    return model.to(device)

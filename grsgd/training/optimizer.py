@@ -1,0 +1,67 @@
+"""The torch optimizer that a configuration names."""
+
+import inspect
+from functools import cache
+
+import torch
+
+from grsgd.config.complaints import unknown_key
+from grsgd.config.sections import Optimizer
+from grsgd.errors import ConfigError
+
+NOT_FOR_RUNS = {
+    torch.optim.LBFGS: "it computes several gradients a step, a run one",
+    torch.optim.SparseAdam: "it needs sparse gradients, which no model of a run has",
+}
+"""Optimizers of torch that no run can have, and why."""
+
+
+def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
+    """Build the torch optimizer; raises ConfigError for a name or an argument that torch does not take.
+
+    With ``clip`` its ``step()`` begins by clipping what it is about to apply: the mean gradient of all ranks where
+    gradients are sent, which is the same on all of them, else the rank's own.
+    """
+    classes = {
+        name.lower(): value
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
+    }
+    if wanted.name.lower() not in classes:
+        raise ConfigError(f"optimizer.name = {wanted.name!r}: unknown; allowed: {', '.join(sorted(classes))}")
+    cls = classes[wanted.name.lower()]
+    if cls in NOT_FOR_RUNS:
+        raise ConfigError(f"optimizer.name = {wanted.name!r}: {NOT_FOR_RUNS[cls]}")
+    allowed = [key for key in inspect.signature(cls).parameters if key != "params"]
+    for key in wanted.options:
+        if key not in allowed:
+            raise ConfigError(unknown_key(f"optimizer.{key}", key, [*allowed, "decay_norms", "clip"]))
+    parameters = list(parameters)
+    if not wanted.decay_norms:
+        vectors = [p for p in parameters if p.ndim <= 1]
+        matrices = [p for p in parameters if p.ndim > 1]
+        parameters = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    try:
+        optimizer = never_compiled(cls)(parameters, lr=wanted.lr, **wanted.options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        given = ", ".join(f"{key} = {value!r}" for key, value in {"lr": wanted.lr, **wanted.options}.items())
+        raise ConfigError(f"optimizer {wanted.name} with {given}: {error}") from None
+    if wanted.clip is not None:
+        optimizer.register_step_pre_hook(lambda *_: clip(optimizer, wanted.clip))
+    return optimizer
+
+
+@cache
+def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """Return the same optimizer without what torch wraps around it for compiling.
+
+    As it is made, and in every step, that imports torch's compiler, to tell it to leave the optimizer alone. It takes
+    as long as to import torch.
+    """
+    own = {"add_param_group": inspect.unwrap(cls.add_param_group), "step": torch.no_grad()(inspect.unwrap(cls.step))}
+    return type(cls.__name__, (cls,), own)
+
+
+def clip(optimizer: torch.optim.Optimizer, norm: float):
+    """Scale all gradients of ``optimizer`` down to the L2 norm ``norm`` together, if theirs is larger."""
+    torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], norm)

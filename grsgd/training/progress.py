@@ -1,0 +1,190 @@
+"""How far the run is, in samples summed over all ranks, and when it has ended.
+
+Learning-rate schedules, snapshots and the end of a run are functions of that count, so that an epoch means the same
+for synchronous and asynchronous algorithms. Two ways to know it: ranks in lockstep compute it; ranks that run free
+report to rank 0, which adds up, and never wait for the answer.
+"""
+
+import math
+
+import numpy as np
+
+from grsgd.algorithms.context import RankContext
+from grsgd.comm import tags
+from grsgd.comm.allreduce import broadcast
+from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.pollables import Signal
+from grsgd.config import Config
+
+RESOLUTION = 1000
+"""A rank reports about so many times in a run of known length."""
+
+
+class Marks:
+    """``count`` marks, evenly spread over a run; the last one is its ``end``."""
+
+    def __init__(self, end: float, count: int):
+        self.end = end
+        self.count = count
+        self.passed = 0
+        """How many marks have been passed."""
+
+    def due(self, value: float) -> int:
+        """Return how many marks lie between the last call's value and this one; the end does not count."""
+        before = self.passed
+        reached = min(int(value * self.count / self.end), self.count - 1)
+        self.passed = max(before, reached)
+        return self.passed - before
+
+    @property
+    def next(self) -> float:
+        """The next mark that has not been passed."""
+        return self.end * (self.passed + 1) / self.count
+
+
+class Progress:
+    """One rank's view of the run. ``end``: samples at which it ends, or ``seconds`` after its start.
+
+    By itself it communicates nothing: it is for algorithms that know how far the run is, and say so by `note_steps`.
+    """
+
+    def __init__(self, comm, driver, end: int | None, seconds: float | None, snapshots: int, samples_per_step: int = 1):
+        self.comm = comm
+        self.driver = driver
+        self.end = end
+        self.seconds = seconds
+        self.samples_per_step = samples_per_step
+        self.samples = 0
+        self.own = 0
+        self.began = 0.0
+        self.marks = Marks(end if end is not None else seconds, snapshots)
+
+    def start(self):
+        self.began = self.driver.clock()
+
+    def advance(self, samples: int):
+        """Note that this rank has processed ``samples`` more."""
+        self.own += samples
+
+    def note_steps(self, steps: int):
+        """Note that all ranks together have taken so many steps, which are in the model."""
+        self.samples = steps * self.samples_per_step
+
+    def elapsed(self) -> float:
+        return self.driver.clock() - self.began
+
+    def decide(self):
+        """Schedule, before each step: returns (whether the run has ended, how many marks it has passed since)."""
+        if self.end is not None:
+            return self.samples >= self.end, self.marks.due(self.samples)
+        elapsed = self.elapsed()
+        return elapsed >= self.seconds, self.marks.due(elapsed)
+        yield  # never reached: makes this a schedule, as it must be where ranks have to agree
+
+    def finish(self):
+        """Schedule, after the last step: makes ``samples`` exact."""
+        yield from ()
+
+
+class Lockstep(Progress):
+    """All ranks have taken the same number of steps whenever they decide."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.step = 0
+        self.meeting = 1  # the step before which rank 0 tells the time, when the run is measured in seconds
+
+    def advance(self, samples):
+        super().advance(samples)
+        self.samples = self.own * self.comm.size
+        self.step += 1
+
+    def decide(self):
+        if self.end is not None:
+            return (yield from super().decide())
+        if self.step < self.meeting:
+            return False, 0
+        # Clocks differ: rank 0 decides, for all at the same step, and when to meet again: half-way to the end or to
+        # the next mark, so that meetings are rare at first and the end is met within a step or two.
+        ended, due = yield from super().decide()
+        left = min(self.seconds, self.marks.next) - self.elapsed()
+        steps_left = left * self.step / max(self.elapsed(), 1e-9)
+        message = np.array([ended, due, self.step + max(1, int(steps_left / 2))], np.int64)
+        yield from broadcast(self.comm, message, tags.PROGRESS_TOTAL)
+        self.meeting = int(message[2])
+        return bool(message[0]), int(message[1])
+
+
+class FreeRunning(Progress):
+    """Every rank counts its own samples; rank 0 adds up the reports of the others and answers with the total."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.reported = 0
+        self.step = max(1, self.end // (RESOLUTION * self.comm.size)) if self.end is not None else 1
+        self.ended = Signal("the end of this rank's own training")
+        self.news = Signal("samples to report")
+
+    def start(self):
+        super().start()
+        if self.comm.size > 1:
+            self.activity = self.driver.start(self._add_up() if self.comm.rank == 0 else self._report())
+
+    def advance(self, samples):
+        super().advance(samples)
+        if self.comm.rank == 0:
+            self.samples += samples
+        elif self.own - self.reported >= self.step:
+            self.news.set()
+
+    def finish(self):
+        if self.comm.size > 1:
+            self.ended.set()
+            self.news.set()
+            yield self.activity
+
+    def _report(self):
+        """Background schedule of every other rank."""
+        total = np.zeros(1, np.int64)
+        while True:
+            yield self.news
+            self.news.clear()
+            last, own = self.ended.Test(), self.own
+            report = np.array([self.comm.rank, own - self.reported, last], np.int64)
+            self.reported = own
+            yield self.comm.Isend(report, 0, tags.PROGRESS_REPORT), self.comm.Irecv(total, 0, tags.PROGRESS_TOTAL)
+            self.samples = int(total[0])
+            if last:
+                return
+
+    def _add_up(self):
+        """Background schedule of rank 0. The last answer to each rank waits for all, so that it is exact."""
+        report = np.zeros(3, np.int64)
+        training = self.comm.size - 1
+        answers = []
+        while training:
+            yield self.comm.Irecv(report, ANY_RANK, tags.PROGRESS_REPORT)
+            rank, samples, last = (int(value) for value in report)
+            self.samples += samples
+            training -= last
+            if not last:
+                answers = [answer for answer in answers if not answer.Test()]
+                answers.append(self.comm.Isend(np.array([self.samples], np.int64), rank, tags.PROGRESS_TOTAL))
+        yield self.ended
+        total = np.array([self.samples], np.int64)
+        yield answers + [self.comm.Isend(total, rank, tags.PROGRESS_TOTAL) for rank in range(1, self.comm.size)]
+
+
+def make_progress(config: Config, samples: int, workers: int, context: RankContext, is_known: bool) -> Progress:
+    """Return a rank's progress.
+
+    ``samples``: in the training data; ``workers``: ranks that train; ``is_known``: whether the algorithm tells it.
+    """
+    kind = Progress if is_known else Lockstep if config.traits.synchronous else FreeRunning
+    train, batch_size = config.train, config.data.batch_size
+    end = train.samples
+    if train.epochs is not None:
+        end = math.ceil(train.epochs * samples)
+    elif train.steps is not None:
+        end = train.steps * workers * batch_size
+    return kind(context.uncounted_comm, context.driver, end, train.seconds, train.snapshots, batch_size)

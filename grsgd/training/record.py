@@ -1,0 +1,98 @@
+"""From what every rank measured to the one run file of the job."""
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from grsgd.runs.run_file import Run
+from grsgd.training.evaluation import Quality
+from grsgd.training.snapshots import Moment, common_marks, train_loss
+from grsgd.training.trainer import RankTotals, Trainer
+
+NOT_COUNTED = np.full(2, np.nan)
+
+
+@dataclass
+class Record:
+    """The measurements of one rank, small enough to be sent around."""
+
+    moments: list[Moment]
+    numbers: list[int]
+    measured: dict[str, float]
+    sent: np.ndarray
+    headers: np.ndarray
+    messages: np.ndarray
+    sent_once: int
+    staleness: dict[int, int]
+    warnings: list[str]
+    interface: np.ndarray
+
+    @classmethod
+    def of(cls, trainer: Trainer, interface: np.ndarray = NOT_COUNTED) -> "Record":
+        """``interface``: bytes that the interfaces of the rank's host have sent and received."""
+        traffic = trainer.comm.traffic
+        numbers = list(trainer.snapshots.numbers)  # before the moments: the trainer may be taking a snapshot
+        return cls(
+            list(trainer.snapshots.moments),
+            numbers,
+            asdict(trainer.totals),
+            traffic.sent.copy(),
+            traffic.headers.copy(),
+            traffic.messages.copy(),
+            traffic.sent_once,
+            dict(trainer.algorithm.staleness),
+            trainer.algorithm.warnings() + trainer.snapshots.warnings(),
+            interface,
+        )
+
+    @classmethod
+    def of_nothing(cls, ranks: int) -> "Record":
+        """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
+        nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
+        zeros = np.zeros(ranks, np.int64)
+        return cls([], [], nothing, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED)
+
+
+def assemble(
+    records: list[Record], attributes: dict, qualities: list[Quality] = (), final: Quality | None = None
+) -> Run:
+    """Return the run of all ranks' records, ascending by rank.
+
+    The curve has the marks at which every rank has a snapshot (every rank that has any).
+    ``qualities``: at these marks, as far as evaluated; ``final``: of the final model.
+    """
+    answered = [record for record in records if record.moments]
+    marks = common_marks([record.numbers for record in answered])
+    rows = [[record.moments[mark] for record in answered] for mark in marks]
+    unknown = Quality(math.nan, math.nan, math.nan, math.nan)
+    qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]
+    ages = sorted(set().union(*(record.staleness for record in records)))
+    warnings = [f"rank {rank}: {warning}" for rank, record in enumerate(records) for warning in record.warnings]
+    interface = np.array([record.interface for record in records])
+    known = {"final_test_accuracy": final.mean if final else math.nan, "warnings": warnings or None}
+    return Run(
+        attributes=attributes | known,
+        curve={
+            "time": np.array([max(moment.time for moment in row) for row in rows]),
+            "step": np.array([round(np.mean([moment.step for moment in row])) for row in rows], np.int64),
+            "samples": np.array([max(moment.samples for moment in row) for row in rows], np.int64),
+            "train_loss": np.array([train_loss(row) for row in rows]),
+            "test_accuracy": np.array([quality.mean for quality in qualities]),
+            "test_accuracy_min": np.array([quality.lowest for quality in qualities]),
+            "test_accuracy_max": np.array([quality.highest for quality in qualities]),
+            "consensus_distance": np.array([quality.consensus_distance for quality in qualities]),
+        },
+        ranks={key: np.array([record.measured[key] for record in records]) for key in records[0].measured},
+        traffic={
+            "sent": np.array([record.sent for record in records]),
+            "headers": np.array([record.headers for record in records]),
+            "messages": np.array([record.messages for record in records]),
+            "sent_once": np.array([record.sent_once for record in records], np.int64),
+        }
+        | ({} if np.isnan(interface).all() else {"interface": interface}),
+        staleness={
+            "value": np.array(ages, np.int64),
+            "count": np.array([[record.staleness.get(age, 0) for age in ages] for record in records], np.int64),
+        },
+    )

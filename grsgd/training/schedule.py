@@ -1,0 +1,63 @@
+"""Learning-rate schedules: functions of the samples processed by all ranks together."""
+
+import math
+import threading
+from collections.abc import Callable
+
+import torch
+
+from grsgd.config.sections import Schedule
+from grsgd.training.progress import Progress
+
+
+def factor(schedule: Schedule, samples: int, epoch: int, end: int | None) -> float:
+    """Return what to multiply the learning rate by after ``samples`` samples.
+
+    ``epoch``: samples in one epoch; ``end``: samples in the whole run, which `cosine` needs.
+    """
+    warmup = schedule.warmup * epoch
+    value = 1.0
+    if schedule.name == "step":
+        value = schedule.factor ** sum(samples >= milestone * epoch for milestone in schedule.milestones)
+    elif schedule.name == "cosine":
+        share = min(1.0, max(0.0, (samples - warmup) / max(1.0, end - warmup)))
+        value = (1 + math.cos(math.pi * share)) / 2
+    if samples < warmup:
+        value *= samples / warmup
+    return value
+
+
+class ScheduledOptimizer:
+    """A torch optimizer whose learning rates follow a schedule, and that measures the time of its steps."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        progress: Progress,
+        epoch: int,
+        clock: Callable[[], float],
+    ):
+        """``epoch``: samples in one epoch; ``clock``: gives seconds."""
+        self.optimizer, self.schedule, self.progress = optimizer, schedule, progress
+        self.epoch, self.clock = epoch, clock
+        self.rates = [group["lr"] for group in optimizer.param_groups]
+        self.is_constant = schedule.name == "constant" and not schedule.warmup
+        self.seconds = 0.0
+        """Spent in `step` by the thread that trains: what another thread does takes none of its time."""
+        self._thread = threading.get_ident()
+
+    @property
+    def param_groups(self) -> list[dict]:
+        return self.optimizer.param_groups
+
+    def step(self):
+        """Update the parameters, at the learning rate that belongs to the progress of the run."""
+        if not self.is_constant:
+            scale = factor(self.schedule, self.progress.samples, self.epoch, self.progress.end)
+            for group, rate in zip(self.param_groups, self.rates, strict=True):
+                group["lr"] = rate * scale
+        begin = self.clock()
+        self.optimizer.step()
+        if threading.get_ident() == self._thread:
+            self.seconds += self.clock() - begin

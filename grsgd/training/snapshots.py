@@ -1,0 +1,110 @@
+"""Timed copies of a replica, kept while training and evaluated after it.
+
+Evaluation while training would disturb what is measured: it takes time, and it would make asynchronous ranks wait.
+"""
+
+import math
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from grsgd.models.replica import Replica
+
+MEMORY = 256 * 2**20
+"""Bytes of snapshots that a process keeps in memory; with more, they go to a temporary file."""
+
+NOT_KEPT = -1
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a snapshot was taken: seconds since the start, the rank's step, samples of all ranks, and the rank's
+    training loss since the snapshot before: by block of the batch, its mean and the weight it has in the loss of all.
+
+    The blocks of ranks with batches of their own are numbered by rank; a block that several ranks compute has one loss.
+    """
+
+    time: float
+    step: int
+    samples: int
+    train_loss: dict[int, tuple[float, float]]
+
+
+class Snapshots:
+    """The snapshots of one rank, one a mark.
+
+    A rank that passes several marks in one step has one snapshot for all of them, so that number k is the model of
+    every rank at mark k.
+    """
+
+    def __init__(self, replica: Replica, memory: int | None = None):
+        self.replica = replica
+        self.moments: list[Moment] = []
+        self.numbers: list[int] = []
+        """Which stored copy belongs to which mark; NOT_KEPT where there was no room for one."""
+        self.weights: list[float] = []
+        """The weight of the rank's model in the average of all, by mark."""
+        self.trouble: str | None = None
+        """Why some copies were not kept."""
+        self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY if memory is None else memory, prefix="grsgd-")
+        weakref.finalize(self, self._file.close)
+
+    def __len__(self) -> int:
+        return len(self.moments)
+
+    def take(self, moment: Moment, model: Sequence[torch.Tensor], marks: int = 1, weight: float = 1.0):
+        """Keep a model, as what it is at the next ``marks`` marks: its parameters and its buffers, all flat."""
+        number = 1 + max(self.numbers, default=NOT_KEPT)
+        begin = self._file.seek(0, 2)
+        try:
+            for tensor in model:
+                if tensor.device.type != "meta":  # which has no content
+                    self._file.write(tensor.cpu().numpy().data)
+            self._file.flush()
+        except OSError as error:  # there is no room in $TMPDIR: the run has a curve with fewer points
+            number = NOT_KEPT
+            self.trouble = f"{tempfile.gettempdir()}: {error.strerror}"
+            self._file.truncate(begin)
+        # In this order, so that a thread that copies numbers and then moments finds a moment for each number.
+        self.moments += [moment] * marks
+        self.weights += [weight] * marks
+        self.numbers += [number] * marks
+
+    def warnings(self) -> list[str]:
+        missing = self.numbers.count(NOT_KEPT)
+        return [f"{missing} of {len(self)} snapshots were not kept: {self.trouble}"] if missing else []
+
+    def restore(self, index: int):
+        """Put snapshot ``index`` back into the replica."""
+        flats = (self.replica.params, self.replica.buffers)
+        self._file.seek(self.numbers[index] * sum(flat.array.nbytes for flat in flats))
+        for flat in flats:
+            host = np.frombuffer(self._file.read(flat.array.nbytes), str(flat.array.dtype)).copy()
+            flat.tensor.copy_(torch.from_numpy(host))
+
+
+def common_marks(numbers: list[list[int]]) -> list[int]:
+    """Return the marks at which every rank has kept a snapshot, and some rank another one than at the mark before.
+
+    ``numbers``: `Snapshots.numbers` of each rank.
+    """
+    rows = list(zip(*numbers, strict=False))
+    return [mark for mark, row in enumerate(rows) if NOT_KEPT not in row and (mark == 0 or row != rows[mark - 1])]
+
+
+def train_loss(moments: list[Moment]) -> float:
+    """Return the training loss of all ranks together, at one mark; NaN if there is none."""
+    losses = {}
+    for moment in moments:
+        losses |= moment.train_loss
+    return weighted_mean(losses.values())
+
+
+def weighted_mean(values: Iterable[tuple[float, float]]) -> float:
+    """Return the mean of (value, weight), exactly rounded but for one division; of those that are not NaN."""
+    known = [(value * weight, weight) for value, weight in values if not math.isnan(value)]
+    return math.fsum(product for product, _ in known) / math.fsum(weight for _, weight in known) if known else math.nan

@@ -1,0 +1,28 @@
+"""Injected heterogeneity: how much longer a rank's step takes than its computation."""
+
+from grsgd import seeding
+from grsgd.config.sections import Stragglers
+
+
+class DelayModel:
+    """The delays of one rank: a constant factor, a random exponential tail, a periodic pause; all may act together.
+
+    Random delays are keyed by (seed, rank, step), so every algorithm meets the same stragglers.
+    """
+
+    def __init__(self, stragglers: Stragglers, rank: int, seed: int):
+        self.factor = stragglers.slowdown.get(rank, 1.0)
+        self.tail = stragglers.tail.get(rank)
+        self.pause = stragglers.pause.get(rank)
+        self.seed, self.rank = seed, rank
+
+    def delay(self, step: int, compute_seconds: float) -> float:
+        """Seconds by which step number ``step`` (from 0), computed in ``compute_seconds``, is prolonged."""
+        seconds = (self.factor - 1) * compute_seconds
+        if self.tail is not None:
+            random = seeding.generator(seeding.Purpose.STRAGGLERS, self.seed, self.rank, step)
+            if random.random() < self.tail.probability:
+                seconds += random.exponential(self.tail.seconds)
+        if self.pause is not None and (step + 1) % self.pause.every == 0:
+            seconds += self.pause.seconds
+        return seconds

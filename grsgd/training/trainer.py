@@ -1,0 +1,249 @@
+"""The training loop of one rank. It knows no algorithm by name, and nothing of MPI: it is a schedule itself."""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from grsgd.algorithms.central import CentralAlgorithm, Excluded, workers_of
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.allreduce import broadcast
+from grsgd.comm.pollables import Compute, Delay
+from grsgd.comm.stop_signal import Stopped
+from grsgd.config import Config
+from grsgd.data import Dataset
+from grsgd.models.replica import Replica
+from grsgd.runs.ending import NON_FINITE_LOSS, STOP_CRITERIA
+from grsgd.training.evaluation import Quality, quality
+from grsgd.training.gradients import CommonBatch, OwnBatches
+from grsgd.training.optimizer import build_optimizer
+from grsgd.training.progress import Progress, make_progress
+from grsgd.training.schedule import ScheduledOptimizer
+from grsgd.training.snapshots import MEMORY, Moment, Snapshots
+from grsgd.training.stragglers import DelayModel
+
+
+@dataclass
+class RankTotals:
+    """Sums over the steps of one rank; all times in seconds."""
+
+    steps: int = 0
+    samples: int = 0
+    compute_seconds: float = 0.0
+    communicate_seconds: float = 0.0
+    wait_seconds: float = 0.0
+
+
+def ignore(progress: Progress, loss: float | None):
+    """Do nothing after a step."""
+
+
+class Trainer:
+    """One rank's part of a run: ``train()``, then ``evaluate()``, both schedules.
+
+    Parameters
+    ----------
+    model
+        Lies on the device it is to be trained on.
+    snapshot_memory
+        Bytes of snapshots that are kept in memory.
+    on_step
+        Called after each step with the progress of the run and the rank's loss, None where time alone is simulated.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        model: torch.nn.Module,
+        context: RankContext,
+        *,
+        snapshot_memory: int = MEMORY,
+        on_step: Callable[[Progress, float | None], None] = ignore,
+    ):
+        self.config, self.data, self.context, self.on_step = config, dataset, context, on_step
+        self.comm, self.driver, self.stop_signal = context.comm, context.driver, context.stop_signal
+        options, traits, n = config.algorithm_options, config.traits, self.comm.size
+        algorithm = config.algorithm_class
+        self.is_central = issubclass(algorithm, CentralAlgorithm)
+        self.workers = workers_of(algorithm, options, n)
+        self.replica = Replica(
+            model, getattr(torch, config.dtype), traits.sends_gradients and (n > 1 or not traits.supports_own_loop)
+        )
+        self.progress = make_progress(config, len(dataset.train), self.workers, context, self.is_central)
+        self.optimizer = ScheduledOptimizer(
+            build_optimizer(config.optimizer, model.parameters()),
+            config.schedule,
+            self.progress,
+            epoch=len(dataset.train),
+            clock=self.driver.clock,
+        )
+        arguments = options, self.replica, self.optimizer, context
+        self.algorithm = algorithm(*arguments, self.progress) if self.is_central else algorithm(*arguments)
+        self.gradients = self.make_gradients()
+        """None on a rank that does not train."""
+        self.delays = DelayModel(config.stragglers, self.comm.rank, config.seed)
+        self.totals = RankTotals()
+        self.snapshots = Snapshots(self.replica, snapshot_memory)
+        self.losses: dict[int, list[float]] = {}
+        """The losses since the last snapshot, by number of the block."""
+
+    def make_gradients(self) -> OwnBatches | CommonBatch | None:
+        """Return what computes this rank's gradients; None on a rank that does not train."""
+        config, replica, n = self.config, self.replica, self.comm.size
+        has_common_batch = isinstance(self.algorithm, CommonBatchAlgorithm)
+        torch.backends.cudnn.deterministic = has_common_batch  # all get the same of a block, bit for bit
+        if has_common_batch:
+            return CommonBatch.of(config, self.data, replica, self.algorithm, n)
+        if self.comm.rank < self.workers:
+            return OwnBatches.of(config, self.data, replica, self.comm.rank, self.workers, self.context.replication)
+        return None
+
+    def broadcast_initial_model(self):
+        """Schedule: give all ranks the model of rank 0."""
+        for array in (self.replica.params.array, self.replica.buffers.array):
+            yield from broadcast(self.context.uncounted_comm, array)
+        self.replica.note_buffers()
+
+    def train(self):
+        """Schedule: train, drain, average. Returns why it ended; after an early end the replicas stay as they are."""
+        config = self.config
+        self.driver.watch = self.stop_signal.watch
+        try:
+            yield from self.algorithm.start() or ()
+            self.progress.start()
+            if self.algorithm.traits.in_background and self.comm.size > 1 and self.driver.progress_mode == "inline":
+                self.replica.on_each_gradient(self.driver.poll)
+            yield from self.steps() if self.gradients is not None else self.serve()
+            yield from self.algorithm.drain() or ()  # tells the others that this rank has ended: they may wait for it
+            if self.comm.rank in self.lost:
+                raise Stopped("the others went on without this rank, which was silent for too long")
+            yield from self.progress.finish()
+            self.take_snapshot(config.train.snapshots - len(self.snapshots))
+            yield from self.algorithm.average() or ()
+        except Stopped as stopped:
+            self.driver.abandon()  # what is under way in the background must not change the replica any more
+            if len(self.snapshots) < config.train.snapshots:  # else the run was over but for the average
+                self.take_snapshot()
+            return str(stopped)
+        finally:
+            self.driver.watch = None
+            if self.gradients is not None:
+                self.gradients.close()
+        return next(key for key in STOP_CRITERIA if getattr(config.train, key) is not None)
+
+    def steps(self):
+        """Schedule: step after step until the run ends."""
+        for step in itertools.count():
+            if (yield from self.check_progress()):
+                return
+            try:
+                yield from self.step(step)
+            except Excluded:
+                return
+            self.totals.steps += 1
+            self.totals.samples += self.config.data.batch_size
+            self.progress.advance(self.config.data.batch_size)
+            self.stop_signal.watch()
+
+    def serve(self):
+        """Schedule, on a rank that does not train: take snapshots until the others have ended."""
+        while not (yield from self.algorithm.serve()):
+            yield from self.check_progress()
+            self.stop_signal.watch()
+
+    def check_progress(self):
+        """Schedule: take the snapshots that are due; returns whether the run has ended."""
+        ended, marks = yield from self.progress.decide()
+        if marks:
+            self.take_snapshot(marks)
+        return ended
+
+    def step(self, step: int):
+        """Schedule: one step, with its time split into computing, communicating and waiting."""
+        clock = self.driver.clock
+        self.driver.poll()
+        yield from self.timed(self.algorithm.before_backward)
+        begin = clock()
+        gradient = Compute(self.gradients.next_gradient, self.gradients.samples / self.config.data.batch_size)
+        yield gradient
+        delay = self.delays.delay(step, gradient.seconds)
+        if delay > 0:
+            yield Delay(delay)
+        self.totals.compute_seconds += clock() - begin
+        loss = self.note_losses(gradient.value, step)
+        yield from self.timed(self.algorithm.step)
+        self.on_step(self.progress, loss)
+
+    def note_losses(self, losses: dict[int, float] | None, step: int) -> float | None:
+        """Keep the losses of the blocks for the next snapshot; returns their mean, None where there is none.
+
+        Raises Stopped, on all ranks, if it is not finite.
+        """
+        if not losses:  # None where time alone is simulated; empty on a rank without a block
+            return None
+        weights = self.gradients.weights
+        loss = sum(losses[number] * weight for number, weight in weights.items()) / self.gradients.samples
+        if not math.isfinite(loss):
+            self.stop_signal.stop(f"{NON_FINITE_LOSS} ({loss}) on rank {self.comm.rank} at step {step}")
+        for number, value in losses.items():
+            self.losses.setdefault(number, []).append(value)
+        return loss
+
+    def timed(self, hook):
+        """Schedule: one of the algorithm's hooks, timed.
+
+        Waiting time is the driver's count. Updates, including those of a server on this rank, count as computing. The
+        rest is communication.
+        """
+        clock, totals = self.driver.clock, self.totals
+        begin, waited, updated = clock(), self.driver.wait_seconds, self.optimizer.seconds
+        yield from hook() or ()
+        waited = self.driver.wait_seconds - waited
+        busy = max(clock() - begin - waited, 0.0)  # rounding, in simulated time
+        updated = min(self.optimizer.seconds - updated, busy)
+        totals.wait_seconds += waited
+        totals.compute_seconds += updated
+        totals.communicate_seconds += busy - updated
+
+    def take_snapshot(self, marks: int = 1):
+        """Take a snapshot that stands for as many marks as have been passed since the last one."""
+        weights = self.gradients.weights if self.gradients is not None else {}
+        losses = {number: (float(np.mean(values)), weights[number]) for number, values in self.losses.items()}
+        self.losses.clear()
+        moment = Moment(self.progress.elapsed(), self.totals.steps, self.progress.samples, losses)
+        self.snapshots.take(moment, self.algorithm.snapshot(), marks, self.algorithm.weight)
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """After training, ranks that do not answer any more and were left behind."""
+        return self.algorithm.lost if self.is_central else frozenset()
+
+    def evaluate(self, comm, marks: list[int]):
+        """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model.
+
+        ``comm`` is used for nothing else: after an early end, messages may be left on the others.
+        """
+        final = [tensor.clone() for tensor in self.algorithm.snapshot()]
+        qualities: list[Quality] = []
+        for mark in marks:
+            self.snapshots.restore(mark)
+            qualities.append((yield from self.quality(comm, self.snapshots.weights[mark])))
+        self.replica.params.tensor.copy_(final[0])
+        self.replica.buffers.tensor.copy_(final[1])
+        return qualities, (yield from self.quality(comm, self.algorithm.weight))
+
+    def quality(self, comm, weight: float):
+        """Schedule, on all ranks at once: the `Quality` of the models in the replicas."""
+        if self.is_central:
+            yield from self.algorithm.broadcast_model(comm)
+        replicas = self.config.train.evaluate_replicas
+        return (yield from quality(comm, self.replica, self.data.test, replicas, weight))

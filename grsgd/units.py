@@ -1,0 +1,57 @@
+"""Rates and times with units, as `tc` and descriptions of networks write them: ``25gbit``, ``50us``."""
+
+import math
+import re
+
+RATES = {"bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def quantity(text: str, units: dict[str, float], what: str) -> float:
+    """Return the number of ``text``, which ends in a unit, in the base unit; raises ValueError."""
+    match = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?|inf)\s*([a-z]*)\s*", str(text), re.IGNORECASE)
+    allowed = ", ".join(units)
+    if not match:
+        raise ValueError(f"{what} {text!r}: not a number with a unit ({allowed})")
+    number, unit = match.groups()
+    if not unit:
+        raise ValueError(f"{what} {text!r}: no unit; allowed: {allowed}")
+    if unit.lower() not in units:
+        raise ValueError(f"{what} {text!r}: unknown unit {unit!r}; allowed: {allowed}")
+    try:
+        return float(number) * units[unit.lower()]
+    except ValueError:
+        raise ValueError(f"{what} {text!r}: {number!r} is not a number") from None
+
+
+def rate(text: str) -> float:
+    """Return the bytes per second of a text such as ``"25gbit"`` (bits per second, units of 1000, as with ``tc``)."""
+    value = quantity(text, RATES, "rate") / 8
+    if not value > 0:
+        raise ValueError(f"rate {text!r}: must be positive")
+    return value
+
+
+def duration(text: str) -> float:
+    """Return the seconds of a text such as ``"50us"``."""
+    value = quantity(text, TIMES, "time")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"time {text!r}: must be 0 or more, and finite")
+    return value
+
+
+def in_units(value: float, units: dict[str, float]) -> str:
+    """Return ``value``, in the base unit, as three or four digits with a unit, such as ``"3.21gbit"``."""
+    unit = max((unit for unit in units if units[unit] <= value), key=units.get, default=min(units, key=units.get))
+    number = value / units[unit]
+    return (f"{number:.0f}" if number >= 1000 else f"{number:.4g}") + unit
+
+
+def as_rate(bytes_per_second: float) -> str:
+    """Return the text that `rate` reads."""
+    return in_units(bytes_per_second * 8, RATES)
+
+
+def as_duration(seconds: float) -> str:
+    """Return the text that `duration` reads."""
+    return in_units(seconds, TIMES)

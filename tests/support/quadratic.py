@@ -1,0 +1,274 @@
+"""An algorithm on ranks that minimise |A x - b|^2 / 2, each with its own A and b, and the same in NumPy."""
+
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+import torch
+
+from grsgd.algorithms import ALGORITHMS
+from grsgd.algorithms.central import CentralAlgorithm, workers_of
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.pollables import Compute
+from grsgd.models.replica import Replica
+from grsgd.simulate.compute import ComputeTime
+from grsgd.simulate.driver import SimulatedDriver
+from grsgd.training.progress import Progress
+from tests.support.simulated import Ranks, network_of
+
+SIZE, STEPS = 7, 20
+M = 8 * SIZE
+RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Each rank has its matrix A, the identity and ``skew`` times noise, and in each step a b, ``shift`` and noise."""
+
+    size: int = SIZE
+    skew: float = 0.1
+    shift: float = 0.0
+
+    @property
+    def start(self):
+        return np.linspace(-1, 1, self.size)
+
+    def initial(self, n):
+        """Return the models of ``n`` ranks at the start, a row per rank."""
+        return np.tile(self.start, (n, 1))
+
+    @cache  # noqa: B019
+    def matrix(self, rank):
+        return np.eye(self.size) + self.skew * np.random.default_rng(rank).standard_normal((self.size, self.size))
+
+    def target(self, rank, step):
+        return self.shift + np.random.default_rng((rank, step)).standard_normal(self.size)
+
+    def gradient(self, rank, x, step):
+        A = self.matrix(rank)
+        return A.T @ (A @ x - self.target(rank, step))
+
+    def gradients(self, X, step):
+        """Return row by row the gradient of rank i at row i of ``X``."""
+        return np.array([self.gradient(i, x, step) for i, x in enumerate(X)])
+
+
+PROBLEM = Problem()
+SHIFTED = Problem(12, skew=0.0, shift=3.0)
+"""All ranks agree on the optimum, but for noise, and start far from it."""
+
+
+class Quadratic(torch.nn.Module):
+    """One rank's loss, in two layers; ``statistics``, if there are any, stand for what batch normalisation keeps."""
+
+    def __init__(self, rank: int, problem: Problem = PROBLEM, statistics: int = 0):
+        super().__init__()
+        self.rank, self.problem = rank, problem
+        parts = torch.from_numpy(problem.start).split([problem.size - 3, 3])
+        self.layers = torch.nn.ParameterList([torch.nn.Parameter(part.clone()) for part in parts])
+        if statistics:
+            self.register_buffer("statistics", torch.zeros(statistics, dtype=torch.float64))
+
+    @property
+    def x(self) -> torch.Tensor:
+        return torch.cat(list(self.layers))
+
+    def forward(self, step):
+        A = torch.from_numpy(self.problem.matrix(self.rank))
+        return (A @ self.x - torch.from_numpy(self.problem.target(self.rank, step))).square().sum() / 2
+
+    def set_gradients(self, step):
+        """Set what a backward pass would leave, without one."""
+        x = self.x.detach().numpy()
+        gradient = torch.from_numpy(self.problem.gradient(self.rank, x, step))
+        for layer, part in zip(self.layers, gradient.split([x.size - 3, 3]), strict=True):
+            layer.grad = part.clone()
+
+
+class Job:
+    """``n`` simulated ranks with the algorithm ``name``.
+
+    ``seconds(rank, step)``: how long a gradient takes. ``spec``, ``random``: the network's, see `simulated.Ranks`.
+    ``schedule(step)``: factor of the learning rate ``rate``. ``log``: what the ranks have done, as tuples (what, rank,
+    ...), in order; ``trajectories``: the models of each rank after its steps.
+    """
+
+    def __init__(
+        self,
+        name,
+        n,
+        seconds=lambda rank, step: 1.0,
+        spec=None,
+        random=None,
+        rate=RATE,
+        momentum=MOMENTUM,
+        weight_decay=WEIGHT_DECAY,
+        schedule=lambda step: 1.0,
+        statistics=0,
+        problem=PROBLEM,
+        **options,
+    ):
+        self.n, self.problem = n, problem
+        self.rate = lambda step: rate * schedule(step)
+        self.log: list[tuple] = []
+        self.ends: list[list[float]] = [[] for _ in range(n)]
+        """The times at which each rank ended a step."""
+        self.trajectories = [[] for _ in range(n)]
+        self.ranks = Ranks(n, spec, random, driver=partial(SimulatedDriver, compute_seconds=seconds))
+        uncounted = self.ranks.fabric.communicators()
+        cls = ALGORITHMS[name]
+        self.algorithms = []
+        for comm, uncounted_comm, driver in zip(self.ranks.comms, uncounted, self.ranks.drivers, strict=True):
+            model = Quadratic(comm.rank, problem, statistics)
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay)
+            replica = Replica(model, flat_gradients=cls.traits.sends_gradients)
+            context = RankContext(comm, uncounted_comm, driver, seed=7)
+            central = issubclass(cls, CentralAlgorithm)
+            progress = [Progress(uncounted_comm, driver, end=None, seconds=1.0, snapshots=1)] if central else []
+            algorithm = cls(cls.Options(**options), replica, optimizer, context, *progress)
+            self.algorithms.append(algorithm)
+            self.note(algorithm, "update")
+        self.workers = workers_of(cls, cls.Options(**options), n)
+        """How many ranks train."""
+        self.M = self.algorithms[0].replica.nbytes
+
+    def scatter(self):
+        """Give every rank a model of its own."""
+        for rank, algorithm in enumerate(self.algorithms):
+            algorithm.x.array[:] = np.random.default_rng(rank).standard_normal(self.problem.size)
+
+    def note(self, algorithm, method, *what):
+        """Log every call of ``method``, which does not wait; ``what``: functions of its arguments to log as well."""
+        original = getattr(algorithm, method)
+
+        def noted(*arguments):
+            self.log.append((method, algorithm.comm.rank, *(one(*arguments) for one in what)))
+            return original(*arguments)
+
+        setattr(algorithm, method, noted)
+
+    @property
+    def X(self):
+        """All models, a row per rank."""
+        return np.array([algorithm.x.array for algorithm in self.algorithms])
+
+    def train(self, steps=STEPS, after=None, drain=True, after_step=lambda algorithm: None):
+        """Let all ranks take ``steps`` (a number, or one per rank) and drain.
+
+        ``after()`` is called after every event, ``after_step(algorithm)`` after every step of a rank.
+        """
+        steps = [steps] * self.n if isinstance(steps, int) else steps
+        self.ranks.finish([self.trainer(rank, count, drain, after_step) for rank, count in enumerate(steps)], after)
+        return self
+
+    def trainer(self, rank, steps, drain, after_step):
+        algorithm = self.algorithms[rank]
+        yield from algorithm.start() or ()
+        for step in range(steps if rank < self.workers else 0):
+            algorithm.optimizer.param_groups[0]["lr"] = self.rate(step)
+            yield from algorithm.before_backward() or ()
+            yield Compute(partial(self.differentiate, rank, step))
+            yield from algorithm.step() or ()
+            self.ends[rank].append(self.ranks.env.now)
+            self.trajectories[rank].append(algorithm.x.array.copy())
+            after_step(algorithm)
+        if drain:
+            yield from algorithm.drain() or ()
+
+    def differentiate(self, rank, step):
+        self.log.append(("gradient", rank, step))
+        replica = self.algorithms[rank].replica
+        replica.model.set_gradients(step)
+        replica.collect_gradients()
+
+    def average(self):
+        self.ranks.finish([algorithm.average() or () for algorithm in self.algorithms])
+        return self
+
+    def sent(self):
+        """Payload bytes of all ranks, without what is not counted."""
+        return sum(int(comm.traffic.sent.sum()) for comm in self.ranks.comms)
+
+    def messages(self):
+        return sum(int(comm.traffic.messages.sum()) for comm in self.ranks.comms)
+
+    def headers(self):
+        return sum(int(comm.traffic.headers.sum()) for comm in self.ranks.comms)
+
+    def spread(self):
+        """Return how far the models lie apart."""
+        return np.linalg.norm(self.X - self.X.mean(0)) / np.sqrt(self.n)
+
+    def nothing_is_left(self):
+        """Whether every message has been received and every receive has had its message."""
+        return self.ranks.fabric.is_idle()
+
+
+def shifted_job(name, n, seconds=None, latencies=None, slow_link=False, **more) -> Job:
+    """Return a `Job` that minimises ``SHIFTED``.
+
+    ``latencies``: the seed of random ones, None for none. ``slow_link``: long messages from rank 0 to rank 1 take 50
+    ms, and others no time.
+    """
+    random = None if latencies is None else np.random.default_rng(latencies)
+    link = {"from": 0, "to": 1, "bandwidth": "16 kbit"}
+    spec = network_of(link=[link], eager_bytes=64) if slow_link else None
+    return Job(name, n, seconds or ComputeTime(1e-3), spec, random, problem=SHIFTED, **more)
+
+
+def in_order_of_time(slowdown):
+    """Return all (rank, step) in the order in which the steps end; ``slowdown``: by rank, how long a step takes."""
+    steps = [(i, step) for i in slowdown for step in range(STEPS)]
+    return sorted(steps, key=lambda step: slowdown[step[0]] * (step[1] + 1))
+
+
+class Reference:
+    """All models in one matrix, float64."""
+
+    def __init__(self, n, rate=RATE):
+        self.X = PROBLEM.initial(n)
+        self.V, self.G = np.zeros_like(self.X), np.zeros_like(self.X)
+        self.rate = rate
+        self.learnt = np.zeros_like(self.X)
+        """The sum of all updates of each rank."""
+
+    def gradient(self, rank, step):
+        self.G[rank] = PROBLEM.gradient(rank, self.X[rank], step)
+
+    def update(self, rank):
+        self.V[rank] = MOMENTUM * self.V[rank] + self.G[rank] + WEIGHT_DECAY * self.X[rank]
+        self.X[rank] -= self.rate * self.V[rank]
+        self.learnt[rank] -= self.rate * self.V[rank]
+
+    def step(self, step):
+        """All ranks: one local step."""
+        for rank in range(len(self.X)):
+            self.gradient(rank, step)
+            self.update(rank)
+
+    def replay(self, log):
+        """Go through a `Job.log`; each kind of event is a method here or in a subclass."""
+        for what, *arguments in log:
+            getattr(self, what)(*arguments)
+        return self
+
+
+def straggler(factor=4.0, rank=0):
+    """``seconds`` of a `Job` with one slow rank."""
+    return lambda i, step: factor if i == rank else 1.0
+
+
+def uneven(rank, step):
+    """``seconds`` of a `Job`: the ranks are equally fast, their steps are not."""
+    return 0.6 + 0.8 * np.random.default_rng((rank, step)).random()
+
+
+def random_speeds(seed):
+    """``seconds`` of a `Job`: each rank has its speed, and each step a random part of it."""
+
+    def seconds(rank, step):
+        random = np.random.default_rng((seed, rank))
+        speed = random.choice([0.2, 1, 3])
+        return speed * (0.5 + np.random.default_rng((seed, rank, step)).random())
+
+    return seconds

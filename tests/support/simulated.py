@@ -1,0 +1,95 @@
+"""Ranks in one process and simulated time, for tests."""
+
+import simpy
+from hypothesis import settings
+
+from grsgd.comm.mailbox import HEADER, ModelMessage
+from grsgd.simulate.driver import SimulatedDriver, run_until_done
+from grsgd.simulate.fabric import MessageFabric
+from grsgd.simulate.flows import Network
+from grsgd.simulate.network import NetworkSpec
+
+seeded = settings(deadline=None, derandomize=True, max_examples=24)
+"""For properties that are to be the same in every run of the tests, however busy the machine."""
+
+
+def network_of(**options) -> NetworkSpec:
+    """A network as in a TOML file; by default without bandwidth limit and latency."""
+    return NetworkSpec(**{"bandwidth": "inf bit", "latency": "0 s"} | options)
+
+
+class RandomLatencies(Network):
+    """Every message takes a time of its own, so that those of different pairs overtake each other."""
+
+    def __init__(self, env, spec, ranks, random):
+        super().__init__(env, spec, ranks)
+        self.random = random
+
+    def latency(self, source, dest):
+        return self.random.exponential(1e-3)
+
+    def end(self, flow):
+        connection = flow.connection
+        connection.latencies = [(dest, self.latency(None, dest)) for dest, _ in connection.latencies]
+        super().end(flow)
+
+
+class Ranks:
+    """``n`` ranks; ``random``, a NumPy generator, gives every message a random latency.
+
+    ``comms``: one end a rank; ``drivers``: one a rank, whose `start` drives a schedule in the background.
+    """
+
+    def __init__(self, n: int, spec: NetworkSpec | None = None, random=None, driver=SimulatedDriver):
+        self.env = simpy.Environment()
+        self.drivers = [driver(self.env, rank) for rank in range(n)]
+        spec = spec or network_of()
+        self.network = Network(self.env, spec, n) if random is None else RandomLatencies(self.env, spec, n, random)
+        self.fabric = MessageFabric(self.network, self.drivers)
+        self.comms = self.fabric.communicators()
+
+    def event(self) -> bool:
+        """Let the next thing happen; returns whether there was one."""
+        if self.env.peek() == simpy.core.Infinity:
+            return False
+        self.env.step()
+        return True
+
+    def settle(self, after=lambda: None):
+        """Let everything happen that is under way; ``after`` is called after every event."""
+        while self.event():
+            after()
+
+    def finish(self, schedules, after=None) -> list:
+        """Drive one schedule a rank to its end, in the foreground; returns their values."""
+        pairs = zip(self.drivers, schedules, strict=True)
+        activities = [driver.start_foreground(schedule) for driver, schedule in pairs]
+        while after is not None and not all(activity.complete for activity in activities) and self.event():
+            after()
+        run_until_done(self.env, activities)
+        return [activity.value for activity in activities]
+
+    def at_once(self, rank: int, *hooks):
+        """Have a rank go through hooks that do not wait, one after the other, as its training loop would."""
+
+        def schedule():
+            for hook in hooks:
+                yield from hook() or ()
+
+        activity = self.drivers[rank].start(schedule())
+        assert activity.complete, f"it waits: {activity}"
+
+
+def models_under_way(fabric: MessageFabric) -> list:
+    """The messages of mailboxes, but for the last ones, which have no model in them."""
+    return [sending for sending in fabric.under_way if sending.array.dtype == "uint8" and sending.nbytes > HEADER]
+
+
+def models_sent(fabric: MessageFabric, algorithms):
+    """(weight, x) of all model messages that wait in an inbox or are under way, each exactly once."""
+    for algorithm in algorithms:
+        yield from ((message.weight, message.x.array) for message in algorithm.mailbox.waiting())
+    for sending in models_under_way(fabric):
+        message = ModelMessage(algorithms[0].x)
+        message.buffer[:] = sending.array
+        yield message.weight, message.x.array

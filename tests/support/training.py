@@ -1,0 +1,32 @@
+"""Whole trainings of a small model in simulated time."""
+
+from grsgd.config import parse
+from grsgd.simulate.run import Simulation
+from tests.support.simulated import network_of
+
+STEP = 0.01
+"""Seconds of a step."""
+CONSTANT = f"constant:{STEP}"
+MODEL_BYTES = 4 * (16 * 2 + 2)
+SLOW = dict(bandwidth="1 mbit", latency="1 ms", eager_bytes=64)
+"""A message of a model takes about as long as a tenth of a step, and is a long one."""
+
+
+def config(algorithm, steps=8, **sections):
+    """A linear classifier of 34 parameters on images of 4 x 4 pixels. ``algorithm``: a name, or a section."""
+    content = {
+        "algorithm": algorithm if isinstance(algorithm, dict) else {"name": algorithm},
+        "model": {"name": "mlp", "hidden": []},
+        "data": {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 4},
+        "optimizer": {"lr": 0.05, "momentum": 0.9},
+        "train": {"steps": steps, "snapshots": 4},
+        "device": "cpu",
+    }
+    if "name" not in sections.get("data", {"name": None}):  # keys in addition to those above
+        sections["data"] = content["data"] | sections["data"]
+    return parse(content | sections)
+
+
+def simulation(algorithm, ranks, network=None, compute=CONSTANT, timing_only=False, **sections):
+    """Make a simulation, by default on a slow network with steps of constant length."""
+    return Simulation(config(algorithm, **sections), ranks, network or network_of(**SLOW), compute, timing_only)

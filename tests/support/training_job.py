@@ -1,0 +1,126 @@
+"""``grsgd train`` on several ranks, as jobs to which something happens."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support import launcher
+
+RANKS = 3
+LAUNCHERS = {"openmpi": ("openmpi", []), "ulfm": ("openmpi", ["--with-ft", "ulfm"]), "mpich": ("mpich", [])}
+"""How jobs are started: the library, and options of its launcher."""
+START_SECONDS = 90
+PROGRAM = """
+import os, pathlib, sys
+folder = pathlib.Path(sys.argv.pop())
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+(folder / "rank.part").with_suffix(f".{rank}.part").write_text(str(os.getpid()))
+(folder / "rank.part").with_suffix(f".{rank}.part").rename(folder / f"{rank}.pid")
+from grsgd import cli
+from grsgd.training.trainer import Trainer
+step = Trainer.step
+def stepped(trainer, number):
+    (folder / f"{rank}.begun").touch()
+    if trainer.snapshots.moments:
+        (folder / f"{rank}.measured").touch()
+    if (folder / f"{rank}.raise").exists():
+        raise RuntimeError("boom")
+    yield from step(trainer, number)
+Trainer.step = stepped
+sys.exit(cli.main(sys.argv[1:]))
+"""
+"""Says which process is which rank, when it trains and when it has a snapshot, and fails when it is asked to."""
+
+
+class TrainingJob:
+    """A job that trains with ``config``, the text of a file, in ``folder``.
+
+    ``start``: a key of ``LAUNCHERS``; ``program``: what each rank runs, given the folder as its last argument.
+    """
+
+    def __init__(self, start, folder: Path, config: str, program=PROGRAM, ranks=RANKS, environment=None):
+        library, options = LAUNCHERS[start]
+        self.folder, self.out, self.printed = folder, folder / "run.h5", folder / "printed.txt"
+        (folder / "run.toml").write_text(config)
+        arguments = ["-c", program, "train", folder / "run.toml", "--out", self.out, folder]
+        with self.printed.open("w") as printed:
+            self.process = launcher.start(library, ranks, arguments, environment, options=options, stdout=printed)
+
+    def wait_for(self, *names):
+        """Wait until these files are in the folder."""
+        deadline = time.monotonic() + START_SECONDS
+        while not all((self.folder / name).exists() for name in names):
+            assert time.monotonic() < deadline and self.process.poll() is None, f"no {names}: {self.output()}"
+            time.sleep(0.05)
+
+    def wait_until_it_trains(self, ranks=RANKS):
+        self.wait_for(*(f"{rank}.begun" for rank in range(ranks)))
+
+    def wait_for_snapshots(self, ranks=RANKS):
+        self.wait_for(*(f"{rank}.measured" for rank in range(ranks)))
+
+    def pid(self, rank) -> int:
+        self.wait_for(f"{rank}.pid")
+        return int((self.folder / f"{rank}.pid").read_text())
+
+    def signal(self, rank, number):
+        os.kill(self.pid(rank), number)
+
+    def signal_launcher(self, number):
+        os.kill(self.process.pid, number)
+
+    def fail(self, rank):
+        """Raise an exception on this rank, in its next step."""
+        (self.folder / f"{rank}.raise").touch()
+
+    def finish(self, bound) -> tuple[int, str]:
+        """Return exit code and output; the test fails if the job has not ended within ``bound`` seconds."""
+        try:
+            code = self.process.wait(bound)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"no end within {bound:g} s; output:\n{self.output()[-5000:]}")
+        return code, self.output()
+
+    def output(self) -> str:
+        return self.printed.read_text(errors="replace")
+
+    def clean_up(self):
+        """End what this job has left, and nothing else."""
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for file in self.folder.glob("*.pid"):
+            with suppress(OSError, ValueError):
+                pid = int(file.read_text())
+                if str(self.folder) in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def training_jobs(folder: Path) -> Iterator:
+    """Yield a function that starts a `TrainingJob` in ``folder``, with its other arguments, and clean up in the end."""
+    jobs = []
+
+    def begin(start, config, **options) -> TrainingJob:
+        jobs.append(TrainingJob(start, folder, config, **options))
+        return jobs[-1]
+
+    try:
+        yield begin
+    finally:
+        for job in jobs:
+            job.clean_up()
+
+
+def reasons(output: str) -> list[str]:
+    """Return what grsgd itself has printed of what went wrong, on which rank."""
+    return re.findall(r"^grsgd: rank .*", output, re.MULTILINE)

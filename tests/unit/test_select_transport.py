@@ -1,0 +1,81 @@
+"""How the transport of arrays in GPU memory is selected, on ranks that are threads; a double stands for the GPU."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.gpu import select
+from grsgd.errors import ConfigError
+from grsgd.models.flat import Flat
+from tests.support.device_double import DeviceDouble, Memory
+from tests.support.threads import on_threads
+
+CPU, GPU = torch.device("cpu"), SimpleNamespace(type="cuda")
+NBYTES = 4000
+
+
+@pytest.fixture
+def as_if_on_gpu(monkeypatch):
+    """All arrays are in host memory, and travel as if they lay on a GPU."""
+    monkeypatch.setattr(select, "Memory", Memory)
+    monkeypatch.setattr(select, "GpuBackend", DeviceDouble)
+    monkeypatch.setattr(select, "Flat", SimpleNamespace(zeros=lambda size, dtype, _: Flat.zeros(size, dtype, CPU)))
+    arange = torch.arange
+    on_cpu = SimpleNamespace(
+        arange=lambda size, dtype, device: arange(size, dtype=dtype), float32=torch.float32, equal=torch.equal
+    )
+    monkeypatch.setattr(select, "torch", on_cpu)
+    monkeypatch.setattr(select, "cuda_aware_mpi_error", lambda module: f"this library knows no {module}")
+
+
+def choices(monkeypatch, devices, wanted):
+    def work(mpi):
+        try:
+            return select.select_transport(MpiBackend(mpi, 5.0), devices[mpi.rank], wanted, NBYTES)
+        except ConfigError as error:
+            return str(error)
+
+    return on_threads(monkeypatch, len(devices), work)
+
+
+def test_the_fastest_that_works(as_if_on_gpu, monkeypatch):
+    found = choices(monkeypatch, [GPU] * 2, "auto")
+    assert {choice.name for choice in found} in ({"staged"}, {"ipc"})
+    for choice in found:
+        assert choice.results["direct"] == "rank 0: this library knows no cupy"
+        assert choice.results[choice.name] == min(choice.results["staged"], choice.results["ipc"])
+        assert type(choice.backend) is DeviceDouble and choice.backend.timeout == 5.0
+        assert str(choice).startswith("direct rank 0: ") and str(choice).endswith(f" ms ({NBYTES} bytes)")
+        assert choice.backend.transport.__class__.__name__.lower() == choice.name
+
+
+def test_the_one_that_is_wanted(as_if_on_gpu, monkeypatch):
+    assert [choice.name for choice in choices(monkeypatch, [GPU] * 2, "staged")] == ["staged"] * 2
+    for error in choices(monkeypatch, [GPU] * 2, "direct"):
+        assert error == "comm.transfer = 'direct' cannot be used here: direct: rank 0: this library knows no cupy"
+
+
+def test_a_transport_that_brings_something_else_is_not_used(as_if_on_gpu, monkeypatch):
+    copy_in = Memory.copy_in
+
+    def wrong(self, array, begin, host, after):
+        host[-1:] ^= 1
+        return copy_in(self, array, begin, host, after)
+
+    monkeypatch.setattr(Memory, "copy_in", wrong)
+    for error in choices(monkeypatch, [GPU] * 2, "staged"):
+        assert "did not arrive as it was sent" in error
+
+
+def test_one_rank_needs_no_trial(as_if_on_gpu, monkeypatch):
+    (choice,) = choices(monkeypatch, [GPU], "auto")
+    assert (choice.name, choice.results) == ("none", {}) and type(choice.backend) is DeviceDouble
+
+
+def test_without_a_gpu(as_if_on_gpu, monkeypatch):
+    for choice in choices(monkeypatch, [CPU] * 2, "auto"):
+        assert choice.name == "host" and type(choice.backend) is MpiBackend and str(choice) == ""
+    for error in choices(monkeypatch, [GPU, CPU, CPU], "auto"):
+        assert error.startswith("device: ranks [1, 2] have no GPU")
