@@ -3,6 +3,7 @@
 import platform
 import subprocess
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -58,8 +59,10 @@ def expected_bytes(config: Config, ranks: int) -> int:
 
 def commit() -> str | None:
     """Return the commit of the source code, if it lies in a git repository; marked if it was changed since."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    file = Path(__file__)
+    git = partial(subprocess.run, cwd=file.parent, capture_output=True, text=True, timeout=10, check=True)
     try:
-        return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        git(["git", "ls-files", "--error-unmatch", file.name])  # an installed copy may lie in a repository of its user
+        return git(["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
