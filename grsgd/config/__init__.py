@@ -10,8 +10,18 @@ from grsgd.algorithms import Algorithm, Options, Traits
 from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.find import find
 from grsgd.config.complaints import describe
-from grsgd.config.reading import apply, check_whole_numbers, read
-from grsgd.config.sections import Comm, Data, Named, Optimizer, Schedule, Section, Stragglers, Train
+from grsgd.config.reading import check_whole_numbers, override, read
+from grsgd.config.sections import (
+    Comm,
+    Data,
+    NamedAlgorithm,
+    NamedModel,
+    Optimizer,
+    Schedule,
+    Section,
+    Stragglers,
+    Train,
+)
 from grsgd.errors import ConfigError
 
 ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
@@ -21,11 +31,11 @@ ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rpro
 class Config(Section):
     """Everything that decides a run. ``algorithm_options`` are ``[algorithm]``'s further keys, checked."""
 
-    seed: int = Field(0, ge=0, lt=2**63)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["float32", "float64"] = "float32"
-    algorithm: Named
-    model: Named
+    seed: int = Field(0, ge=0, lt=2**63, description="of every random stream: shards, batches, models, partners")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU where torch and CuPy find one")
+    dtype: Literal["float32", "float64"] = Field("float32", description="of the model, its gradients and messages")
+    algorithm: NamedAlgorithm
+    model: NamedModel
     data: Data
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
@@ -79,12 +89,10 @@ class Config(Section):
 def load(path: str | Path, overrides: list[str] = ()) -> Config:
     """Read a TOML file and apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``; raises ConfigError.
 
-    What the file does not have is taken from the file that its key ``base`` names, if it has one.
+    What the file does not have is taken from the file that its key ``base`` names, if it has one. In a file with a base
+    and in overrides, another ``name`` drops the options of the name before, and an end under [train] any other end.
     """
-    content = read(Path(path))
-    for override in overrides:
-        apply(override, content)
-    return parse(content, str(path))
+    return parse(override(read(Path(path)), list(overrides)), str(path))
 
 
 def parse(content: dict, where: str = "config") -> Config:

@@ -4,8 +4,12 @@ import os
 import tomllib
 from pathlib import Path
 
+from grsgd.config.sections import Data
 from grsgd.errors import ConfigError
 from grsgd.runs.ending import STOP_CRITERIA
+
+SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "schedule": ("warmup",)}
+"""The sections whose ``name`` decides what further keys mean, and the keys that mean the same to all names."""
 
 
 def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
@@ -49,14 +53,19 @@ def find_algorithm_beside(path: Path, content: dict):
 
 def merge_with_base(base: dict, own: dict) -> dict:
     """The content of a file's own, and from its ``base`` what it lacks."""
+    return merge(without_replaced(base, own), own)
+
+
+def without_replaced(base: dict, own: dict) -> dict:
+    """What of ``base`` still means something beside ``own``: not the options of another name, nor another end."""
     base = dict(base)
-    for name in ("algorithm", "model"):  # whose further keys mean something to one name only
-        chosen = section(own, name).get("name")
-        if chosen is not None and chosen != section(base, name).get("name"):
-            base.pop(name, None)
+    for name, shared in SHARED_KEYS.items():
+        chosen, before = section(own, name).get("name"), section(base, name)
+        if isinstance(chosen, str) and chosen != before.get("name"):
+            base[name] = {key: value for key, value in before.items() if key in shared}
     if not section(own, "train").keys().isdisjoint(STOP_CRITERIA):  # to give one end is to mean that one
         base["train"] = {key: value for key, value in section(base, "train").items() if key not in STOP_CRITERIA}
-    return merge(base, own)
+    return base
 
 
 def merge(base: dict, own: dict) -> dict:
@@ -83,6 +92,20 @@ def check_whole_numbers(content, where: str, key: str = ""):
         check_whole_numbers(value, where, f"{key}.{name}" if key else str(name))
     for value in content if isinstance(content, list) else ():
         check_whole_numbers(value, where, key)
+
+
+def override(content: dict, settings: list[str]) -> dict:
+    """The content with ``key=value`` settings; another ``name`` or end replaces what belonged to the one before.
+
+    The last setting of a key counts; else their order means nothing. Raises ConfigError.
+    """
+    own = {}
+    for setting in settings:
+        apply(setting, own)
+    content = without_replaced(content, own)
+    for setting in settings:
+        apply(setting, content)
+    return content
 
 
 def apply(override: str, content: dict):

@@ -15,7 +15,7 @@ class Named(Section):
     """A section with a name that decides which further keys there are; those are checked by who owns the name."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-    name: str
+    name: str = Field(description="what it is; it decides which further keys there are")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -33,7 +33,16 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rank = Annotated[int, Field(ge=0)]
 
 
+class NamedAlgorithm(Named):
+    name: str = Field(description="`grsgd algorithms` lists them, and NAME's further keys; or FILE.py:CLASS")
+
+
+class NamedModel(Named):
+    name: str = Field(description="`grsgd models` lists them, and NAME's further keys")
+
+
 class Data(Named):
+    name: str = Field(description="`grsgd data list` lists them; further keys are options of imagefolder and synthetic")
     dir: str = Field("data", description="folder with the data sets")
     batch_size: int = Field(16, ge=1, le=10**7, description="samples per rank and step")
     alpha: PositiveFloat | None = Field(None, description="shards by label, Dirichlet(alpha); iid if not given")
@@ -53,10 +62,21 @@ class Optimizer(Named):
 
 
 class Schedule(Section):
-    name: Literal["constant", "step", "cosine"] = "constant"
-    warmup: float = Field(0.0, ge=0, description="epochs of linear increase from 0")
+    name: Literal["constant", "step", "cosine"] = Field(
+        "constant", description="how the learning rate changes: not, by factor at milestones, or to 0 along a cosine"
+    )
+    warmup: float = Field(0.0, ge=0, description="epochs of linear increase from 0, whatever follows")
     milestones: list[PositiveFloat] = Field([], description="epochs after which `step` multiplies the rate by factor")
-    factor: PositiveFloat = Field(0.1, description="what `step` multiplies by")
+    factor: PositiveFloat = Field(0.1, description="what `step` multiplies the rate by at each milestone")
+
+    @model_validator(mode="after")
+    def milestones_belong_to_step(self):
+        if self.name == "step" and not self.milestones:
+            raise ValueError("name = 'step' needs milestones, such as milestones = [30.0, 60.0] (epochs)")
+        if self.name != "step" and (self.milestones or self.factor != 0.1):
+            key = "milestones" if self.milestones else "factor"
+            raise ValueError(f"{key} with name = {self.name!r}: only name = 'step' has it")
+        return self
 
 
 class Train(Section):
@@ -80,15 +100,15 @@ class Train(Section):
 class Tail(Section):
     """With ``probability`` a step takes longer by an exponentially distributed time of mean ``seconds``."""
 
-    probability: float = Field(gt=0, le=1)
-    seconds: PositiveFloat
+    probability: float = Field(gt=0, le=1, description="of a delay in a step")
+    seconds: PositiveFloat = Field(description="mean of the delays")
 
 
 class Pause(Section):
     """Every ``every`` steps a pause of ``seconds``."""
 
-    every: int = Field(ge=1)
-    seconds: PositiveFloat
+    every: int = Field(ge=1, description="steps from one pause to the next")
+    seconds: PositiveFloat = Field(description="of a pause")
 
 
 class Stragglers(Section):

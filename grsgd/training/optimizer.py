@@ -28,7 +28,8 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
         if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
     }
     if wanted.name.lower() not in classes:
-        raise ConfigError(f"optimizer.name = {wanted.name!r}: unknown; allowed: {', '.join(sorted(classes))}")
+        allowed = sorted(name for name, cls in classes.items() if cls not in NOT_FOR_RUNS)
+        raise ConfigError(f"optimizer.name = {wanted.name!r}: unknown; allowed: {', '.join(allowed)}")
     cls = classes[wanted.name.lower()]
     if cls in NOT_FOR_RUNS:
         raise ConfigError(f"optimizer.name = {wanted.name!r}: {NOT_FOR_RUNS[cls]}")

@@ -196,7 +196,7 @@ def test_toml_spells_out_the_defaults_of_the_algorithm(file):
         ("data.augment=true", lambda c: c.data.augment is True),
         ("device=cpu", lambda c: c.device == "cpu"),
         ("algorithm.policy=successor", lambda c: c.algorithm_options.policy == "successor"),
-        ("schedule.milestones=[1, 2.5]", lambda c: c.schedule.milestones == [1.0, 2.5]),
+        ("schedule={name='step', milestones=[1, 2.5]}", lambda c: c.schedule.milestones == [1.0, 2.5]),
         ("model.hidden=[8]", lambda c: c.model.options == {"hidden": [8]}),
         ("stragglers.slowdown={1=2.5}", lambda c: c.stragglers.slowdown == {1: 2.5}),
         ("stragglers.slowdown.1=4", lambda c: c.stragglers.slowdown == {1: 4.0}),
@@ -229,6 +229,25 @@ def test_override_below_a_value(file):
     assert "--set model.name.x=3: name is not a section" in refusal(file, "model.name.x=3")
 
 
+@pytest.mark.parametrize(
+    "overrides, value",
+    [
+        (["algorithm.name=dpsgd"], lambda c: (c.algorithm.name, c.algorithm.options) == ("dpsgd", {})),
+        (["algorithm.name=grsgd"], lambda c: c.algorithm_options.policy == "alternate"),
+        (["algorithm={name='dpsgd'}"], lambda c: c.algorithm.options == {}),
+        (["algorithm.name=local_sgd", "algorithm.H=8"], lambda c: c.algorithm.options == {"H": 8}),
+        (["algorithm.H=8", "algorithm.name=local_sgd"], lambda c: c.algorithm.options == {"H": 8}),
+        (["model.name=cnn"], lambda c: c.model.options == {}),
+        (["data.name=digits"], lambda c: (c.data.batch_size, c.data.alpha, c.data.options) == (8, 0.5, {})),
+        (["schedule.name=cosine"], lambda c: (c.schedule.warmup, c.schedule.milestones) == (0.5, [])),
+        (["schedule.warmup=1", "train.seconds=3"], lambda c: (c.schedule.name, c.train.samples) == ("step", None)),
+        (["stragglers.slowdown={3=2}"], lambda c: c.stragglers.slowdown == {3: 2.0}),
+    ],
+)
+def test_another_name_drops_the_options_of_the_one_before(file, overrides, value):
+    assert value(load(file(FULL), overrides))
+
+
 def test_apply_makes_missing_sections():
     content = {}
     apply("a.b.c=1", content)
@@ -257,7 +276,8 @@ def test_a_file_may_have_no_more_than_a_base(file):
         ('[model]\nname = "mlp"', lambda c: c.model.options == {"hidden": [32, 16]}),
         ('[model]\nname = "cnn"', lambda c: (c.model.name, c.model.options) == ("cnn", {})),
         ("[model]\nhidden = [8]", lambda c: c.model.options == {"hidden": [8]}),
-        ('[data]\nname = "digits"', lambda c: c.data.batch_size == 8 and c.data.options == {"size": 64}),
+        ('[data]\nname = "digits"', lambda c: c.data.batch_size == 8 and c.data.options == {}),
+        ('[data]\nname = "imagefolder"', lambda c: c.data.batch_size == 8 and c.data.options == {"size": 64}),
         ('[optimizer]\nname = "adam"', lambda c: c.optimizer.lr == 0.01 and c.optimizer.options["betas"] == [0.8, 0.9]),
         ('[schedule]\nname = "cosine"', lambda c: (c.schedule.name, c.schedule.warmup) == ("cosine", 0.5)),
         ("[train]\nsnapshots = 6", lambda c: (c.train.samples, c.train.snapshots) == (1000, 6)),
@@ -275,8 +295,8 @@ def test_own_keys_replace_those_of_the_base(file, own, value):
 
 def test_sections_that_only_one_file_has(file):
     data = '[data]\nname = "digits"\n'
-    config = based(file, '[schedule]\nname = "step"\n' + data, MINIMAL.replace(data, ""))
-    assert (config.schedule.name, config.data.name, config.model.name) == ("step", "digits", "mlp")
+    config = based(file, '[schedule]\nname = "cosine"\n' + data, MINIMAL.replace(data, ""))
+    assert (config.schedule.name, config.data.name, config.model.name) == ("cosine", "digits", "mlp")
 
 
 def test_overrides_come_after_the_base(file):
@@ -391,6 +411,9 @@ def test_unknown_key(file, override, expected):
         ("optimizer.decay_norms=no", "optimizer.decay_norms = 'no'"),
         ("schedule.name=linear", "schedule.name = 'linear'"),
         ("schedule.warmup=-1", "schedule.warmup = -1"),
+        ("schedule.name=step", "schedule: name = 'step' needs milestones, such as"),
+        ("schedule.milestones=[1.0]", "schedule: milestones with name = 'constant': only name = 'step' has it"),
+        ("schedule={name='cosine', factor=0.5}", "schedule: factor with name = 'cosine': only name = 'step' has it"),
         ("schedule.milestones=[1, 0]", "schedule.milestones.1 = 0"),
         ("schedule.milestones=3", "schedule.milestones = 3"),
         ("schedule.factor=0", "schedule.factor = 0"),
@@ -688,7 +711,5 @@ def test_a_number_of_too_many_digits(file):
 def test_what_was_renamed_is_refused_by_its_new_name(file, monkeypatch, override, expected):
     monkeypatch.setattr(ALGORITHMS["grsgd"].Options, "renamed", {"h": "H"}, raising=False)
     monkeypatch.setattr(ALGORITHMS["grsgd"].Options.__base__, "renamed", {"copies": "data.replication"})
-    monkeypatch.setattr(
-        ALGORITHMS["grsgd"].Options, "renamed_values", {"merge": {"mean": "average"}}, raising=False
-    )
+    monkeypatch.setattr(ALGORITHMS["grsgd"].Options, "renamed_values", {"merge": {"mean": "average"}}, raising=False)
     assert refusal(file, override).endswith(f": {expected}")

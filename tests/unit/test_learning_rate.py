@@ -36,9 +36,8 @@ def test_steps():
     assert at(6000, **schedule) == at(10**6, end=None, **schedule) == pytest.approx(0.01)
 
 
-def test_steps_in_any_order_and_none():
+def test_steps_in_any_order():
     assert at(4000, name="step", milestones=[6.0, 3.0], factor=0.5) == 0.5
-    assert at(4000, name="step") == 1
 
 
 def test_steps_after_warmup():
@@ -71,7 +70,7 @@ def test_warmup_as_long_as_the_run():
 @pytest.mark.parametrize("name", ["constant", "step", "cosine"])
 def test_between_zero_and_one(name):
     for samples in range(0, 2 * END, 97):
-        assert 0 <= at(samples, name=name, warmup=1.5, milestones=[2.0]) <= 1
+        assert 0 <= at(samples, name=name, warmup=1.5, milestones=[2.0] if name == "step" else []) <= 1
 
 
 # ---- the optimizer that follows a schedule
