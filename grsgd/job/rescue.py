@@ -49,6 +49,14 @@ class Rescue:
         """Return what this rank has measured so far."""
         return Record.of(self.trainer, self.interface())
 
+    def nothing(self) -> Record:
+        """Return what stands for a rank that does not answer."""
+        return Record.of_nothing(self.mpi.size)
+
+    def assembled(self, records: list[Record], attributes: dict) -> Run:
+        """Return the run of all ranks' records, as far as it needs no computing."""
+        return assemble(records, attributes)
+
     def interrupted(self, reason: str):
         """The launcher may kill this job any moment: save what needs no computing, and ask all ranks to stop.
 
@@ -105,7 +113,7 @@ class Rescue:
             attributes = self.attributes | end_attributes(reason) | {"wall_seconds": time.perf_counter() - self.began}
             tell = launch.say if tag == tags.RESCUE_AFTER_SIGNAL else print_error
             try:
-                path = save(self.out, assemble(records, attributes))
+                path = save(self.out, self.assembled(records, attributes))
                 tell(f"{path}: stopped early: {reason}")
             except RunFileError as error:
                 tell(str(error))
@@ -140,8 +148,7 @@ class Rescue:
             time.sleep(1e-3)
         if min(answers) < mpi.rank or (tag == tags.RESCUE_AFTER_SIGNAL and set(range(mpi.rank)) - gone):
             return None
-        silent = Record.of_nothing(mpi.size)
-        return [answers.get(rank) or silent for rank in range(mpi.size)]
+        return [answers.get(rank) or self.nothing() for rank in range(mpi.size)]
 
 
 def print_error(line: str):

@@ -8,7 +8,8 @@ import numpy as np
 from grsgd.runs.run_file import Run
 from grsgd.training.evaluation import Quality
 from grsgd.training.snapshots import Moment, common_marks, train_loss
-from grsgd.training.trainer import RankTotals, Trainer
+from grsgd.training.times import RankTotals
+from grsgd.training.trainer import Trainer
 
 NOT_COUNTED = np.full(2, np.nan)
 

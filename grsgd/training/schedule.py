@@ -1,13 +1,13 @@
 """Learning-rate schedules: functions of the samples processed by all ranks together."""
 
 import math
-import threading
 from collections.abc import Callable
 
 import torch
 
 from grsgd.config.sections import Schedule
 from grsgd.training.progress import Progress
+from grsgd.training.times import TimedOptimizer
 
 
 def factor(schedule: Schedule, samples: int, epoch: int, end: int | None) -> float:
@@ -27,7 +27,7 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None) -> flo
     return value
 
 
-class ScheduledOptimizer:
+class ScheduledOptimizer(TimedOptimizer):
     """A torch optimizer whose learning rates follow a schedule, and that measures the time of its steps."""
 
     def __init__(
@@ -39,17 +39,10 @@ class ScheduledOptimizer:
         clock: Callable[[], float],
     ):
         """``epoch``: samples in one epoch; ``clock``: gives seconds."""
-        self.optimizer, self.schedule, self.progress = optimizer, schedule, progress
-        self.epoch, self.clock = epoch, clock
+        super().__init__(optimizer, clock)
+        self.schedule, self.progress, self.epoch = schedule, progress, epoch
         self.rates = [group["lr"] for group in optimizer.param_groups]
         self.is_constant = schedule.name == "constant" and not schedule.warmup
-        self.seconds = 0.0
-        """Spent in `step` by the thread that trains: what another thread does takes none of its time."""
-        self._thread = threading.get_ident()
-
-    @property
-    def param_groups(self) -> list[dict]:
-        return self.optimizer.param_groups
 
     def step(self):
         """Update the parameters, at the learning rate that belongs to the progress of the run."""
@@ -57,7 +50,4 @@ class ScheduledOptimizer:
             scale = factor(self.schedule, self.progress.samples, self.epoch, self.progress.end)
             for group, rate in zip(self.param_groups, self.rates, strict=True):
                 group["lr"] = rate * scale
-        begin = self.clock()
-        self.optimizer.step()
-        if threading.get_ident() == self._thread:
-            self.seconds += self.clock() - begin
+        super().step()

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,17 +24,7 @@ from grsgd.training.progress import Progress, make_progress
 from grsgd.training.schedule import ScheduledOptimizer
 from grsgd.training.snapshots import MEMORY, Moment, Snapshots
 from grsgd.training.stragglers import DelayModel
-
-
-@dataclass
-class RankTotals:
-    """Sums over the steps of one rank; all times in seconds."""
-
-    steps: int = 0
-    samples: int = 0
-    compute_seconds: float = 0.0
-    communicate_seconds: float = 0.0
-    wait_seconds: float = 0.0
+from grsgd.training.times import RankTotals, timed
 
 
 def ignore(progress: Progress, loss: float | None):
@@ -199,20 +188,8 @@ class Trainer:
         return loss
 
     def timed(self, hook):
-        """Schedule: one of the algorithm's hooks, timed.
-
-        Waiting time is the driver's count. Updates, including those of a server on this rank, count as computing. The
-        rest is communication.
-        """
-        clock, totals = self.driver.clock, self.totals
-        begin, waited, updated = clock(), self.driver.wait_seconds, self.optimizer.seconds
-        yield from hook() or ()
-        waited = self.driver.wait_seconds - waited
-        busy = max(clock() - begin - waited, 0.0)  # rounding, in simulated time
-        updated = min(self.optimizer.seconds - updated, busy)
-        totals.wait_seconds += waited
-        totals.compute_seconds += updated
-        totals.communicate_seconds += busy - updated
+        """Schedule: one of the algorithm's hooks, timed."""
+        return timed(hook, self.totals, self.driver, self.optimizer)
 
     def take_snapshot(self, marks: int = 1):
         """Take a snapshot that stands for as many marks as have been passed since the last one."""

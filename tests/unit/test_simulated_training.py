@@ -26,7 +26,8 @@ from grsgd.simulate.run import LOSS_COLUMNS, Simulation, simulate
 from grsgd.training import evaluation as evaluate
 from grsgd.training.evaluation import correct
 from grsgd.training.snapshots import common_marks
-from grsgd.training.trainer import RankTotals, Trainer
+from grsgd.training.times import RankTotals
+from grsgd.training.trainer import Trainer
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.simulated import models_sent, models_under_way, network_of, seeded
 from tests.support.training import CONSTANT, SLOW, STEP, config, simulation

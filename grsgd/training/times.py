@@ -1,0 +1,57 @@
+"""What the time of a rank's steps is spent on, with one definition for all loops."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from grsgd.comm.driver import Driver
+
+
+@dataclass
+class RankTotals:
+    """Sums over the steps of one rank; all times in seconds."""
+
+    steps: int = 0
+    samples: int = 0
+    compute_seconds: float = 0.0
+    communicate_seconds: float = 0.0
+    wait_seconds: float = 0.0
+
+
+class TimedOptimizer:
+    """A torch optimizer that measures the time of its steps; ``clock`` gives seconds."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, clock: Callable[[], float]):
+        self.optimizer, self.clock = optimizer, clock
+        self.seconds = 0.0
+        """Spent in `step` by the thread that trains: what another thread does takes none of its time."""
+        self._thread = threading.get_ident()
+
+    @property
+    def param_groups(self) -> list[dict]:
+        return self.optimizer.param_groups
+
+    def step(self):
+        """Update the parameters."""
+        begin = self.clock()
+        self.optimizer.step()
+        if threading.get_ident() == self._thread:
+            self.seconds += self.clock() - begin
+
+
+def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOptimizer):
+    """Schedule: one of an algorithm's hooks, its time added to ``totals``.
+
+    Waiting time is the driver's count. Updates, including those of a server on this rank, count as computing. The rest
+    is communication.
+    """
+    begin, waited, updated = driver.clock(), driver.wait_seconds, optimizer.seconds
+    yield from hook() or ()
+    waited = driver.wait_seconds - waited
+    busy = max(driver.clock() - begin - waited, 0.0)  # rounding, in simulated time
+    updated = min(optimizer.seconds - updated, busy)
+    totals.wait_seconds += waited
+    totals.compute_seconds += updated
+    totals.communicate_seconds += busy - updated
