@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from grsgd.runs import report
+from grsgd.runs import numbers
 from grsgd.runs.run_file import Run
 
 # ---- numbers of a run
@@ -45,7 +45,7 @@ def nan_last(value: float) -> float:
 
 def median_and_range(values: Iterable[float], form: str = ".3g") -> str:
     """Return median and range of the seeds: ``12 (11–13)``; those that are not known are counted."""
-    return report.median_and_range(list(values), lambda value: format(value, form))
+    return numbers.median_and_range(list(values), lambda value: format(value, form))
 
 
 def median_or_nan(values: Iterable[float]) -> float:

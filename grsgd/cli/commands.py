@@ -3,6 +3,7 @@
 import os
 import secrets
 import shlex
+import shutil
 import sys
 import time
 from datetime import datetime
@@ -169,11 +170,16 @@ def default_out(algorithm: str) -> str:
 
 
 def report(options) -> int:
-    """print a table of runs"""
+    """print a table of runs: as wide as a terminal, or in Markdown, CSV, JSON or LaTeX"""
+    from grsgd.runs.report import WIDTH
     from grsgd.runs.report import report as table
 
-    print(table(options.files, group=options.group))
-    return 0
+    at_terminal, skipped = sys.stdout.isatty(), SkippedFiles()
+    form = options.format or ("text" if at_terminal else "md")
+    width = shutil.get_terminal_size((WIDTH, 0)).columns if form == "text" else WIDTH
+    columns = [name.strip() for name in options.columns.split(",")] if options.columns else None
+    print(table(options.files, options.group, form, columns, options.all, width, skipped))
+    return skipped.exit_code
 
 
 def plot(options) -> int:
@@ -184,6 +190,16 @@ def plot(options) -> int:
     draw(options.files, options.out)
     print(options.out)
     return 0
+
+
+class SkippedFiles:
+    """Files of runs that could not be read: named on stderr, and an exit code of 1."""
+
+    exit_code = 0
+
+    def __call__(self, error: RunFileError):
+        print_error(error)
+        self.exit_code = 1
 
 
 def coding_cost(options) -> int:

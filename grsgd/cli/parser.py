@@ -86,6 +86,15 @@ def add_report(add):
     sub.add_argument(
         "--group", action="store_true", help="one row for runs that differ in the seed alone: median (range)"
     )
+    sub.add_argument(
+        "--format",
+        choices=("text", "md", "csv", "json", "latex"),
+        help="text fits the terminal; csv and json give all numbers in full (default: text at a terminal, else md)",
+    )
+    sub.add_argument(
+        "--columns", metavar="A,B,C", help="these columns alone, such as time,final,sent; an unknown name lists all"
+    )
+    sub.add_argument("--all", action="store_true", help="at a terminal: all columns, in as many tables as they need")
 
 
 def add_plot(add):

@@ -5,7 +5,11 @@ import math
 import numpy as np
 
 from grsgd.runs.ending import Ended
+from grsgd.runs.numbers import known_values
 from grsgd.runs.run_file import Run
+
+PARTS = ("compute", "communicate", "wait")
+"""What the time of a rank's steps is split into."""
 
 
 def is_virtual(run: Run) -> bool:
@@ -39,20 +43,47 @@ def samples_to_target(run: Run) -> float:
     return math.nan if (at := snapshot_at_target(run)) is None else float(run.curve["samples"][at])
 
 
+def seconds(run: Run) -> float:
+    """Return the time [s] from the start of training to its end: simulated seconds for a simulation."""
+    if not is_virtual(run):
+        return run.attributes["wall_seconds"]
+    time = run.curve["time"]
+    return run.attributes.get("virtual_seconds", float(time[-1]) if time.size else math.nan)
+
+
+def simulating_seconds(run: Run) -> float:
+    """Return the real time [s] that a simulation took; NaN for a run that was measured."""
+    return run.attributes["wall_seconds"] if is_virtual(run) else math.nan
+
+
 def time_split(run: Run) -> dict[str, float]:
-    """Return the mean over the ranks of the time [s] spent on each of compute, communicate and wait."""
-    return {name: float(run.ranks[f"{name}_seconds"].mean()) for name in ("compute", "communicate", "wait")}
+    """Return the time [s] spent on each of compute, communicate and wait, the mean over the ranks that train."""
+    trains = _trains(run)
+    return {name: float(run.ranks[f"{name}_seconds"][trains].mean()) for name in PARTS}
+
+
+def other_seconds(run: Run) -> float:
+    """Return the time [s] of the run that `time_split` does not tell: before, between and after the ranks' steps."""
+    return max(seconds(run) - sum(time_split(run).values()), 0.0)
 
 
 def seconds_per_step(run: Run) -> float:
     """Return n / (steps per second of all ranks), while they train: what a step of all ranks takes on average [s].
 
-    From the times of the ranks' steps alone, because the end of the curve includes what is drained after them.
+    From the times of the ranks' steps alone, because the end of the curve includes what is drained after them. NaN if
+    there were no steps.
     """
-    steps = run.ranks["steps"]
-    seconds = sum(run.ranks[f"{what}_seconds"] for what in ("compute", "communicate", "wait"))
-    trains = steps > 0  # others serve
-    return float(trains.sum() / (steps[trains] / seconds[trains]).sum())
+    trains = _trains(run)
+    steps, seconds = run.ranks["steps"][trains], sum(run.ranks[f"{name}_seconds"][trains] for name in PARTS)
+    if not steps.any() or not (seconds > 0).all():
+        return math.nan
+    return float(len(steps) / (steps / seconds).sum())
+
+
+def _trains(run: Run) -> np.ndarray:
+    """Which ranks have taken steps: others serve, or were lost. All, if none has."""
+    trains = run.ranks["steps"] > 0
+    return trains if trains.any() else ~trains
 
 
 def target_accuracy(run: Run) -> float:
@@ -77,15 +108,16 @@ def waiting_share(run: Run) -> float:
     return split["wait"] / total if (total := sum(split.values())) else math.nan
 
 
+def last_loss(run: Run) -> float:
+    """Return the last training loss that is known."""
+    known = known_values(run.curve["train_loss"])
+    return known[-1] if known else math.nan
+
+
 def final_consensus(run: Run) -> float:
     """Return the last consensus distance that is known."""
     known = known_values(run.curve["consensus_distance"])
     return known[-1] if known else math.nan
-
-
-def known_values(values) -> list[float]:
-    """Return the values that are not NaN."""
-    return [float(value) for value in values if not math.isnan(value)]
 
 
 def bytes_sent(run: Run) -> float:
@@ -106,3 +138,13 @@ def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
         return math.nan
     middle = np.searchsorted(up_to, [(total + 1) // 2, total // 2 + 1])
     return float(values[middle].mean())
+
+
+def samples(run: Run) -> float:
+    """Return the samples that all ranks have trained on."""
+    return float(run.ranks["samples"].sum())
+
+
+def steps(run: Run) -> float:
+    """Return the steps of the rank that has taken the most."""
+    return float(run.ranks["steps"].max())

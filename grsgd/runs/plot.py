@@ -17,8 +17,9 @@ from matplotlib.patches import Patch
 
 from grsgd.errors import RunFileError
 from grsgd.runs.measures import epochs, is_virtual, target_accuracy, time_split
-from grsgd.runs.report import by_experiment, byte_unit, names
+from grsgd.runs.numbers import byte_unit
 from grsgd.runs.run_file import Run, check_writable, load_run
+from grsgd.runs.several import by_experiment, names
 
 SUFFIXES = (".png", ".pdf", ".svg")
 """File types that ``plot`` writes."""
@@ -113,7 +114,7 @@ def _draw_over_time(axes: Axes, series: list[Series]) -> None:
 
 
 def _time_label(series: list[Series]) -> str:
-    return "virtual time [s]" if all(is_virtual(run) for one in series for run in one.runs) else "time [s]"
+    return "simulated time [s]" if all(is_virtual(run) for one in series for run in one.runs) else "time [s]"
 
 
 def _draw_over_samples(axes: Axes, series: list[Series]) -> None:

@@ -1,239 +1,166 @@
-"""Runs as plain-text tables: one row a run, or one row a rank."""
+"""Runs as tables: one row a run, or one row a rank; for terminals, documents and programs."""
 
+import csv
+import io
+import json
 import math
 import os
-import tomllib
-from collections import Counter
-from collections.abc import Callable, Container, Sequence
-from typing import NamedTuple
+import textwrap
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from tabulate import tabulate
 
 from grsgd.errors import RunFileError
-from grsgd.runs.ending import Ended
-from grsgd.runs.measures import (
-    best_accuracy,
-    bytes_sent,
-    bytes_sent_once,
-    epochs,
-    final_consensus,
-    is_virtual,
-    known_values,
-    median_staleness,
-    samples_per_second,
-    target_accuracy,
-    time_split,
-    time_to_target,
-    waiting_share,
-)
-from grsgd.runs.run_file import Run, load_run
+from grsgd.runs import columns as available
+from grsgd.runs.columns import BY_IMPORTANCE, Column, Words, chosen, data_and_model, early_ends, shown_by_default
+from grsgd.runs.measures import PARTS, bytes_sent, final_consensus, is_virtual, median_staleness
+from grsgd.runs.numbers import human_bytes, known_values, median_and_range, number, significant, whole
+from grsgd.runs.run_file import Run
+from grsgd.runs.several import by_experiment, load_runs, names, ranks_of
+from grsgd.runs.table import TextColumn, fitted, latex, markdown, stacked
 from grsgd.text import printable
 
-UNKNOWN = "—"
-
-MAX_LABEL_LETTERS = 200
-
-
-class Measure(NamedTuple):
-    """A number of a run, NaN where not known, and how to print it."""
-
-    title: str
-    of: Callable[[Run], float]
-    text: Callable[[float], str]
+FORMATS = ("text", "md", "csv", "json", "latex")
+WIDTH = 120
+"""Letters a line of what is not made for a terminal."""
 
 
-def report(paths: Sequence[str | os.PathLike], group: bool = False) -> str:
+def report(
+    paths: Sequence[str | os.PathLike],
+    group: bool = False,
+    form: str = "md",
+    wanted: Sequence[str] | None = None,
+    everything: bool = False,
+    width: int = WIDTH,
+    skip: Callable[[RunFileError], None] | None = None,
+) -> str:
     """A table of the runs in the files ``paths``, one row a run in the order given, with a legend below.
 
-    ``group``: runs that differ in nothing but the seed share a row: median, and least and greatest value in brackets.
-    For a single file, the table of its ranks follows. Raises RunFileError for a file that ``load_run`` refuses.
+    group: runs that differ in nothing but the seed share a row: median, and least and greatest value in brackets.
+    form: one of ``FORMATS``; "text" is for terminals, "csv" and "json" give all numbers in full.
+    wanted: names of the columns, else those that suit the runs.
+    everything: show columns that do not fit ``width`` in further tables, where they are left out else; "text" alone.
+    skip: see `load_runs`.
+
+    For a single file, the table of its ranks follows in text and Markdown, if no columns were asked for. Raises
+    RunFileError for a file that ``load_run`` refuses, and UsageError for columns that there are not.
     """
-    if not paths:
-        raise RunFileError("no run files given")
-    runs = [load_run(path) for path in paths]
+    paths, runs = load_runs(paths, skip)
     groups = by_experiment(runs) if group else [[i] for i in range(len(runs))]
-    firsts = [members[0] for members in groups]
-    labels = names([paths[i] for i in firsts], [runs[i] for i in firsts])
     rows = [[runs[i] for i in members] for members in groups]
-    parts = [_runs_table(labels, rows), _legend(rows), *_savings(labels, rows)]
-    if len(paths) == 1:
-        parts.append(_ranks_table(labels[0], runs[0]))
+    firsts = [paths[members[0]] for members in groups]
+    labels = names(firsts, [row[0] for row in rows], short=form == "text")
+    if form in ("csv", "json"):
+        records = _records(labels, firsts, rows, chosen(runs, wanted) if wanted else None, group)
+        return _csv(records) if form == "csv" else json.dumps(records, indent=1, allow_nan=False, ensure_ascii=False)
+    if form == "text":
+        return "\n\n".join(_text(labels, rows, wanted, everything, width))
+    columns = chosen(runs, wanted) if wanted else shown_by_default(runs)
+    table = _text_columns(labels, rows, columns)
+    if form == "latex":
+        return latex(table)
+    parts = [markdown(table), _legend(columns, rows, WIDTH), *_savings(labels, rows)]
+    if len(paths) == 1 and not wanted:
+        parts.append(f"{labels[0]}:\n\n{markdown(_ranks_columns(runs[0]))}")
     return "\n\n".join(parts)
 
 
-# ---- names and groups of runs
+# ---- for terminals
 
 
-def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[str]:
-    """Short names of the runs, algorithm and ranks, then the seed or the file where these are alike."""
-    short, seeds = [_name(run) for run in runs], [run.attributes["seed"] for run in runs]
-    experiment = {i: number for number, members in enumerate(by_experiment(runs)) for i in members}
-    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
-    result = []
-    for path, run, name in zip(paths, runs, short, strict=True):
-        alike = [i for i, other in enumerate(short) if other == name]
-        if len(alike) == 1:
-            result.append(name)
-        elif len({experiment[i] for i in alike}) == 1 and len({seeds[i] for i in alike}) == len(alike):
-            result.append(f"{name}, seed {run.attributes['seed']}")
-        else:
-            result.append(printable(f"{name}, {os.path.relpath(path, folder)}"))
-    return result
+def _text(
+    labels: list[str], rows: list[list[Run]], wanted: Sequence[str] | None, everything: bool, width: int
+) -> list[str]:
+    """The parts of a report whose lines are at most ``width`` letters long."""
+    runs = [run for row in rows for run in row]
+    columns = chosen(runs, wanted) if wanted else _for_terminal(runs)
+    known = columns if wanted else [column for column in columns if column.is_known(runs)]
+    table, left_out = _laid_out(_text_columns(labels, rows, known), width, BY_IMPORTANCE, everything or bool(wanted))
+    shown = [column for column in known if column.name not in left_out]
+    parts = [_wrapped(_common(runs), width), table]
+    parts += [_wrapped(line, width) for line in _early_lines(labels, rows)]
+    notes = [_legend(shown, rows, width)]
+    if left_out:
+        names = ", ".join(left_out)
+        notes.append(_wrapped(f"No room for {names}: --all shows them, --columns A,B,C those that you name.", width))
+    if unknown := [column.name for column in columns if column not in known]:
+        notes.append(_wrapped(f"Not measured: {', '.join(unknown)}.", width))
+    parts += ["\n".join(notes), *(_wrapped(line, width) for line in _savings(labels, rows))]
+    if len(runs) == 1 and not wanted:
+        ranks, narrow = _ranks_columns(runs[0]), "rank compute communicate wait steps sent received".split()
+        table, left_out = _laid_out(ranks, width, [*narrow, *(column.name for column in ranks)], everything)
+        parts.append(table)
+        if left_out:
+            parts.append(_wrapped(f"No room for {', '.join(left_out)}: --all shows them.", width))
+    return parts
 
 
-def _name(run: Run) -> str:
-    ranks = run.attributes["ranks"]
-    name = printable(run.attributes["label"], MAX_LABEL_LETTERS)
-    name += f", {ranks} rank{'s' if ranks > 1 else ''}"
-    return f"{name}, virtual time" if is_virtual(run) else name
+def _laid_out(
+    table: list[TextColumn], width: int, by_importance: Sequence[str], everything: bool
+) -> tuple[str, list[str]]:
+    return (stacked(table, width), []) if everything else fitted(table, width, by_importance)
 
 
-def by_experiment(runs: Sequence[Run]) -> list[list[int]]:
-    """Indices of the runs, those together that differ in nothing but the seed; in the order of the first of each."""
-    groups: dict[tuple, list[int]] = {}
-    for i, run in enumerate(runs):
-        names = ("algorithm", "algorithm_sha256", "ranks", "dataset", "model", "clock")
-        known = tuple(run.attributes.get(name) for name in names)
-        groups.setdefault((*known, _config_without_seed(run)), []).append(i)
-    return list(groups.values())
+def _for_terminal(runs: list[Run]) -> list[Column | Words]:
+    """What is the same for all runs stands above the table, and why some ended early below it."""
+    columns = available.all_columns(runs)
+    shown = [column for column in shown_by_default(runs) if column.name != "reason"]
+    if len({data_and_model(run) for run in runs}) == 1:
+        shown = shown[1:]
+    return [columns["ended"], *shown] if columns["reason"].is_known(runs) else shown
 
 
-def _config_without_seed(run: Run) -> str:
-    try:
-        config = _without_seed(_config(run))
-        return repr(config) if config else run.attributes["config"]
-    except RecursionError:  # tables in tables in tables
-        return run.attributes["config"]
+def _common(runs: list[Run]) -> str:
+    """What is the same for all runs, in a line."""
+    facts = (data_and_model, ranks_of, _batch, lambda run: f"seed {run.attributes['seed']}", _clock)
+    found = [{fact(run) for run in runs} for fact in facts]
+    return ", ".join(one.pop() for one in found if len(one) == 1 and one != {""})
 
 
-def _config(run: Run) -> dict:
-    """The configuration of the run; empty if the text is none."""
-    try:
-        return tomllib.loads(run.attributes["config"])
-    except (ValueError, RecursionError):  # the first also for whole numbers of thousands of digits
-        return {}
+def _batch(run: Run) -> str:
+    batch = run.attributes.get("batch_size")
+    return f"{batch} samples a rank and step" if batch else ""
 
 
-def _without_seed(table: dict) -> dict:
-    return {
-        key: _without_seed(value) if isinstance(value, dict) else value
-        for key, value in sorted(table.items())
-        if key != "seed"
-    }
+def _clock(run: Run) -> str:
+    if not is_virtual(run):
+        return "measured"
+    how = [run.attributes[name] for name in ("network", "compute") if run.attributes.get(name)]
+    return f"simulated ({'; '.join(how)})" if how else "simulated"
 
 
-# ---- numbers as text
+def _early_lines(labels: list[str], rows: list[list[Run]]) -> list[str]:
+    ends = [early_ends(row) for row in rows]
+    return [f"{label} stopped early: {end}" for label, end in zip(labels, ends, strict=True) if end]
 
 
-def _number(value: float) -> str:
-    return f"{value:.{0 if value >= 1000 else 1 if value >= 10 else 2}f}"
-
-
-def _whole(value: float) -> str:
-    return f"{value:.0f}"
-
-
-def _accuracy(value: float) -> str:
-    return f"{100 * value:.2f}"
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _significant(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def human_bytes(value: float) -> str:
-    """A number of bytes in the binary unit that suits it: 1536 -> "1.50 KiB"."""
-    unit, size = byte_unit(value)
-    return f"{value / size:.{2 if size > 1 else 0}f} {unit}"
-
-
-def byte_unit(value: float) -> tuple[str, int]:
-    """The binary unit that suits a number of bytes, and its size in bytes: 1536 -> ("KiB", 1024)."""
-    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-    power = min(int(math.log2(value) // 10), len(units) - 1) if value >= 1 else 0
-    return units[power], 1024**power
-
-
-def median_and_range(values: list[float], text: Callable[[float], str]) -> str:
-    """One value, or the median and range of several; those not known are left out but counted."""
-    known = known_values(values)
-    if not known:
-        return UNKNOWN
-    shown = [text(value) for value in (float(np.median(known)), min(known), max(known))]
-    result = shown[0] if len(set(shown)) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
-    return result if len(known) == len(values) else f"{result}, {len(known)} of {len(values)}"
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(printable(text), width)
 
 
 # ---- the table of runs
 
 
-def _runs_table(labels: list[str], rows: list[list[Run]]) -> str:
-    measures = _measures([run for row in rows for run in row])
-    header = ["algorithm", "data/model", *(measure.title for measure in measures)]
-    table = [
-        [label, _data_and_model(row[0]), *(median_and_range([m.of(run) for run in row], m.text) for m in measures)]
-        for label, row in zip(labels, rows, strict=True)
+def _text_columns(labels: list[str], rows: list[list[Run]], columns: Sequence[Column | Words]) -> list[TextColumn]:
+    cells = [
+        TextColumn(column.name, column.title, [column.cell(row) for row in rows], isinstance(column, Column))
+        for column in columns
     ]
-    ends = [_early_ends(row) for row in rows]
-    if any(ends):
-        header.append("stopped early")
-        table = [[*line, end] for line, end in zip(table, ends, strict=True)]
-    return _table(header, table, texts={"algorithm", "data/model", "stopped early"})
+    return [TextColumn("run", "algorithm", labels, is_number=False), *cells]
 
 
-def _measures(runs: list[Run]) -> list[Measure]:
-    """The columns: the choice depends on what all the runs have."""
-    targets = {target_accuracy(run) for run in runs}
-    to_target = f"to {100 * min(targets):g} % [s]" if len(targets) == 1 and known_values(targets) else "to target [s]"
-    trained = (
-        Measure("samples", lambda run: float(run.ranks["samples"].sum()), _whole)
-        if any(math.isnan(epochs(run)) for run in runs)
-        else Measure("epochs", epochs, _number)
-    )
-    differ = any(bytes_sent(run) != bytes_sent_once(run) for run in runs)
-    once = [Measure("sent once", bytes_sent_once, human_bytes)] if differ else []
-    return [
-        trained,
-        Measure("final [%]", lambda run: run.attributes["final_test_accuracy"], _accuracy),
-        Measure("best [%]", best_accuracy, _accuracy),
-        Measure(to_target, time_to_target, _number),
-        Measure("wall [s]", lambda run: run.attributes["wall_seconds"], _number),
-        Measure("samples/s", samples_per_second, _number),
-        Measure("sent", bytes_sent, human_bytes),
-        *once,
-        Measure("wait [s]", lambda run: time_split(run)["wait"], _number),
-        Measure("wait [%]", waiting_share, _share),
-        Measure("consensus", final_consensus, _significant),
-    ]
-
-
-def _data_and_model(run: Run) -> str:
-    return "/".join(str(run.attributes.get(name, UNKNOWN)) for name in ("dataset", "model"))
-
-
-def _early_ends(runs: list[Run]) -> str:
-    ends = Counter(run.attributes["reason"] for run in runs if run.attributes["ended"] != Ended.COMPLETED)
-    return "; ".join(end if len(runs) == 1 else f"{end} ({count} of {len(runs)})" for end, count in ends.items())
-
-
-def _legend(rows: list[list[Run]]) -> str:
-    runs = [run for row in rows for run in row]
-    lines = [
-        "final, best: test accuracy of the averaged model; to target: its first snapshot at or above the target; "
-        "wall: whole run; samples/s: up to the last snapshot;",
-        "sent: payload of all ranks (once: a multicast counted once); wait: mean over the ranks, and its share of "
-        "compute + communicate + wait; consensus: distance of the replicas from their average at the end.",
-    ]
+def _legend(columns: Sequence[Column | Words], rows: list[list[Run]], width: int) -> str:
+    """What the columns are, without units but where two differ in the unit alone."""
+    stems = [column.title.split(" [")[0] for column in columns]
+    titles = [column.title if stems.count(stem) > 1 else stem for column, stem in zip(columns, stems, strict=True)]
+    meanings = [f"{title}: {column.meaning}" for title, column in zip(titles, columns, strict=True) if column.meaning]
+    text = "; ".join(meanings) + "." if meanings else ""
     if any(len(row) > 1 for row in rows):
-        lines.append("Several seeds: median (least–greatest); n of m: known for n of m seeds.")
-    if any(is_virtual(run) for run in runs):
-        lines.append("Virtual time: all times and rates but wall are in simulated seconds.")
-    return "\n".join(lines)
+        text += " Several seeds: median (least–greatest); n of m: known for n of m seeds."
+    if any(is_virtual(run) for row in rows for run in row):
+        text += " Simulated: all times and rates are in simulated seconds"
+        text += ", but simulating is real." if "simulating" in stems else "."
+    return textwrap.fill(text.strip(), width)
 
 
 def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
@@ -248,10 +175,10 @@ def _savings(labels: list[str], rows: list[list[Run]]) -> list[str]:
             saving = 1 - _median(runs, _sent_per_sample) / _median(others, _sent_per_sample)
             lines.append(
                 f"{label}, adaptive, sent {saving:.1%} less a sample than {printable(other_label)}, and ended with a "
-                f"consensus distance of {_significant(_median(runs, final_consensus))} instead of "
-                f"{_significant(_median(others, final_consensus))}."
+                f"consensus distance of {significant(_median(runs, final_consensus))} instead of "
+                f"{significant(_median(others, final_consensus))}."
             )
-    return ["\n".join(lines)] if lines else []
+    return lines
 
 
 def _is_adaptive(run: Run) -> bool:
@@ -272,32 +199,83 @@ def _median(runs: list[Run], value: Callable[[Run], float]) -> float:
     return float(np.median([value(run) for run in runs]))
 
 
+# ---- for programs
+
+FACTS = ("algorithm", "label", "ranks", "seed", "clock", "dataset", "model", "batch_size", "target_accuracy")
+"""Attributes that stand in each record."""
+
+
+def _records(
+    labels: list[str],
+    paths: Sequence[str | os.PathLike],
+    rows: list[list[Run]],
+    wanted: list[Column | Words] | None,
+    group: bool,
+) -> list[dict]:
+    """A dict a row, with numbers in full and None where not known; the same keys in all."""
+    runs = [run for row in rows for run in row]
+    columns = wanted or [column for column in available.all_columns(runs).values() if column.name != "data"]
+    return [
+        {"run": label} | ({} if wanted else _facts(path, row, group)) | _numbers(row, columns, group)
+        for label, path, row in zip(labels, paths, rows, strict=True)
+    ]
+
+
+def _facts(path: str | os.PathLike, runs: list[Run], group: bool) -> dict:
+    facts = {name: _or_none(runs[0].attributes.get(name)) for name in FACTS}
+    if group:
+        return facts | {"seed": None, "seeds": len(runs)} if len(runs) > 1 else facts | {"seeds": 1}
+    return {"file": os.fspath(path)} | facts
+
+
+def _numbers(runs: list[Run], columns: Sequence[Column | Words], group: bool) -> dict:
+    numbers = {}
+    for column in columns:
+        if isinstance(column, Words):
+            numbers[column.name] = column.cell(runs)
+            continue
+        known = known_values([column.of(run) for run in runs])
+        plain = _count if column.text in (whole, human_bytes) else _or_none
+        numbers[column.data_name] = plain(float(np.median(known)) if known else None)
+        if group:
+            numbers[f"{column.data_name}_least"] = plain(min(known, default=None))
+            numbers[f"{column.data_name}_greatest"] = plain(max(known, default=None))
+            numbers[f"{column.data_name}_known"] = len(known)
+    return numbers
+
+
+def _or_none(value):
+    """The value, but for numbers that JSON cannot say."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _count(value: float | None) -> int | float | None:
+    return int(value) if value is not None and value.is_integer() else _or_none(value)
+
+
+def _csv(records: list[dict]) -> str:
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, records[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return lines.getvalue().rstrip("\n")
+
+
 # ---- the table of ranks
 
 
-def _ranks_table(label: str, run: Run) -> str:
-    split = [run.ranks[f"{name}_seconds"] for name in ("compute", "communicate", "wait")]
-    sent, messages = run.traffic["sent"], run.traffic["messages"]
-    header = ["rank", "steps", "samples", "compute [s]", "communicate [s]", "wait [s]"]
-    header += ["sent", "received", "messages sent", "median staleness"]
-    rows = [
-        [
-            str(rank),
-            str(run.ranks["steps"][rank]),
-            str(run.ranks["samples"][rank]),
-            *(_number(seconds[rank]) for seconds in split),
-            human_bytes(sent[rank].sum()),
-            human_bytes(sent[:, rank].sum()),
-            str(messages[rank].sum()),
-            median_and_range([median_staleness(run.staleness["value"], run.staleness["count"][rank])], _significant),
-        ]
-        for rank in range(run.attributes["ranks"])
-    ]
-    return f"{label}:\n\n{_table(header, rows)}"
-
-
-def _table(header: list[str], rows: list[list[str]], texts: Container[str] = ()) -> str:
-    """A table that is plain to read as it is and a table in Markdown too; columns not in ``texts`` are numbers."""
-    align = ["left" if title in texts else "right" for title in header]
-    cells = [[printable(cell).replace("|", "\\|") for cell in row] for row in rows]
-    return tabulate(cells, header, tablefmt="pipe", colalign=align, disable_numparse=True)
+def _ranks_columns(run: Run) -> list[TextColumn]:
+    sent, messages, staleness = run.traffic["sent"], run.traffic["messages"], run.staleness
+    ranks = range(run.attributes["ranks"])
+    ages = [median_staleness(staleness["value"], staleness["count"][rank]) for rank in ranks]
+    columns = {
+        "rank": map(str, ranks),
+        "steps": map(str, run.ranks["steps"]),
+        "samples": map(str, run.ranks["samples"]),
+        **{f"{name} [s]": map(number, run.ranks[f"{name}_seconds"]) for name in PARTS},
+        "sent": map(human_bytes, sent.sum(1)),
+        "received": map(human_bytes, sent.sum(0)),
+        "messages sent": map(str, messages.sum(1)),
+        "median staleness": (median_and_range([age], significant) for age in ages),
+    }
+    return [TextColumn(title.split(" [")[0], title, list(cells)) for title, cells in columns.items()]

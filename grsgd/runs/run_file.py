@@ -84,6 +84,7 @@ KNOWN = {
     "dataset": str,
     "model": str,
     "clock": str,
+    "virtual_seconds": float,
     "network": str,
     "compute": str,
     "redundancy": str,

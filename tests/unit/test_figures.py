@@ -112,7 +112,7 @@ def test_samples_and_virtual_time(save):
     runs = [fake_run(train_samples=None, clock="virtual"), fake_run("sync", clock="virtual")]
     over_time, over_samples, *_ = draw(save(runs))
     assert over_samples.get_xlabel() == "samples"
-    assert over_time.get_xlabel() == "virtual time [s]"
+    assert over_time.get_xlabel() == "simulated time [s]"
 
 
 def test_seeds_share_style_and_bar(save):

@@ -1,28 +1,37 @@
 """The tables: exact for runs made by hand."""
 
+import csv
+import io
+import json
 import math
 import re
 
 import numpy as np
 import pytest
 
-from grsgd.errors import RunFileError
-from grsgd.runs.measures import samples_to_target, snapshot_at_target, time_to_target
-from grsgd.runs.report import (
-    by_experiment,
-    byte_unit,
-    human_bytes,
-    names,
-    report,
+from grsgd.cli import main
+from grsgd.errors import RunFileError, UsageError
+from grsgd.runs.measures import (
+    other_seconds,
+    samples_to_target,
+    seconds,
+    seconds_per_step,
+    snapshot_at_target,
+    time_split,
+    time_to_target,
 )
+from grsgd.runs.numbers import byte_unit, human_bytes
+from grsgd.runs.report import report
 from grsgd.runs.run_file import save_run
+from grsgd.runs.several import by_experiment, names
 from tests.support.runs import fake_run
 
 LEGEND = """\
-final, best: test accuracy of the averaged model; to target: its first snapshot at or above the target; \
-wall: whole run; samples/s: up to the last snapshot;
-sent: payload of all ranks (once: a multicast counted once); wait: mean over the ranks, and its share of \
-compute + communicate + wait; consensus: distance of the replicas from their average at the end."""
+epochs: passes over the data, all ranks together; final: test accuracy of the final model; best: highest test accuracy
+of the averaged model; to 60 %: to its first snapshot at or above the target accuracy; time: from the start of training
+to its end; step: time of a step, mean over the ranks; samples/s: up to the last snapshot; sent: payload of all ranks;
+wait [s]: mean over the ranks that train; wait [%]: share of compute + communicate + wait; consensus: distance of the
+replicas from their average at the end."""
 
 
 @pytest.fixture
@@ -56,10 +65,10 @@ def test_one_run_exactly(save):
     assert (
         squeezed(text)
         == f"""\
-| algorithm | data/model | epochs | final [%] | best [%] | to 60 % [s] | wall [s] | samples/s | sent | wait [s] \
-| wait [%] | consensus |
-|:-|:-|-:|-:|-:|-:|-:|-:|-:|-:|-:|-:|
-| gossip, 2 ranks | mnist/mlp | 2.00 | 80.00 | 80.00 | 30.0 | 50.0 | 100.0 | 2.00 MiB | 0.50 | 1.4 | 0.1 |
+| algorithm | data/model | epochs | final [%] | best [%] | to 60 % [s] | time [s] | step [ms] | samples/s | sent \
+| wait [s] | wait [%] | consensus |
+|:-|:-|-:|-:|-:|-:|-:|-:|-:|-:|-:|-:|-:|
+| gossip, 2 ranks | mnist/mlp | 2.00 | 80.00 | 80.00 | 30.0 | 50.0 | 1825 | 100.0 | 2.00 MiB | 0.50 | 1.4 | 0.1 |
 
 {LEGEND}
 
@@ -120,11 +129,19 @@ def test_multicast_shows_both_counts(save):
     assert [(row["sent"], row["sent once"]) for row in rows] == [("12.00 MiB", "12.00 MiB"), ("12.00 MiB", "4.00 MiB")]
 
 
-def test_virtual_time_is_marked(save):
-    text = report(save(a=fake_run(), b=fake_run(clock="virtual")))
-    assert [row["algorithm"] for row in cells(text)] == ["gossip, 4 ranks", "gossip, 4 ranks, virtual time"]
-    assert text.endswith("\nVirtual time: all times and rates but wall are in simulated seconds.")
-    assert "irtual" not in report(save(a=fake_run()))
+def test_simulated_time_is_marked_and_real_time_in_a_column_of_its_own(save):
+    simulated = fake_run(clock="virtual", virtual_seconds=44.0, wall_seconds=7.0)
+    text = report(save(a=fake_run(), b=simulated, c=fake_run("old", clock="virtual")))
+    rows = cells(text)
+    assert [row["algorithm"] for row in rows] == [
+        "gossip, 4 ranks",
+        "gossip, 4 ranks, simulated",
+        "old, 4 ranks, simulated",
+    ]
+    assert [row["time [s]"] for row in rows] == ["50.0", "44.0", "40.0"]  # the last: up to its last snapshot
+    assert [row["simulating [s]"] for row in rows] == ["—", "7.00", "50.0"]
+    assert text.replace("\n", " ").endswith("all times and rates are in simulated seconds, but simulating is real.")
+    assert "imulat" not in report(save(a=fake_run()))
 
 
 def test_different_targets_share_a_column(save):
@@ -156,7 +173,7 @@ def test_seeds_grouped(save):
     assert first["algorithm"] == "gossip, 4 ranks"
     assert first["final [%]"] == "60.00 (40.00–80.00)"
     assert first["to 60 % [s]"] == "30.0, 2 of 3"
-    assert first["wall [s]"] == "20.0 (10.0–30.0)"
+    assert first["time [s]"] == "20.0 (10.0–30.0)"
     assert first["sent"] == "12.00 MiB"
     assert first["stopped early"] == ""
     assert second["stopped early"] == "interrupted"
@@ -255,3 +272,135 @@ def test_no_saving_without_a_run_to_compare_with(tmp_path):
     save_run(tmp_path / "a.h5", adaptive(8, 0.25))
     save_run(tmp_path / "b.h5", fake_run("easgd"))
     assert "adaptive, sent" not in report([tmp_path / "a.h5", tmp_path / "b.h5"])
+
+
+# ---- at a terminal
+
+
+@pytest.fixture
+def many(save):
+    """Runs with long names and much to tell."""
+    runs = [fake_run(f"algorithm-{'x' * 9 * i}-{i}", ranks=2**i, seed=i) for i in range(4)]
+    runs.append(fake_run("stopped", reason="rank 3 lost: " + "its process has died " * 9))
+    runs.append(fake_run("once", clock="virtual", virtual_seconds=1.0, network="switch", compute="constant:0.1"))
+    runs[-1].traffic["sent_once"] //= 3
+    return save(**{f"run{i}": run for i, run in enumerate(runs)})
+
+
+@pytest.mark.parametrize("width", [40, 80, 131, 250])
+@pytest.mark.parametrize(
+    "options", [{}, {"everything": True}, {"group": True}, {"wanted": ["final", "time", "reason"]}]
+)
+def test_no_line_is_wider_than_the_terminal(many, width, options):
+    for paths in (many, many[:1]):
+        text = report(paths, form="text", width=width, **options)
+        assert max(map(len, text.splitlines())) <= width
+        assert text.count("\nalgorithm") >= min(len(paths), 4)
+
+
+def test_columns_give_way_by_importance_and_are_named(many):
+    wide, narrow = (report(many, form="text", width=width) for width in (400, 80))
+    assert "No room" not in wide and "consensus" in wide.split("\n\n")[1]
+    assert "time [s]" in narrow and "consensus" not in narrow.split("\n\n")[1]
+    named = re.search(r"No room for (.*?): --all shows them", narrow.replace("\n", " "))[1].split(", ")
+    assert "consensus" in named and "time" not in named
+    whole = report(many, form="text", width=80, everything=True)
+    assert "consensus" in whole and "No room" not in whole
+    with pytest.raises(UsageError, match=r"--columns: unknown column 'nothing'; allowed: data, epochs, .*reason$"):
+        report(many, wanted=["time", "nothing"])
+
+
+def test_what_is_common_stands_above_the_table(save):
+    text = report(save(a=fake_run(), b=fake_run("sync", reason="interrupted")), form="text", width=100)
+    common, table, ends, *_ = text.split("\n\n")
+    assert common == "mnist/mlp, 4 ranks, 32 samples a rank and step, seed 1, measured"
+    assert "ranks" not in table and "data/model" not in table and "failed" in table
+    assert ends == "sync stopped early: interrupted"
+    simulated = fake_run(clock="virtual", network="switch", compute="constant:0.1", dataset="other", batch_size=None)
+    text = report(save(a=fake_run(clock="virtual"), b=simulated), form="text", width=100)
+    assert text.startswith("4 ranks, seed 1\n\n") and "other/mlp" in text
+
+
+def test_what_was_not_measured_has_no_column(save):
+    text = report(save(a=fake_run(accuracy=False), b=fake_run("sync", accuracy=False)), form="text", width=100)
+    assert "final [%]" not in text and "loss" in text and "Not measured: final, best, to_target." in text
+
+
+# ---- for programs and documents
+
+
+def test_csv_has_full_numbers_units_and_empty_cells(save):
+    one = fake_run(final_test_accuracy=1 / 3, wall_seconds=10 / 3, model="a,b")
+    paths = save(a=one, b=fake_run(seed=2, model="a,b", accuracy=False))
+    rows = list(csv.DictReader(report(paths, form="csv").splitlines()))
+    assert [row["run"] for row in rows] == ["gossip, 4 ranks, seed 1", "gossip, 4 ranks, seed 2"]
+    assert rows[0]["file"] == str(paths[0]) and rows[0]["model"] == "a,b"
+    assert float(rows[0]["final_accuracy"]) == 1 / 3 and float(rows[0]["time_seconds"]) == 10 / 3
+    assert rows[0]["sent_bytes"] == str(12 * 1024**2) and rows[1]["final_accuracy"] == ""
+    chosen = report(paths, form="csv", wanted=["time", "sent_bytes"]).splitlines()
+    assert chosen[0] == "run,time_seconds,sent_bytes"
+
+
+def test_csv_is_read_by_pandas(save):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(io.StringIO(report(save(a=fake_run(), b=fake_run(accuracy=False)), form="csv")))
+    assert frame["final_accuracy"].isna().tolist() == [False, True] and frame["sent_bytes"].dtype == int
+
+
+def test_json_has_null_for_what_is_not_known(save):
+    rows = json.loads(report(save(a=fake_run(accuracy=False, wall_seconds=math.inf)), form="json"))
+    assert rows[0]["final_accuracy"] is None and rows[0]["time_seconds"] is None and rows[0]["ranks"] == 4
+
+
+def test_seeds_in_json(save):
+    seeds = {f"s{seed}": fake_run(seed=seed, snapshots=6 - seed) for seed in (1, 2, 3)}
+    first, second = json.loads(report(save(**seeds, x=fake_run("sync")), group=True, form="json"))
+    assert first["seeds"] == 3 and first["seed"] is None and second["seeds"] == 1 and first.keys() == second.keys()
+    keys = ("final_accuracy", "final_accuracy_least", "final_accuracy_greatest", "to_target_seconds_known")
+    assert [first[key] for key in keys] == pytest.approx([0.6, 0.4, 0.8, 2])
+
+
+def test_latex_is_escaped(save):
+    text = report(save(a=fake_run("ring_allreduce", dataset="50%&$"), b=fake_run(accuracy=False)), form="latex")
+    assert r"ring\_allreduce, 4 ranks" in text and r"50\%\&\$/mlp" in text and r"final [\%]" in text
+    assert "---" in text and "—" not in text
+    assert text.splitlines()[1].startswith(r"\begin{tabular}") and text.endswith(r"\end{tabular}")
+
+
+# ---- files that cannot be read
+
+
+def test_one_bad_file_is_named_and_the_others_shown(save, tmp_path, capsys):
+    good, other = map(str, save(a=fake_run(), b=fake_run("sync")))
+    (tmp_path / "bad.h5").write_text("nothing")
+    bad, missing = str(tmp_path / "bad.h5"), str(tmp_path / "none.h5")
+    assert main(["report", good, bad, other]) == 1
+    out, error = capsys.readouterr()
+    assert error == f"grsgd: error: {bad}: not an HDF5 file\n"
+    assert [row["algorithm"] for row in cells(out)] == ["gossip, 4 ranks", "sync, 4 ranks"]
+    assert main(["report", bad, missing]) == 2
+    out, error = capsys.readouterr()
+    assert not out and [line.split(": ")[2] for line in error.splitlines()] == [bad, missing]
+    assert main(["report", good, "--columns", "speed"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# ---- the time
+
+
+def test_the_time_of_a_run_is_told_in_full():
+    run = fake_run(ranks=4)
+    assert time_split(run) == {"compute": 30.0, "communicate": 6.0, "wait": 1.5}
+    assert seconds(run) == 50.0 and other_seconds(run) == 12.5
+    run.ranks["steps"][3] = 0  # a server
+    run.ranks["compute_seconds"][3] = np.nan
+    assert time_split(run) == {"compute": 30.0, "communicate": 6.0, "wait": 1.0}
+    simulated = fake_run(clock="virtual", virtual_seconds=37.0)
+    assert seconds(simulated) == 37.0 and other_seconds(simulated) == 0.0
+
+
+def test_no_step_has_no_time():
+    run = fake_run()
+    run.ranks["steps"][:] = 0
+    assert math.isnan(seconds_per_step(run))
+    assert seconds_per_step(fake_run(ranks=1)) == pytest.approx(1.8)

@@ -15,7 +15,7 @@ from experiments.tables.numbers import (
 from experiments.tables.requests import EQUAL, SLOW_LINKS, SOURCES, STRAGGLER
 from experiments.tables.run_spec import MEASURED, SIMULATED
 from experiments.tables.targets import target
-from grsgd.runs.report import human_bytes
+from grsgd.runs.numbers import human_bytes
 
 OURS, RING = "GRSGD", "ring all-reduce"
 ALL = {OURS: "grsgd/grsgd", RING: "grsgd/ring_allreduce", "D-PSGD": "grsgd/dpsgd"}

@@ -1,0 +1,209 @@
+"""The columns of reports: what each says of a run, what it is called, and which give way where there is no room."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from grsgd.errors import UsageError
+from grsgd.runs import measures
+from grsgd.runs.ending import Ended
+from grsgd.runs.measures import is_virtual, known_values, target_accuracy, time_split
+from grsgd.runs.numbers import (
+    UNKNOWN,
+    human_bytes,
+    median_and_range,
+    number,
+    per_cent,
+    share,
+    significant,
+    whole,
+)
+from grsgd.runs.run_file import Run
+
+
+class Column(NamedTuple):
+    """A number of a run, NaN where not known."""
+
+    name: str
+    """What ``--columns`` takes."""
+    data_name: str
+    """With its unit; the name in CSV and JSON, where accuracies and shares are fractions of 1."""
+    title: str
+    of: Callable[[Run], float]
+    text: Callable[[float], str]
+    meaning: str
+
+    def cell(self, runs: Sequence[Run]) -> str:
+        """Return the number of one run, or the median and range of several, as text."""
+        return median_and_range([self.of(run) for run in runs], self.text)
+
+    def is_known(self, runs: Sequence[Run]) -> bool:
+        """Return whether it is known of any of the runs."""
+        return bool(known_values([self.of(run) for run in runs]))
+
+
+class Words(NamedTuple):
+    """Words on a run, or on several that differ in the seed alone."""
+
+    name: str
+    title: str
+    cell: Callable[[Sequence[Run]], str]
+    meaning: str = ""
+
+    def is_known(self, runs: Sequence[Run]) -> bool:
+        return any(self.cell([run]) for run in runs)
+
+
+BY_IMPORTANCE = """ended data time final to_target loss sent wait_share step epochs samples best rate simulating wait
+    consensus sent_once communicate compute other steps reason""".split()
+"""Where there is no room, the last give way."""
+BY_DEFAULT = """data epochs samples final best loss to_target time simulating step rate sent sent_once wait wait_share
+    consensus reason""".split()
+"""What is shown where no columns are asked for, in this order."""
+
+
+def all_columns(runs: Sequence[Run]) -> dict[str, Column | Words]:
+    """Return all columns there are, by name."""
+    targets = {target_accuracy(run) for run in runs}
+    to_target = f"to {100 * min(targets):g} % [s]" if len(targets) == 1 and known_values(targets) else "to target [s]"
+    columns = [
+        Words("data", "data/model", lambda runs: data_and_model(runs[0])),
+        Column("epochs", "epochs", "epochs", measures.epochs, number, "passes over the data, all ranks together"),
+        Column("samples", "samples", "samples", measures.samples, whole, "of all ranks"),
+        Column("steps", "steps", "steps", measures.steps, whole, "of the rank with the most"),
+        Column(
+            "final",
+            "final_accuracy",
+            "final [%]",
+            lambda run: run.attributes["final_test_accuracy"],
+            per_cent,
+            "test accuracy of the final model",
+        ),
+        Column(
+            "best",
+            "best_accuracy",
+            "best [%]",
+            measures.best_accuracy,
+            per_cent,
+            "highest test accuracy of the averaged model",
+        ),
+        Column("loss", "train_loss", "loss", measures.last_loss, significant, "training loss at the end"),
+        Column(
+            "to_target",
+            "to_target_seconds",
+            to_target,
+            measures.time_to_target,
+            number,
+            "to its first snapshot at or above the target accuracy",
+        ),
+        Column("time", "time_seconds", "time [s]", measures.seconds, number, "from the start of training to its end"),
+        Column(
+            "simulating",
+            "simulating_seconds",
+            "simulating [s]",
+            measures.simulating_seconds,
+            number,
+            "real time that the simulation took",
+        ),
+        Column(
+            "step",
+            "step_seconds",
+            "step [ms]",
+            measures.seconds_per_step,
+            lambda value: number(1000 * value),
+            "time of a step, mean over the ranks",
+        ),
+        Column(
+            "rate", "samples_per_second", "samples/s", measures.samples_per_second, number, "up to the last snapshot"
+        ),
+        Column("sent", "sent_bytes", "sent", measures.bytes_sent, human_bytes, "payload of all ranks"),
+        Column(
+            "sent_once",
+            "sent_once_bytes",
+            "sent once",
+            measures.bytes_sent_once,
+            human_bytes,
+            "payload, a multicast counted once",
+        ),
+        *(_part(name) for name in measures.PARTS),
+        Column(
+            "wait_share",
+            "wait_share",
+            "wait [%]",
+            measures.waiting_share,
+            share,
+            "share of compute + communicate + wait",
+        ),
+        Column(
+            "other",
+            "other_seconds",
+            "other [s]",
+            measures.other_seconds,
+            number,
+            "time before, between and after the steps",
+        ),
+        Column(
+            "consensus",
+            "consensus_distance",
+            "consensus",
+            measures.final_consensus,
+            significant,
+            "distance of the replicas from their average at the end",
+        ),
+        Words("ended", "ended", lambda runs: _counted(runs, "ended")),
+        Words("reason", "stopped early", lambda runs: early_ends(runs)),
+    ]
+    return {column.name: column for column in columns}
+
+
+def _part(name: str) -> Column:
+    return Column(
+        name,
+        f"{name}_seconds",
+        f"{name} [s]",
+        lambda run: time_split(run)[name],
+        number,
+        "mean over the ranks that train",
+    )
+
+
+def shown_by_default(runs: Sequence[Run]) -> list[Column | Words]:
+    """Return the columns that suit the runs where none are asked for."""
+    columns = all_columns(runs)
+    in_samples = any(math.isnan(measures.epochs(run)) for run in runs)
+    has_accuracy = columns["best"].is_known(runs)
+    left_out = {
+        "epochs": in_samples,
+        "samples": not in_samples,
+        "loss": has_accuracy or not columns["loss"].is_known(runs),
+        "simulating": not any(map(is_virtual, runs)),
+        "sent_once": all(measures.bytes_sent(run) == measures.bytes_sent_once(run) for run in runs),
+        "reason": not columns["reason"].is_known(runs),
+    }
+    return [columns[name] for name in BY_DEFAULT if not left_out.get(name)]
+
+
+def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[Column | Words]:
+    """Return the columns of these names, in this order; raises UsageError for an unknown name."""
+    columns = all_columns(runs)
+    by_name = columns | {column.data_name: column for column in columns.values() if isinstance(column, Column)}
+    for name in wanted:
+        if name not in by_name:
+            raise UsageError(f"--columns: unknown column {name!r}; allowed: {', '.join(columns)}")
+    return [by_name[name] for name in dict.fromkeys(wanted)]
+
+
+def data_and_model(run: Run) -> str:
+    """Return the names of the data set and the model."""
+    return "/".join(str(run.attributes.get(name, UNKNOWN)) for name in ("dataset", "model"))
+
+
+def early_ends(runs: Sequence[Run]) -> str:
+    """Say why runs ended early, and how many of them; empty if none did."""
+    return _counted([run for run in runs if run.attributes["ended"] != Ended.COMPLETED], "reason", len(runs))
+
+
+def _counted(runs: Sequence[Run], attribute: str, of: int | None = None) -> str:
+    ends, of = Counter(run.attributes[attribute] for run in runs), of or len(runs)
+    return "; ".join(end if count == of else f"{end} ({count} of {of})" for end, count in ends.items())

@@ -1,0 +1,59 @@
+"""Numbers as text, for tables."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+UNKNOWN = "—"
+
+
+def number(value: float) -> str:
+    """Three digits or more: 0.12, 12.3, 1234."""
+    return f"{value:.{0 if value >= 1000 else 1 if value >= 10 else 2}f}"
+
+
+def whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def per_cent(value: float) -> str:
+    """A fraction, in per cent: 0.9312 -> "93.12"."""
+    return f"{100 * value:.2f}"
+
+
+def share(value: float) -> str:
+    """A fraction, in per cent: 0.931 -> "93.1"."""
+    return f"{100 * value:.1f}"
+
+
+def significant(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def human_bytes(value: float) -> str:
+    """A number of bytes in the binary unit that suits it: 1536 -> "1.50 KiB"."""
+    unit, size = byte_unit(value)
+    return f"{value / size:.{2 if size > 1 else 0}f} {unit}"
+
+
+def byte_unit(value: float) -> tuple[str, int]:
+    """The binary unit that suits a number of bytes, and its size in bytes: 1536 -> ("KiB", 1024)."""
+    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    power = min(int(math.log2(value) // 10), len(units) - 1) if value >= 1 else 0
+    return units[power], 1024**power
+
+
+def known_values(values: Sequence[float]) -> list[float]:
+    """Return the values that are not NaN."""
+    return [float(value) for value in values if not math.isnan(value)]
+
+
+def median_and_range(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """One value, or the median and range of several; those not known are left out but counted."""
+    known = known_values(values)
+    if not known:
+        return UNKNOWN
+    shown = [text(value) for value in (float(np.median(known)), min(known), max(known))]
+    result = shown[0] if len(set(shown)) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
+    return result if len(known) == len(values) else f"{result}, {len(known)} of {len(values)}"

@@ -1,0 +1,109 @@
+"""Tables of text: as wide as a terminal, in Markdown and in LaTeX. The first column names the rows."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tabulate import tabulate
+
+from grsgd.runs.numbers import UNKNOWN
+from grsgd.text import printable
+
+GAP = 2
+"""Spaces between two columns."""
+LEAST_NAME = 12
+"""Letters of a row's name that are shown on the narrowest terminal."""
+
+
+class TextColumn(NamedTuple):
+    """A column whose cells are text; ``is_number``: whether they are set to the right."""
+
+    name: str
+    title: str
+    cells: list[str]
+    is_number: bool = True
+
+    @property
+    def width(self) -> int:
+        return max(len(text) for text in [self.title, *self.cells])
+
+
+def markdown(columns: Sequence[TextColumn]) -> str:
+    """Return all columns as a table that is plain to read as it is, and a table in Markdown too."""
+    return _table([column._replace(cells=[_escaped(cell) for cell in column.cells]) for column in columns], "pipe")
+
+
+def _escaped(cell: str) -> str:
+    return printable(cell).replace("|", "\\|")
+
+
+def latex(columns: Sequence[TextColumn]) -> str:
+    """Return all columns as a table for a LaTeX document that uses the package booktabs."""
+    cells = [
+        [printable(cell).replace(UNKNOWN, "---").replace("–", "--") for cell in column.cells] for column in columns
+    ]
+    plain = [column._replace(cells=one) for column, one in zip(columns, cells, strict=True)]
+    return "% \\usepackage{booktabs}\n" + _table(plain, "latex_booktabs")
+
+
+def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[str]) -> tuple[str, list[str]]:
+    """Return a table of at most ``width`` letters, and the names of the columns that there was no room for.
+
+    ``by_importance``: names of columns, the last of which give way first.
+    """
+    rows, *others = _short(columns, width)
+    room, kept = width - rows.width, set()
+    for column in sorted(others, key=lambda column: by_importance.index(column.name)):
+        if column.width + GAP <= room:
+            room -= column.width + GAP
+            kept.add(column.name)
+    shown = [column for column in others if column.name in kept]
+    return _plain([rows, *shown]), [column.name for column in others if column.name not in kept]
+
+
+def stacked(columns: Sequence[TextColumn], width: int) -> str:
+    """Return all columns in as many tables, one below the other, as ``width`` asks for."""
+    rows, *others = _short(columns, width)
+    tables = [[rows]]
+    for column in others:
+        taken = sum(one.width + GAP for one in tables[-1])
+        if len(tables[-1]) > 1 and taken + column.width > width:
+            tables.append([rows])
+        tables[-1].append(column)
+    return "\n\n".join(_plain(one) for one in tables)
+
+
+def _short(columns: Sequence[TextColumn], width: int) -> list[TextColumn]:
+    """The same columns in one line a cell: names that leave half of the width to the others, and words that fit."""
+    rows, *others = [column._replace(cells=[printable(cell) for cell in column.cells]) for column in columns]
+    rows = _cut(rows, max(width // 2, LEAST_NAME))
+    room = max(width - rows.width - GAP, LEAST_NAME)
+    return [rows, *(column if column.is_number else _cut(column, room) for column in others)]
+
+
+def _cut(column: TextColumn, most: int) -> TextColumn:
+    return column._replace(cells=[shortened(cell, most) for cell in column.cells])
+
+
+def shortened(text: str, most: int) -> str:
+    """Return at most so many letters, of the beginning and the end: both tell runs apart."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[-end:]}"
+
+
+def _plain(columns: Sequence[TextColumn]) -> str:
+    """Header and dashes are rows like others: tabulate would make more room for a header."""
+    cells = list(zip(*([one.title, "-" * one.width, *one.cells] for one in columns), strict=True))
+    text = tabulate(cells, tablefmt="plain", colalign=_alignment(columns), disable_numparse=True)
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def _table(columns: Sequence[TextColumn], form: str) -> str:
+    cells = list(zip(*(column.cells for column in columns), strict=True))
+    titles = [column.title for column in columns]
+    return tabulate(cells, titles, tablefmt=form, colalign=_alignment(columns), disable_numparse=True)
+
+
+def _alignment(columns: Sequence[TextColumn]) -> list[str]:
+    return ["right" if column.is_number else "left" for column in columns]
