@@ -60,6 +60,15 @@ def train_on_all_ranks(options) -> int:
     return 0
 
 
+def run(options) -> int:
+    """train on several ranks, or run a script on them: grsgd run -n 4 CONFIG.toml, grsgd run -n 4 SCRIPT.py"""
+    from grsgd.job import start
+
+    job = start.job(options.target, options.arguments, options.ranks, options.launcher)
+    print(job, file=sys.stdout if options.dry_run else sys.stderr, flush=True)
+    return 0 if options.dry_run else start.run(job, gently=not options.target.endswith(".py"))
+
+
 def simulate(options) -> int:
     """train in simulated time: any number of ranks, any network, exactly repeatable"""
     with importing():

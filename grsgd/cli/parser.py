@@ -4,6 +4,7 @@ import argparse
 
 from grsgd import __version__
 from grsgd.cli import commands
+from grsgd.job.start import LAUNCHERS
 
 DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
 
@@ -13,7 +14,7 @@ def make_parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="grsgd", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=__version__)
     add = top.add_subparsers(required=True, metavar="COMMAND")
-    for add_command in (add_train, add_simulate, add_calibrate, add_report, add_plot):
+    for add_command in (add_train, add_run, add_simulate, add_calibrate, add_report, add_plot):
         add_command(add)
     for add_command in (add_coding_cost, add_data, add_algorithms, add_testbed):
         add_command(add)
@@ -48,6 +49,26 @@ def add_train(add):
     sub = configured(add, commands.train, on_ranks=True)
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
     sub.add_argument("--verbose", action="store_true", help="print where the time before the first step went")
+
+
+def add_run(add):
+    sub = command(add, commands.run)
+    sub.usage = "grsgd run [-h] [-n RANKS] [--launcher LAUNCHER] [--dry-run] CONFIG.toml|SCRIPT.py ..."
+    sub.add_argument(
+        "-n", "-np", dest="ranks", type=int, metavar="RANKS", help="how many (default: tasks of the Slurm allocation)"
+    )
+    sub.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        default="auto",
+        help="what starts the ranks (default: mpiexec; in a Slurm allocation srun, where it works)",
+    )
+    sub.add_argument("--dry-run", action="store_true", help="only print the command, with the variables it needs")
+    sub.add_argument("target", metavar="CONFIG.toml|SCRIPT.py", help="a configuration to train by, or a script")
+    arguments = sub.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="options of grsgd train, or of the script"
+    )
+    arguments.required = False
 
 
 def add_simulate(add):

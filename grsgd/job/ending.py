@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -26,11 +27,13 @@ def exit_on_signals() -> dict:
 def with_parent() -> Callable[[], None]:
     """A function that a child of this process calls first, and a program that it becomes need not know of: Linux kills
     it when the thread that has started it has ended, however that was. SIGTERM is lost in mpiexec while it starts."""
-    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl  # looked up before the fork: less can go wrong after it
+    parent = os.getpid()
+    return partial(end_with, parent, ctypes.CDLL(None).prctl)  # looked up before the fork: less can go wrong after it
 
-    def call():
-        prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-        if os.getppid() != parent:  # it has ended before this
-            os._exit(1)
 
-    return call
+def end_with(parent: int, prctl=None):
+    """Have Linux kill this process when ``parent`` has ended, which has started it."""
+    prctl = prctl or ctypes.CDLL(None).prctl
+    prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:  # it has ended before this
+        os._exit(1)

@@ -1,6 +1,7 @@
 """Starting and ending a job: MPI, its launcher, and one message when something is wrong."""
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
 from grsgd.comm.stop_signal import UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, starting_within, within
 from grsgd.errors import RunFileError, SetupError, UsageError
+from grsgd.job.ending import end_with
 
 EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, RunFileError)
 """Errors that say all there is to say: no traceback."""
@@ -34,21 +36,63 @@ def world():
 
     Where some rank does not come, the job ends after GRSGD_START_SECONDS.
 
-    Raises SetupError under ``srun`` without MPI support, where every task would silently train alone.
+    Raises SetupError where a launcher has started several processes of which MPI knows nothing, such as ``torchrun``,
+    or ``srun`` without MPI support: each of them would silently train alone.
     """
     starts = "mpi4py.MPI" not in sys.modules
+    if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
+        end_with(os.getppid())  # not all ranks notice by themselves that Open MPI's launcher was killed
     with starting(start_seconds()) if starts else nullcontext():
         from mpi4py import MPI
 
-    tasks = int(os.environ.get("SLURM_NTASKS") or 1)
-    if tasks > 1 and MPI.COMM_WORLD.size == 1:
-        raise SetupError(
-            f"Slurm started {tasks} tasks (SLURM_NTASKS), but MPI sees only 1 rank: start with `srun --mpi=pmix` "
-            "(`srun --mpi=list` shows what your Slurm offers) or with `mpiexec`; unset SLURM_NTASKS to train alone"
-        )
-    if tasks > 1 and starts:
+    check_launcher(MPI.COMM_WORLD.size)
+    if starts and int(os.environ.get("SLURM_NTASKS") or 1) > 1 and MPI.COMM_WORLD.size > 1:
         time.sleep(MPI_INIT_GRACE_SECONDS)
     return MPI.COMM_WORLD
+
+
+FOREIGN_LAUNCHERS = {
+    "OMPI_COMM_WORLD_SIZE": ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK"),
+    "PMI_SIZE": ("mpiexec", "PMI_RANK"),
+    "HOROVOD_SIZE": ("horovodrun", "HOROVOD_RANK"),
+    "WORLD_SIZE": ("torchrun", "RANK"),
+    "SLURM_NTASKS": ("Slurm", "SLURM_PROCID"),
+}
+"""Variables that say how many processes a launcher has started: its name, and the variable with a process's number."""
+
+
+def check_launcher(ranks: int):
+    """Raise SetupError if a launcher has started more processes than the ``ranks`` that MPI connects."""
+    for variable, (launcher, number) in FOREIGN_LAUNCHERS.items():
+        text = os.environ.get(variable) or "1"
+        count = int(text) if text.isdecimal() else 1
+        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):  # which is of the allocation, not of this job
+            continue
+        if variable == "SLURM_NTASKS":
+            instead = (
+                "start with `srun --mpi=pmix` (`srun --mpi=list` shows what your Slurm offers) or with `mpiexec`; "
+                "unset SLURM_NTASKS to train alone"
+            )
+        elif launcher.endswith("mpiexec"):
+            instead = f"mpi4py uses {library()}, whose mpiexec this is not: type `{instead_of_it(count)}`"
+        else:
+            instead = f"type `{instead_of_it(count)}`, or unset {variable}"
+        seen = f"{ranks} rank{'s' if ranks > 1 else ''}"
+        processes = "tasks" if launcher == "Slurm" else "processes"
+        raise SetupError(
+            f"{launcher} started {count} {processes} ({variable}), but MPI sees only {seen}: {instead}",
+            is_printed=os.environ.get(number, "0") == "0",
+        )
+
+
+def instead_of_it(ranks: int) -> str:
+    """Return the command that starts what this process runs on so many ranks."""
+    program, *arguments = sys.argv
+    if Path(program).name not in ("grsgd", "__main__.py"):
+        return shlex.join(["grsgd", "run", "-n", str(ranks), program, *arguments])
+    if arguments[:1] == ["train"]:
+        return shlex.join(["grsgd", "run", "-n", str(ranks), *arguments[1:]])
+    return shlex.join(["mpiexec", "-n", str(ranks), "python", "-m", "grsgd", *arguments])
 
 
 def start_seconds() -> float:

@@ -1,13 +1,13 @@
-"""Ctrl-C and SIGTERM: the moment in which measurements are still to be saved."""
+"""Ctrl-C, SIGTERM and SIGUSR1: the moment in which measurements are still to be saved."""
 
 import os
 import signal
 import threading
 from contextlib import contextmanager
 
-from grsgd.runs.ending import INTERRUPTED, TERMINATED
+from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, TERMINATED
 
-REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR1: ASKED_TO_END}
 """Why a run ended, by the signal. Some launchers, such as Open MPI's, make a SIGTERM of Ctrl-C."""
 
 EXIT_CODE = 130
@@ -15,7 +15,7 @@ EXIT_CODE = 130
 
 
 class Interruption:
-    """While entered, calls ``on_signal(reason)`` once, in a thread of its own, at the first SIGINT or SIGTERM.
+    """While entered, calls ``on_signal(reason)`` once, in a thread of its own, at the first signal of `REASONS`.
 
     ``on_signal`` may be replaced meanwhile. Some launchers kill their ranks a fifth of a second after Ctrl-C. A Python
     signal handler would run only after the gradient under way is done; this thread runs at once.
@@ -52,7 +52,7 @@ class Interruption:
 
 @contextmanager
 def as_exceptions():
-    """While entered, SIGINT and SIGTERM raise KeyboardInterrupt, with the reason, in the main thread."""
+    """While entered, the signals of `REASONS` raise KeyboardInterrupt, with the reason, in the main thread."""
 
     def interrupt(number, frame):
         raise KeyboardInterrupt(REASONS[number])

@@ -10,6 +10,8 @@ NON_FINITE_LOSS = "non-finite loss"
 """Beginning of the reason of a run that diverged."""
 INTERRUPTED = "interrupted (Ctrl-C)"
 TERMINATED = "terminated (SIGTERM)"
+ASKED_TO_END = "interrupted"
+"""By SIGUSR1, which ``grsgd run`` makes of Ctrl-C and SIGTERM."""
 
 
 class Ended(StrEnum):
@@ -35,7 +37,7 @@ def how_ended(reason: str) -> Ended:
         return Ended.COMPLETED
     if reason.startswith(NON_FINITE_LOSS):
         return Ended.DIVERGED
-    return Ended.INTERRUPTED if reason in (INTERRUPTED, TERMINATED) else Ended.FAILED
+    return Ended.INTERRUPTED if reason in (INTERRUPTED, TERMINATED, ASKED_TO_END) else Ended.FAILED
 
 
 def end_attributes(reason: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import signal
+import subprocess
 import time
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from grsgd import load_run
 from grsgd.job.signals import REASONS
 from tests.support.exhaustive import exhaustive_unless
-from tests.support.launcher import ROOT, bin_of, finish, mpiexec, start
+from tests.support.launcher import ROOT, bin_of, finish, mpiexec, start, start_command
 
 LIBRARIES = ("openmpi", "mpich")
 ALGORITHMS = ("ring_allreduce", "dpsgd", "grsgd")
@@ -241,6 +242,42 @@ def test_ctrl_c_keeps_what_was_measured(library, algorithm, config, tmp_path):
     assert np.isfinite(run.curve["train_loss"]).all()
 
 
+SAYING = """
+import os
+from pathlib import Path
+from grsgd.algorithms.dpsgd import DPSGD
+
+class Saying(DPSGD, name="saying"):
+    steps = 0
+    def step(self):
+        yield from super().step()
+        self.steps += 1
+        if self.steps == 3:
+            part = Path(__file__).parent / f"{self.comm.rank}.part"
+            part.write_text(str(os.getpid()))
+            part.rename(part.with_suffix(".pid"))
+"""
+
+
+@pytest.mark.parametrize(("library", "number"), [("openmpi", signal.SIGINT), ("mpich", signal.SIGTERM)])
+def test_accuracies_are_kept_under_grsgd_run(library, number, config, tmp_path):
+    """The launcher is asked gently, so that ranks have the time to evaluate."""
+    out, algorithm = tmp_path / "run.h5", tmp_path / "saying.py"
+    algorithm.write_text(SAYING)
+    command = [bin_of(library) / "python", "-m", "grsgd", "run", "-n", 3, config, "--out", out]
+    command += ["--set", "train.epochs=100000", "--set", f"algorithm.name={algorithm}:Saying"]
+    job = start_command(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until_it_trains(job, tmp_path)
+    os.kill(job.pid, number)
+    code, output = finish(job, 60)
+    assert code == 130 and "Traceback" not in output, output
+    assert "mpiexec -n 3" in output.splitlines()[0] and f"{out}: stopped early: interrupted" in output, output
+    run = load_run(out)
+    assert run.attributes["reason"] == "interrupted" and run.attributes["ended"] == "interrupted"
+    assert len(run.curve["time"]) > 0 and np.isfinite(run.curve["test_accuracy"]).all()
+    assert np.isfinite(run.attributes["final_test_accuracy"])
+
+
 def test_tasks_without_mpi_are_refused(config, tmp_path):
     """What ``srun`` without PMI support does: several tasks, each of which believes to be alone."""
     environment = {"SLURM_NTASKS": "4"}
@@ -272,8 +309,6 @@ def test_nobody_waits_for_a_suspended_rank(config, tmp_path):
 
 @pytest.mark.parametrize("command", [["algorithms"], ["data", "list"], ["--help"], ["train", "--help"]])
 def test_listings(command):
-    import subprocess
-
     done = subprocess.run(
         [bin_of("openmpi") / "python", "-m", "grsgd", *command], capture_output=True, text=True, cwd=ROOT, timeout=60
     )

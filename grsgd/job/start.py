@@ -1,0 +1,220 @@
+"""``grsgd run``: starts a job of several ranks with the launcher that is there, and ends it gently."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from grsgd.errors import ConfigError, UsageError
+from grsgd.job.ending import with_parent
+from grsgd.mpi_environment import DEFAULTS, find_mpiexec
+
+LAUNCHERS = ("auto", "srun", "mpiexec")
+"""What ``--launcher`` allows."""
+
+ENDING_SECONDS = 600.0
+"""How long a job that was asked to stop may take to compute accuracies and save; then it is killed."""
+KILLING_SECONDS = 5.0
+"""How long its launcher may take to end it at once."""
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals to this process that end the job."""
+GENTLE = signal.SIGUSR1
+"""What the launcher is sent for them. It would kill its ranks soon after a signal that ends a job; this one all
+launchers pass on, and go on."""
+
+KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
+"""Exit codes of launchers whose ranks did not know it yet."""
+
+BELOW_LAUNCHER = {
+    "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
+    "PMI_SIZE": "mpiexec",
+    "SLURM_STEP_NUM_TASKS": "srun",
+}
+"""Variables that say how many processes a launcher has started, and which launcher sets them."""
+
+
+class Job(NamedTuple):
+    """A command, and the environment variables that it needs besides those that are set."""
+
+    variables: dict[str, str]
+    command: list[str]
+
+    def __str__(self) -> str:
+        """The job as one line that a shell understands."""
+        words = list(self.command)
+        for place, name in ((0, Path(words[0]).name), (words.index(sys.executable), "python")):
+            if shutil.which(name) and os.path.samefile(shutil.which(name), words[place]):
+                words[place] = name
+        return " ".join(
+            [*(f"{name}={shlex.quote(value)}" for name, value in self.variables.items()), shlex.join(words)]
+        )
+
+
+def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "auto") -> Job:
+    """Return the job that trains by a configuration, or runs a script, on so many ranks.
+
+    ``target``: the configuration, or a script whose name ends in .py; ``arguments``: those of ``grsgd train`` or of the
+    script; ``ranks``: None for the tasks of the allocation.
+
+    Raises UsageError, ConfigError.
+    """
+    check_alone()
+    ranks = ranks if ranks is not None else tasks_of_allocation()
+    if ranks < 1:
+        raise ConfigError(f"run: -n {ranks}: must be 1 or more")
+    if not Path(target).is_file():
+        raise UsageError(f"run: {target}: no such file: must be a configuration (.toml) or a script (.py)")
+    program = [target] if target.endswith(".py") else ["-m", "grsgd", "train", target]
+    variables, command = start_command(launcher, ranks)
+    missing = {name: value for name, value in variables.items() if name not in os.environ}
+    return Job(missing, [*command, sys.executable, "-u", *program, *arguments])
+
+
+def check_alone():
+    """Raise UsageError if this process is one of several that a launcher has started."""
+    for name, launcher in BELOW_LAUNCHER.items():
+        if int(os.environ.get(name) or 1) > 1:
+            raise UsageError(f"run: {launcher} has started {os.environ[name]} of these: type `grsgd run` without it")
+
+
+def tasks_of_allocation() -> int:
+    """Return how many ranks the allocation of Slurm is for; raises UsageError outside of one."""
+    if not os.environ.get("SLURM_NTASKS"):
+        raise UsageError("run: how many ranks? grsgd run -n 4 CONFIG.toml")
+    return int(os.environ["SLURM_NTASKS"])
+
+
+def start_command(launcher: str, ranks: int) -> tuple[dict[str, str], list[str]]:
+    """Return the environment variables that a launcher needs, and its part of the command."""
+    in_allocation = "SLURM_JOB_ID" in os.environ
+    threads = {"OMP_NUM_THREADS": os.environ.get("SLURM_CPUS_PER_TASK") or DEFAULTS["OMP_NUM_THREADS"]}
+    mpiexec = None if launcher == "srun" else mpiexec_if_any() if in_allocation else find_mpiexec()
+    library = library_of(mpiexec) if mpiexec else None
+    if launcher == "srun" or (launcher == "auto" and in_allocation and library != "MPICH" and srun_starts()):
+        plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
+        cores = os.environ.get("SLURM_CPUS_PER_TASK")  # which srun does not take from sbatch
+        variables = threads | ({"SRUN_CPUS_PER_TASK": cores} if cores else {})
+        return variables, ["srun", f"--mpi={plugin}", f"--ntasks={ranks}", "--kill-on-bad-exit=1"]
+    command = [mpiexec or find_mpiexec(), "-n", str(ranks)]
+    if library != "Open MPI":
+        return threads, command
+    variables = DEFAULTS | threads
+    if os.geteuid() != 0:
+        variables = {name: value for name, value in variables.items() if "AS_ROOT" not in name}
+    if in_allocation:  # where ranks go is up to it, and which of its cores they use up to the kernel
+        for name in ("PRTE_MCA_rmaps_default_mapping_policy", "OMPI_MCA_rmaps_base_oversubscribe"):
+            variables.pop(name)
+        variables.pop("OMPI_MCA_mpi_yield_when_idle")  # no other program wants the cores
+        variables |= {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+    return variables, command
+
+
+def mpiexec_if_any() -> str | None:
+    """Return the ``mpiexec`` that would be used; None if there is none."""
+    try:
+        return find_mpiexec()
+    except ConfigError:
+        return None
+
+
+def library_of(mpiexec: str) -> str | None:
+    """Return the MPI library that an ``mpiexec`` belongs to, Open MPI or MPICH; None for any other."""
+    try:
+        text = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next((name for word, name in MARKS.items() if word in text), None)
+
+
+MARKS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "HYDRA": "MPICH"}
+"""Words in what ``mpiexec --version`` prints."""
+
+
+def srun_starts() -> bool:
+    """Whether ``srun`` starts tasks that MPI can connect; what it lists as available need not work."""
+    plugin = os.environ.get("SLURM_MPI_TYPE") or "pmix"
+    trial = ["srun", f"--mpi={plugin}", "--nodes=1", "--ntasks=1", "true"]
+    try:
+        return subprocess.run(trial, capture_output=True, stdin=subprocess.DEVNULL, timeout=60).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def run(job: Job, gently: bool) -> int:
+    """Run a job; returns its exit code, 128 and the number of the signal that has killed it, or 130 if it was ended.
+
+    ``gently``: it trains, and is to save what it has measured when a signal comes, Ctrl-C among them: the terminal's
+    signals do not reach its launcher, and it cannot read from the terminal. Else it is what it would be without this
+    process in between.
+    """
+    watched = {*ENDING, signal.SIGCHLD, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    die_with_parent = with_parent()
+
+    def prepare():
+        die_with_parent()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    try:
+        process = subprocess.Popen(
+            job.command,
+            env=os.environ | job.variables,
+            stdin=subprocess.DEVNULL if gently else None,
+            start_new_session=gently,
+            preexec_fn=prepare,
+        )
+        ended = attend(process, watched, gently)
+    except OSError as error:
+        raise ConfigError(f"run: {job.command[0]}: {error.strerror}") from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    if ended and gently and process.returncode in KILLED_BY_IT:
+        tell("interrupted before training began: there is no run file")
+    return 130 if ended and code else code
+
+
+def tell(line: str):
+    print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
+
+
+def attend(process: subprocess.Popen, watched: set[signal.Signals], gently: bool) -> bool:
+    """Wait for the launcher's end and see to signals, the blocked ``watched``; returns whether one has ended it."""
+    ending, deadline = 0, None
+    while process.poll() is None:
+        left = 3600.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
+        info = signal.sigtimedwait(watched, left)
+        number = None if info is None else info.si_signo
+        if number == signal.SIGTSTP:
+            process.send_signal(signal.SIGTSTP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif number == signal.SIGCONT:
+            process.send_signal(signal.SIGCONT)
+        elif number in ENDING or (info is None and deadline is not None):
+            ending += 1
+            is_from_terminal = info is not None and info.si_code > 0
+            deadline = time.monotonic() + end(process, number or signal.SIGTERM, ending, gently, is_from_terminal)
+    return ending > 0
+
+
+def end(process: subprocess.Popen, number: int, attempt: int, gently: bool, is_from_terminal: bool) -> float:
+    """End a job at a signal, harder at each attempt; returns how many seconds it may take."""
+    if attempt > 2:
+        process.kill()  # its ranks end with it
+        return KILLING_SECONDS
+    if not gently:
+        if not is_from_terminal:  # which sends it to the launcher, too
+            process.send_signal(number)
+        return ENDING_SECONDS
+    if attempt == 2:
+        process.send_signal(signal.SIGTERM)
+        return KILLING_SECONDS
+    tell("stopping: what was measured is evaluated and saved; Ctrl-C again ends the job at once")
+    process.send_signal(GENTLE)
+    return ENDING_SECONDS

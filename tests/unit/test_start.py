@@ -1,0 +1,203 @@
+"""The command that ``grsgd run`` starts, how it ends it, and the launchers that are refused."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from grsgd import mpi_environment
+from grsgd.cli import main
+from grsgd.errors import SetupError
+from grsgd.job import launch, start
+from grsgd.mpi_environment import DEFAULTS, without_launcher
+
+VERSIONS = {"openmpi": "mpiexec (Open MPI) 5.0.11", "mpich": "HYDRA build details:"}
+SIGNALS = """
+import os, signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda number, frame: os.write(1, signal.Signals(number).name.encode() + b" "))
+os.write(1, b"begun ")
+deadline = time.monotonic() + 20
+while time.monotonic() < deadline:
+    time.sleep(0.05)
+"""
+"""What stands for a launcher: it says which signals it gets, and does not end."""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a configuration, a script and programs that stand for launchers, outside of any job."""
+    for name in {*os.environ} - {*without_launcher(os.environ)} | DEFAULTS.keys():
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").touch()
+    (tmp_path / "own.py").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(mpi_environment.sys, "executable", str(tmp_path / "python"))
+
+    def program(name, text):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+
+    program("python", "true")
+    return program
+
+
+def dry_run(capsys, *arguments) -> list[str]:
+    assert main(["run", "--dry-run", *arguments]) == 0
+    output = capsys.readouterr()
+    assert output.out.count("\n") == 1 and not output.err
+    return shlex.split(output.out)
+
+
+@pytest.mark.parametrize("library", VERSIONS)
+def test_the_command_can_be_copied(library, place, capsys):
+    place("mpiexec", f"echo '{VERSIONS[library]}'")
+    words = dry_run(capsys, "-n", "3", "run.toml", "--out", "my run.h5", "-n", "5")
+    given = [word for word in words if "=" in word and word.split("=")[0] in DEFAULTS]
+    rest = ["mpiexec", "-n", "3", "python", "-u", "-m", "grsgd", "train", "run.toml", "--out", "my run.h5", "-n", "5"]
+    assert words == [*given, *rest]
+    names = {word.split("=")[0] for word in given}
+    as_root = {name for name in DEFAULTS if "AS_ROOT" in name}
+    expected = DEFAULTS.keys() - (as_root if os.geteuid() else set())
+    assert names == (expected if library == "openmpi" else {"OMP_NUM_THREADS"})
+
+
+def test_variables_that_are_set_are_not_set_again(place, capsys, monkeypatch):
+    place("mpiexec", "echo HYDRA")
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert dry_run(capsys, "-n", "2", "own.py", "--lr", "1") == "mpiexec -n 2 python -u own.py --lr 1".split()
+
+
+def test_in_an_allocation(place, capsys, monkeypatch):
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "6", "SLURM_CPUS_PER_TASK": "2"}.items():
+        monkeypatch.setenv(name, value)
+    place("mpiexec", "echo 'mpiexec (Open MPI) 5.0.11'")
+    place("srun", "exit 0")
+    words = dry_run(capsys, "run.toml")
+    assert words[:5] == "OMP_NUM_THREADS=2 SRUN_CPUS_PER_TASK=2 srun --mpi=pmix --ntasks=6".split()
+    assert "mpiexec" in dry_run(capsys, "--launcher", "mpiexec", "run.toml")
+    place("srun", "exit 1")
+    words = dry_run(capsys, "run.toml")
+    assert "mpiexec" in words and "PRTE_MCA_hwloc_default_binding_policy=none" in words
+    assert not any("oversubscribe" in word or "yield" in word for word in words)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["run.toml"], "run: how many ranks? grsgd run -n 4 CONFIG.toml"),
+        (["-n", "0", "run.toml"], "run: -n 0: must be 1 or more"),
+        (["-n", "2", "nothing.toml"], "run: nothing.toml: no such file"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments, message, place, capsys):
+    assert main(["run", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"grsgd: error: {message}") and error.count("\n") == 1
+
+
+def test_not_below_a_launcher(place, capsys, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    assert main(["run", "-n", "2", "run.toml"]) == 2
+    assert "Open MPI's mpiexec has started 2 of these" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text, code", [("exit 7", 7), ("kill -9 $$", 137)])
+def test_the_exit_code_is_passed_on(text, code, place):
+    place("mpiexec", f"[ $1 = --version ] || {text}")
+    assert main(["run", "-n", "2", "run.toml"]) == code
+
+
+def run_of(target, tmp_path) -> subprocess.Popen:
+    """``grsgd run`` with a launcher that ends at no signal but SIGKILL."""
+    (tmp_path / "mpiexec").write_text(f"#!{sys.executable}\n{SIGNALS}")
+    (tmp_path / "mpiexec").chmod(0o755)
+    program = (
+        "from grsgd.job import start; import sys; sys.exit(start.run(start.Job({}, [sys.argv[1], sys.executable]), "
+    )
+    command = [sys.executable, "-c", program + f"{target == 'run.toml'}))", str(tmp_path / "mpiexec")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert os.read(process.stdout.fileno(), 6) == b"begun "
+    return process
+
+
+def test_signals_are_gentle_first(tmp_path):
+    process = run_of("run.toml", tmp_path)
+    said = b""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process.send_signal(number)
+        said += os.read(process.stdout.fileno(), 20)
+    assert said == b"SIGUSR1 SIGTERM "
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(20) == 130
+    assert b"stopping: what was measured is evaluated and saved" in process.stderr.read()
+
+
+def test_a_script_gets_the_signals_themselves(tmp_path):
+    process = run_of("own.py", tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert os.read(process.stdout.fileno(), 20) == b"SIGINT "
+    process.kill()
+    process.wait(20)
+    assert process.stdout.read() == b""  # closed: its launcher has ended with it
+
+
+def test_a_job_that_does_not_end_is_killed(monkeypatch):
+    monkeypatch.setattr(start, "ENDING_SECONDS", 0.1)
+    monkeypatch.setattr(start, "KILLING_SECONDS", 0.1)
+    program = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 10, 15)]; time.sleep(60)"
+    begin = time.monotonic()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        os.kill(os.getpid(), signal.SIGINT)  # comes as soon as it waits for signals
+        assert start.run(start.Job({}, [sys.executable, "-c", program]), gently=True) == 130
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize(
+    "variables, ranks, message",
+    [
+        ({"WORLD_SIZE": "2", "RANK": "0"}, 1, "torchrun started 2 processes (WORLD_SIZE), but MPI sees only 1 rank: "),
+        ({"HOROVOD_SIZE": "4"}, 2, "horovodrun started 4 processes (HOROVOD_SIZE), but MPI sees only 2 ranks"),
+        ({"SLURM_NTASKS": "4"}, 1, "srun --mpi=pmix"),
+        ({"WORLD_SIZE": "1"}, 1, None),
+        ({"WORLD_SIZE": "2"}, 2, None),
+        ({"SLURM_NTASKS": "4"}, 2, None),
+    ],
+)
+def test_launchers_that_mpi_does_not_know(variables, ranks, message, place, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if message is None:
+        launch.check_launcher(ranks)
+        return
+    with pytest.raises(SetupError) as error:
+        launch.check_launcher(ranks)
+    assert message in str(error.value) and error.value.is_printed
+
+
+@pytest.mark.parametrize(
+    "arguments, instead",
+    [
+        (["/x/grsgd/__main__.py", "train", "run.toml", "--out", "a b.h5"], "grsgd run -n 2 run.toml --out 'a b.h5'"),
+        (["own.py", "--lr", "1"], "grsgd run -n 2 own.py --lr 1"),
+        (["/x/bin/grsgd", "calibrate", "run.toml"], "mpiexec -n 2 python -m grsgd calibrate run.toml"),
+    ],
+)
+def test_the_refusal_says_what_to_type(arguments, instead, place, monkeypatch):
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SetupError) as error:
+        launch.check_launcher(1)
+    assert f"`{instead}`" in str(error.value)
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SetupError) as error:
+        launch.check_launcher(1)
+    assert not error.value.is_printed
