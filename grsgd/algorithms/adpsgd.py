@@ -29,7 +29,8 @@ class ADPSGDOptions(Options):
 
 
 class ADPSGD(Algorithm, name="adpsgd"):
-    """Active and passive ranks, every other one on a ring; each has two activities that share x::
+    """Active ranks average their models with passive neighbours' while all train on. On a ring every other rank is
+    active; each has two activities that share x::
 
         trainer:          x = x - eta grad(x)                                       # never waits
 

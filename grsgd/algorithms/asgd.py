@@ -4,7 +4,8 @@ from grsgd.algorithms.parameter_server.algorithm import ParameterServer, ServerO
 
 
 class ASGD(ParameterServer, name="asgd"):
-    """The name of `parameter_server` with strategy asp. Worker i, and the server of n workers::
+    """The server applies each worker's gradient as it comes: `parameter_server` with strategy asp. Worker i, and the
+    server of n workers::
 
         push grad(x) to the server          on push of g by i:  w = w - eta/n g
         wait for the answer: x                                  send w to i

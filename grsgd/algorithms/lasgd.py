@@ -41,7 +41,8 @@ class LASGDOptions(Options):
 
 
 class LASGD(Algorithm, name="lasgd"):
-    """Two activities share the model x; h counts local steps::
+    """All-reduces average the models in the background of local training. Two activities share the model x; h counts
+    local steps::
 
         trainer:       x = x - eta grad(x);  h = h + 1                          # never waits
 

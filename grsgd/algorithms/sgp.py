@@ -30,7 +30,7 @@ class Transfer(NamedTuple):
 
 
 class SGP(Algorithm, name="sgp"):
-    """Push-sum gossip along a directed graph; by default rank i sends to rank i + 2^(k mod log2 n) in step k::
+    """Push-sum gossip along a directed graph. By default rank i sends to rank i + 2^(k mod log2 n) in step k::
 
         x = x - eta grad(z)                                     # weight decay is at z, too
         send (p_j x, p_j w) to each out-neighbour j of this step        # one, with p_j = 1/2

@@ -33,6 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     with suppress(AttributeError):  # a stand-in for the terminal
         sys.stdout.reconfigure(errors="replace")  # it may not know a dash
+    if options.command is None:
+        make_parser().print_help()
+        return 2
     try:
         code = options.command(options)
         sys.stdout.flush()

@@ -237,39 +237,6 @@ def data(options) -> int:
     return 0
 
 
-def algorithms(options) -> int:
-    """list the algorithms: source, options, defaults"""
-    from grsgd.algorithms import ALGORITHMS
-    from grsgd.algorithms.find import find
-
-    try:
-        listed = [find(name) for name in options.names or sorted(ALGORITHMS)]
-    except ConfigError as error:
-        raise ConfigError(f"algorithms: {error}") from None
-    for algorithm in listed:
-        kind = "synchronous" if algorithm.traits.synchronous else "asynchronous"
-        summary = (algorithm.__doc__ or "").strip().partition("\n")[0].strip(" :")
-        print(f"{algorithm.name} ({kind})\n    {summary}\n    source: {getattr(algorithm, 'paper', 'not given')}")
-        for option, field in algorithm.Options.model_fields.items():
-            print(f"    {option} = {field.default!r}: {field.description} [{allowed(algorithm.Options, option)}]")
-        print()
-    return 0
-
-
-def allowed(options, name: str) -> str:
-    """Say what values an option takes, by its JSON schema."""
-    schema = options.model_json_schema()["properties"][name]
-    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
-    words = []
-    for kind in kinds:
-        if "enum" in kind:
-            words.append(" | ".join(kind["enum"]))
-            continue
-        bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-        words.append(" ".join([kind["type"], *(f"{sign} {kind[key]}" for key, sign in bounds.items() if key in kind)]))
-    return " or ".join(words)
-
-
 def print_error(error):
     """Print what went wrong, in one line."""
     print(f"grsgd: error: {printable(str(error))}", file=sys.stderr, flush=True)

@@ -3,29 +3,42 @@
 import argparse
 
 from grsgd import __version__
-from grsgd.cli import commands
+from grsgd.cli import commands, completion, examples, reference
 from grsgd.job.start import LAUNCHERS
 
 DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
 
 
+class Help(argparse.HelpFormatter):
+    """Leaves the lines of what stands below the options as they are."""
+
+    def _fill_text(self, text, width, indent):
+        if "\n" not in text:
+            return super()._fill_text(text, width, indent)
+        return text
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands; options have ``command`` and ``on_ranks``, whether all ranks run it."""
-    top = argparse.ArgumentParser(prog="grsgd", description=DESCRIPTION)
+    top = argparse.ArgumentParser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
     top.add_argument("--version", action="version", version=__version__)
-    add = top.add_subparsers(required=True, metavar="COMMAND")
+    top.set_defaults(command=None)
+    add = top.add_subparsers(metavar="COMMAND")
     for add_command in (add_train, add_run, add_simulate, add_calibrate, add_report, add_plot):
         add_command(add)
-    for add_command in (add_coding_cost, add_data, add_algorithms, add_testbed):
+    for add_command in (add_config, add_algorithms, add_models, add_data, add_coding_cost, add_testbed, add_completion):
         add_command(add)
     return top
 
 
 def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
-    """Add a command that a function runs; the function's docstring is its help."""
+    """Add a command that a function runs; the function's docstring is its help, with what `examples` has of it."""
     name = function.__name__.replace("_", "-")
     what = function.__doc__.splitlines()[0]
-    sub = add.add_parser(name, help=what, description=what)
+    more = examples.COMMANDS.get(name)
+    sub = add.add_parser(
+        name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=more, formatter_class=Help
+    )
     sub.set_defaults(command=function, on_ranks=on_ranks)
     return sub
 
@@ -140,11 +153,29 @@ def add_data(add):
     )
 
 
+def add_config(add):
+    sub = command(add, reference.config)
+    sub.add_argument(
+        "keys", nargs="*", metavar="KEY", help="sections or keys to list, such as train or train.epochs (default: all)"
+    )
+
+
 def add_algorithms(add):
-    sub = command(add, commands.algorithms)
-    sub.add_argument("names", nargs="*", metavar="NAME", help="algorithms to list (default: all); also FILE.py:CLASS")
+    sub = command(add, reference.algorithms)
+    sub.add_argument("names", nargs="*", metavar="NAME", help="algorithms to tell all about; also FILE.py:CLASS")
+    sub.add_argument("-v", "--verbose", action="store_true", help="tell all about all")
+
+
+def add_models(add):
+    sub = command(add, reference.models)
+    sub.add_argument("names", nargs="*", metavar="NAME", help="models to tell all about")
 
 
 def add_testbed(add):
     """Add the name and the help; `grsgd.testbed` reads the options."""
     add.add_parser("testbed", help="run an MPI job over hosts emulated on this machine", add_help=False)
+
+
+def add_completion(add):
+    sub = command(add, completion.completion)
+    sub.add_argument("shell", choices=completion.SHELLS, help="the shell that the script is for")

@@ -31,9 +31,13 @@ ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rpro
 class Config(Section):
     """Everything that decides a run. ``algorithm_options`` are ``[algorithm]``'s further keys, checked."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="of every random stream: shards, batches, models, partners")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU where torch and CuPy find one")
-    dtype: Literal["float32", "float64"] = Field("float32", description="of the model, its gradients and messages")
+    seed: int = Field(0, ge=0, lt=2**63, description="decides all that is random: models, shards, batches, partners")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="what trains; auto: a GPU where torch and CuPy find one"
+    )
+    dtype: Literal["float32", "float64"] = Field(
+        "float32", description="numbers of the model, its gradients and messages"
+    )
     algorithm: NamedAlgorithm
     model: NamedModel
     data: Data

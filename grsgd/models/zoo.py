@@ -1,39 +1,66 @@
-"""The models, for images of any (channels, height, width) that is not too small.
+"""The models, for images of any (channels, height, width) that is not too small. `grsgd models` lists them.
 
-| name | what | parameters | source |
-|---|---|---|---|
-| dnn | d-d-396-192-128-classes, tanh | 1,028,518 (1x28x28, 10 classes) | CSSGD's public code, Parallel-SGD: ``dnn`` |
-| mlp | d-256-128-classes, ReLU; option ``hidden`` | 235,146 (1x28x28, 10) | the usual small baseline |
-| cnn | 2 convolutions, 2 linear layers, ReLU | 421,642 (1x28x28, 10), 545,098 (3x32x32, 10) | after LeNet-5 (1998) |
-| resnet20 | 3 stages of 3 basic blocks | 269,722 (3x32x32, 10) | He et al. (2016), 4.2; option A shortcuts |
-| resnet18 | 4 stages of 2 basic blocks | 11,689,512 (3x224x224, 1000) | He et al. (2016), table 1; option B |
-| resnet50 | 4 stages of 3, 4, 6, 3 bottlenecks | 25,557,032 (3x224x224, 1000) | the same; stride in the 3x3 part |
-
-d is the number of pixels times channels. Option A fills new channels of a shortcut with zeros, option B uses a 1x1
-convolution. resnet18 and resnet50 have torchvision's parameter names, so they can load its weights.
+resnet18 and resnet50 have torchvision's parameter names, so they can load its weights.
 """
 
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-MODELS: dict[str, tuple[Callable[..., nn.Module], int]] = {}
+
+@dataclass(frozen=True)
+class Network:
+    """A function of (shape, classes, **options) that makes a model, and what is known of that."""
+
+    make: Callable[..., nn.Module]
+    smallest: int
+    """Pixels a side of the smallest images that it takes."""
+    source: str
+    usual: tuple[tuple[int, int, int], int]
+    """Shape of the images and number of the classes that its size is told for."""
+
+    def parameters(self) -> int:
+        """Return the number of parameters for the usual images."""
+        with torch.device("meta"):
+            return sum(p.numel() for p in self.make(*self.usual).parameters())
+
+    def usual_images(self) -> str:
+        shape, classes = self.usual
+        return f"{'x'.join(map(str, shape))}, {classes} classes"
+
+    def text(self) -> list[str]:
+        """Return the lines of what it says of itself."""
+        return (inspect.getdoc(self.make) or "").replace("``", "`").splitlines()
+
+    def summary(self) -> str:
+        """Return the first sentence of it."""
+        return " ".join(self.text()).partition(". ")[0].rstrip(".")
+
+    def options(self) -> dict[str, object]:
+        """Return its options with their defaults."""
+        parameters = list(inspect.signature(self.make).parameters.values())[2:]
+        return {parameter.name: parameter.default for parameter in parameters}
 
 
-def model(name: str, *, smallest: int = 1):
+MODELS: dict[str, Network] = {}
+IMAGENET = (3, 224, 224), 1000
+
+
+def model(name: str, *, smallest: int = 1, source: str = "not given", usual=((1, 28, 28), 10)):
     """Register the decorated function of (shape, classes, **options), for images of ``smallest`` pixels a side or more.
 
-    Raises ValueError if the name is taken.
+    ``source`` and ``usual`` (shape, classes) are for the list of models. Raises ValueError if the name is taken.
     """
 
     def add(make: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         if name in MODELS:
             raise ValueError(f"model {name} is registered twice")
-        MODELS[name] = make, smallest
+        MODELS[name] = Network(make, smallest, source, usual)
         return make
 
     return add
@@ -46,9 +73,8 @@ def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module
     """
     if name not in MODELS:
         raise ValueError(f"unknown model {name}; there are {', '.join(NAMES)}")
-    make, smallest = MODELS[name]
-    allowed = list(inspect.signature(make).parameters)[2:]
-    if unknown := sorted(options.keys() - allowed):
+    make, smallest, allowed = MODELS[name].make, MODELS[name].smallest, MODELS[name].options()
+    if unknown := sorted(options.keys() - allowed.keys()):
         raise ValueError(f"model {name}: unknown option {unknown[0]}; allowed: {', '.join(allowed) or 'none'}")
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"model {name}: image shape {tuple(shape)}, expected (channels, height, width)")
@@ -65,9 +91,10 @@ def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-@model("dnn")
+@model("dnn", source="CSSGD's public code, Parallel-SGD")
 def dnn(shape, classes, output: str = "linear"):
-    """CSSGD's network, whose own output is "sigmoid"; ours is "linear" unless asked.
+    """Linear layers d-d-396-192-128-classes with tanh, d the values of an image. CSSGD's own ``output`` is "sigmoid";
+    ours is "linear" unless asked.
 
     Softmax cross-entropy of values in 0..1 cannot fall below 1.46 and trains slowly. On mnist-5k, 20 epochs of batch 64
     at learning rate 0.05 gave a test accuracy of 0.73 with sigmoid and 0.92 with linear output; with momentum 0.9, 0.94
@@ -82,14 +109,15 @@ def dnn(shape, classes, output: str = "linear"):
     return layers if output == "linear" else layers.append(nn.Sigmoid())
 
 
-@model("mlp")
+@model("mlp", source="the usual small baseline")
 def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
-    """``hidden`` widths, ReLU between; none makes it a linear classifier."""
+    """Linear layers with ReLU between. The widths are ``hidden``; none makes it a linear classifier."""
     return _dense((math.prod(shape), *hidden, classes), nn.ReLU)
 
 
-@model("cnn", smallest=4)
+@model("cnn", smallest=4, source="after LeNet-5 (1998)")
 def cnn(shape, classes):
+    """Two convolutions and two linear layers with ReLU."""
     channels, height, width = shape
     return nn.Sequential(
         *(nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
@@ -179,8 +207,9 @@ class ResNet(nn.Module):
         return self.fc(torch.mean(x, (2, 3)))
 
 
-@model("resnet20", smallest=8)
+@model("resnet20", smallest=8, source="He et al. 2016, 4.2", usual=((3, 32, 32), 10))
 def resnet20(shape, classes):
+    """Three stages of three basic blocks. New channels of a shortcut are zeros (option A)."""
     return ResNet(_conv(shape[0], 16, 3), nn.Identity(), basic, (3, 3, 3), (16, 32, 64), PadShortcut, classes)
 
 
@@ -189,13 +218,15 @@ def _imagenet(shape, classes, block, blocks):
     return ResNet(stem, pool, block, blocks, (64, 128, 256, 512), conv_shortcut, classes)
 
 
-@model("resnet18", smallest=32)
+@model("resnet18", smallest=32, source="He et al. 2016, table 1", usual=IMAGENET)
 def resnet18(shape, classes):
+    """Four stages of two basic blocks. Shortcuts are 1x1 convolutions (option B)."""
     return _imagenet(shape, classes, basic, (2, 2, 2, 2))
 
 
-@model("resnet50", smallest=32)
+@model("resnet50", smallest=32, source="He et al. 2016, table 1", usual=IMAGENET)
 def resnet50(shape, classes):
+    """Four stages of 3, 4, 6 and 3 bottlenecks. The stride is in the 3x3 convolution; shortcuts as in resnet18."""
     return _imagenet(shape, classes, bottleneck, (3, 4, 6, 3))
 
 

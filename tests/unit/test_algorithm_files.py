@@ -54,7 +54,7 @@ def simulated(out, *arguments):
 
 def test_the_example_is_simulated(folder, capsys):
     mine = simulated("mine.h5")
-    ours = simulated("ours.h5", "--set", "algorithm.name=local_sgd")
+    ours = simulated("ours.h5", "--set", "algorithm.name=local_sgd", "--set", "algorithm.H=2")
     assert mine.attributes["final_test_accuracy"] == ours.attributes["final_test_accuracy"]
     assert (mine.traffic["sent"] == ours.traffic["sent"]).all() and mine.traffic["sent"].any()
     capsys.readouterr()

