@@ -58,21 +58,6 @@ def find_mpiexec() -> str:
     return found
 
 
-def at_terminal() -> bool:
-    """Whether what this rank prints to stderr is seen on a terminal.
-
-    A launcher puts pipes (Open MPI: a pseudo terminal) between its own output and that of its ranks, so it is the
-    launcher's stderr that counts.
-    """
-    outermost = launcher()
-    if outermost is None:
-        return sys.stderr.isatty()
-    try:
-        return os.readlink(f"/proc/{outermost}/fd/2").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:
-        return sys.stderr.isatty()
-
-
 def launcher() -> int | None:
     """The process of the launcher of this job, the outermost one, if it runs on this host."""
     found, pid = None, os.getppid()

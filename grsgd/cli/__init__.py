@@ -27,7 +27,6 @@ def main(arguments: list[str] | None = None) -> int:
         return testbed(arguments[1:])
     try:
         options = parse(arguments)
-        check_tqdm()
     except UsageError as error:
         print_error(error)
         return 2
@@ -62,15 +61,6 @@ def parse(arguments: list[str]):
         at = arguments.index("--network")
         arguments = [*arguments[:at], f"--network={arguments[at + 1]}", *arguments[at + 2 :]]
     return make_parser().parse_args(arguments)
-
-
-def check_tqdm():
-    """Raise UsageError for environment variables that tqdm cannot read, which it does as it is imported."""
-    try:
-        import tqdm  # noqa: F401
-    except ValueError as error:
-        names = ", ".join(name for name in os.environ if name.startswith("TQDM_"))
-        raise UsageError(f"{names}: {error}") from None
 
 
 def end_of_output(error: OSError, on_ranks: bool) -> int:

@@ -11,8 +11,12 @@ from pathlib import Path
 
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, rank, within
 from grsgd.errors import ConfigError, RunFileError, UsageError
+from grsgd.job.progress_line import ProgressLine
 from grsgd.job.startup import StartUp, importing
 from grsgd.text import printable
+
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+"""Environment variables in which launchers tell a process how many ranks its job has."""
 
 MAX_WARNINGS = 4
 """How many warnings of a run are printed."""
@@ -37,21 +41,25 @@ def not_yet_training(reason: str):
 def train_on_all_ranks(options) -> int:
     """Train; returns the exit code on the ranks that are left at the end."""
     start_up = StartUp(options.verbose)
-    with importing():
-        from grsgd.job import launch
-        from grsgd.job.rescue import path_of
-        from grsgd.job.run import run
-        from grsgd.runs.ending import Ended, how_ended
-    start_up.passed("imports")
+    with ProgressLine(is_shown=rank() in (None, "0")) as line:
+        line.doing(f"starting {ranks()}")
+        with importing():
+            from grsgd.job import launch
+            from grsgd.job.rescue import path_of
+            from grsgd.job.run import run
+            from grsgd.runs.ending import Ended, how_ended
+        start_up.passed("imports")
 
-    mpi = launch.world()
-    launch.abort_on_error(mpi)
-    with launch.collective_setup(mpi):
-        config = load_config(options)
-        out = options.out or (default_out(config.algorithm_class.name) if mpi.rank == 0 else None)
-    with within(config.comm.timeout, "telling all ranks the name of the run file"):
-        out = Path(mpi.bcast(out))
-    reason, remaining = run(mpi, config, out, start_up)
+        mpi = launch.world()
+        launch.abort_on_error(mpi)
+        line.is_shown &= mpi.rank == 0
+        with launch.collective_setup(mpi):
+            config = load_config(options)
+            out = options.out or (default_out(config.algorithm_class.name) if mpi.rank == 0 else None)
+        line.name = config.algorithm_class.name
+        with within(config.comm.timeout, "telling all ranks the name of the run file"):
+            out = Path(mpi.bcast(out))
+        reason, remaining = run(mpi, config, out, start_up, line)
     if remaining.rank == 0:
         announce(path_of(out, reason))
     completed, complete = how_ended(reason) is Ended.COMPLETED, remaining.size == mpi.size
@@ -69,6 +77,12 @@ def run(options) -> int:
     return 0 if options.dry_run else start.run(job, gently=not options.target.endswith(".py"))
 
 
+def ranks() -> str:
+    """Say how many ranks the job has, as far as its launcher tells: MPI cannot be asked yet."""
+    count = next((os.environ[name] for name in SIZE_VARIABLES if os.environ.get(name)), "1")
+    return f"{count} rank{'s' if count != '1' else ''}"
+
+
 def simulate(options) -> int:
     """train in simulated time: any number of ranks, any network, exactly repeatable"""
     with importing():
@@ -83,8 +97,8 @@ def simulate(options) -> int:
     spec = network(options.network)
     out = Path(options.out or default_out(config.algorithm_class.name))
     try:
-        with as_exceptions():
-            reason = run(config, options.ranks, spec, out, options.compute, options.timing_only)
+        with as_exceptions(), ProgressLine(config.algorithm_class.name) as line:
+            reason = run(config, options.ranks, spec, out, options.compute, options.timing_only, line)
     except KeyboardInterrupt as interrupt:
         print_error(f"{interrupt} while nothing was simulated: there is no run file")
         return EXIT_CODE
@@ -150,11 +164,14 @@ def load_config(options):
 
 
 def announce(out: Path):
-    """Say where the run file is, whether the run ended early, what it warns of and what it chose by itself."""
+    """Say where the run file is, and after ``": "`` what the run has come to or that it ended early; before, what it
+    warns of and what it chose by itself."""
     from grsgd.runs.ending import Ended
+    from grsgd.runs.result_line import result_line
     from grsgd.runs.run_file import load_run
 
-    attributes = load_run(out).attributes
+    run = load_run(out)
+    attributes = run.attributes
     if "redundancy" in attributes:
         print(attributes["redundancy"], file=sys.stderr, flush=True)
     warnings = attributes.get("warnings", [])
@@ -164,7 +181,7 @@ def announce(out: Path):
         print(f"warning: {len(warnings) - MAX_WARNINGS} more in {out}", file=sys.stderr, flush=True)
 
     if attributes["ended"] == Ended.COMPLETED:
-        print(out, flush=True)
+        print(f"{out}: {result_line(run)}", flush=True)
     else:
         print(f"{out}: stopped early: {attributes['reason']}", file=sys.stderr, flush=True)
 

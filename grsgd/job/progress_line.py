@@ -1,41 +1,177 @@
-"""How far a run is, on the terminal."""
+"""What a run is doing and how far it is, for those who watch it."""
 
-from tqdm import tqdm
+import math
+import sys
+import threading
+import time
+from contextlib import suppress
 
-from grsgd import mpi_environment
-from grsgd.training.progress import Progress
+from grsgd.job.progress_text import Part, Status, line, parts
+from grsgd.job.terminal import Terminal
+from grsgd.runs.loggers import Logger
+
+REFRESH_SECONDS = 0.2
+"""Between two changes of the line on a terminal."""
+LINES = 20
+"""Without a terminal, a line is printed whenever one part in so many more of the run is done,"""
+LINE_SECONDS = 30.0
+"""or after so many seconds,"""
+LEAST_LINE_SECONDS = 1.0
+"""but not before so many."""
+LONG_SECONDS = 2.0
+"""Without a terminal, what comes before and after training is told only when it has gone on for so long."""
+
+
+class Mean:
+    """The mean of what was added since it was last taken."""
+
+    def __init__(self):
+        self.sum, self.count = 0.0, 0
+
+    def add(self, value: float):
+        self.sum += value
+        self.count += 1
+
+    def take(self) -> float | None:
+        """Return the mean, None of nothing, and begin anew."""
+        sum, count = self.sum, self.count
+        self.sum, self.count = 0.0, 0
+        return sum / count if count else None
 
 
 class ProgressLine:
-    """One line on rank 0's terminal with samples, rate, loss and time left; nothing anywhere else."""
+    """One line that is replaced on the terminal, or, where there is none, whole lines on stderr now and then.
 
-    def __init__(self, name: str, rank: int = 0):
-        """``name``: what the line begins with."""
-        self.name, self.is_shown = name, rank == 0 and mpi_environment.at_terminal()
-        self.bar: tqdm | None = None
+    Parameters
+    ----------
+    name
+        What the line on the terminal begins with; may be changed.
+    is_shown
+        Whether anything is shown: on one rank of a job.
+    loggers
+        Get the numbers, too, at least as often as lines are printed without a terminal.
+    """
+
+    def __init__(self, name: str = "grsgd", is_shown: bool = True):
+        self.name, self.is_shown = name, is_shown
+        self.loggers: list[Logger] = []
+        self.terminal = Terminal.find() if is_shown else None
+        self._what = ""
+        self._timer: threading.Timer | None = None
+        self._printed = self._looked = time.perf_counter()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exception):
-        if self.bar is not None:
-            self.bar.refresh()
-            self.bar.close()
+        self.clear()
+        if self.terminal is not None:
+            self.terminal.close()
+            self.terminal = None
+        self.is_shown = False
 
-    def update(self, progress: Progress, loss: float | None):
-        """Show how far the run is."""
+    def clear(self):
+        """Make room for what is printed next."""
+        self._stop_timer()
+        if self.terminal is not None and self.terminal.is_in_foreground():
+            self.terminal.clear()
+
+    # ---- before and after training
+
+    def doing(self, what: str):
+        """Say what is being done from now on, until it is something else."""
         if not self.is_shown:
             return
-        if self.bar is None:
-            self.bar = tqdm(
-                desc=self.name,
-                total=progress.end if progress.end is not None else progress.seconds,
-                bar_format="{desc} {percentage:3.0f}% |{bar:24}| {elapsed}{postfix}, {remaining} left",
-                ncols=79,
-                mininterval=0.2,
-                miniters=1,
-            )
-        now = progress.samples if progress.end is not None else progress.elapsed()
-        rate = progress.samples / max(progress.elapsed(), 1e-9)
-        self.bar.postfix = f"{rate:,.0f} samples/s" + (f", loss {loss:.3f}" if loss is not None else "")
-        self.bar.update(min(now, self.bar.total) - self.bar.n)
+        self._stop_timer()
+        self._what, self._printed = what, time.perf_counter()
+        if self._is_live():
+            self._show([Part(what, 0)])
+            return
+        self._timer = threading.Timer(LONG_SECONDS, self._print, ([Part(what, 0)],))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def counted(self, done: int):
+        """Say how many are done of what is being done."""
+        if not self.is_shown:
+            return
+        text, now = [Part(self._what, 0), Part(f"{done} done", 1)], time.perf_counter()
+        if self._is_live():
+            if now - self._looked >= REFRESH_SECONDS:
+                self._looked = now
+                self._show(text)
+        elif now - self._printed >= LINE_SECONDS:
+            self._print(text)
+
+    # ---- while training
+
+    def training(self, trainer, simulated: bool = False):
+        """From now on, this rank's ``trainer`` calls `update` after each step; ``simulated``: its clock is."""
+        self._stop_timer()
+        self.trainer, self.simulated = trainer, simulated
+        self._began = self._printed = self._logged = self._looked = time.perf_counter()
+        self._next_line = self._next_row = after(0.0)
+        self._loss, self._row_loss = Mean(), Mean()
+
+    def update(self, progress, loss: float | None):
+        """Show how far the run is; ``loss``: this rank's in its last step."""
+        if not self.is_shown:
+            return
+        if loss is not None:
+            self._loss.add(loss)
+            self._row_loss.add(loss)
+        now, share = time.perf_counter(), progress.share()
+        if self.loggers and (share >= self._next_row or now - self._logged >= LINE_SECONDS):
+            self._logged, self._next_row = now, after(share)
+            status = self.status(progress, now, self._row_loss.take())
+            for logger in self.loggers:
+                logger.log(status.step, status.numbers())
+        if now - self._looked < REFRESH_SECONDS:
+            return
+        self._looked = now
+        if self._is_live():
+            self._show(parts(self.status(progress, now, self._loss.take())))
+        elif now - self._printed >= (LEAST_LINE_SECONDS if share >= self._next_line else LINE_SECONDS):
+            self._next_line = after(share)
+            self._print(parts(self.status(progress, now, self._loss.take())))
+
+    def status(self, progress, now: float, loss: float | None) -> Status:
+        """Return where the run is at the time ``now``."""
+        elapsed, share, totals = max(progress.elapsed(), 1e-9), min(progress.share(), 1.0), self.trainer.totals
+        return Status(
+            share,
+            totals.steps + 1,  # the trainer counts the one that has just ended afterwards
+            progress.samples,
+            progress.samples / len(self.trainer.data.train),
+            loss,
+            progress.samples / elapsed,
+            min(totals.wait_seconds / elapsed, 1.0),
+            (now - self._began) * (1 - share) / share if share > 0 else None,
+            elapsed if self.simulated else None,
+        )
+
+    # ---- where it is shown
+
+    def _is_live(self) -> bool:
+        return self.terminal is not None and self.terminal.is_in_foreground()
+
+    def _show(self, text: list[Part]):
+        self.terminal.show(line(text, self.name, self.terminal.width()))
+
+    def _print(self, text: list[Part]):
+        """Print a whole line."""
+        if self.terminal is not None and self.terminal.stops_background():
+            return
+        self._printed = time.perf_counter()
+        with suppress(OSError, ValueError):  # closed
+            print(line(text), file=sys.stderr, flush=True)
+
+    def _stop_timer(self):
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def after(share: float) -> float:
+    """Return the share of the run at which the next line is due."""
+    return (math.floor(share * LINES) + 1) / LINES

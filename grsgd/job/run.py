@@ -44,10 +44,11 @@ class RunEnd(NamedTuple):
     remaining: object
 
 
-def run(mpi, config: Config, out: Path, start_up: StartUp | None = None) -> RunEnd:
+def run(mpi, config: Config, out: Path, start_up: StartUp | None = None, line: ProgressLine | None = None) -> RunEnd:
     """Train on all ranks of ``mpi`` and write the run file on rank 0, or on the lowest that is left.
 
-    ``start_up``: of this process, up to here; told before training begins, if it is to be shown.
+    ``start_up``: of this process, up to here; told before training begins, if it is to be shown. ``line``: says how far
+    the run is, by default nothing.
 
     A rank that the others have left behind does not return, nor does any where a rank has failed while training.
 
@@ -56,7 +57,7 @@ def run(mpi, config: Config, out: Path, start_up: StartUp | None = None) -> RunE
     """
     with Interruption(partial(before_training, mpi)) as interruption:
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
-        job = prepare(mpi, config, out, comms, start_up or StartUp())
+        job = prepare(mpi, config, out, comms, start_up or StartUp(), line or ProgressLine(is_shown=False))
         interruption.on_signal = job.rescue.interrupted
         reason, records, remaining, evaluation = train(job)
         lost = sorted(job.trainer.lost)
@@ -108,7 +109,7 @@ class Prepared(NamedTuple):
     evaluation: Communicator
 
 
-def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: StartUp) -> Prepared:
+def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: StartUp, line: ProgressLine) -> Prepared:
     """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
     timeout = config.comm.timeout
     with within(timeout, "looking for ranks on the same host"):
@@ -125,12 +126,14 @@ def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: Star
         driver = launch.driver(mpi, timeout, config.comm.progress_mode, prepare_thread=use_device)
     stop_signal = StopSignal(comms.communicator(), tolerant=config.traits.tolerates_lost_ranks)
     start_up.passed("MPI")
+    line.doing(f"reading {config.data.name}")
     with launch.collective_setup(mpi, timeout):
         dataset = load_data(config)
         start_up.passed("data")
         model = build_model(config, dataset, device)
         check_room(config, model)
         start_up.passed("model")
+    line.doing("preparing")
     start_up.passed("other ranks")
     with launch.collective_setup(mpi, timeout):
         transfer = select_transport(comms.backend, device, config.comm.transfer, model_bytes(model, config))
@@ -140,7 +143,6 @@ def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: Star
         context = RankContext(
             comms.communicator(), comms.communicator(), driver, stop_signal, config.seed, config.data.replication
         )
-        line = ProgressLine(config.algorithm_class.name, mpi.rank)
         trainer = Trainer(config, dataset, model, context, on_step=line.update)
         start_up.passed("algorithm")
     driver.run(trainer.broadcast_initial_model())
@@ -152,6 +154,7 @@ def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: Star
     rescue, evaluation = comms.copy().mpi, comms.communicator()
     launch.barrier(mpi, timeout)
     start_up.passed("other ranks")
+    line.clear()
     start_up.tell(mpi, timeout)
     counters = interfaces.counters()
     rescue = Rescue(rescue, stop_signal, processes, out, trainer, lambda: interfaces.counters() - counters, attributes)
@@ -165,9 +168,9 @@ def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
     and one to evaluate with.
     """
     mpi, driver, stop_signal, trainer, line, rescue, evaluation = job
+    line.training(trainer)
     try:
-        with line:
-            reason = driver.run(trainer.train())
+        reason = driver.run(trainer.train())
         record = rescue.measured()
         rescue.attributes["wall_seconds"] = time.perf_counter() - rescue.began
         lost = trainer.lost
@@ -199,7 +202,9 @@ def evaluate(job: Prepared, records: list[Record], attributes: dict, remaining, 
         except RunFileError as error:  # there is another attempt
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
     marks = common_marks([record.numbers for record in records if record.moments])
-    qualities, final = job.driver.run(job.trainer.evaluate(evaluation, marks))
+    job.line.doing(f"evaluating {len(marks)} snapshots")
+    qualities, final = job.driver.run(job.trainer.evaluate(evaluation, marks, job.line.counted))
+    job.line.doing("saving")
     if remaining.rank == 0:
         save(out, assemble(records, attributes, qualities, final))
 

@@ -129,13 +129,17 @@ class Simulation:
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
         return [rank for rank in range(self.ranks) if rank not in lost]
 
-    def evaluate(self) -> tuple[list, object]:
-        """The qualities at the snapshots that all ranks have, and the final one."""
+    def evaluate(self, line: ProgressLine | None = None) -> tuple[list, object]:
+        """The qualities at the snapshots that all ranks have, and the final one; ``line`` says how many are done."""
         left = self.left()
         marks = common_marks([self.trainers[rank].snapshots.numbers for rank in left])
         comms = self.uncounted.communicators()
         parts = {rank: comms[rank].subset(left) for rank in left}
-        return self.run((self.trainers[rank].evaluate(parts[rank], marks) for rank in left), left)[0]
+        if line is not None:
+            line.doing(f"evaluating {len(marks)} snapshots")
+        told = {left[0]: line.counted} if line is not None else {}
+        schedules = (self.trainers[rank].evaluate(parts[rank], marks, told.get(rank, ignore)) for rank in left)
+        return self.run(schedules, left)[0]
 
     def run(self, schedules, ranks=None) -> list:
         """Drive one schedule a rank, of these ``ranks`` or of all, to its end; returns their values."""
@@ -176,13 +180,23 @@ class Simulation:
 
 
 def simulate(
-    config: Config, ranks: int, network: NetworkSpec, out: Path, compute: str | None = None, timing_only: bool = False
+    config: Config,
+    ranks: int,
+    network: NetworkSpec,
+    out: Path,
+    compute: str | None = None,
+    timing_only: bool = False,
+    line: ProgressLine | None = None,
 ) -> str:
-    """Simulate a run and write its run file. Returns why the run ended."""
+    """Simulate a run and write its run file. Returns why the run ended.
+
+    ``line``: says how far the run is, by default nothing.
+    """
+    line = line or ProgressLine(is_shown=False)
     check_writable(out, expected_bytes(config, ranks))
     began = time.perf_counter()
     gpu.use_threads()
-    line = ProgressLine(config.algorithm_class.name)
+    line.doing(f"preparing {ranks} rank{'s' if ranks > 1 else ''}")
     simulation = Simulation(config, ranks, network, compute, timing_only, line.update)
     attributes = describe(simulation.trainers[0]) | {
         "clock": "virtual",
@@ -192,12 +206,12 @@ def simulate(
         "timing_only": timing_only,
         "redundancy": simulation.redundancy,
     }
-    with line:
-        interrupted = False
-        try:
-            stopped = simulation.train()
-        except KeyboardInterrupt as interrupt:
-            stopped, interrupted = str(interrupt) or INTERRUPTED, True
+    line.training(simulation.trainers[0], simulated=True)
+    interrupted = False
+    try:
+        stopped = simulation.train()
+    except KeyboardInterrupt as interrupt:
+        stopped, interrupted = str(interrupt) or INTERRUPTED, True
     attributes |= end_attributes(stopped) | {"virtual_seconds": simulation.seconds()}
     left = simulation.left()
     attributes["lost"] = sorted(set(range(ranks)) - set(left)) or None
@@ -205,7 +219,8 @@ def simulate(
         Record.of(trainer) if rank in left else Record.of_nothing(ranks)
         for rank, trainer in enumerate(simulation.trainers)
     ]
-    evaluated = () if timing_only or interrupted else simulation.evaluate()
+    evaluated = () if timing_only or interrupted else simulation.evaluate(line)
+    line.doing("saving")
     result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
     if timing_only:
         for column in LOSS_COLUMNS:

@@ -73,6 +73,10 @@ class Progress:
     def elapsed(self) -> float:
         return self.driver.clock() - self.began
 
+    def share(self) -> float:
+        """Return how much of the run is done; 1 at its end."""
+        return self.samples / self.end if self.end is not None else self.elapsed() / self.seconds
+
     def decide(self):
         """Schedule, before each step: returns (whether the run has ended, how many marks it has passed since)."""
         if self.end is not None:

@@ -27,8 +27,8 @@ from grsgd.training.stragglers import DelayModel
 from grsgd.training.times import RankTotals, timed
 
 
-def ignore(progress: Progress, loss: float | None):
-    """Do nothing after a step."""
+def ignore(*_):
+    """Do nothing after a step, or after a snapshot was evaluated."""
 
 
 class Trainer:
@@ -204,16 +204,18 @@ class Trainer:
         """After training, ranks that do not answer any more and were left behind."""
         return self.algorithm.lost if self.is_central else frozenset()
 
-    def evaluate(self, comm, marks: list[int]):
+    def evaluate(self, comm, marks: list[int], on_each: Callable[[int], None] = ignore):
         """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model.
 
-        ``comm`` is used for nothing else: after an early end, messages may be left on the others.
+        ``comm`` is used for nothing else: after an early end, messages may be left on the others. ``on_each``: called
+        after each snapshot with how many are done.
         """
         final = [tensor.clone() for tensor in self.algorithm.snapshot()]
         qualities: list[Quality] = []
         for mark in marks:
             self.snapshots.restore(mark)
             qualities.append((yield from self.quality(comm, self.snapshots.weights[mark])))
+            on_each(len(qualities))
         self.replica.params.tensor.copy_(final[0])
         self.replica.buffers.tensor.copy_(final[1])
         return qualities, (yield from self.quality(comm, self.algorithm.weight))

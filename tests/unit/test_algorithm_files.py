@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import grsgd
-from grsgd import mpi_environment
 from grsgd.cli import main
 from grsgd.config import load
 from grsgd.errors import ConfigError
@@ -97,7 +96,6 @@ def test_the_example_trains(folder, monkeypatch):
     monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
     monkeypatch.setattr(runs.gpu, "use_threads", lambda: None)
     monkeypatch.setattr(runs, "within", lambda seconds, what: nullcontext())
-    monkeypatch.setattr(mpi_environment, "at_terminal", lambda: False)
     config, out = load("run.toml", ["comm.progress_mode=inline"]), folder / "trained.h5"
     on_threads(monkeypatch, 2, lambda mpi: runs.run(mpi, config, out))
     run = grsgd.load_run(out)

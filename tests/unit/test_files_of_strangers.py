@@ -242,9 +242,3 @@ def test_a_full_disk_behind_the_output(run_file):
 def test_a_backend_for_windows_is_not_needed(run_file, tmp_path):
     done = in_a_terminal("plot", run_file, "-o", tmp_path / "x.png", MPLBACKEND="foo")
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_variable_of_the_progress_bar_that_is_no_number(run_file):
-    done = in_a_terminal("report", run_file, TQDM_MININTERVAL="abc")
-    assert done.returncode == 2
-    assert done.stderr == "grsgd: error: TQDM_MININTERVAL: could not convert string to float: 'abc'\n"

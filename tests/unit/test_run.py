@@ -1,6 +1,5 @@
 """Whole runs of `grsgd.job.run`, on ranks that are threads, against the same runs in simulated time."""
 
-import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from grsgd import mpi_environment
 from grsgd.errors import ConfigError, RunFileError, SetupError
 from grsgd.job import launch
 from grsgd.job import run as runs
@@ -32,7 +30,6 @@ def trained(monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
     monkeypatch.setattr(description, "commit", lambda: "0123")
     monkeypatch.setattr(runs.gpu, "use_threads", lambda: None)
-    monkeypatch.setattr(mpi_environment, "at_terminal", lambda: False)
 
     def within(seconds, what):
         assert isinstance(seconds, float) and isinstance(what, str)
@@ -214,19 +211,3 @@ def test_snapshots_must_fit_into_the_temporary_folder(monkeypatch):
         monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
         with nullcontext() if fits else pytest.raises(ConfigError, match="train.snapshots = 4: .* take fewer"):
             runs.check_room(chosen, model)
-
-
-def test_the_line_of_progress(monkeypatch):
-    monkeypatch.setattr(mpi_environment, "at_terminal", lambda: True)
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=lambda text: None, flush=lambda: None))
-    for rank, end, total in (0, 100, 100), (0, None, 60.0), (1, 100, None):
-        progress = SimpleNamespace(samples=50, end=end, seconds=60.0, elapsed=lambda: 2.0)
-        with runs.ProgressLine("dpsgd", rank) as line:
-            line.update(progress, 0.125)
-            assert (line.bar is None) == (rank != 0)
-            if rank == 0:
-                assert line.bar.total == total and line.bar.n == (50 if end else 2.0)
-                assert line.bar.postfix == "25 samples/s, loss 0.125"
-                progress.samples = 150
-                line.update(progress, None)
-                assert line.bar.n == (100 if end else 2.0) and line.bar.postfix == "75 samples/s"

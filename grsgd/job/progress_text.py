@@ -1,0 +1,84 @@
+"""How far a run is, in words: one line, shortened to the width of a terminal."""
+
+import math
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """A part of a line; those with the greatest ``rank`` are left out first where there is too little room."""
+
+    text: str
+    rank: int
+
+
+class Status(NamedTuple):
+    """Where a run is. What is not known is None."""
+
+    share: float | None
+    """How much of it is done, between 0 and 1."""
+    step: int
+    """Steps of this rank."""
+    samples: int
+    """Of all ranks."""
+    epoch: float
+    loss: float | None
+    samples_per_second: float
+    """Of all ranks, since training began; in simulated time, per simulated second."""
+    waiting: float
+    """Share of this rank's time in which it has waited."""
+    left: float | None
+    """Seconds, by the clock on the wall."""
+    simulated: float | None = None
+    """Simulated seconds since training began."""
+
+    def numbers(self) -> dict[str, float]:
+        """Return what is known and changes, by name."""
+        names = ("samples", "epoch", "loss", "samples_per_second", "waiting", "simulated")
+        values = {name: getattr(self, name) for name in names}
+        values["simulated_seconds"] = values.pop("simulated")
+        return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def parts(status: Status) -> list[Part]:
+    """Return the parts of the line, in the order in which they stand."""
+    simulated = status.simulated is not None
+    rate = f"{status.samples_per_second:,.0f} samples" + (" per simulated s" if simulated else "/s")
+    return [
+        *([Part(f"{math.floor(100 * status.share)} %", 0)] if status.share is not None else []),
+        Part(f"epoch {status.epoch:.1f}", 3),
+        *([Part(f"loss {loss_text(status.loss)}", 2)] if status.loss is not None else []),
+        *([Part(f"{status.simulated:.3g} simulated s", 4)] if simulated else []),
+        Part(rate, 5),
+        Part(f"waiting {100 * status.waiting:.0f} %", 6),
+        *([Part(f"{duration(status.left)} left", 1)] if status.left is not None else []),
+    ]
+
+
+def loss_text(loss: float) -> str:
+    """Two decimals, or two digits where these would say too little or too much."""
+    return f"{loss:.2f}" if 0.095 <= loss < 1e4 else f"{loss:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
+
+
+def line(parts: list[Part], name: str = "", width: float = math.inf) -> str:
+    """Return the ``parts`` after the ``name``, without as many of them as do not fit into ``width`` letters."""
+    beginning = f"{name}: " if name else ""
+    left = list(parts)
+    while left:
+        text = ", ".join(part.text for part in left)
+        if len(beginning + text) <= width:
+            return beginning + text
+        if len(left) == 1 and len(text) <= width:
+            return text
+        left.remove(max(left, key=lambda part: part.rank))
+    return ""
