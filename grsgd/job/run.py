@@ -32,8 +32,9 @@ from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
-from grsgd.training.record import Record, assemble
-from grsgd.training.snapshots import MEMORY, common_marks
+from grsgd.training.progress import EARLY_MARKS
+from grsgd.training.record import Record, assemble, marks_of
+from grsgd.training.snapshots import MEMORY
 from grsgd.training.trainer import Trainer
 
 
@@ -143,7 +144,7 @@ def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: Star
         context = RankContext(
             comms.communicator(), comms.communicator(), driver, stop_signal, config.seed, config.data.replication
         )
-        trainer = Trainer(config, dataset, model, context, on_step=line.update)
+        trainer = Trainer(config, dataset, model, context, early_marks=EARLY_MARKS, on_step=line.update)
         start_up.passed("algorithm")
     driver.run(trainer.broadcast_initial_model())
     attributes = describe(trainer) | {"redundancy": why, "clock": "wall", "mpi": launch.library()}
@@ -201,7 +202,7 @@ def evaluate(job: Prepared, records: list[Record], attributes: dict, remaining, 
             save(out, assemble(records, attributes))
         except RunFileError as error:  # there is another attempt
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
-    marks = common_marks([record.numbers for record in records if record.moments])
+    marks = marks_of(records, attributes["reason"])
     job.line.doing(f"evaluating {len(marks)} snapshots")
     qualities, final = job.driver.run(job.trainer.evaluate(evaluation, marks, job.line.counted))
     job.line.doing("saving")
@@ -236,7 +237,8 @@ def check_room(config: Config, model: torch.nn.Module):
     """Raise ConfigError if the snapshots of a rank do not fit into $TMPDIR. Other ranks and programs may need it too:
     what is full only later costs points of the curve."""
     tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
-    needed = config.train.snapshots * getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
+    count = EARLY_MARKS + config.train.snapshots
+    needed = count * getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if needed > MEMORY and needed > free:

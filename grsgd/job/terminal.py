@@ -42,11 +42,13 @@ class Terminal:
 
     def is_in_foreground(self) -> bool:
         """Whether the job has the terminal: one in the background (``&``) would write into what is being typed."""
-        try:
-            stat = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return False
-        group, foreground = int(stat[2]), int(stat[5])
+        process, foreground = self.process, -1
+        while foreground == -1 and process > 1:  # it is in no terminal's session: `grsgd run` is, which has started it
+            try:
+                stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                return False
+            process, group, foreground = int(stat[1]), int(stat[2]), int(stat[5])
         return foreground in (group, -1)  # -1: there is no job control
 
     def stops_background(self) -> bool:

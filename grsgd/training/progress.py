@@ -20,26 +20,40 @@ RESOLUTION = 1000
 """A rank reports about so many times in a run of known length."""
 
 
-class Marks:
-    """``count`` marks, evenly spread over a run; the last one is its ``end``."""
+EARLY_MARKS = 6
+"""How many marks a run by the clock has before the first of those that are evenly spread."""
 
-    def __init__(self, end: float, count: int):
+
+class Marks:
+    """``count`` marks, evenly spread over a run; the last one is its ``end``. ``early`` more lie before them: at 1/2,
+    1/4, 1/8 ... of the first, so that a run that is ended long before its time has a curve, too."""
+
+    def __init__(self, end: float, count: int, early: int = 0):
         self.end = end
         self.count = count
+        self.early = early
         self.passed = 0
         """How many marks have been passed."""
+
+    @property
+    def total(self) -> int:
+        """All marks, early ones and the end included."""
+        return self.early + self.count
 
     def due(self, value: float) -> int:
         """Return how many marks lie between the last call's value and this one; the end does not count."""
         before = self.passed
         reached = min(int(value * self.count / self.end), self.count - 1)
-        self.passed = max(before, reached)
+        early = sum(value * self.count * 2**halving >= self.end for halving in range(1, self.early + 1))
+        self.passed = max(before, self.early + reached if reached else early)
         return self.passed - before
 
     @property
     def next(self) -> float:
         """The next mark that has not been passed."""
-        return self.end * (self.passed + 1) / self.count
+        if self.passed < self.early:
+            return self.end / self.count / 2 ** (self.early - self.passed)
+        return self.end * (self.passed - self.early + 1) / self.count
 
 
 class Progress:
@@ -48,7 +62,16 @@ class Progress:
     By itself it communicates nothing: it is for algorithms that know how far the run is, and say so by `note_steps`.
     """
 
-    def __init__(self, comm, driver, end: int | None, seconds: float | None, snapshots: int, samples_per_step: int = 1):
+    def __init__(
+        self,
+        comm,
+        driver,
+        end: int | None,
+        seconds: float | None,
+        snapshots: int,
+        samples_per_step: int = 1,
+        early_marks: int = 0,
+    ):
         self.comm = comm
         self.driver = driver
         self.end = end
@@ -57,7 +80,7 @@ class Progress:
         self.samples = 0
         self.own = 0
         self.began = 0.0
-        self.marks = Marks(end if end is not None else seconds, snapshots)
+        self.marks = Marks(end if end is not None else seconds, snapshots, early_marks)
 
     def start(self):
         self.began = self.driver.clock()
@@ -179,10 +202,13 @@ class FreeRunning(Progress):
         yield answers + [self.comm.Isend(total, rank, tags.PROGRESS_TOTAL) for rank in range(1, self.comm.size)]
 
 
-def make_progress(config: Config, samples: int, workers: int, context: RankContext, is_known: bool) -> Progress:
+def make_progress(
+    config: Config, samples: int, workers: int, context: RankContext, is_known: bool, early_marks: int = 0
+) -> Progress:
     """Return a rank's progress.
 
-    ``samples``: in the training data; ``workers``: ranks that train; ``is_known``: whether the algorithm tells it.
+    ``samples``: in the training data; ``workers``: ranks that train; ``is_known``: whether the algorithm tells it;
+    ``early_marks``: as for `Marks`.
     """
     kind = Progress if is_known else Lockstep if config.traits.synchronous else FreeRunning
     train, batch_size = config.train, config.data.batch_size
@@ -191,4 +217,5 @@ def make_progress(config: Config, samples: int, workers: int, context: RankConte
         end = math.ceil(train.epochs * samples)
     elif train.steps is not None:
         end = train.steps * workers * batch_size
-    return kind(context.uncounted_comm, context.driver, end, train.seconds, train.snapshots, batch_size)
+    comm, driver = context.uncounted_comm, context.driver
+    return kind(comm, driver, end, train.seconds, train.snapshots, batch_size, early_marks)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from grsgd.runs.ending import STOP_CRITERIA
 from grsgd.runs.run_file import Run
 from grsgd.training.evaluation import Quality
 from grsgd.training.snapshots import Moment, common_marks, train_loss
@@ -20,6 +21,7 @@ class Record:
 
     moments: list[Moment]
     numbers: list[int]
+    early: int
     measured: dict[str, float]
     sent: np.ndarray
     headers: np.ndarray
@@ -37,6 +39,7 @@ class Record:
         return cls(
             list(trainer.snapshots.moments),
             numbers,
+            trainer.snapshots.early,
             asdict(trainer.totals),
             traffic.sent.copy(),
             traffic.headers.copy(),
@@ -52,7 +55,14 @@ class Record:
         """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         zeros = np.zeros(ranks, np.int64)
-        return cls([], [], nothing, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED)
+        return cls([], [], 0, nothing, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED)
+
+
+def marks_of(records: list[Record], reason: str) -> list[int]:
+    """Return the marks of the curve of a run that ended for this reason: those of all records that have any."""
+    answered = [record for record in records if record.moments]
+    early = max((record.early for record in answered), default=0)
+    return common_marks([record.numbers for record in answered], early if reason in STOP_CRITERIA else 0)
 
 
 def assemble(
@@ -64,7 +74,7 @@ def assemble(
     ``qualities``: at these marks, as far as evaluated; ``final``: of the final model.
     """
     answered = [record for record in records if record.moments]
-    marks = common_marks([record.numbers for record in answered])
+    marks = marks_of(records, attributes["reason"])
     rows = [[record.moments[mark] for record in answered] for mark in marks]
     unknown = Quality(math.nan, math.nan, math.nan, math.nan)
     qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]

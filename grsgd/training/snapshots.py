@@ -41,8 +41,10 @@ class Snapshots:
     every rank at mark k.
     """
 
-    def __init__(self, replica: Replica, memory: int | None = None):
+    def __init__(self, replica: Replica, memory: int | None = None, early: int = 0):
         self.replica = replica
+        self.early = early
+        """How many of the first marks only a run that ends before its time counts."""
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
         """Which stored copy belongs to which mark; NOT_KEPT where there was no room for one."""
@@ -87,13 +89,14 @@ class Snapshots:
             flat.tensor.copy_(torch.from_numpy(host))
 
 
-def common_marks(numbers: list[list[int]]) -> list[int]:
+def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
     """Return the marks at which every rank has kept a snapshot, and some rank another one than at the mark before.
 
-    ``numbers``: `Snapshots.numbers` of each rank.
+    ``numbers``: `Snapshots.numbers` of each rank; ``first``: the first mark that counts.
     """
-    rows = list(zip(*numbers, strict=False))
-    return [mark for mark, row in enumerate(rows) if NOT_KEPT not in row and (mark == 0 or row != rows[mark - 1])]
+    rows = list(zip(*numbers, strict=False))[first:]
+    kept = [NOT_KEPT not in row and (at == 0 or row != rows[at - 1]) for at, row in enumerate(rows)]
+    return [first + at for at, is_kept in enumerate(kept) if is_kept]
 
 
 def train_loss(moments: list[Moment]) -> float:

@@ -40,6 +40,9 @@ class Trainer:
         Lies on the device it is to be trained on.
     snapshot_memory
         Bytes of snapshots that are kept in memory.
+    early_marks
+        How many snapshots are taken before the first of those that are evenly spread; a run that completes does not
+        count them (`Snapshots.early`).
     on_step
         Called after each step with the progress of the run and the rank's loss, None where time alone is simulated.
 
@@ -56,6 +59,7 @@ class Trainer:
         context: RankContext,
         *,
         snapshot_memory: int = MEMORY,
+        early_marks: int = 0,
         on_step: Callable[[Progress, float | None], None] = ignore,
     ):
         self.config, self.data, self.context, self.on_step = config, dataset, context, on_step
@@ -67,7 +71,7 @@ class Trainer:
         self.replica = Replica(
             model, getattr(torch, config.dtype), traits.sends_gradients and (n > 1 or not traits.supports_own_loop)
         )
-        self.progress = make_progress(config, len(dataset.train), self.workers, context, self.is_central)
+        self.progress = make_progress(config, len(dataset.train), self.workers, context, self.is_central, early_marks)
         self.optimizer = ScheduledOptimizer(
             build_optimizer(config.optimizer, model.parameters()),
             config.schedule,
@@ -81,7 +85,7 @@ class Trainer:
         """None on a rank that does not train."""
         self.delays = DelayModel(config.stragglers, self.comm.rank, config.seed)
         self.totals = RankTotals()
-        self.snapshots = Snapshots(self.replica, snapshot_memory)
+        self.snapshots = Snapshots(self.replica, snapshot_memory, early_marks)
         self.losses: dict[int, list[float]] = {}
         """The losses since the last snapshot, by number of the block."""
 
@@ -116,11 +120,11 @@ class Trainer:
             if self.comm.rank in self.lost:
                 raise Stopped("the others went on without this rank, which was silent for too long")
             yield from self.progress.finish()
-            self.take_snapshot(config.train.snapshots - len(self.snapshots))
+            self.take_snapshot(self.progress.marks.total - len(self.snapshots))
             yield from self.algorithm.average() or ()
         except Stopped as stopped:
             self.driver.abandon()  # what is under way in the background must not change the replica any more
-            if len(self.snapshots) < config.train.snapshots:  # else the run was over but for the average
+            if len(self.snapshots) < self.progress.marks.total:  # else the run was over but for the average
                 self.take_snapshot()
             return str(stopped)
         finally:
@@ -195,9 +199,10 @@ class Trainer:
         """Take a snapshot that stands for as many marks as have been passed since the last one."""
         weights = self.gradients.weights if self.gradients is not None else {}
         losses = {number: (float(np.mean(values)), weights[number]) for number, values in self.losses.items()}
-        self.losses.clear()
         moment = Moment(self.progress.elapsed(), self.totals.steps, self.progress.samples, losses)
         self.snapshots.take(moment, self.algorithm.snapshot(), marks, self.algorithm.weight)
+        if len(self.snapshots) > self.snapshots.early:  # the first of the others has all losses since the start
+            self.losses.clear()
 
     @property
     def lost(self) -> frozenset[int]:
