@@ -132,10 +132,12 @@ def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: Star
         dataset = load_data(config)
         start_up.passed("data")
         model = build_model(config, dataset, device)
-        check_room(config, model)
+        early_marks = check_room(config, model)
         start_up.passed("model")
     line.doing("preparing")
     start_up.passed("other ranks")
+    with within(timeout, "asking all ranks how much room they have for snapshots"):
+        early_marks = min(mpi.allgather(early_marks))
     with launch.collective_setup(mpi, timeout):
         transfer = select_transport(comms.backend, device, config.comm.transfer, model_bytes(model, config))
         comms.backend = transfer.backend
@@ -144,7 +146,7 @@ def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: Star
         context = RankContext(
             comms.communicator(), comms.communicator(), driver, stop_signal, config.seed, config.data.replication
         )
-        trainer = Trainer(config, dataset, model, context, early_marks=EARLY_MARKS, on_step=line.update)
+        trainer = Trainer(config, dataset, model, context, early_marks=early_marks, on_step=line.update)
         start_up.passed("algorithm")
     driver.run(trainer.broadcast_initial_model())
     attributes = describe(trainer) | {"redundancy": why, "clock": "wall", "mpi": launch.library()}
@@ -233,12 +235,12 @@ def leave_early(mpi, line: str):
     os._exit(EXIT_CODE)
 
 
-def check_room(config: Config, model: torch.nn.Module):
-    """Raise ConfigError if the snapshots of a rank do not fit into $TMPDIR. Other ranks and programs may need it too:
-    what is full only later costs points of the curve."""
+def check_room(config: Config, model: torch.nn.Module) -> int:
+    """Return how many early marks there is room for in $TMPDIR; raise ConfigError if not even for the other snapshots.
+    Other ranks and programs may need it too: what is full only later costs points of the curve."""
     tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
-    count = EARLY_MARKS + config.train.snapshots
-    needed = count * getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
+    each = getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
+    needed = config.train.snapshots * each
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if needed > MEMORY and needed > free:
@@ -246,3 +248,4 @@ def check_room(config: Config, model: torch.nn.Module):
             f"train.snapshots = {config.train.snapshots}: {needed / 2**30:,.2f} GiB a rank do not fit into {folder} "
             f"($TMPDIR, {free / 2**30:,.2f} GiB free): take fewer, or set TMPDIR"
         )
+    return EARLY_MARKS if needed + EARLY_MARKS * each <= max(MEMORY, free / 2) else 0

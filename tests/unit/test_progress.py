@@ -1,6 +1,5 @@
 """How far a run is: marks, ranks in lockstep, ranks that run free."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,6 +32,17 @@ def test_marks():
 def test_several_marks_passed_at_once():
     marks = Marks(100, 10)
     assert [marks.due(value) for value in (9, 35, 36, 39.9, 40, 99, 100, 200)] == [0, 3, 0, 0, 1, 5, 0, 0]
+
+
+def test_early_marks_halve_the_first_interval():
+    marks = Marks(6400, 4, early=3)
+    assert [value for value in range(6400) if marks.due(value)] == [200, 400, 800, 1600, 3200, 4800]
+    assert marks.passed == marks.total - 1
+    marks = Marks(6400, 4, early=3)
+    assert marks.next == 200 and marks.due(500) == 2 and marks.next == 800 and marks.due(3200) == 3
+    assert marks.next == 4800 and marks.due(10**6) == 1
+    marks = Marks(8, 1, early=2)
+    assert [value for value in range(8) if marks.due(value)] == [2, 4] and marks.total == 3
 
 
 @seeded

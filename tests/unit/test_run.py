@@ -210,4 +210,6 @@ def test_snapshots_must_fit_into_the_temporary_folder(monkeypatch):
         monkeypatch.setattr(runs, "MEMORY", memory)
         monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
         with nullcontext() if fits else pytest.raises(ConfigError, match="train.snapshots = 4: .* take fewer"):
-            runs.check_room(chosen, model)
+            assert runs.check_room(chosen, model) == 0
+    monkeypatch.setattr(runs, "MEMORY", 10 * 160)
+    assert runs.check_room(chosen, model) == 6

@@ -115,6 +115,7 @@ def test_common_marks():
     assert common_marks([[0, 1, 1, 2, 3], [0, 1, 2, 2]]) == [0, 1, 2, 3]
     assert common_marks([[0, 0, 0, 1], [0, 0, 0, 1]]) == [0, 3]
     assert common_marks([]) == []
+    assert common_marks([[0, 1, 1, 2], [0, 1, 1, 2]], first=2) == [2, 3]  # without those before, the first one counts
 
 
 def test_a_full_disk_costs_snapshots_and_not_the_run(monkeypatch):
