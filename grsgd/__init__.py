@@ -9,9 +9,11 @@ def __getattr__(name: str):
         from grsgd.runs import run_file as module
     elif name in ("distribute", "shard"):
         from grsgd.own_loop import distributed as module
+    elif name == "load_model":
+        from grsgd.training import loading as module
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(module, name)
 
 
-__all__ = ["distribute", "load_run", "shard"]
+__all__ = ["distribute", "load_model", "load_run", "shard"]

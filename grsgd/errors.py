@@ -17,6 +17,10 @@ class RunFileError(UsageError):
     """A run file, or a figure of runs, that cannot be read or written: the path and the reason."""
 
 
+class ModelError(UsageError):
+    """A file that does not hold the weights that are asked for: the path and what is wrong."""
+
+
 class SetupError(UsageError):
     """A job that cannot start: every rank raises the same one.
 

@@ -48,6 +48,7 @@ def train_on_all_ranks(options) -> int:
             from grsgd.job.rescue import path_of
             from grsgd.job.run import run
             from grsgd.runs.ending import Ended, how_ended
+            from grsgd.training.saving import ModelFiles
         start_up.passed("imports")
 
         mpi = launch.world()
@@ -59,7 +60,8 @@ def train_on_all_ranks(options) -> int:
         line.name = config.algorithm_class.name
         with within(config.comm.timeout, "telling all ranks the name of the run file"):
             out = Path(mpi.bcast(out))
-        reason, remaining = run(mpi, config, out, start_up, line)
+        models = ModelFiles(options.save, options.save_best)
+        reason, remaining = run(mpi, config, out, start_up, line, models)
     if remaining.rank == 0:
         announce(path_of(out, reason))
     completed, complete = how_ended(reason) is Ended.COMPLETED, remaining.size == mpi.size
@@ -91,6 +93,7 @@ def simulate(options) -> int:
         from grsgd.simulate.driver import Deadlock
         from grsgd.simulate.network import network
         from grsgd.simulate.run import simulate as run
+        from grsgd.training.saving import ModelFiles
 
     check_at_least("--ranks", options.ranks, 1)
     config = load_config(options)
@@ -98,7 +101,8 @@ def simulate(options) -> int:
     out = Path(options.out or default_out(config.algorithm_class.name))
     try:
         with as_exceptions(), ProgressLine(config.algorithm_class.name) as line:
-            reason = run(config, options.ranks, spec, out, options.compute, options.timing_only, line)
+            models = ModelFiles(options.save, options.save_best)
+            reason = run(config, options.ranks, spec, out, options.compute, options.timing_only, line, models)
     except KeyboardInterrupt as interrupt:
         print_error(f"{interrupt} while nothing was simulated: there is no run file")
         return EXIT_CODE
@@ -115,6 +119,22 @@ def exit_code(reason: str) -> int:
     from grsgd.runs.ending import Ended, how_ended
 
     return {Ended.COMPLETED: 0, Ended.INTERRUPTED: EXIT_CODE}.get(how_ended(reason), 1)
+
+
+def evaluate(options) -> int:
+    """test a saved model: accuracy and loss on the test data of its configuration"""
+    with importing():
+        from grsgd.training.loading import evaluate as evaluated
+
+    found = evaluated(options.model, options.config, overrides(options), options.best)
+    if found.source.warning:
+        print(f"warning: {found.source.warning}", file=sys.stderr, flush=True)
+    data = found.source.config.data.name
+    print(
+        f"test accuracy {100 * found.accuracy:.2f} %, test loss {found.loss:.4f}, {found.samples} samples of {data}: "
+        f"{found.source.path}"
+    )
+    return 0
 
 
 def calibrate(options) -> int:
@@ -157,10 +177,12 @@ def load_config(options):
     """Return the configuration with its overrides; raises ConfigError."""
     from grsgd import config
 
-    overrides = [*options.set]
-    if options.data_dir:
-        overrides.append(f"data.dir={options.data_dir!r}")
-    return config.load(options.config, overrides)
+    return config.load(options.config, overrides(options))
+
+
+def overrides(options) -> list[str]:
+    """Return the settings that replace those of the configuration."""
+    return [*options.set, *([f"data.dir={options.data_dir!r}"] if options.data_dir else [])]
 
 
 def announce(out: Path):
@@ -180,6 +202,9 @@ def announce(out: Path):
     if len(warnings) > MAX_WARNINGS:
         print(f"warning: {len(warnings) - MAX_WARNINGS} more in {out}", file=sys.stderr, flush=True)
 
+    for name, what in (("model_file", "final model"), ("best_model_file", "best model")):
+        if name in attributes:
+            print(f"{what}: {attributes[name]}", file=sys.stderr, flush=True)
     if attributes["ended"] == Ended.COMPLETED:
         print(f"{out}: {result_line(run)}", flush=True)
     else:

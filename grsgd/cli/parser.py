@@ -24,7 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None)
     add = top.add_subparsers(metavar="COMMAND")
-    for add_command in (add_train, add_run, add_simulate, add_calibrate, add_report, add_plot):
+    for add_command in (add_train, add_run, add_simulate, add_evaluate, add_calibrate, add_report, add_plot):
         add_command(add)
     for add_command in (add_config, add_algorithms, add_models, add_data, add_coding_cost, add_testbed, add_completion):
         add_command(add)
@@ -47,6 +47,11 @@ def configured(add, function, on_ranks: bool = False) -> argparse.ArgumentParser
     """Add a command that takes a configuration."""
     sub = command(add, function, on_ranks)
     sub.add_argument("config", metavar="CONFIG.toml", help="the configuration of the run")
+    add_overrides(sub)
+    return sub
+
+
+def add_overrides(sub):
     sub.add_argument(
         "--set",
         action="append",
@@ -55,12 +60,12 @@ def configured(add, function, on_ranks: bool = False) -> argparse.ArgumentParser
         help="replace a key of the configuration, such as optimizer.lr=0.05; may be repeated",
     )
     sub.add_argument("--data-dir", metavar="DIR", help="folder with the data sets; same as --set data.dir=DIR")
-    return sub
 
 
 def add_train(add):
     sub = configured(add, commands.train, on_ranks=True)
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
+    add_model_files(sub)
     sub.add_argument("--verbose", action="store_true", help="print where the time before the first step went")
 
 
@@ -84,9 +89,15 @@ def add_run(add):
     arguments.required = False
 
 
+def add_model_files(sub):
+    sub.add_argument("--save", metavar="MODEL.pt", help="save the weights of the final, averaged model: a state_dict")
+    sub.add_argument("--save-best", metavar="MODEL.pt", help="save those of the averaged model that tested best")
+
+
 def add_simulate(add):
     sub = configured(add, commands.simulate)
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
+    add_model_files(sub)
     sub.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: %(default)s)")
     sub.add_argument(
         "--network",
@@ -102,6 +113,16 @@ def add_simulate(add):
         "(default: from the network's file, else flops:1e10)",
     )
     sub.add_argument("--timing-only", action="store_true", help="compute no gradients: times and traffic alone")
+
+
+def add_evaluate(add):
+    sub = command(add, commands.evaluate)
+    sub.add_argument("model", metavar="MODEL.pt", help="a file of --save or --save-best, or a run file that names it")
+    sub.add_argument(
+        "config", nargs="?", metavar="CONFIG.toml", help="the configuration of the run, or its run file: of MODEL.pt"
+    )
+    sub.add_argument("--best", action="store_true", help="of a run file: the model of --save-best")
+    add_overrides(sub)
 
 
 def add_calibrate(add):

@@ -18,6 +18,7 @@ from grsgd.job import launch
 from grsgd.runs.ending import Ended, end_attributes, how_ended
 from grsgd.runs.run_file import Run, load_run, save_run
 from grsgd.training.record import Record, assemble
+from grsgd.training.saving import ModelFiles
 
 SIGNAL_SECONDS = 0.1
 """How long ranks wait for each other's measurements when the job is about to be killed."""
@@ -186,3 +187,21 @@ def save(out: Path, run: Run) -> Path:
         save_run(elsewhere, run)
         raise RunFileError(f"{error}; the run was saved as {elsewhere} instead") from None
     return path
+
+
+def save_with_models(out: Path, run: Run, models: ModelFiles, final):
+    """Write the models of a run, ``final`` among them, and then the run file, which says where they are.
+
+    Raises RunFileError in the end for all that could not be written where it should be.
+    """
+    saved = models.save(final, run.attributes["reason"])
+    run.attributes |= saved.attributes
+    if saved.warnings:
+        run.attributes["warnings"] = [*(run.attributes["warnings"] or []), *saved.warnings]
+    problems = list(saved.problems)
+    try:
+        save(out, run)
+    except RunFileError as error:
+        problems.append(str(error))
+    if problems:
+        raise RunFileError("; ".join(problems))

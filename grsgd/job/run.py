@@ -23,7 +23,7 @@ from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch
 from grsgd.job import network_counters as interfaces
 from grsgd.job.progress_line import ProgressLine
-from grsgd.job.rescue import Rescue, save
+from grsgd.job.rescue import Rescue, save, save_with_models
 from grsgd.job.signals import EXIT_CODE, Interruption
 from grsgd.job.startup import StartUp
 from grsgd.runs.ending import STOP_CRITERIA, end_attributes, joint_reason
@@ -34,6 +34,7 @@ from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.progress import EARLY_MARKS
 from grsgd.training.record import Record, assemble, marks_of
+from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY
 from grsgd.training.trainer import Trainer
 
@@ -45,11 +46,18 @@ class RunEnd(NamedTuple):
     remaining: object
 
 
-def run(mpi, config: Config, out: Path, start_up: StartUp | None = None, line: ProgressLine | None = None) -> RunEnd:
+def run(
+    mpi,
+    config: Config,
+    out: Path,
+    start_up: StartUp | None = None,
+    line: ProgressLine | None = None,
+    models: ModelFiles | None = None,
+) -> RunEnd:
     """Train on all ranks of ``mpi`` and write the run file on rank 0, or on the lowest that is left.
 
     ``start_up``: of this process, up to here; told before training begins, if it is to be shown. ``line``: says how far
-    the run is, by default nothing.
+    the run is, by default nothing. ``models``: the files that models are saved in, by default none.
 
     A rank that the others have left behind does not return, nor does any where a rank has failed while training.
 
@@ -58,14 +66,15 @@ def run(mpi, config: Config, out: Path, start_up: StartUp | None = None, line: P
     """
     with Interruption(partial(before_training, mpi)) as interruption:
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
-        job = prepare(mpi, config, out, comms, start_up or StartUp(), line or ProgressLine(is_shown=False))
+        line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
+        job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models)
         interruption.on_signal = job.rescue.interrupted
         reason, records, remaining, evaluation = train(job)
         lost = sorted(job.trainer.lost)
         attributes = job.rescue.attributes | end_attributes(reason) | {"lost": lost or None}
         if reason in STOP_CRITERIA:
             interruption.on_signal = partial(while_evaluating, remaining, out)
-        evaluate(job, records, attributes, remaining, evaluation)
+        evaluate(job, records, attributes, remaining, evaluation, models)
         job.driver.close()
         if reason in STOP_CRITERIA and not lost:  # else messages may still be under way
             comms.free()
@@ -110,7 +119,9 @@ class Prepared(NamedTuple):
     evaluation: Communicator
 
 
-def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: StartUp, line: ProgressLine) -> Prepared:
+def prepare(
+    mpi, config: Config, out: Path, comms: Communicators, start_up: StartUp, line: ProgressLine, models: ModelFiles
+) -> Prepared:
     """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
     timeout = config.comm.timeout
     with within(timeout, "looking for ranks on the same host"):
@@ -133,6 +144,8 @@ def prepare(mpi, config: Config, out: Path, comms: Communicators, start_up: Star
         start_up.passed("data")
         model = build_model(config, dataset, device)
         early_marks = check_room(config, model)
+        if mpi.rank == 0:
+            models.check(out, model)
         start_up.passed("model")
     line.doing("preparing")
     start_up.passed("other ranks")
@@ -196,8 +209,10 @@ def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
     return joint_reason(reasons), records, remaining, evaluation
 
 
-def evaluate(job: Prepared, records: list[Record], attributes: dict, remaining, evaluation: Communicator):
-    """Write the run file on the lowest rank, without accuracies first: they may take long."""
+def evaluate(
+    job: Prepared, records: list[Record], attributes: dict, remaining, evaluation: Communicator, models: ModelFiles
+):
+    """Write the run file on the lowest rank, without accuracies first: they may take long. It saves the models, too."""
     out = job.rescue.out
     if remaining.rank == 0:
         try:
@@ -206,10 +221,12 @@ def evaluate(job: Prepared, records: list[Record], attributes: dict, remaining, 
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
     marks = marks_of(records, attributes["reason"])
     job.line.doing(f"evaluating {len(marks)} snapshots")
-    qualities, final = job.driver.run(job.trainer.evaluate(evaluation, marks, job.line.counted))
+    models = models if remaining.rank == 0 else ModelFiles()
+    schedule = job.trainer.evaluate(evaluation, marks, job.line.counted, models.evaluated)
+    qualities, final = job.driver.run(schedule)
     job.line.doing("saving")
     if remaining.rank == 0:
-        save(out, assemble(records, attributes, qualities, final))
+        save_with_models(out, assemble(records, attributes, qualities, final), models, job.trainer.replica.model)
 
 
 def model_bytes(model: torch.nn.Module, config: Config) -> int:

@@ -94,6 +94,11 @@ KNOWN = {
     "depends_on_values": bool,
     "replication": int,
     "algorithm_sha256": str,
+    "model_file": str,
+    "model_sha256": str,
+    "best_model_file": str,
+    "best_model_sha256": str,
+    "best_test_accuracy": float,
     "warnings": list,
 }
 """Those that a run may have and that are read by reports; others are kept as they are."""
@@ -149,12 +154,12 @@ def save_run(path: str | os.PathLike, run: Run) -> None:
 
     Raises RunFileError if a required name of ``run`` is missing or does not fit, or the file cannot be written.
     """
-    with _naming(path):
+    with naming(path):
         given = {group: set(getattr(run, group)) for group in LAYOUT}
         run = _checked(run)
         for group, names in given.items():  # what was not measured is absent from the file
             setattr(run, group, {name: value for name, value in getattr(run, group).items() if name in names})
-        target = _target(path)
+        target = target_of(path)
         # Files of HDF5 1.8 and later may have attributes of more than 64 KiB: the hosts of many ranks.
         with (
             atomic_write(target) as temporary,
@@ -170,8 +175,8 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
 
     Raises RunFileError if not.
     """
-    with _naming(path):
-        target = _target(path)
+    with naming(path):
+        target = target_of(path)
         # Only trying tells: permission bits say nothing about root, quotas or read-only file systems.
         if target.exists():
             open(target, "r+b").close()
@@ -190,8 +195,8 @@ def load_run(path: str | os.PathLike) -> Run:
     Raises RunFileError if the file is missing, not HDF5, truncated, not a run file or of a newer format; also for what
     HDF5 can do and run files never need, such as data in other files (``hdf5``).
     """
-    with _naming(path):
-        target = _target(path)
+    with naming(path):
+        target = target_of(path)
         open(target, "rb").close()  # for a plainer reason than HDF5 would give
         if not h5py.is_hdf5(target):
             raise ValueError("not an HDF5 file")
@@ -209,7 +214,7 @@ def load_run(path: str | os.PathLike) -> Run:
 
 
 @contextmanager
-def _naming(path: str | os.PathLike) -> Iterator[None]:
+def naming(path: str | os.PathLike) -> Iterator[None]:
     """Turn whatever goes wrong inside into a RunFileError that names ``path``."""
     try:
         yield
@@ -223,7 +228,7 @@ def _reason(error: Exception) -> str:
     return printable(str(error))
 
 
-def _target(path: str | os.PathLike) -> Path:
+def target_of(path: str | os.PathLike) -> Path:
     """The file behind ``path``, symbolic links followed, so that a link to a run file survives a rewrite.
 
     But not those that another user has put into a folder where all may write.

@@ -16,7 +16,7 @@ from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import Config
 from grsgd.errors import ConfigError
 from grsgd.job.progress_line import ProgressLine
-from grsgd.job.rescue import save
+from grsgd.job.rescue import save_with_models
 from grsgd.runs.ending import INTERRUPTED, end_attributes, joint_reason
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate import compute as compute_times
@@ -32,6 +32,7 @@ from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.progress import FreeRunning
 from grsgd.training.record import Record, assemble
+from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY, common_marks
 from grsgd.training.trainer import Trainer, ignore
 
@@ -129,16 +130,19 @@ class Simulation:
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
         return [rank for rank in range(self.ranks) if rank not in lost]
 
-    def evaluate(self, line: ProgressLine | None = None) -> tuple[list, object]:
-        """The qualities at the snapshots that all ranks have, and the final one; ``line`` says how many are done."""
+    def evaluate(self, line: ProgressLine | None = None, models: ModelFiles | None = None) -> tuple[list, object]:
+        """The qualities at the snapshots that all ranks have, and the final one; ``line`` says how many are done.
+
+        ``models`` are told of each. All ranks that are left have the final model then.
+        """
         left = self.left()
         marks = common_marks([self.trainers[rank].snapshots.numbers for rank in left])
         comms = self.uncounted.communicators()
         parts = {rank: comms[rank].subset(left) for rank in left}
-        if line is not None:
-            line.doing(f"evaluating {len(marks)} snapshots")
-        told = {left[0]: line.counted} if line is not None else {}
-        schedules = (self.trainers[rank].evaluate(parts[rank], marks, told.get(rank, ignore)) for rank in left)
+        line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
+        line.doing(f"evaluating {len(marks)} snapshots")
+        told = {left[0]: (line.counted, models.evaluated)}
+        schedules = (self.trainers[rank].evaluate(parts[rank], marks, *told.get(rank, ())) for rank in left)
         return self.run(schedules, left)[0]
 
     def run(self, schedules, ranks=None) -> list:
@@ -187,17 +191,21 @@ def simulate(
     compute: str | None = None,
     timing_only: bool = False,
     line: ProgressLine | None = None,
+    models: ModelFiles | None = None,
 ) -> str:
     """Simulate a run and write its run file. Returns why the run ended.
 
-    ``line``: says how far the run is, by default nothing.
+    ``line``: says how far the run is, by default nothing. ``models``: the files that models are saved in, too.
     """
-    line = line or ProgressLine(is_shown=False)
+    line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
+    if timing_only and (models.final or models.best):
+        raise ConfigError("--save with --timing-only: no gradients are computed, so no model is trained")
     check_writable(out, expected_bytes(config, ranks))
     began = time.perf_counter()
     gpu.use_threads()
     line.doing(f"preparing {ranks} rank{'s' if ranks > 1 else ''}")
     simulation = Simulation(config, ranks, network, compute, timing_only, line.update)
+    models.check(out, simulation.trainers[0].replica.model)
     attributes = describe(simulation.trainers[0]) | {
         "clock": "virtual",
         "hosts": [platform.node()] * ranks,
@@ -219,13 +227,13 @@ def simulate(
         Record.of(trainer) if rank in left else Record.of_nothing(ranks)
         for rank, trainer in enumerate(simulation.trainers)
     ]
-    evaluated = () if timing_only or interrupted else simulation.evaluate(line)
+    evaluated = () if timing_only or interrupted else simulation.evaluate(line, models)
     line.doing("saving")
     result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
     if timing_only:
         for column in LOSS_COLUMNS:
             del result.curve[column]
-    save(out, result)
+    save_with_models(out, result, models if evaluated else ModelFiles(), simulation.trainers[left[0]].replica.model)
     return stopped
 
 

@@ -45,6 +45,8 @@ def describe(trainer: Trainer) -> dict:
         "dataset": config.data.name,
         "model": config.model.name,
         "batch_size": config.data.batch_size,
+        "input_shape": list(trainer.data.shape),
+        "classes": trainer.data.classes,
         "train_samples": len(trainer.data.train),
         "parameters": trainer.replica.params.array.size,
         "model_bytes": trainer.replica.nbytes,

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.data import Split
@@ -25,17 +26,38 @@ class Quality:
     consensus_distance: float
 
 
-def correct(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
-    """Return how many of the samples ``indices`` the model classifies correctly, in evaluation mode."""
+def outputs(model: torch.nn.Module, split: Split, indices: np.ndarray, device):
+    """Yield (logits, labels) of the samples ``indices``, a batch at a time, in evaluation mode, without gradients."""
     training, dtype = model.training, next(model.parameters()).dtype
     model.eval()
-    count = 0
     with torch.no_grad():
         batches = [indices[begin : begin + BATCH] for begin in range(0, len(indices), BATCH)]
         for x, y in split.batches(batches):
-            count += int((model(x.to(device, dtype)).argmax(1) == y.to(device)).sum())
+            yield model(x.to(device, dtype)), y.to(device)
     model.train(training)
-    return count
+
+
+def correct(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
+    """Return how many of the samples ``indices`` the model classifies correctly, in evaluation mode."""
+    return sum(int((logits.argmax(1) == y).sum()) for logits, y in outputs(model, split, indices, device))
+
+
+def share(split: Split, rank: int, ranks: int) -> np.ndarray:
+    """Return the samples that one of ``ranks`` ranks tests the averaged model with."""
+    return np.arange(len(split))[rank::ranks]
+
+
+def accuracy_and_loss(model: torch.nn.Module, split: Split, device, ranks: int = 1) -> tuple[float, float]:
+    """Return the accuracy, a fraction, and the mean cross-entropy of a model, computed by this process alone.
+
+    In the batches that so many ``ranks`` would take: in others the logits could be rounded otherwise.
+    """
+    right, loss = 0, 0.0
+    for rank in range(ranks):
+        for logits, y in outputs(model, split, share(split, rank, ranks), device):
+            right += int((logits.argmax(1) == y).sum())
+            loss += float(cross_entropy(logits.double(), y, reduction="sum"))
+    return right / len(split), loss / len(split)
 
 
 def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight: float = 1.0):
@@ -61,8 +83,7 @@ def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight:
     accuracies = np.zeros(comm.size)
     accuracies[comm.rank] = own
     sums = np.array([float((local - mean).double().square().sum()), 0.0])
-    share = everything[comm.rank :: comm.size]
-    sums[1] = correct(replica.model, split, share, replica.device)
+    sums[1] = correct(replica.model, split, share(split, comm.rank, comm.size), replica.device)
     yield from halving_doubling_allreduce(comm, accuracies)
     yield from halving_doubling_allreduce(comm, sums)
     norm = float(mean.double().norm())

@@ -1,10 +1,13 @@
 """The data set that a configuration names, and the model that all ranks start with."""
 
+from typing import NamedTuple
+
 import torch
 
 from grsgd import data
 from grsgd.config import Config
 from grsgd.data import Dataset
+from grsgd.data.base import REGISTER
 from grsgd.data.part import part_of
 from grsgd.errors import ConfigError
 from grsgd.models import zoo
@@ -21,11 +24,28 @@ def load_data(config: Config) -> Dataset:
     return part_of(whole, chosen.only_classes, chosen.only_train, chosen.only_test)
 
 
-def build_model(config: Config, dataset: Dataset, device: torch.device) -> torch.nn.Module:
+class Images(NamedTuple):
+    """What a network must know of the data that it is for."""
+
+    shape: tuple[int, int, int]
+    """(channels, height, width)."""
+    classes: int
+
+
+def images_of(config: Config) -> Images:
+    """Return what the data of ``config`` are like; loads them only if that is not known. Raises as `load_data` does."""
+    entry, only = REGISTER.get(config.data.name), config.data.only_classes
+    if entry is None or entry.shape is None or entry.classes is None:
+        dataset = load_data(config)
+        return Images(dataset.shape, dataset.classes)
+    return Images(entry.shape, only or entry.classes)
+
+
+def build_model(config: Config, images: Dataset | Images, device: torch.device) -> torch.nn.Module:
     """Build the model of ``config`` as every rank starts with it; raises ConfigError."""
     seed_torch(device, Purpose.INITIAL_MODEL, config.seed)
     try:
-        model = zoo.build(config.model.name, dataset.shape, dataset.classes, **config.model.options)
+        model = zoo.build(config.model.name, images.shape, images.classes, **config.model.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
     return model.to(device)

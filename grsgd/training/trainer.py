@@ -209,21 +209,31 @@ class Trainer:
         """After training, ranks that do not answer any more and were left behind."""
         return self.algorithm.lost if self.is_central else frozenset()
 
-    def evaluate(self, comm, marks: list[int], on_each: Callable[[int], None] = ignore):
+    def evaluate(
+        self,
+        comm,
+        marks: list[int],
+        on_each: Callable[[int], None] = ignore,
+        evaluated: Callable[[torch.nn.Module, Quality], None] = ignore,
+    ):
         """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model.
 
         ``comm`` is used for nothing else: after an early end, messages may be left on the others. ``on_each``: called
-        after each snapshot with how many are done.
+        after each snapshot with how many are done. ``evaluated``: called with each averaged model, the final one too,
+        which is left in the replica.
         """
         final = [tensor.clone() for tensor in self.algorithm.snapshot()]
         qualities: list[Quality] = []
         for mark in marks:
             self.snapshots.restore(mark)
             qualities.append((yield from self.quality(comm, self.snapshots.weights[mark])))
+            evaluated(self.replica.model, qualities[-1])
             on_each(len(qualities))
         self.replica.params.tensor.copy_(final[0])
         self.replica.buffers.tensor.copy_(final[1])
-        return qualities, (yield from self.quality(comm, self.algorithm.weight))
+        quality = yield from self.quality(comm, self.algorithm.weight)
+        evaluated(self.replica.model, quality)
+        return qualities, quality
 
     def quality(self, comm, weight: float):
         """Schedule, on all ranks at once: the `Quality` of the models in the replicas."""

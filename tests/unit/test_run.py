@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grsgd.errors import ConfigError, RunFileError, SetupError
-from grsgd.job import launch
+from grsgd.job import launch, rescue
 from grsgd.job import run as runs
 from grsgd.job.signals import EXIT_CODE
 from grsgd.job.startup import StartUp
@@ -125,6 +125,7 @@ def test_a_file_that_cannot_be_written_at_first_is_written_in_the_end(monkeypatc
         return save(out, run)
 
     monkeypatch.setattr(runs, "save", saves)
+    monkeypatch.setattr(rescue, "save", saves)
     run, _ = trained(1, config("dpsgd"))
     assert np.isfinite(run.curve["test_accuracy"]).all() and failures == []
     assert "grsgd: no room" in capsys.readouterr().err

@@ -10,6 +10,8 @@ from grsgd import load_run
 from grsgd.config import parse
 from grsgd.errors import SetupError
 from grsgd.job.run import run
+from grsgd.training.loading import evaluate
+from grsgd.training.saving import ModelFiles
 
 SHORT = {
     "model": {"name": "mlp", "hidden": [32]},
@@ -141,3 +143,19 @@ def test_an_own_loop_leaves_no_communicator(counted):
     optimizer.finish()
     optimizer.finish()
     assert Counted.alive == 0
+
+
+@pytest.mark.parametrize("algorithm", ["dpsgd", "easgd", "parameter_server"])
+def test_the_saved_models_are_those_that_were_evaluated(algorithm, world, tmp_path_factory):
+    folder = world.bcast(tmp_path_factory.mktemp("models"))
+    train = {"epochs": 1, "snapshots": 3, "evaluate_replicas": False}
+    models = ModelFiles(folder / "final.pt", folder / "best.pt")
+    config = parse(SHORT | {"algorithm": {"name": algorithm}, "train": train})
+    assert run(world, config, folder / "run.h5", models=models).reason == "epochs"
+    if world.rank == 0:
+        found = load_run(folder / "run.h5")
+        accuracies = [evaluate(folder / "run.h5", best=best).accuracy for best in (False, True)]
+        final = found.attributes["final_test_accuracy"]
+        assert accuracies == [final, max([*found.curve["test_accuracy"], final])]
+        assert found.attributes["best_test_accuracy"] == accuracies[1]
+    world.barrier()

@@ -1,0 +1,238 @@
+"""Models that runs have saved, as torch models again: ``load_model``, and what ``grsgd evaluate`` measures of them."""
+
+import hashlib
+import io
+import os
+import pickle
+import tomllib
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import torch
+
+from grsgd import config as configurations
+from grsgd.config import Config
+from grsgd.config.reading import apply, read
+from grsgd.errors import ConfigError, ModelError
+from grsgd.runs.run_file import Run, load_run, naming, target_of
+from grsgd.text import printable
+from grsgd.training.device import pick_device, use, use_threads
+from grsgd.training.evaluation import accuracy_and_loss
+from grsgd.training.inputs import Images, build_model, images_of, load_data
+
+MAX_DIFFERENCES = 3
+"""How many differences between a file and a model are named."""
+CPU = torch.device("cpu")
+
+
+class Source(NamedTuple):
+    """What a model is made of."""
+
+    path: Path
+    """A file that should hold a state dict."""
+    content: bytes
+    """What is in that file."""
+    config: Config
+    run: Run | None
+    """The run that ``config`` is of, if it is not from a TOML file."""
+    warning: str | None
+    """What to know before the model is used, in a line."""
+
+
+def load_model(
+    path: str | os.PathLike, config: str | os.PathLike | None = None, *, best: bool = False
+) -> torch.nn.Module:
+    """Return a model that a run has saved with ``--save`` or ``--save-best``, in evaluation mode, on the CPU.
+
+    Parameters
+    ----------
+    path
+        A run file, which knows its model; or a file with a state dict, together with ``config``.
+    config
+        The configuration of the run, a TOML file, or its run file: the network is built as it says. Data need not be
+        there, but for a TOML file with a set whose shape is not known without it, such as an imagefolder.
+    best
+        Of a run file: the model that tested best, not the final one.
+
+    Returns
+    -------
+    torch.nn.Module
+        From images, of the configuration's dtype and normalised as the data set is, [b, channels, height, width] to
+        logits [b, classes].
+
+    Raises
+    ------
+    UsageError
+        In one line, if a file is missing or not what it should be, does not fit the network, or is no longer the one
+        that the run has saved.
+    """
+    source = find(path, config, best=best)
+    with torch.random.fork_rng(devices=[]):  # building a network draws its first weights
+        model = build_model(source.config, recorded_images(source.run) or images_of(source.config), CPU)
+    if source.warning:
+        warnings.warn(source.warning, stacklevel=2)
+    return filled(model, source)
+
+
+class Evaluation(NamedTuple):
+    """What a model does on test data: its accuracy, a fraction of 1, and its mean cross-entropy."""
+
+    accuracy: float
+    loss: float
+    samples: int
+    source: Source
+
+
+def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False) -> Evaluation:
+    """Test a model, found as `load_model` finds it, on the test data of its configuration with ``overrides``.
+
+    With a run file the batches are those of the run's own evaluation, so that the accuracy is the same number. Raises
+    UsageError.
+    """
+    source = find(path, config, overrides, best)
+    device = pick_device(source.config.device)
+    use_threads()
+    use(device)
+    dataset = load_data(source.config)
+    model = filled(build_model(source.config, dataset, CPU), source).to(device)
+    ranks = source.run.attributes["ranks"] - len(source.run.attributes.get("lost", ())) if source.run else 1
+    return Evaluation(*accuracy_and_loss(model, dataset.test, device, ranks), len(dataset.test), source)
+
+
+# ---- where the model is
+
+
+def find(path, config=None, overrides: Sequence[str] = (), best: bool = False) -> Source:
+    """Find what a model is made of, by a run file, or by a model and its configuration or run file; raises UsageError.
+
+    A file that is not what the run has saved is refused where the run file alone leads to it.
+    """
+    if config is None and not is_run_file(path):
+        raise ModelError(f"{path}: is not a run file: name the configuration of the model, or its run file, after it")
+    settings, run = configuration(path if config is None else config, overrides)
+    if is_run_file(path):
+        file, sha256 = saved_model(path, run if config is None else load_run(path), best)
+        content = read_file(file)
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise ModelError(f"{file}: is not the model that the run of {path} has saved: its SHA-256 is another one")
+        return Source(file, content, settings, run, None)
+    content, warning = read_file(path), None
+    saved = {run.attributes.get(f"{name}_sha256") for name in ("model", "best_model")} - {None} if run else set()
+    if saved and hashlib.sha256(content).hexdigest() not in saved:
+        warning = f"{path} is not a model that the run of {config} has saved: its SHA-256 is another one"
+    return Source(Path(path), content, settings, run, warning)
+
+
+def read_file(path) -> bytes:
+    with naming(path):
+        return target_of(path).read_bytes()
+
+
+def is_run_file(path) -> bool:
+    with naming(path):
+        target = target_of(path)
+        open(target, "rb").close()
+        return h5py.is_hdf5(target)
+
+
+def configuration(path, overrides: Sequence[str]) -> tuple[Config, Run | None]:
+    """Read a configuration from a TOML file or a run file, and return that run as well; raises UsageError.
+
+    The algorithm plays no part any more: another takes its place, for one's own may be in a file that has gone.
+    """
+    run = load_run(path) if is_run_file(path) else None
+    if run:
+        try:
+            content = tomllib.loads(run.attributes["config"])
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}: its configuration is not valid TOML: {printable(str(error))}") from None
+    else:
+        content = read(Path(path))
+    for override in overrides:
+        apply(override, content)
+    return configurations.parse(content | {"algorithm": {"name": "ring_allreduce"}}, str(path)), run
+
+
+def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
+    """Return the file that a run has saved its model in and what its digest was; raises ModelError.
+
+    A file that is no longer where it was is looked for beside the run file.
+    """
+    name, other = ("best_model", "model") if best else ("model", "best_model")
+    file, sha256 = (run.attributes.get(f"{name}_{what}") for what in ("file", "sha256"))
+    if not file or not sha256:
+        if f"{other}_file" in run.attributes:
+            has = "final model, not the best one" if best else "best model, not the final one (--best, best=True)"
+            raise ModelError(f"{path}: its run has saved its {has}")
+        option = "--save-best" if best else "--save"
+        raise ModelError(f"{path}: its run has saved no model: {option} MODEL.pt of train and simulate does")
+    places = [Path(file), Path(path).parent / Path(file).name]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        looked = " or ".join(str(place) for place in dict.fromkeys(os.path.abspath(place) for place in places))
+        raise ModelError(f"{path}: the model that its run has saved is not at {looked}")
+    return found, sha256
+
+
+def recorded_images(run: Run | None) -> Images | None:
+    """Return what a run file says of the shape of its data; None if it says nothing, or nonsense."""
+    shape, classes = (run.attributes.get(name) if run else None for name in ("input_shape", "classes"))
+    whole = isinstance(shape, list) and all(type(size) is int for size in [*shape, classes])
+    return Images(tuple(shape), classes) if whole else None
+
+
+# ---- its weights
+
+
+def filled(model: torch.nn.Module, source: Source) -> torch.nn.Module:
+    """Give the model the weights of a file, the configuration's dtype, and evaluation mode; raises ModelError."""
+    model = model.to(getattr(torch, source.config.dtype)).eval()
+    state = state_in(source.path, source.content)
+    network = f"model.name = {source.config.model.name!r}"
+    if different := differences(model.state_dict(), state):
+        more = len(different) - MAX_DIFFERENCES
+        named = "; ".join(different[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+        raise ModelError(f"{source.path}: does not fit {network}: {named}")
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, TypeError) as error:  # tensors of unusual kinds
+        raise ModelError(f"{source.path}: does not fit {network}: {printable(str(error), 200)}") from None
+    return model
+
+
+def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
+    """Return the state dict in the bytes of a file, on the CPU; nothing of what is in it is run. Raises ModelError."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise ModelError(
+            f"{path}: is not a state dict: it holds other objects than tensors, which could run code and are not loaded"
+        ) from None
+    except Exception:  # whatever torch makes of other files
+        raise ModelError(f"{path}: is not a state dict: not a file of torch.save, or a damaged one") from None
+    if not isinstance(state, Mapping):
+        raise ModelError(f"{path}: is not a state dict, but of type {type(state).__name__}")
+    if odd := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
+        kind = type(state[odd[0]]).__name__
+        raise ModelError(f"{path}: is not a state dict: {printable(repr(odd[0]), 100)} is of type {kind}, not a tensor")
+    return state
+
+
+def differences(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return in which names and shapes two state dicts differ, a few words each."""
+    shapes = [
+        f"{name} is {size(found[name])}, expected {size(value)}"
+        for name, value in expected.items()
+        if name in found and found[name].shape != value.shape
+    ]
+    missing = [f"{name} is missing" for name in expected if name not in found]
+    unknown = [f"the model has no {printable(str(name), 100)}" for name in found if name not in expected]
+    return shapes + missing + unknown
+
+
+def size(tensor: torch.Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a number"

@@ -1,0 +1,130 @@
+"""The weights of a run as files for ``torch.load``: of the final model, and of the best that was evaluated."""
+
+import hashlib
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from grsgd.errors import ConfigError, RunFileError
+from grsgd.files import atomic_write
+from grsgd.runs.ending import Ended, how_ended
+from grsgd.runs.run_file import check_writable, naming, target_of
+from grsgd.training.evaluation import Quality
+
+ZIP_BYTES = 2**14
+"""About what a file has beside the weights, at most."""
+
+
+class Saved(NamedTuple):
+    """What became of the models of a run."""
+
+    attributes: dict
+    """Of the run file: where they are."""
+    warnings: list[str]
+    """What to know before they are used, a line each."""
+    problems: list[str]
+    """What could not be written where it should be, a line each."""
+
+
+class ModelFiles:
+    """The files that a run is to save its models in; None for one that is not asked for.
+
+    ``final``: of the averaged model at the end of the run. ``best``: of the averaged model with the greatest test
+    accuracy among the snapshots and the final one, the earliest of these. One rank saves them, when all is evaluated.
+    """
+
+    def __init__(self, final: str | os.PathLike | None = None, best: str | os.PathLike | None = None):
+        self.final, self.best = (None if path is None else Path(path) for path in (final, best))
+        self._best_accuracy = -1.0
+        self._best_state: dict | None = None
+
+    def check(self, out: str | os.PathLike, model: torch.nn.Module):
+        """Find out before training whether files of ``model`` can be written; ``out`` is the run file.
+
+        Raises ConfigError if two of the files are the same, RunFileError if one cannot be written.
+        """
+        size = ZIP_BYTES + sum(tensor.nbytes for tensor in model.state_dict().values())
+        taken = {os.path.realpath(out): "the run file"}
+        for option, path in (("--save", self.final), ("--save-best", self.best)):
+            if path is None:
+                continue
+            if other := taken.get(os.path.realpath(path)):
+                raise ConfigError(f"{option} {path}: is the file of {other}, too: each needs its own")
+            taken[os.path.realpath(path)] = option
+            check_writable(path, size)
+
+    def evaluated(self, model: torch.nn.Module, quality: Quality):
+        """Called with every averaged model that was evaluated, in the order of time, the final one last."""
+        if self.best is not None and quality.mean > self._best_accuracy:
+            self._best_accuracy, self._best_state = quality.mean, state_of(model)
+
+    def save(self, model: torch.nn.Module, reason: str) -> Saved:
+        """Write the files; ``model`` is the final one, ``reason`` why the run ended. An early end replaces no file.
+
+        What cannot be written where it should be is written into a temporary folder.
+        """
+        saved = Saved({}, [], [])
+        weights = [name for name, _ in model.named_parameters()]
+        if self.final is not None:
+            self._save(saved, "model", path_of(self.final, reason), state_of(model), weights)
+            if how_ended(reason) is Ended.DIVERGED and "model_file" in saved.attributes:
+                saved.warnings.append(f"{saved.attributes['model_file']}: is the model of a run that diverged")
+        if self._best_state is not None:
+            self._save(saved, "best_model", path_of(self.best, reason), self._best_state, weights)
+            saved.attributes["best_test_accuracy"] = self._best_accuracy
+        return saved
+
+    def _save(self, saved: Saved, name: str, path: Path, state: dict, weights: list[str]):
+        place, sha256, problem = save_state(path, state)
+        if problem:
+            saved.problems.append(problem)
+        if place is None:
+            return
+        saved.attributes.update({f"{name}_file": os.path.abspath(place), f"{name}_sha256": sha256})
+        if not all(state[weight].isfinite().all() for weight in weights):  # buffers may well be infinite: masks
+            saved.warnings.append(f"{place}: some of its weights are not finite")
+
+
+def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a copy of the ``state_dict()`` of a model, in CPU memory; each tensor has memory of its own."""
+    state = model.state_dict()
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):  # else it is what a module's get_extra_state() gives
+            state[name] = value.detach().to("cpu", copy=True)
+    return state
+
+
+def path_of(path: Path, reason: str) -> Path:
+    """Where a model of a run that ended for this reason is saved: an early end does not replace a file."""
+    early = how_ended(reason) is not Ended.COMPLETED and path.exists()
+    return path.with_suffix(f".interrupted{path.suffix}") if early else path
+
+
+def save_state(path: Path, state: dict[str, torch.Tensor]) -> tuple[Path | None, str, str | None]:
+    """Write a state dict, as a whole or not at all: to ``path``, or else into a temporary folder.
+
+    Returns the file, None where neither was possible; its SHA-256; and what went wrong, in a line, if anything.
+    """
+    content = io.BytesIO()
+    torch.save(state, content)  # in memory first: of a full disk torch would speak in many lines
+    sha256 = hashlib.sha256(content.getbuffer()).hexdigest()
+    try:
+        write(path, content)
+        return path, sha256, None
+    except RunFileError as error:
+        problem = str(error)
+    try:
+        elsewhere = Path(tempfile.mkdtemp(prefix="grsgd-")) / path.name
+        write(elsewhere, content)
+        return elsewhere, sha256, f"{problem}; the model was saved as {elsewhere} instead"
+    except (OSError, RunFileError) as error:
+        return None, sha256, f"{problem}; nor could the model be saved in {tempfile.gettempdir()}: {error}"
+
+
+def write(path: Path, content: io.BytesIO):
+    with naming(path), atomic_write(target_of(path)) as temporary:
+        temporary.write_bytes(content.getbuffer())
