@@ -35,8 +35,8 @@ from grsgd.config import Config, parse
 from grsgd.config.reading import apply, read
 from grsgd.errors import ConfigError
 from grsgd.runs.measures import seconds_per_step
-from grsgd.runs.plot import COLOURS, LINES, MARKERS
 from grsgd.runs.run_file import Run, load_run
+from grsgd.runs.series import COLOURS, LINES, MARKERS
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 

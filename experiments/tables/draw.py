@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from grsgd.runs.plot import COLOURS, LINES, MARKERS
+from grsgd.runs.series import COLOURS, LINES, MARKERS
 
 matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # the same figure is the same file
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")

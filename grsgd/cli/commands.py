@@ -234,13 +234,14 @@ def report(options) -> int:
 
 
 def plot(options) -> int:
-    """draw runs: accuracy over time and samples, bytes sent, where the time went"""
+    """draw runs: their curves over time and samples, bytes sent, where the time went"""
     os.environ.pop("MPLBACKEND", None)  # for windows; there are none here, and an unknown one would be an error
     from grsgd.runs.plot import plot as draw
 
-    draw(options.files, options.out)
+    skipped = SkippedFiles()
+    draw(options.files, options.out, skipped)
     print(options.out)
-    return 0
+    return skipped.exit_code
 
 
 class SkippedFiles:

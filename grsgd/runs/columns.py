@@ -8,10 +8,11 @@ from typing import NamedTuple
 from grsgd.errors import UsageError
 from grsgd.runs import measures
 from grsgd.runs.ending import Ended
-from grsgd.runs.measures import is_virtual, known_values, target_accuracy, time_split
+from grsgd.runs.measures import is_virtual, target_accuracy, time_split
 from grsgd.runs.numbers import (
     UNKNOWN,
     human_bytes,
+    known_values,
     median_and_range,
     number,
     per_cent,

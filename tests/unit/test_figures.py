@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grsgd.cli import main
 from grsgd.errors import RunFileError
 from grsgd.runs import plot as figures
 from grsgd.runs.plot import SUFFIXES, plot
 from grsgd.runs.run_file import save_run
+from grsgd.runs.series import Series, as_series
+from grsgd.runs.several import load_runs
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.runs import fake_run
 
@@ -40,11 +43,21 @@ def save(tmp_path):
 
 def draw(paths):
     """The panels of the figure, drawn but not written: over time, over samples, sent, split."""
-    return figures._figure(figures._series(paths)).get_axes()
+    return figures.draw(as_series(*load_runs(paths))).get_axes()
 
 
-def words(axes) -> set[str]:
-    return {text.get_text() for text in axes.texts}
+def titles(panels) -> list[str]:
+    return [axes.get_title(loc="left") for axes in panels]
+
+
+def entries(axes) -> list[str]:
+    """The legend of the curves."""
+    (legend,) = axes.get_figure(root=False).legends
+    return [text.get_text().replace("\N{NO-BREAK SPACE}", " ") for text in legend.get_texts()]
+
+
+def bands(axes) -> int:
+    return len(axes.collections)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -91,7 +104,7 @@ def test_panels_and_their_units(save):
     assert set(target.get_ydata()) == {60.0}
     np.testing.assert_allclose(over_samples.lines[0].get_xdata(), [0, 0.5, 1, 1.5, 2])
     assert [bar.get_width() for bar in sent.patches] == [12.0]
-    assert [bar.get_width() for bar in split.patches] == [30.0, 6.0, 1.5]
+    assert [bar.get_width() for bar in split.patches] == [30.0, 6.0, 1.5, 12.5]
     assert [label.get_text() for label in sent.get_yticklabels()] == ["gossip, 4\N{NO-BREAK SPACE}ranks"]
 
 
@@ -102,10 +115,53 @@ def test_snapshots_without_accuracy_are_passed_over(save):
     np.testing.assert_allclose(over_time.lines[0].get_xdata(), [0, 20, 30])
 
 
-def test_no_accuracy_is_said(save):
-    over_time, over_samples, sent, _ = draw(save([fake_run(accuracy=False)]))
-    assert words(over_time) == words(over_samples) == {"no accuracy measured"}
-    assert not words(sent)
+def test_only_panels_in_which_there_is_something(save):
+    timing = fake_run(accuracy=False)
+    timing.curve["train_loss"][:] = np.nan
+    loss = fake_run("interrupted", accuracy=False)
+    bars = ["time of a step", "payload sent by all ranks", "time split"]
+    accuracies = ["test accuracy over time", "test accuracy over samples"]
+    assert titles(draw(save([timing]))) == ["samples of all ranks over time", *bars]
+    assert titles(draw(save([timing, loss]))) == ["training loss over time", "training loss over samples", *bars]
+    panels = draw(save([timing, loss, fake_run("whole")]))
+    assert titles(panels) == [*accuracies, *bars]
+    assert entries(panels[0]) == ["whole, 4 ranks", "range of the replicas", "target accuracy"]
+    assert len(panels[-1].get_yticks()) == 3
+    silent = fake_run(ranks=1, wall_seconds=0.0)
+    assert titles(draw(save([silent]))) == accuracies
+
+
+def test_a_run_with_nothing_to_draw(save, tmp_path):
+    nothing = fake_run(ranks=1, snapshots=0, wall_seconds=0.0)
+    nothing.ranks["steps"][:] = 0
+    with pytest.raises(RunFileError, match="nothing to draw"):
+        plot(save([nothing]), tmp_path / "figure.png")
+    assert not (tmp_path / "figure.png").exists()
+
+
+def test_a_curve_of_one_point_is_seen(save):
+    over_time = draw(save([fake_run(snapshots=1, target_accuracy=None)]))[0]
+    assert over_time.lines[0].get_marker() == "o" and over_time.lines[0].get_markevery() == (0, 1)
+    assert len(over_time.lines[0].get_xdata()) == 1 and bands(over_time) == 1
+
+
+def test_metrics_of_own_loops_have_panels(save):
+    run = fake_run(accuracy=False)
+    run.curve |= {"perplexity": np.array([9.0, 5.0, 4.0, 3.5, np.nan]), "words": np.arange(10.0)}
+    panels = draw(save([run, fake_run("other", accuracy=False)]))
+    assert titles(panels)[:2] == ["training loss over time", "training loss over samples"]
+    assert titles(panels)[2:4] == ["perplexity over time", "perplexity over samples"]  # the other one is no curve
+    np.testing.assert_allclose(panels[2].lines[0].get_ydata(), [9, 5, 4, 3.5])
+
+
+def test_the_final_model_is_a_mark_of_its_own_where_it_is_another(save):
+    over_time, over_samples, *_ = draw(save([fake_run(final_test_accuracy=0.9)]))
+    assert entries(over_time)[-2:] == ["final model", "target accuracy"]
+    np.testing.assert_allclose(over_time.lines[1].get_xydata(), [[40, 90]])
+    np.testing.assert_allclose(over_samples.lines[1].get_xydata(), [[2, 90]])
+    assert "final model" not in entries(draw(save([fake_run()]))[0])
+    alone = draw(save([fake_run(snapshots=0, final_test_accuracy=0.9)]))[0]
+    np.testing.assert_allclose(alone.lines[0].get_xydata(), [[50, 90]])
 
 
 def test_samples_and_virtual_time(save):
@@ -115,19 +171,48 @@ def test_samples_and_virtual_time(save):
     assert over_time.get_xlabel() == "simulated time [s]"
 
 
-def test_seeds_share_style_and_bar(save):
+def test_seeds_share_a_median_a_band_and_a_bar(save):
     runs = [fake_run(seed=seed, snapshots=3 + seed) for seed in (1, 2, 3)] + [fake_run("sync")]
+    for run, factor in zip(runs, (1.0, 0.5, 0.9, 1.0), strict=True):
+        run.curve["test_accuracy"] *= factor
+        run.attributes["final_test_accuracy"] *= factor
+    runs[1].curve["time"] += 5.0
     runs[1].traffic["sent"] *= 3
     over_time, _, sent, split = draw(save(runs))
-    *seeds, other, _ = over_time.lines
-    styles = [(line.get_color(), line.get_linestyle(), line.get_marker(), line.get_linewidth()) for line in seeds]
-    assert len(seeds) == 3 and len(set(styles)) == 1
-    assert other.get_color() != seeds[0].get_color() and other.get_linestyle() != seeds[0].get_linestyle()
-    assert other.get_marker() != seeds[0].get_marker() and other.get_linewidth() > seeds[0].get_linewidth()
+    median, other, _ = [line for line in over_time.lines if len(line.get_xdata()) > 1]
+    # From where all seeds are known to where one ends, at the snapshots of any of them.
+    np.testing.assert_allclose(median.get_xydata()[:3], [[5, 9], [10, 18], [15, 27]])
+    assert median.get_xdata()[-1] == 30 and other.get_xdata()[-1] == 40
+    band = over_time.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == pytest.approx(60) and band[:, 1].min() == pytest.approx(0)
+    assert median.get_color() != other.get_color() and median.get_linestyle() != other.get_linestyle()
+    assert entries(over_time)[:4] == [
+        "gossip, 4 ranks, 3 seeds",
+        "sync, 4 ranks",
+        "range of the seeds",
+        "range of the replicas",
+    ]
     assert [bar.get_width() for bar in sent.patches] == [12.0, 12.0]
-    assert len(split.patches) == 6
+    assert len(split.patches) == 8
     names = [label.get_text().replace("\N{NO-BREAK SPACE}", " ") for label in sent.get_yticklabels()]
     assert names == ["gossip, 4 ranks, 3 seeds", "sync, 4 ranks"]
+
+
+def test_seeds_without_a_time_in_common_are_lines(save):
+    runs = [fake_run(seed=seed, target_accuracy=None) for seed in (1, 2)]
+    runs[1].curve["time"] += 1000.0
+    over_time, over_samples, *_ = draw(save(runs))
+    assert len(over_time.lines) == 2 and len(over_samples.lines) == 1
+
+
+def test_the_time_split_adds_up_to_the_time(save):
+    split = draw(save([fake_run(), fake_run("virtual", clock="virtual", virtual_seconds=37.5)]))[-1]
+    ends = {}
+    for bar in split.patches:
+        ends[bar.get_y()] = max(ends.get(bar.get_y(), 0), bar.get_x() + bar.get_width())
+    assert list(ends.values()) == [50.0, 37.5] and split.get_xlim()[1] > 52
+    alone = draw(save([fake_run("virtual", clock="virtual", virtual_seconds=37.5)]))[-1]
+    assert [text.get_text() for text in alone.get_legend().get_texts()] == ["compute", "communicate", "wait"]
 
 
 def test_multicast_is_a_mark_of_its_own(save):
@@ -138,7 +223,7 @@ def test_multicast_is_a_mark_of_its_own(save):
 
 
 def test_no_two_of_twelve_look_alike():
-    series = [figures.Series("", [None], i) for i in range(12)]
+    series = [Series("", [None], i) for i in range(12)]
     for keys in (("color", "linestyle"), ("marker",)):
         assert len({tuple(one.style[key] for key in keys) for one in series}) == 12
 
@@ -174,3 +259,12 @@ def test_no_window_system_is_needed():
     root = str(Path(figures.__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_bad_files_are_named_and_the_others_drawn(save, tmp_path, capsys):
+    (good,) = map(str, save([fake_run()]))
+    out = tmp_path / "figure.png"
+    assert main(["plot", good, "none.h5", "-o", str(out)]) == 1 and out.stat().st_size > 5000
+    assert capsys.readouterr().err == "grsgd: error: none.h5: No such file or directory\n"
+    assert main(["plot", "none.h5", "-o", str(tmp_path / "other.png")]) == 2
+    assert not (tmp_path / "other.png").exists()

@@ -1,0 +1,131 @@
+"""Bars of runs: what they sent, the time of a step, and what the time was spent on."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from grsgd.runs.curves import has_accuracy, time_label
+from grsgd.runs.measures import (
+    bytes_sent,
+    bytes_sent_once,
+    other_seconds,
+    seconds,
+    seconds_per_step,
+    time_split,
+)
+from grsgd.runs.numbers import byte_unit, known_values
+from grsgd.runs.run_file import Run
+from grsgd.runs.series import Series
+
+TONES = {
+    "compute": ("#555555", ""),
+    "communicate": ("#aaaaaa", "////"),
+    "wait": ("#eeeeee", "...."),
+    "other": ("w", ""),
+}
+"""Grey and hatch of each part of the time."""
+LEAST_PART = 0.002
+"""Share of the longest run from which on a part of the time is drawn."""
+
+
+def draw_bars(every: Sequence[Axes], series: list[Series]) -> None:
+    """Draw the panels that `panels` has found for the series. More than two are narrow: their titles stand higher."""
+    for axes, panel in zip(every, panels(series), strict=True):
+        title = panel(axes, series)
+        narrow = len(every) > 2
+        axes.set_title(title, loc="left", pad=30 if narrow else None)
+        if narrow:
+            axes.set_xlabel(axes.get_xlabel().replace(", ", ",\n"))
+        if axes.get_legend_handles_labels()[0]:
+            _legend_above(axes, columns=2 if narrow else len(TONES))
+
+
+def panels(series: list[Series]) -> list[Callable[[Axes, list[Series]], str]]:
+    """Return what draws each of the panels in which there is something to see; all return their title."""
+    runs = [run for one in series for run in one.runs]
+    found = []
+    if known_values(map(seconds_per_step, runs)) and not all(has_accuracy([one]) for one in series):
+        found.append(_draw_step)
+    if any(bytes_sent(run) > 0 for run in runs):
+        found.append(_draw_sent)
+    if any(seconds(run) > 0 for run in runs):
+        found.append(_draw_split)
+    return found
+
+
+def _draw_step(axes: Axes, series: list[Series]) -> str:
+    """The time of a step, in milliseconds."""
+    _draw_medians(axes, series, lambda run: 1000 * seconds_per_step(run))
+    axes.set_xlabel(time_label(series).replace("[s]", "[ms]"))
+    return "time of a step"
+
+
+def _draw_sent(axes: Axes, series: list[Series]) -> str:
+    """The payload; a diamond where a multicast counted once gives another number."""
+    unit, size = byte_unit(max(bytes_sent(run) for one in series for run in one.runs))
+    _draw_medians(axes, series, lambda run: bytes_sent(run) / size)
+    if any(bytes_sent(run) != bytes_sent_once(run) for one in series for run in one.runs):
+        once = [np.median([bytes_sent_once(run) for run in one.runs]) / size for one in series]
+        style = {"color": "white", "markeredgecolor": "black", "label": "a multicast counted once", "clip_on": False}
+        axes.plot(once, range(len(series)), "D", **style)
+    axes.set_xlabel(f"sent [{unit}]")
+    return "payload sent by all ranks"
+
+
+def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) -> None:
+    """One bar a series, of its median, with the range of its seeds; none where nothing is known."""
+    values = [known_values([of(run) for run in one.runs]) or [math.nan] for one in series]
+    medians, lows, highs = (np.array([pick(one) for one in values]) for pick in (np.median, min, max))
+    spread = np.array([medians - lows, highs - medians])
+    axes.barh(
+        range(len(series)),
+        medians,
+        xerr=spread if np.nansum(spread) else None,
+        height=0.6,
+        color=[one.style["color"] for one in series],
+        edgecolor="black",
+        alpha=0.7,
+        capsize=3,
+    )
+    _end(axes, highs)
+
+
+def _draw_split(axes: Axes, series: list[Series]) -> str:
+    """What the time of a run was spent on, from its start to its end."""
+    splits = [[time_split(run) | {"other": other_seconds(run)} for run in one.runs] for one in series]
+    left, longest = np.zeros(len(series)), max(seconds(run) for one in series for run in one.runs)
+    for part, (grey, hatch) in TONES.items():
+        widths = np.array([_median([split[part] for split in of_one]) for of_one in splits])
+        if (widths > LEAST_PART * longest).any():
+            axes.barh(range(len(series)), widths, 0.6, left, color=grey, hatch=hatch, edgecolor="black", label=part)
+            left += widths
+    _end(axes, left)
+    axes.set_xlabel(f"{time_label(series)}, mean over the ranks")
+    return "time split"
+
+
+def _median(values: list[float]) -> float:
+    """Of those that are known; 0 if none is: there is nothing to draw."""
+    return float(np.median(known_values(values) or [0.0]))
+
+
+def _end(axes: Axes, highest: np.ndarray) -> None:
+    """The axis ends beyond the longest bar."""
+    axes.set_xlim(0, 1.06 * np.nanmax(highest, initial=0) or 1)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+def _legend_above(axes: Axes, columns: int) -> None:
+    axes.legend(
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=columns,
+        frameon=False,
+        fontsize="small",
+        handlelength=1.4,
+        columnspacing=1,
+        borderaxespad=0,
+    )

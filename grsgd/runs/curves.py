@@ -1,0 +1,186 @@
+"""Curves of runs: accuracy, training loss and own metrics, over time and over samples."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from grsgd.runs.measures import epochs, is_virtual, samples, seconds, target_accuracy
+from grsgd.runs.numbers import known_values
+from grsgd.runs.run_file import LAYOUT, Run
+from grsgd.runs.series import Series
+
+BAND = 0.15  # opacity
+TARGET = {"color": "black", "linestyle": ":", "linewidth": 1}
+MAX_OWN = 4
+"""Metrics of users' own that are drawn."""
+
+
+class Quantity(NamedTuple):
+    """A dataset of the curve, ``factor`` times as large in the figure."""
+
+    dataset: str
+    title: str
+    label: str
+    factor: float = 1.0
+
+    def of(self, run: Run) -> np.ndarray:
+        """Return its value at each snapshot, NaN where not known."""
+        values = run.curve.get(self.dataset)
+        return np.full(len(run.curve["time"]), math.nan) if values is None else self.factor * values.astype(float)
+
+    def is_known(self, series: list[Series]) -> bool:
+        return any(known_values(self.of(run)) for one in series for run in one.runs)
+
+
+ACCURACY = Quantity("test_accuracy", "test accuracy", "test accuracy [%]", 100)
+LOSS = Quantity("train_loss", "training loss", "training loss")
+SAMPLES = Quantity("samples", "samples of all ranks", "samples")
+
+
+class Axis(NamedTuple):
+    """What curves are drawn over: at each snapshot, and at the end."""
+
+    name: str
+    label: str
+    of: Callable[[Run], np.ndarray]
+    end: Callable[[Run], float]
+
+
+def time_axis(series: list[Series]) -> Axis:
+    return Axis("time", time_label(series), lambda run: run.curve["time"], seconds)
+
+
+def samples_axis(series: list[Series]) -> Axis:
+    """Epochs, where they are known of all runs."""
+    in_epochs = not any(math.isnan(epochs(run)) for one in series for run in one.runs)
+
+    def unit(run: Run) -> int:
+        return run.attributes["train_samples"] if in_epochs else 1
+
+    return Axis(
+        "samples",
+        "epochs" if in_epochs else "samples",
+        lambda run: run.curve["samples"] / unit(run),
+        lambda run: samples(run) / unit(run),
+    )
+
+
+def time_label(series: list[Series]) -> str:
+    return "simulated time [s]" if all(is_virtual(run) for one in series for run in one.runs) else "time [s]"
+
+
+def quantities(series: list[Series]) -> list[Quantity]:
+    """Return what the runs have curves of: accuracies, or else losses, and metrics of users' own."""
+    shown = ACCURACY if has_accuracy(series) else LOSS
+    own = {name: None for one in series for run in one.runs for name in run.curve if name not in LAYOUT["curve"]}
+    found = [shown, *(Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name))]
+    return [quantity for quantity in found if quantity is ACCURACY or quantity.is_known(series)]
+
+
+def _is_curve(series: list[Series], name: str) -> bool:
+    arrays = [(run.curve[name], run.curve["time"]) for one in series for run in one.runs if name in run.curve]
+    return all(array.shape == time.shape and array.dtype.kind in "biuf" for array, time in arrays)
+
+
+def has_accuracy(series: list[Series]) -> bool:
+    """Return whether an accuracy of any run is known."""
+    finals = [run.attributes["final_test_accuracy"] for one in series for run in one.runs]
+    return bool(known_values(finals)) or ACCURACY.is_known(series)
+
+
+def draw_curves(axes: Axes, series: list[Series], quantity: Quantity, over: Axis) -> dict[str, Artist]:
+    """Draw one panel; returns the entries that it needs in the legend, by their labels."""
+    entries: dict[str, Artist] = {}
+    for one in series:
+        drawn = [run for run in one.runs if known_values(quantity.of(run))]
+        if drawn:
+            entries[one.name] = Line2D([], [], **one.style)
+        if not _draw_seeds(axes, one, drawn, quantity, over):
+            for run in drawn:
+                _draw_line(axes, one, over.of(run), quantity.of(run))
+        elif len(drawn) > 1:
+            entries["range of the seeds"] = Patch(color="black", alpha=BAND)
+        if quantity is ACCURACY:
+            if len(drawn) == 1 and _draw_replicas(axes, one, drawn[0], over):
+                entries["range of the replicas"] = Patch(color="black", alpha=BAND)
+            if _draw_final(axes, one, over):
+                entries.setdefault(one.name, Line2D([], [], **one.style))
+                entries["final model"] = Line2D([], [], **_final_style("black"))
+    if quantity is ACCURACY:
+        for accuracy in sorted(_targets(series)):
+            axes.axhline(100 * accuracy, **TARGET)
+            entries["target accuracy"] = Line2D([], [], **TARGET)
+    axes.set_title(f"{quantity.title} over {over.name}", loc="left")
+    axes.set_xlabel(over.label)
+    axes.grid(alpha=0.3)
+    return entries
+
+
+def _draw_line(axes: Axes, one: Series, x: np.ndarray, y: np.ndarray) -> None:
+    known = ~np.isnan(y)
+    # Markers of different series at different snapshots, for curves that lie on each other.
+    every = max(known.sum() // 8, 1)
+    axes.plot(x[known], y[known], markevery=(one.index % every, every), **one.style)
+
+
+def _draw_seeds(axes: Axes, one: Series, runs: list[Run], quantity: Quantity, over: Axis) -> bool:
+    """Draw the median of several seeds and their range, where all of them are known; returns whether there is such."""
+    curves = [(over.of(run), quantity.of(run)) for run in runs]
+    curves = [(x[~np.isnan(y)], y[~np.isnan(y)]) for x, y in curves]
+    if len(curves) < 2:
+        return False
+    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    grid = np.unique(np.concatenate([x for x, _ in curves]))
+    grid = grid[(grid >= first) & (grid <= last)]
+    if len(grid) < 2:
+        return False
+    values = np.array([np.interp(grid, x, y) for x, y in curves])
+    _draw_line(axes, one, grid, np.median(values, axis=0))
+    axes.fill_between(grid, values.min(0), values.max(0), color=one.style["color"], alpha=BAND, linewidth=0)
+    return True
+
+
+def _draw_replicas(axes: Axes, one: Series, run: Run, over: Axis) -> bool:
+    """Draw the range of the single replicas; returns whether there is one."""
+    x, least, greatest = over.of(run), *(100 * run.curve[f"test_accuracy_{end}"] for end in ("min", "max"))
+    known = ~np.isnan(least) & ~np.isnan(greatest)
+    x, least, greatest, colour = x[known], least[known], greatest[known], one.style["color"]
+    if len(x) == 1:
+        axes.vlines(x, least, greatest, color=colour, alpha=2 * BAND, linewidth=6)
+    elif len(x):
+        axes.fill_between(x, least, greatest, color=colour, alpha=BAND, linewidth=0)
+    return bool((greatest > least).any())
+
+
+def _draw_final(axes: Axes, one: Series, over: Axis) -> bool:
+    """Mark the final model where it differs from the last snapshot's: the last average takes in what was under way."""
+    finals, ends = [], []
+    for run in one.runs:
+        final, x, y = 100 * run.attributes["final_test_accuracy"], over.of(run), ACCURACY.of(run)
+        if not math.isnan(final) and not (len(y) and abs(y[-1] - final) < 1e-6):
+            finals.append(final)
+            ends.append(x[-1] if len(x) else over.end(run))
+    if finals:
+        axes.plot(np.median(ends), np.median(finals), clip_on=False, zorder=3, **_final_style(one.style["color"]))
+    return bool(finals)
+
+
+def _final_style(colour: str) -> dict:
+    return {
+        "linestyle": "",
+        "marker": "*",
+        "markersize": 12,
+        "markerfacecolor": "white",
+        "markeredgecolor": colour,
+        "markeredgewidth": 1.5,
+    }
+
+
+def _targets(series: list[Series]) -> set[float]:
+    return {target_accuracy(run) for one in series for run in one.runs if not math.isnan(target_accuracy(run))}

@@ -1,0 +1,42 @@
+"""What is drawn alike in a figure of runs: those of one experiment, with one colour, line and marker."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from grsgd.runs.run_file import Run
+from grsgd.runs.several import by_experiment, names
+
+# Okabe and Ito's colours, which the colour-blind can tell apart; without the yellow, too light on white paper.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00")
+LINES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "d")
+
+
+class Series(NamedTuple):
+    """Runs of one experiment, one a seed."""
+
+    name: str
+    runs: list[Run]
+    index: int
+
+    @property
+    def style(self) -> dict:
+        i = self.index
+        return {
+            "color": COLOURS[i % len(COLOURS)],
+            "linestyle": LINES[i % len(LINES)],
+            "marker": MARKERS[i % len(MARKERS)],
+            "linewidth": 1.6,
+            "markersize": 5,
+        }
+
+
+def as_series(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[Series]:
+    """Return the runs, those together that differ in nothing but the seed."""
+    groups = by_experiment(runs)
+    labels = names([paths[group[0]] for group in groups], [runs[group[0]] for group in groups])
+    return [
+        Series(labels[i] if len(group) == 1 else f"{labels[i]}, {len(group)} seeds", [runs[j] for j in group], i)
+        for i, group in enumerate(groups)
+    ]
