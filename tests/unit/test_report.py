@@ -311,11 +311,11 @@ def test_columns_give_way_by_importance_and_are_named(many):
 
 
 def test_what_is_common_stands_above_the_table(save):
-    text = report(save(a=fake_run(), b=fake_run("sync", reason="interrupted")), form="text", width=100)
+    text = report(save(a=fake_run(), b=fake_run("sync", reason="rank 1 lost: gone")), form="text", width=100)
     common, table, ends, *_ = text.split("\n\n")
     assert common == "mnist/mlp, 4 ranks, 32 samples a rank and step, seed 1, measured"
     assert "ranks" not in table and "data/model" not in table and "failed" in table
-    assert ends == "sync stopped early: interrupted"
+    assert ends == "sync stopped early: rank 1 lost: gone"
     simulated = fake_run(clock="virtual", network="switch", compute="constant:0.1", dataset="other", batch_size=None)
     text = report(save(a=fake_run(clock="virtual"), b=simulated), form="text", width=100)
     assert text.startswith("4 ranks, seed 1\n\n") and "other/mlp" in text
