@@ -1,6 +1,7 @@
 """The batch scripts on a Slurm cluster of this machine. Most jobs are submitted at the start, to run side by side."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,30 @@ SECONDS = 240
 """Until any job must be done."""
 ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY")
 SHORT = ("--set", "train.steps=20")
+OWN_SCRIPT = """
+import torch
+from mpi4py import MPI
+import grsgd
+
+samples = grsgd.shard(torch.arange(64.0))
+model = torch.nn.Linear(1, 1)
+optimizer = grsgd.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-4), "dpsgd")
+for x in torch.utils.data.DataLoader(samples, batch_size=8):
+    optimizer.zero_grad()
+    (model(x[:, None]) - x).square().mean().backward()
+    optimizer.step()
+optimizer.finish()
+print("host", MPI.Get_processor_name(), "of", MPI.COMM_WORLD.size, "has", model.weight.item(), flush=True)
+"""
+OWN_BATCH_FILE = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=10
+cd {folder}
+export PATH={bin}:$PATH
+unset PRTE_MCA_rmaps_default_mapping_policy
+{launcher} python own.py
+"""
 PMIX = Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")
 
 
@@ -142,22 +167,46 @@ def jobs(cluster) -> dict[str, SlurmJob]:
     if next(PMIX, None):
         words = "slurm/train.sbatch", "experiments/demo/dpsgd.toml", *SHORT
         submitted["srun"] = SlurmJob(cluster, *words, LAUNCHER="srun")
+        submitted["own srun"] = own_job(cluster, "srun --mpi=pmix")
+    submitted["own mpirun"] = own_job(cluster, "mpirun -n $SLURM_NTASKS")
     return submitted
+
+
+def own_job(cluster, launcher: str) -> SlurmJob:
+    """A script and a batch file that know nothing of the project's."""
+    (cluster.folder / "own.py").write_text(OWN_SCRIPT)
+    batch_file = cluster.folder / f"own-{launcher.split()[0]}.sbatch"
+    python = Path(sys.executable).parent
+    batch_file.write_text(OWN_BATCH_FILE.format(folder=cluster.folder, bin=python, launcher=launcher))
+    return SlurmJob(cluster, batch_file)
 
 
 def the_run(job: SlurmJob, name: str):
     return load_run(job.folder / f"{name}-{job.number}.h5")
 
 
+NO_PMIX = "Slurm's plugin for PMIx does not find its library; Debian: apt-get install libpmix-dev"
+
+
 @pytest.mark.parametrize("launcher, config", [("mpiexec", "grsgd"), ("srun", "dpsgd")])
 def test_a_job_trains_with_a_rank_on_each_of_four_hosts(jobs, launcher, config):
     if launcher not in jobs:
-        pytest.skip("Slurm's plugin for PMIx does not find its library; Debian: apt-get install libpmix-dev")
+        pytest.skip(NO_PMIX)
     job = jobs[launcher].ends()
     run = the_run(job, config)
     assert run.attributes["hosts"] == [f"{job.cluster.name}-{index}" for index in range(4)]
     assert run.attributes["reason"] == "steps"
     assert f"4 ranks by {launcher}" in job.output()
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_a_script_and_a_batch_file_of_ones_own_train_on_two_nodes(jobs, launcher):
+    if f"own {launcher}" not in jobs:
+        pytest.skip(NO_PMIX)
+    job = jobs[f"own {launcher}"].ends()
+    hosts, models = zip(*re.findall(r"host (\S+) of 2 has (\S+)", job.output()), strict=True)
+    assert sorted(hosts) == [f"{job.cluster.name}-{index}" for index in range(2)]
+    assert models[0] == models[1]
 
 
 def test_a_table_that_reaches_its_time_limit_puts_itself_into_the_queue_and_goes_on(jobs):
