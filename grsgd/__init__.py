@@ -1,19 +1,49 @@
-"""Decentralised, asynchronous and coded distributed SGD over MPI."""
+"""Decentralised, asynchronous and coded distributed SGD over MPI.
+
+A standard PyTorch script, and what makes it train on all ranks of an MPI job (``mpiexec -n 4 python script.py``)::
+
+    import grsgd
+
+    train = grsgd.shard(train)                                # this rank's part of the data
+    optimizer = grsgd.distribute(model, optimizer, "grsgd")   # mixes the ranks' models in every step
+    ...                                                       # the training loop as it was
+    optimizer.finish()                                        # all ranks now hold the same model
+    if grsgd.is_main():
+        print("trained on", grsgd.size(), "ranks")
+
+What was measured, of a script or of ``grsgd train``::
+
+    run = grsgd.load_run("results/demo-grsgd.h5")
+    run.curve["test_accuracy"], run.ranks["wait_seconds"], run.traffic["sent"]
+
+``python -m grsgd --help`` lists the commands.
+"""
+
+import importlib as _importlib
 
 __version__ = "0.2.0"
 
+_PLACES = {
+    "Run": "grsgd.runs.run_file",
+    "distribute": "grsgd.own_loop.distributed",
+    "is_main": "grsgd.own_loop.ranks",
+    "load_model": "grsgd.training.loading",
+    "load_run": "grsgd.runs.run_file",
+    "local_rank": "grsgd.own_loop.ranks",
+    "rank": "grsgd.own_loop.ranks",
+    "shard": "grsgd.own_loop.ranks",
+    "size": "grsgd.own_loop.ranks",
+}
+"""The modules of the public names, imported when one is first used: to read a run file needs neither torch nor MPI."""
+
+__all__ = sorted(_PLACES)
+
 
 def __getattr__(name: str):
-    """The public names, imported when they are first used: reading a run file needs neither torch nor MPI."""
-    if name in ("load_run", "Run"):
-        from grsgd.runs import run_file as module
-    elif name in ("distribute", "shard"):
-        from grsgd.own_loop import distributed as module
-    elif name == "load_model":
-        from grsgd.training import loading as module
-    else:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(module, name)
+    return getattr(_importlib.import_module(_PLACES[name]), name)
 
 
-__all__ = ["distribute", "load_model", "load_run", "shard"]
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from grsgd.comm.allreduce import halving_doubling_allreduce
+from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica
@@ -47,7 +47,23 @@ def average_array(comm, flat: Flat, weight: float = 1.0):
         flat.tensor.copy_(average.tensor)
 
 
-def average_buffers(comm, replica: Replica):
-    """Make the buffers of all ranks (batch-norm statistics) their mean."""
+def exact_average(comm, flat: Flat, weight: float = 1.0):
+    """Make ``flat`` the mean over all ranks, each counted with its ``weight``, in place; where all are equal they stay.
+
+    The mean is taken of the differences to rank 0's array, so equal ones have none at all.
+    """
+    reference = flat.like()
+    reference.tensor.copy_(flat.tensor)
+    yield from broadcast(comm, reference.array)
+    total = np.array([weight])
+    yield from halving_doubling_allreduce(comm, total)
+    flat.tensor.sub_(reference.tensor).mul_(weight * comm.size / total[0])
+    yield from halving_doubling_allreduce(comm, flat.array, scale=1 / comm.size)
+    flat.tensor.add_(reference.tensor)
+
+
+def average_buffers(comm, replica: Replica, buffers: Flat | None = None):
+    """Make the buffers of all ranks (batch-norm statistics), or the copies of them in ``buffers``, their mean."""
     if comm.size > 1:
-        yield from replica.average_buffers(partial(halving_doubling_allreduce, comm, scale=1 / comm.size))
+        average = partial(halving_doubling_allreduce, comm, scale=1 / comm.size)
+        yield from replica.average_buffers(average, buffers)

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -27,20 +28,23 @@ _sources: dict[str, Source] = {}
 """By the name of the module."""
 
 
-def find(name: str) -> type[Algorithm]:
+def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
     """Return the algorithm of this name; a path is relative to the working directory. Raises ConfigError.
 
     Parameters
     ----------
     name
         A key of `ALGORITHMS`, ``FILE.py:CLASS`` or ``PACKAGE.MODULE:CLASS``.
+    allowed
+        The keys that an error names.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     place, _, wanted = name.rpartition(":")
     if not place:
-        ours = ", ".join(sorted(ALGORITHMS))
-        raise ConfigError(f"{name!r}: unknown; allowed: {ours}, FILE.py:CLASS or PACKAGE.MODULE:CLASS")
+        raise ConfigError(
+            f"{name!r}: unknown; allowed: {', '.join(sorted(allowed))}, FILE.py:CLASS or PACKAGE.MODULE:CLASS"
+        )
     try:
         module = _file(os.path.realpath(place)) if place.endswith(".py") else _module(place)
     except Exception as error:  # whatever the file raises

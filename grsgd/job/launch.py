@@ -16,10 +16,10 @@ from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
 from grsgd.comm.stop_signal import UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, starting_within, within
-from grsgd.errors import RunFileError, SetupError, UsageError
+from grsgd.errors import SetupError, UsageError
 from grsgd.job.ending import end_with
 
-EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, RunFileError)
+EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, UsageError)
 """Errors that say all there is to say: no traceback."""
 
 START_SECONDS = 600.0
@@ -160,7 +160,8 @@ def abort_on_error(mpi):
     """From now on an uncaught exception on any rank ends the whole job, with its traceback printed once.
 
     Without this the other ranks would wait for ever: MPI does not notice that a Python program has failed. An
-    exception in a process forked from a rank ends only that process.
+    exception in a process forked from a rank ends only that process. What users can mend (UsageError) is told in one
+    line; a SetupError, which all ranks raise, ends each with exit code 2.
     """
     process = os.getpid()
 
@@ -170,13 +171,34 @@ def abort_on_error(mpi):
         if os.getpid() != process:
             traceback.print_exception(kind, value, trace)
             return
+        if issubclass(kind, SetupError) and thread is None:
+            end_alike(value)
         # When all ranks fail alike, the first one to report ends the others before they repeat it.
-        time.sleep(stagger(mpi))
+        time.sleep((2 * PASSING_ON_SECONDS if mpi.rank else 0) + stagger(mpi))
         report(mpi, value.with_traceback(trace), thread)
         abort(mpi, failed_here=not explained(value))
 
     sys.excepthook = end
     threading.excepthook = lambda args: end(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name)
+
+
+def explain_setup_errors():
+    """From now on an uncaught SetupError is told in one line, by one rank; for what goes wrong before MPI connects."""
+    sys.excepthook = lambda kind, value, trace: (
+        end_alike(value) if issubclass(kind, SetupError) else sys.__excepthook__(kind, value, trace)
+    )
+
+
+def end_alike(error: SetupError):
+    """End this process with exit code 2, as all ranks do; one of them prints the line."""
+    if error.is_printed:
+        print(f"grsgd: {error}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "mpi4py.MPI" in sys.modules:
+        with within(PASSING_ON_SECONDS + 10, "ending MPI after an error that all ranks have"):
+            sys.modules["mpi4py.MPI"].Finalize()
+    os._exit(2)
 
 
 def stagger(mpi) -> float:

@@ -3,7 +3,6 @@
 Communication takes one contiguous array, arithmetic is written once with torch, and any torch optimizer works in place.
 """
 
-
 from __future__ import annotations
 
 from grsgd.lazy import LazyModule

@@ -63,7 +63,7 @@ class InPlace:
         self._requires = [table[key].requires_grad for _, table, key in self._parameters]
         self._trained = [entry for entry in self._parameters if id(entry[1][entry[2]]) in trained]
         self._addresses = [table[key].data_ptr() for _, table, key in self._trained]
-        begin = replica.buffers.tensor.data_ptr()
+        begin = self._begin = replica.buffers.tensor.data_ptr()
         end = begin + replica.buffers.array.nbytes
         buffers = entries((prefix, module._buffers) for prefix, module in modules)
         self._buffers = [entry for entry in buffers if begin <= entry[1][entry[2]].data_ptr() < end]
@@ -100,8 +100,17 @@ class InPlace:
             elif name not in self._reshaped:
                 self._reshaped.add(name)
                 warnings.warn(
-                    f"buffer {name!r} has another shape than at distribute(): it is averaged no more", stacklevel=4
+                    f"buffer {name!r} has another shape than at distribute(): it is averaged no more", stacklevel=5
                 )
+
+    def buffers_in(self, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """Return name and view of all buffers that the ranks average, in an array like that in which they lie."""
+        begins = [(place.data_ptr() - self._begin) // place.element_size() for place in self._places]
+        parts = [
+            flat[begin : begin + place.numel()].view(place.shape)
+            for begin, place in zip(begins, self._places, strict=True)
+        ]
+        return [(name, part) for (name, _, _), part in zip(self._buffers, parts, strict=True)]
 
     def _explain(self):
         for (name, table, key), address in zip(self._trained, self._addresses, strict=True):

@@ -1,16 +1,19 @@
 """For people with a training loop of their own: any algorithm as a torch optimizer."""
 
 import atexit
+import copy
 import os
 import sys
 import warnings
+from collections import OrderedDict
 from contextlib import contextmanager
 from functools import partial
 
 import torch
 from pydantic import ValidationError
 
-from grsgd import seeding
+from grsgd.algorithms.averaging import average_buffers, exact_average
+from grsgd.algorithms.base import ALGORITHMS, Algorithm
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.find import find
 from grsgd.comm.allreduce import broadcast
@@ -19,18 +22,24 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.gpu.select import select_transport
 from grsgd.comm.watchdog import within
 from grsgd.config.complaints import describe
-from grsgd.errors import ConfigError
+from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job import launch
-from grsgd.models.replica import Replica
+from grsgd.models.replica import Replica, views
 from grsgd.own_loop.checks import InPlace, check_memory, check_optimizer
+from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import Gradients
 from grsgd.own_loop.last_steps import LastSteps
+from grsgd.own_loop.ranks import world
+from grsgd.own_loop.times import LoopTimes
 from grsgd.training import device as gpu
+from grsgd.training.times import TimedOptimizer
 
 CHANGED = (
     "the gradient was changed between backward() and step() (clipping, GradScaler.unscale_): it is this rank's own "
     "until step(); call optimizer.synchronize() before, to change the mean of all ranks"
 )
+
+PROGRESS_MODES = ("auto", "thread", "inline")
 
 _unfinished: list["DistributedOptimizer"] = []
 
@@ -41,22 +50,30 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Everything else is the wrapped optimizer's: ``param_groups``, ``state``, ``state_dict()``, learning-rate schedulers.
     """
 
-    def __init__(self, optimizer, replica, gradients, algorithm, context):
-        """``gradients``: those that ``algorithm`` sends, or None."""
+    def __init__(self, optimizer, replica, gradients, algorithm, context, transport):
+        """``optimizer``: a `TimedOptimizer`; ``gradients``: those that ``algorithm`` sends, or None; ``transport``: how
+        arrays travel (`grsgd.comm.gpu.select.Choice`)."""
         driver, uncounted = context.driver, context.uncounted_comm
-        self.optimizer, self.replica, self.algorithm, self.driver = optimizer, replica, algorithm, driver
+        self.optimizer, self.replica, self.algorithm, self.driver = optimizer.optimizer, replica, algorithm, driver
+        self.seed, self.transport = context.seed, transport
         self.finished = False
+        self.times = LoopTimes(driver, optimizer)
+        self.moment = driver.clock()
+        """When the last step has ended, or `finish`."""
+        self.stop_signal = None
+        """Of a recording: tells of other ranks that have failed."""
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
         self._last_steps = LastSteps(uncounted, algorithm.name) if algorithm.traits.synchronous else None
-        self._steps = 0
         self._began = False
         self._step_under_way = False
         self._warned = False
         self._process = os.getpid()
-        self._hooks = [replica.model.register_forward_pre_hook(BeforeForward(self._begin_step))]
-        if self._last_steps is not None:
-            driver.watch = self._last_steps.watch
+        # Where torch's register_step_pre_hook() and register_step_post_hook() keep them.
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+        before_forward = BeforeForward(torch.compiler.disable(self._before_forward))  # in a compiled model, too
+        self._hooks = [replica.model.register_forward_pre_hook(before_forward, with_kwargs=True)]
+        driver.watch = self._watch
         if algorithm.traits.in_background and uncounted.size > 1 and driver.progress_mode == "inline":
             self._hooks += replica.on_each_gradient(driver.poll)
         _unfinished.append(self)
@@ -72,6 +89,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises RuntimeError after `finish`, if trained parameters of the model were given new memory, frozen or
         unfrozen, and if a rank waits for one that has finished with fewer steps (synchronous algorithms).
         """
+        arguments, named = (self,) if closure is None else (self, closure), {}
+        for hook in list(self._optimizer_step_pre_hooks.values()):
+            arguments, named = hook(self, arguments, named) or (arguments, named)
+        loss = DistributedOptimizer._step(*arguments, **named)
+        for hook in list(self._optimizer_step_post_hooks.values()):
+            hook(self, arguments, named)
+        return loss
+
+    def _step(self, closure=None):
         self._check()
         loss = None
         if closure is not None:
@@ -79,18 +105,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if self._gradients is None:
             self._begin_step()  # for models whose forward was not called as a module
-            self.driver.run(self.algorithm.step())
+            self.times.run(self.algorithm.step)
         else:
             if self._gradients.changed() and not self._gradients.reduced and not self._warned:
                 self._warned = True
-                warnings.warn(CHANGED, stacklevel=2)
+                warnings.warn(CHANGED, stacklevel=3)
             self._reduce()
-            self.algorithm.update()
+            self.times.run(self.algorithm.update)
             self._gradients.forget()
         self._step_under_way = False
-        self._steps += 1
+        self.times.step_ended()
+        self.moment = self.driver.clock()
         if self._last_steps is not None:
             self._last_steps.step = 0
+        if self.stop_signal is not None:
+            self.stop_signal.watch()
         return loss
 
     def synchronize(self):
@@ -126,7 +155,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             hook.remove()
         if self._gradients is not None:
             self._gradients.close()
-        announced = self._last_steps.announce(self._steps) if self._last_steps is not None else None
+        announced = self._last_steps.announce(self.steps) if self._last_steps is not None else None
         self._start()
         self.driver.run(self.algorithm.drain())
         self.driver.run(self.algorithm.average())
@@ -137,14 +166,67 @@ class DistributedOptimizer(torch.optim.Optimizer):
             for comm in (self.algorithm.comm, self._uncounted_comm):
                 comm.free()
         self.finished = True
+        self.moment = self.driver.clock()
         _unfinished.remove(self)
         atexit.unregister(self._check_finished)
+
+    @torch.no_grad()
+    def averaged_model(self) -> torch.nn.Module:
+        """Return a copy of the model with the average of all ranks' parameters and buffers; on all ranks.
+
+        It is what the algorithm calls its model at this moment: the ranks' models as they are when each rank comes
+        here, weighted by the algorithm (push-sum), or its centre (``easgd``). Of weighted models, those in messages
+        under way are missing. Training goes on afterwards as if nothing had been asked. After `finish`, on any rank: a
+        copy of the model.
+
+        Raises what `step` raises.
+        """
+        result = copy.deepcopy(self.replica.model)
+        if self.finished:
+            return result
+        self._in_place.check()
+        self._start()
+        params, buffers = self.replica.params.like(), self.replica.buffers.like()
+        for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):
+            flat.tensor.copy_(tensor)
+        weight = self.algorithm.weight
+        self.driver.run(exact_average(self._uncounted_comm, params, weight))
+        self.driver.run(average_buffers(self._uncounted_comm, self.replica, buffers))
+        trained = [p for p in result.parameters() if p.requires_grad]
+        for p, view in zip(trained, views(params.tensor, trained), strict=True):
+            p.copy_(view)
+        for name, view in self._in_place.buffers_in(buffers.tensor):
+            buffer = result.get_buffer(name)
+            if buffer.shape == view.shape:
+                buffer.copy_(view)
+        return result
+
+    @property
+    def steps(self) -> int:
+        """How many steps this rank has taken."""
+        return self.times.totals.steps
 
     def state_dict(self):
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict):
         self.optimizer.load_state_dict(state_dict)
+
+    def register_state_dict_pre_hook(self, hook, prepend=False):
+        return self.optimizer.register_state_dict_pre_hook(self._given_this(hook), prepend)
+
+    def register_state_dict_post_hook(self, hook, prepend=False):
+        return self.optimizer.register_state_dict_post_hook(self._given_this(hook), prepend)
+
+    def register_load_state_dict_pre_hook(self, hook, prepend=False):
+        return self.optimizer.register_load_state_dict_pre_hook(self._given_this(hook), prepend)
+
+    def register_load_state_dict_post_hook(self, hook, prepend=False):
+        return self.optimizer.register_load_state_dict_post_hook(self._given_this(hook), prepend)
+
+    def _given_this(self, hook):
+        """Return ``hook`` for the wrapped optimizer, to be called with this one in its place."""
+        return lambda _, *arguments: hook(self, *arguments)
 
     def add_param_group(self, param_group):
         raise ValueError("add all parameters to the optimizer before distribute()")
@@ -174,7 +256,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self._gradients.taken():
             self._begin_step()
             self._gradients.collect()
-            self.driver.run(self.algorithm.reduce())
+            self.times.run(self.algorithm.reduce)
             self._gradients.take()
 
     def _begin_step(self):
@@ -182,9 +264,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._start()
             self._step_under_way = True
             if self._last_steps is not None:
-                self._last_steps.step = self._steps + 1
+                self._last_steps.step = self.steps + 1
             self.driver.poll()
-            self.driver.run(self.algorithm.before_backward())
+            self.times.run(self.algorithm.before_backward)
+
+    def _before_forward(self, samples: int | None):
+        self._begin_step()
+        self.times.forward(samples)
+
+    def _watch(self):
+        """Called now and then while this rank waits; raises what makes waiting vain."""
+        if self._last_steps is not None:
+            self._last_steps.watch()
+        if self.stop_signal is not None:
+            self.stop_signal.watch()
 
     def _start(self):
         if not self._began:
@@ -197,20 +290,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if mpi.size > 1 and os.getpid() == self._process:
             print(f"grsgd: rank {mpi.rank} of {mpi.size} ended without optimizer.finish()", file=sys.stderr)
             launch.abort(mpi)
-
-
-class BeforeForward:
-    """Calls ``call()`` before every forward pass in training. A copy, as in a copied or saved model, calls nothing."""
-
-    def __init__(self, call=None):
-        self.call = call
-
-    def __call__(self, model, inputs):
-        if self.call is not None and model.training and torch.is_grad_enabled():
-            self.call()
-
-    def __reduce__(self):
-        return BeforeForward, ()
 
 
 def distribute(
@@ -233,29 +312,27 @@ def distribute(
     rank ends the job. The model keeps its parameters, their memory, and which of them are trained, until ``finish()``,
     which is to be called after the last step; then the model may be distributed again.
 
-    Raises ValueError for an unknown algorithm; for options it does not take; for parameters of the optimizer that are
-    not the model's, LBFGS, and SparseAdam with an algorithm that sends gradients; for models that cannot be flattened
-    (`Replica`), that have two parameters in one memory, or that are distributed already.
+    Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm; for options it does not take; for
+    parameters of the optimizer that are not the model's, LBFGS, and SparseAdam with an algorithm that sends gradients;
+    for models that cannot be flattened (`Replica`), that have two parameters in one memory, or that are distributed
+    already. A script that does not catch it ends with its one line and exit code 2.
     """
-    try:
-        cls = find(algorithm)
-    except ConfigError as error:
-        raise ConfigError(f"algorithm {error}") from None
-    if not cls.traits.supports_own_loop:
-        raise ValueError(f"{algorithm} decides who computes what: only `grsgd train` can run it")
-    mpi = comm if comm is not None else launch.world()
+    mpi = comm if comm is not None else world()
     launch.abort_on_error(mpi)
-    chosen = options_of(cls, options)
-    cls.check(chosen, mpi.size)
-    check_optimizer(model, optimizer, cls.traits.sends_gradients)
-    check_memory(model)
-    taken = {id(p) for other in _unfinished for p in other.replica.model.parameters()}
-    if any(id(p) in taken for p in model.parameters()):
-        raise ValueError("the model, or a part of it, is distributed already: call finish() of that optimizer first")
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    use_device = partial(gpu.use, device)
+    with launch.collective_setup(mpi, timeout), as_config_error():
+        cls = algorithm_of(algorithm)
+        chosen = options_of(cls, options)
+        if progress_mode not in PROGRESS_MODES:
+            raise ConfigError(f"progress_mode = {progress_mode!r}: allowed: {', '.join(PROGRESS_MODES)}")
+        cls.check(chosen, mpi.size)
+        check_optimizer(model, optimizer, cls.traits.sends_gradients)
+        check_memory(model)
+        taken = {id(p) for other in _unfinished for p in other.replica.model.parameters()}
+        if any(id(p) in taken for p in model.parameters()):
+            raise ConfigError("the model, or a part of it, is distributed already: call finish() of that optimizer")
+        replica = Replica(model, flat_gradients=False)
+    use_device = partial(gpu.use, replica.device)
     use_device()
-    replica = Replica(model, flat_gradients=False)
     gradients = None
     if cls.traits.sends_gradients and mpi.size > 1:
         gradients = Gradients(replica)
@@ -263,13 +340,27 @@ def distribute(
     with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
         sizes = mpi.allgather(replica.params.array.size)
         if len(set(sizes)) > 1:
-            raise ValueError(f"the ranks' models have different numbers of parameters: {sizes}")
-        backend = select_transport(MpiBackend(mpi, timeout), device, transfer, replica.nbytes).backend
-        comm, uncounted = (Communicator(backend.dup()) for _ in range(2))
+            message = f"the ranks' models have different numbers of parameters: {sizes}"
+            raise SetupError(message, is_printed=mpi.rank == 0)
+        transport = select_transport(MpiBackend(mpi, timeout), replica.device, transfer, replica.nbytes)
+        comm, uncounted = (Communicator(transport.backend.dup()) for _ in range(2))
         driver = launch.driver(mpi, timeout, progress_mode, prepare_thread=use_device)
         give_all_the_same(replica, uncounted, driver)
     context = RankContext(comm, uncounted, driver, seed=seed)
-    return DistributedOptimizer(optimizer, replica, gradients, cls(chosen, replica, optimizer, context), context)
+    timed_optimizer = TimedOptimizer(optimizer, driver.clock)
+    distributed = cls(chosen, replica, timed_optimizer, context)
+    return DistributedOptimizer(timed_optimizer, replica, gradients, distributed, context, transport)
+
+
+@contextmanager
+def as_config_error():
+    """Turn a ValueError of the checks into the error that is told in one line."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def give_all_the_same(replica: Replica, comm: Communicator, driver):
@@ -282,18 +373,25 @@ def give_all_the_same(replica: Replica, comm: Communicator, driver):
         mine.copy_(root)
 
 
+def algorithm_of(name: str) -> type[Algorithm]:
+    """Return the algorithm of this name, for a loop that grsgd did not write; raises ConfigError."""
+    names = sorted(key for key, cls in ALGORITHMS.items() if cls.traits.supports_own_loop)
+    try:
+        cls = find(name, names)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm {error}") from None
+    if not cls.traits.supports_own_loop:
+        raise ConfigError(
+            f"algorithm {name!r} decides who computes what: only `grsgd train` can run it; allowed: {', '.join(names)}"
+        )
+    return cls
+
+
 def options_of(algorithm, options: dict):
-    """Return the checked options of an algorithm in a loop that grsgd did not write; raises ValueError."""
+    """Return the checked options of an algorithm in a loop that grsgd did not write; raises ConfigError."""
     if "progress" in options:
-        raise ValueError("progress: is called progress_mode now")
+        raise ConfigError("progress: is called progress_mode now")
     try:
         return algorithm.Options(**options)
     except ValidationError as error:
-        raise ValueError(f"{algorithm.name}: {describe(error, algorithm.Options)}") from None
-
-
-def shard(dataset: torch.utils.data.Dataset, comm=None, seed: int = 0) -> torch.utils.data.Subset:
-    """This rank's part of a map-style data set: disjoint random parts, as equal as can be, that cover everything."""
-    mpi = comm if comm is not None else launch.world()
-    order = seeding.generator(seeding.Purpose.OWN_LOOP_SHARDS, seed).permutation(len(dataset))
-    return torch.utils.data.Subset(dataset, order[mpi.rank :: mpi.size].tolist())
+        raise ConfigError(f"{algorithm.name}: {describe(error, algorithm.Options)}") from None

@@ -40,7 +40,6 @@ PAIRS_PREFIX = "grsgd-pairs "
 """At the beginning of the line in which two more ranks say what they have measured."""
 
 
-
 class Pair(NamedTuple):
     """Latency [s] and bandwidth [bytes/s] between two ranks."""
 

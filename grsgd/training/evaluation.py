@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
+from grsgd.algorithms.averaging import average_buffers, exact_average
+from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.data import Split
 from grsgd.models.replica import Replica
 
@@ -68,18 +68,10 @@ def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight:
     """
     everything = np.arange(len(split))
     own = correct(replica.model, split, everything, replica.device) / len(split) if replicas else math.nan
-    # The mean is taken of the differences to rank 0's model: then replicas that are equal have no distance at all.
-    local, reference = replica.params.tensor.clone(), replica.params.like()
-    reference.tensor.copy_(local)
-    yield from broadcast(comm, reference.array)
-    total = np.array([weight])
-    yield from halving_doubling_allreduce(comm, total)
-    replica.params.tensor.sub_(reference.tensor).mul_(weight * comm.size / total[0])
-    average = partial(halving_doubling_allreduce, comm, scale=1 / comm.size)
-    yield from average(replica.params.array)
-    if comm.size > 1:
-        yield from replica.average_buffers(average)
-    mean = replica.params.tensor.add_(reference.tensor)
+    local = replica.params.tensor.clone()
+    yield from exact_average(comm, replica.params, weight)
+    yield from average_buffers(comm, replica)
+    mean = replica.params.tensor
     accuracies = np.zeros(comm.size)
     accuracies[comm.rank] = own
     sums = np.array([float((local - mean).double().square().sum()), 0.0])

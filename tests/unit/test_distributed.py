@@ -11,7 +11,9 @@ from torch import nn
 
 from grsgd.job import launch
 from grsgd.own_loop import distributed
-from grsgd.own_loop.distributed import DistributedOptimizer, distribute, shard
+from grsgd.own_loop.distributed import DistributedOptimizer, distribute
+from grsgd.own_loop.forward_hook import length
+from grsgd.own_loop.ranks import shard
 from tests.support.threads import on_threads
 
 STEPS = 4
@@ -236,6 +238,158 @@ def test_an_optimizer_is_the_one_that_it_wraps(monkeypatch):
     on_threads(monkeypatch, 1, work)
 
 
+def test_hooks_are_called_as_torchs(monkeypatch):
+    """In the order of torch, once a step, with the distributed optimizer; what a hook before returns is taken."""
+
+    def work(mpi):
+        said = []
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, progress_mode="inline")
+        optimizer.register_step_pre_hook(lambda *given: said.append(("before", *given)))
+        handle = optimizer.register_step_post_hook(lambda *given: said.append(("after", *given)))
+        optimizer.register_state_dict_post_hook(
+            lambda given, state: said.append(("saved", given)) or {**state, "more": 1}
+        )
+        optimizer.register_load_state_dict_pre_hook(lambda given, state: said.append(("loaded", given)))
+        plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 0)
+        assert said == [("before", optimizer, (optimizer,), {}), ("after", optimizer, (optimizer,), {})]
+        handle.remove()
+        said.clear()
+        replaced = optimizer.register_step_pre_hook(lambda given, *_: ((given, lambda: 7.0), {}))
+        assert optimizer.step() == 7
+        assert [what for what, *_ in said] == ["before"]
+        replaced.remove()
+        state = optimizer.state_dict()
+        assert state.pop("more") == 1
+        optimizer.load_state_dict(state)
+        assert said[1:] == [("saved", optimizer), ("loaded", optimizer)]
+        optimizer.finish()
+
+    on_threads(monkeypatch, 2, work)
+
+
+class Statistics(nn.Module):
+    """A network with statistics that are replaced in every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = network()
+        self.register_buffer("mean", torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, x):
+        y = self.layers(x)
+        if self.training:
+            self.mean = 0.5 * self.mean + 0.5 * y.detach().mean(0)
+        return y
+
+
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "dpsgd", "sgp", "local_sgd"])
+def test_training_goes_on_as_if_no_average_had_been_asked_for(algorithm, monkeypatch):
+    def work(mpi, asks):
+        model = Statistics()
+        optimizer = distribute(model, sgd(model), algorithm, mpi, timeout=20.0, progress_mode="inline")
+        for k in range(STEPS):
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
+            if asks:
+                mine = vector(model), optimizer.algorithm.weight, model.mean.clone()
+                averaged = optimizer.averaged_model()
+                everybody = mpi.allgather(mine)
+                total = sum(weight for _, weight, _ in everybody)
+                expected = sum(weight * x for x, weight, _ in everybody) / total
+                torch.testing.assert_close(vector(averaged), expected, rtol=1e-12, atol=1e-14)
+                torch.testing.assert_close(averaged.mean, sum(mean for *_, mean in everybody) / 3)
+                assert averaged is not model
+                assert all(p.grad is None for p in averaged.parameters())
+                averaged(torch.ones(1, 4, dtype=torch.float64)).sum().backward()  # a plain model
+        traffic = optimizer.algorithm.comm.traffic.sent.copy()
+        optimizer.finish()
+        assert torch.equal(vector(optimizer.averaged_model()), vector(model))
+        return vector(model), traffic
+
+    asked, not_asked = (on_threads(monkeypatch, 3, lambda mpi, asks=asks: work(mpi, asks)) for asks in (True, False))
+    for (one, sent), (other, sent_too) in zip(asked, not_asked, strict=True):
+        assert torch.equal(one, other) and (sent == sent_too).all()
+
+
+@pytest.mark.parametrize("final", ["centre", "average"])
+def test_the_averaged_model_of_a_centre_is_the_centre(final, monkeypatch):
+    def work(mpi):
+        model = network()
+        options = {"final": final, "period": 1, "centre": "allreduce"}
+        optimizer = distribute(model, sgd(model), "easgd", mpi, timeout=20.0, progress_mode="inline", **options)
+        for k in range(STEPS):
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
+        averaged, mine = optimizer.averaged_model(), vector(model)
+        mean = sum(mpi.allgather(mine)) / 3
+        expected = optimizer.algorithm.c.tensor if final == "centre" else mean
+        torch.testing.assert_close(vector(averaged), expected, rtol=1e-12, atol=1e-14)
+        optimizer.finish()
+
+    on_threads(monkeypatch, 3, work)
+
+
+@pytest.mark.parametrize("algorithm", ["grsgd", "gosgd", "adpsgd", "gossip", "lasgd"])
+def test_all_ranks_have_one_averaged_model(algorithm, monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), algorithm, mpi, timeout=20.0, progress_mode="inline")
+        averages = []
+        for k in range(STEPS + mpi.rank):  # no two ranks take as many steps
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
+            if k % 2:
+                averages.append(vector(optimizer.averaged_model()))
+        optimizer.finish()
+        return averages
+
+    one, other = on_threads(monkeypatch, 2, work)
+    assert len(one) == len(other) == STEPS // 2
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+def test_times_and_samples_are_those_of_the_steps(monkeypatch):
+    """By a clock that advances where the test says so."""
+    now = [0.0]
+
+    class Slow(torch.optim.SGD):
+        def step(self, closure=None):
+            now[0] += 3
+            return super().step(closure)
+
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, Slow(model.parameters(), lr=0.1), "local_sgd", mpi)
+        monkeypatch.setattr(type(optimizer.driver), "clock", lambda driver: now[0])
+        optimizer.times.optimizer.clock = optimizer.driver.clock
+        for k in range(2):
+            now[0] += 100  # data
+            value = loss(model, 0, k)
+            now[0] += 7
+            with torch.no_grad():
+                model(torch.ones(9, 4, dtype=torch.float64))
+            model.eval()(torch.ones(9, 4, dtype=torch.float64))
+            model.train()
+            value.backward()
+            now[0] += 2
+            optimizer.step()
+        loss(model, 0, 2).backward()
+        found = optimizer.times.totals
+        assert (found.steps, found.samples) == (2, 10) and optimizer.steps == 2
+        assert (found.compute_seconds, found.communicate_seconds, found.wait_seconds) == (2 * (7 + 2 + 3), 0, 0)
+        assert optimizer.times.unseen_steps == 0
+        optimizer.step()
+        optimizer.step()
+        assert found.samples == 15 and optimizer.times.unseen_steps == 1
+        optimizer.finish()
+
+    on_threads(monkeypatch, 1, work)
+
+
+def test_the_number_of_samples_is_the_length_of_the_first_tensor():
+    x = torch.zeros(3, 2)
+    assert length(((), {})) is None and length((torch.tensor(1.0), "text")) is None
+    assert length(((x, torch.zeros(4)), {})) == length(((), {"ids": x})) == length((([{"pixels": x}],), {})) == 3
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_finish_ends_everything_once(n, monkeypatch):
     def work(mpi):
@@ -263,7 +417,7 @@ def test_a_rank_that_takes_more_steps_is_told(monkeypatch):
         for k in range(2):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
         if mpi.rank == 0:
-            said = optimizer._last_steps.announce(optimizer._steps)
+            said = optimizer._last_steps.announce(optimizer.steps)
             return all(message.Test() for message in said)
         with pytest.raises(RuntimeError, match="rank 0 finished after 2 steps, rank 1 is in step 3: ring_allreduce"):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 2)
@@ -323,8 +477,16 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
 @pytest.mark.parametrize(
     "algorithm, options, words",
     [
-        ("sgd", {}, "algorithm 'sgd': unknown; allowed: adpsgd, asgd, "),
-        ("cssgd", {}, "cssgd decides who computes what: only `grsgd train` can run it"),
+        (
+            "sgd",
+            {},
+            "^algorithm 'sgd': unknown; allowed: adpsgd, dpsgd, easgd, gosgd, gossip, grsgd, lasgd, local_sgd, ring",
+        ),
+        (
+            "cssgd",
+            {},
+            "algorithm 'cssgd' decides who computes what: only `grsgd train` can run it; allowed: adpsgd, dpsgd",
+        ),
         ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
         ("dpsgd", {"progress": "inline"}, "progress: is called progress_mode now"),
         ("local_sgd", {"H": 0}, "local_sgd: H = 0: input should be greater than or equal to 1"),
