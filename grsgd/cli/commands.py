@@ -57,13 +57,14 @@ def train_on_all_ranks(options) -> int:
         with launch.collective_setup(mpi):
             config = load_config(options)
             out = options.out or (default_out(config.algorithm_class.name) if mpi.rank == 0 else None)
+            line.loggers = loggers(options) if mpi.rank == 0 else []
         line.name = config.algorithm_class.name
         with within(config.comm.timeout, "telling all ranks the name of the run file"):
             out = Path(mpi.bcast(out))
         models = ModelFiles(options.save, options.save_best)
         reason, remaining = run(mpi, config, out, start_up, line, models)
-    if remaining.rank == 0:
-        announce(path_of(out, reason))
+        if remaining.rank == 0:
+            announce(path_of(out, reason), line)
     completed, complete = how_ended(reason) is Ended.COMPLETED, remaining.size == mpi.size
     if not (completed and complete):
         launch.exit_job(remaining, exit_code(reason), complete=complete)
@@ -101,15 +102,16 @@ def simulate(options) -> int:
     out = Path(options.out or default_out(config.algorithm_class.name))
     try:
         with as_exceptions(), ProgressLine(config.algorithm_class.name) as line:
+            line.loggers = loggers(options)
             models = ModelFiles(options.save, options.save_best)
             reason = run(config, options.ranks, spec, out, options.compute, options.timing_only, line, models)
+            announce(path_of(out, reason), line)
     except KeyboardInterrupt as interrupt:
         print_error(f"{interrupt} while nothing was simulated: there is no run file")
         return EXIT_CODE
     except Deadlock as error:
         print_error(error)
         return 1
-    announce(path_of(out, reason))
     return exit_code(reason)
 
 
@@ -185,14 +187,25 @@ def overrides(options) -> list[str]:
     return [*options.set, *([f"data.dir={options.data_dir!r}"] if options.data_dir else [])]
 
 
-def announce(out: Path):
+def loggers(options) -> list:
+    """Return what takes the numbers of a run while it goes on; raises ConfigError, RunFileError."""
+    from grsgd.runs.loggers import CsvLogger, TensorBoardLogger
+
+    csv = [CsvLogger(options.csv)] if options.csv else []
+    return csv + ([TensorBoardLogger(options.tensorboard)] if options.tensorboard else [])
+
+
+def announce(out: Path, line: ProgressLine):
     """Say where the run file is, and after ``": "`` what the run has come to or that it ended early; before, what it
-    warns of and what it chose by itself."""
+    warns of and what it chose by itself. The loggers of ``line`` get the curve."""
     from grsgd.runs.ending import Ended
+    from grsgd.runs.loggers import log_curve
     from grsgd.runs.result_line import result_line
     from grsgd.runs.run_file import load_run
 
     run = load_run(out)
+    log_curve(run, line)
+    line.clear()
     attributes = run.attributes
     if "redundancy" in attributes:
         print(attributes["redundancy"], file=sys.stderr, flush=True)

@@ -64,9 +64,15 @@ def add_overrides(sub):
 
 def add_train(add):
     sub = configured(add, commands.train, on_ranks=True)
-    sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
+    add_outputs(sub)
     add_model_files(sub)
     sub.add_argument("--verbose", action="store_true", help="print where the time before the first step went")
+
+
+def add_outputs(sub: argparse.ArgumentParser):
+    sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
+    sub.add_argument("--csv", metavar="FILE.csv", help="write the course of the run there while it goes on")
+    sub.add_argument("--tensorboard", metavar="FOLDER", help="and there, for TensorBoard")
 
 
 def add_run(add):
@@ -96,7 +102,7 @@ def add_model_files(sub):
 
 def add_simulate(add):
     sub = configured(add, commands.simulate)
-    sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
+    add_outputs(sub)
     add_model_files(sub)
     sub.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: %(default)s)")
     sub.add_argument(

@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import suppress
 
+from grsgd.errors import RunFileError
 from grsgd.job.progress_text import Part, Status, line, parts
 from grsgd.job.terminal import Terminal
 from grsgd.runs.loggers import Logger
@@ -48,13 +49,12 @@ class ProgressLine:
         What the line on the terminal begins with; may be changed.
     is_shown
         Whether anything is shown: on one rank of a job.
-    loggers
-        Get the numbers, too, at least as often as lines are printed without a terminal.
     """
 
     def __init__(self, name: str = "grsgd", is_shown: bool = True):
         self.name, self.is_shown = name, is_shown
         self.loggers: list[Logger] = []
+        """Get the numbers whenever a twentieth of the run is done, and every half minute."""
         self.terminal = Terminal.find() if is_shown else None
         self._what = ""
         self._timer: threading.Timer | None = None
@@ -69,6 +69,8 @@ class ProgressLine:
             self.terminal.close()
             self.terminal = None
         self.is_shown = False
+        for logger in self.loggers:
+            logger.close()
 
     def clear(self):
         """Make room for what is printed next."""
@@ -115,8 +117,8 @@ class ProgressLine:
 
     def update(self, progress, loss: float | None):
         """Show how far the run is; ``loss``: this rank's in its last step."""
-        if not self.is_shown:
-            return
+        if not self.is_shown or self.trainer.stop_signal.request is not None:  # of the end that a signal has asked for
+            return  # one line is there already
         if loss is not None:
             self._loss.add(loss)
             self._row_loss.add(loss)
@@ -124,8 +126,7 @@ class ProgressLine:
         if self.loggers and (share >= self._next_row or now - self._logged >= LINE_SECONDS):
             self._logged, self._next_row = now, after(share)
             status = self.status(progress, now, self._row_loss.take())
-            for logger in self.loggers:
-                logger.log(status.step, status.numbers())
+            self.log(status.step, status.numbers())
         if now - self._looked < REFRESH_SECONDS:
             return
         self._looked = now
@@ -147,8 +148,19 @@ class ProgressLine:
             progress.samples / elapsed,
             min(totals.wait_seconds / elapsed, 1.0),
             (now - self._began) * (1 - share) / share if share > 0 else None,
-            elapsed if self.simulated else None,
+            elapsed,
+            self.simulated,
         )
+
+    def log(self, step: int, values: dict[str, float]):
+        """Give numbers to the loggers. One that cannot write them gets no more: the run is worth more than its log."""
+        for logger in list(self.loggers):
+            try:
+                logger.log(step, values)
+            except RunFileError as error:
+                self.loggers.remove(logger)
+                self.clear()
+                print(f"warning: {error}: nothing more is written there", file=sys.stderr, flush=True)
 
     # ---- where it is shown
 

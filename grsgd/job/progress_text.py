@@ -28,26 +28,25 @@ class Status(NamedTuple):
     """Share of this rank's time in which it has waited."""
     left: float | None
     """Seconds, by the clock on the wall."""
-    simulated: float | None = None
-    """Simulated seconds since training began."""
+    seconds: float
+    """Since training began; in simulated time, simulated ones."""
+    is_simulated: bool = False
 
     def numbers(self) -> dict[str, float]:
-        """Return what is known and changes, by name."""
-        names = ("samples", "epoch", "loss", "samples_per_second", "waiting", "simulated")
-        values = {name: getattr(self, name) for name in names}
-        values["simulated_seconds"] = values.pop("simulated")
-        return {name: float(value) for name, value in values.items() if value is not None}
+        """Return what a file with the course of the run has of it, by name, as far as it is known."""
+        names = ("seconds", "samples", "epoch", "loss", "samples_per_second", "waiting")
+        return {name: float(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
 
 def parts(status: Status) -> list[Part]:
     """Return the parts of the line, in the order in which they stand."""
-    simulated = status.simulated is not None
+    simulated = status.is_simulated
     rate = f"{status.samples_per_second:,.0f} samples" + (" per simulated s" if simulated else "/s")
     return [
         *([Part(f"{math.floor(100 * status.share)} %", 0)] if status.share is not None else []),
         Part(f"epoch {status.epoch:.1f}", 3),
         *([Part(f"loss {loss_text(status.loss)}", 2)] if status.loss is not None else []),
-        *([Part(f"{status.simulated:.3g} simulated s", 4)] if simulated else []),
+        *([Part(f"{status.seconds:.3g} simulated s", 4)] if simulated else []),
         Part(rate, 5),
         Part(f"waiting {100 * status.waiting:.0f} %", 6),
         *([Part(f"{duration(status.left)} left", 1)] if status.left is not None else []),

@@ -1,12 +1,14 @@
 """Where the numbers of a run go while it goes on: a CSV file, TensorBoard, or any object with the same two methods."""
 
 import csv
+import math
 import os
 from pathlib import Path
 from typing import Protocol
 
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.files import atomic_write
+from grsgd.runs.run_file import Run
 
 
 class Logger(Protocol):
@@ -96,3 +98,13 @@ class TensorBoardLogger:
 
     def close(self):
         self._writer.close()
+
+
+def log_curve(run: Run, logger):
+    """Log the snapshots of a run, as they were evaluated after training: what is known of each."""
+    curve, known = run.curve, run.attributes.get("train_samples")
+    for at, step in enumerate(curve["step"]):
+        values = {"seconds" if name == "time" else name: column[at] for name, column in curve.items() if name != "step"}
+        if known:
+            values["epoch"] = values["samples"] / known
+        logger.log(int(step), {name: value for name, value in values.items() if not math.isnan(value)})

@@ -19,4 +19,5 @@ def result_line(run: Run) -> str:
             reached = time_to_target(run)
             when = "not reached" if math.isnan(reached) else f"after {number(reached)} {unit}"
             parts.append(f"{100 * target:g} % {when}")
-    return ", ".join([*parts, f"{number(seconds(run))} {unit}", f"{human_bytes(bytes_sent(run))} sent"])
+    sent = [f"{human_bytes(bytes_sent(run))} sent"] if run.attributes["ranks"] > 1 else []
+    return ", ".join([*parts, f"{number(seconds(run))} {unit}", *sent])

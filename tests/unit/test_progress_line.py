@@ -12,12 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from grsgd import mpi_environment
+from grsgd.errors import RunFileError
 from grsgd.job import progress_line, progress_text
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.progress_text import Part, Status, duration, loss_text
 from grsgd.job.terminal import Terminal
+from grsgd.runs.loggers import log_curve
+from tests.support.runs import fake_run
 
-STATUS = Status(0.129, 120, 6000, 1.24, 0.3149, 4900.4, 0.031, 361.0)
+STATUS = Status(0.129, 120, 6000, 1.24, 0.3149, 4900.4, 0.031, 361.0, 1.3249)
 WORDS = "12 %, epoch 1.2, loss 0.31, 4,900 samples/s, waiting 3 %, 6 min left"
 
 
@@ -29,7 +32,7 @@ def test_all_that_is_known():
     assert text(STATUS) == WORDS
     assert text(STATUS, "dpsgd") == f"dpsgd: {WORDS}"
     simulated = "12 %, epoch 1.2, loss 0.31, 1.32 simulated s, 4,900 samples per simulated s, waiting 3 %, 6 min left"
-    assert text(STATUS._replace(simulated=1.3249)) == simulated
+    assert text(STATUS._replace(is_simulated=True)) == simulated
 
 
 @pytest.mark.parametrize(
@@ -173,6 +176,12 @@ if not child:
     terminal.show("from the background")
     assert terminal.stops_background() and not terminal.is_in_foreground()
     assert Terminal(file, os.getppid()).is_in_foreground()
+    reading, writing = os.pipe()
+    if not os.fork():
+        os.setsid()  # as `grsgd run` does with its launcher
+        os.write(writing, b"1" if not Terminal(file, os.getpid()).is_in_foreground() else b"0")
+        os._exit(0)
+    assert os.read(reading, 1) == b"1"
     os._exit(0)
 pid, status = os.waitpid(child, os.WUNTRACED)
 if os.WIFSTOPPED(status):
@@ -208,6 +217,7 @@ class Run:
         monkeypatch.setattr(progress_line.time, "perf_counter", lambda: self.now)
         self.trainer = SimpleNamespace(totals=SimpleNamespace(steps=3, wait_seconds=1.0), data=SimpleNamespace())
         self.trainer.data.train = range(100)
+        self.trainer.stop_signal = SimpleNamespace(request=None)
 
     def elapsed(self):
         return self.now - 100
@@ -295,6 +305,53 @@ def test_nothing_on_other_ranks(monkeypatch, capsys, no_terminal):
     run.at(line, 100, 900)
     line.counted(1)
     assert capsys.readouterr().err == "" and line._timer is None
+
+
+def test_nothing_more_after_a_signal(monkeypatch, capsys, no_terminal):
+    run, line = Run(monkeypatch), ProgressLine()
+    line.training(run.trainer)
+    run.trainer.stop_signal.request = "interrupted (Ctrl-C)"
+    run.at(line, 10, 500)
+    assert capsys.readouterr().err == ""
+
+
+def test_rows_for_files(monkeypatch, capsys, no_terminal):
+    """One for each twentieth of the run, and no more for a logger that fails."""
+    run, line, rows = Run(monkeypatch), ProgressLine(), []
+
+    def fail(step, values):
+        raise RunFileError("course.csv: No space left on device")
+
+    line.loggers = [
+        SimpleNamespace(log=fail, close=lambda: None),
+        SimpleNamespace(log=lambda *row: rows.append(row), close=lambda: rows.append("closed")),
+    ]
+    with line:
+        line.training(run.trainer)
+        for sample in range(10, 1000, 10):
+            run.at(line, sample / 1000, sample, loss=sample / 10)
+    assert len(rows) == 20 and rows[-1] == "closed" and len(line.loggers) == 1
+    seconds = pytest.approx(0.05)
+    numbers = {"seconds": seconds, "samples": 50, "epoch": 0.5, "loss": 3.0, "samples_per_second": pytest.approx(1000)}
+    assert rows[0] == (4, numbers | {"waiting": 1.0})
+    warning = "warning: course.csv: No space left on device: nothing more is written there\n"
+    assert capsys.readouterr().err == warning
+
+
+def test_the_course_of_a_run_ends_with_its_curve():
+    run, rows = fake_run(snapshots=3), []
+    run.curve["test_accuracy_min"][1] = math.nan
+    log_curve(run, SimpleNamespace(log=lambda *row: rows.append(row)))
+    assert [step for step, _ in rows] == [0, 5, 10]
+    assert rows[1][1] == {
+        "seconds": 10.0,
+        "samples": 1000,
+        "epoch": 0.5,
+        "train_loss": 1.0,
+        "test_accuracy": 0.2,
+        "test_accuracy_max": 0.25,
+        "consensus_distance": 0.25,
+    }
 
 
 def test_a_job_in_the_background_prints_whole_lines(monkeypatch, screen, capsys):
