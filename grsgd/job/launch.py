@@ -128,14 +128,14 @@ def ranks_on_cores(mpi) -> int:
     return count
 
 
-def local_rank(mpi) -> int:
-    """The number of this rank among those of its host; collective."""
+def local_ranks(mpi) -> tuple[int, int]:
+    """The number of this rank among those of its host, and how many they are; collective."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
-    number = host.rank
+    number, count = host.rank, host.size
     host.Free()
-    return number
+    return number, count
 
 
 def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:

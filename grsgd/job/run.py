@@ -32,6 +32,7 @@ from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
+from grsgd.training.memory import check_fits
 from grsgd.training.progress import EARLY_MARKS
 from grsgd.training.record import Record, assemble, marks_of
 from grsgd.training.saving import ModelFiles
@@ -125,7 +126,7 @@ def prepare(
     """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
     timeout = config.comm.timeout
     with within(timeout, "looking for ranks on the same host"):
-        local_rank = launch.local_rank(mpi)
+        local_rank, local_ranks = launch.local_ranks(mpi)
     with launch.collective_setup(mpi, timeout):
         config.check_ranks(mpi.size)
         if mpi.rank == 0:
@@ -141,7 +142,9 @@ def prepare(
     line.doing(f"reading {config.data.name}")
     with launch.collective_setup(mpi, timeout):
         dataset = load_data(config)
+        check_fits(config, dataset, mpi.size, local_ranks, device)
         start_up.passed("data")
+    with launch.collective_setup(mpi, timeout):  # only now, when all have looked at what is free
         model = build_model(config, dataset, device)
         early_marks = check_room(config, model)
         if mpi.rank == 0:

@@ -72,16 +72,24 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
     start two ranks with.
     """
     from grsgd.simulate.compute import measure
-    from grsgd.training.device import use_threads
+    from grsgd.training import device as gpu
+    from grsgd.training.gradients import step_alone
+    from grsgd.training.inputs import build_model, load_data
+    from grsgd.training.memory import check_fits
 
-    use_threads()
+    gpu.use_threads()
     comm = Communicator(MpiBackend(mpi).dup())
-    sharing, local_rank = launch.ranks_on_cores(mpi), launch.local_rank(mpi)
+    sharing, (local_rank, local_ranks) = launch.ranks_on_cores(mpi), launch.local_ranks(mpi)
     driver = launch.driver(mpi, config.comm.timeout, config.comm.progress_mode)
     with launch.collective_setup(mpi):
-        step = training_step(config, local_rank)
+        dataset = load_data(config)
+        device = gpu.pick_device(config.device, local_rank)
+        check_fits(config, dataset, mpi.size, local_ranks, device)
         if mpi.size == 1:
             check_mpiexec()
+    with launch.collective_setup(mpi):  # only now, when all have looked at what is free
+        gpu.use(device)
+        step = step_alone(config, dataset, build_model(config, dataset, device))
     driver.run(barrier(comm))
     compute = measure(step, steps)
     others = driver.start(barrier(comm))
@@ -98,21 +106,6 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
     return Calibration(pairs, mpi.allgather(compute), hosts, crowded, mpi.bcast(fairness, root=three[0]))
-
-
-def training_step(config: Config, local_rank: int):
-    """Return a function that trains as every rank of a run does, but for communication.
-
-    Raises ConfigError and DataError.
-    """
-    from grsgd.training import device as gpu
-    from grsgd.training.gradients import step_alone
-    from grsgd.training.inputs import build_model, load_data
-
-    dataset = load_data(config)
-    device = gpu.pick_device(config.device, local_rank)
-    gpu.use(device)
-    return step_alone(config, dataset, build_model(config, dataset, device))
 
 
 def barrier(comm):

@@ -1,8 +1,6 @@
 """A run in simulated time, from the configuration to the run file."""
 
 import gc
-import math
-import os
 import platform
 import time
 from pathlib import Path
@@ -10,14 +8,15 @@ from pathlib import Path
 import simpy
 import torch
 
-from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.context import RankContext
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import Config
 from grsgd.errors import ConfigError
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import save_with_models
+from grsgd.memory import available
 from grsgd.runs.ending import INTERRUPTED, end_attributes, joint_reason
+from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate import compute as compute_times
 from grsgd.simulate.compute import ComputeTime
@@ -26,6 +25,7 @@ from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec
 from grsgd.training import device as gpu
+from grsgd.training import memory
 from grsgd.training.automatic_options import choose_options
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.gradients import step_alone
@@ -68,9 +68,8 @@ class Simulation:
             )
         form, numbers = compute_times.parse(compute) if compute is not None else (None, [])
         dataset = load_data(config)
-        with torch.device("meta"):
-            blueprint = build_model(config, dataset, torch.device("meta"))
-        check_memory(ranks, 0 if timing_only else content_bytes(blueprint, config, ranks))
+        blueprint = memory.blueprint(config, dataset)
+        check_memory(ranks, 0 if timing_only else memory.rank_bytes(blueprint, config, ranks))
         device = gpu.pick_device(config.device)
         gpu.use(device)
         self.compute = self._compute_time(form, numbers, blueprint, dataset, device)
@@ -247,33 +246,13 @@ def without_content(model: torch.nn.Module) -> torch.nn.Module:
     return flat
 
 
-def content_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
-    """Bytes of one rank's arrays of the size of ``model``."""
-    itemsize = getattr(torch, config.dtype).itemsize
-    algorithm, arrays = config.algorithm_class, config.traits.model_sized_buffers
-    if issubclass(algorithm, CommonBatchAlgorithm):
-        arrays += algorithm.block_arrays(config.algorithm_options, ranks)
-    return arrays * itemsize * sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
-
-
 def check_memory(ranks: int, model_bytes: int):
     """Raise ConfigError if so many ranks do not fit into this machine."""
     needed = ranks * (model_bytes + RANK_BYTES) + 5 * 24 * ranks**2
-    there = memory()
+    there = available()
     if needed > there:
         advice = "fewer ranks" if not model_bytes else "fewer ranks, a smaller model, or --timing-only"
         raise ConfigError(
-            f"--ranks {ranks}: about {needed / 2**30:,.1f} GiB of memory are needed, and this machine has "
-            f"{there / 2**30:,.1f} GiB: {advice}"
+            f"--ranks {ranks}: about {human_bytes(needed)} of memory are needed, and {human_bytes(there)} are "
+            f"free: {advice}"
         )
-
-
-def memory() -> float:
-    """Bytes of memory that this process may use."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limits.append(int(Path(path).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return min(limits, default=math.inf)

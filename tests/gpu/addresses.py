@@ -20,7 +20,7 @@ from grsgd.training import device as gpu
 def main():
     mpi = launch.world()
     launch.abort_on_error(mpi)
-    device = gpu.pick_device("cuda", launch.local_rank(mpi))
+    device = gpu.pick_device("cuda", launch.local_ranks(mpi)[0])
     gpu.use(device)
     driver = launch.driver(mpi, 60.0, "inline")
     for way in sys.argv[1:]:

@@ -443,7 +443,7 @@ def test_an_error_on_a_rank_says_which():
     [
         (2, {"stragglers": {"slowdown": {2: 2.0}}}, "rank 2 in a job of 2"),
         (2, {"data": {"replication": 3}}, "data.replication = 3 with 2 ranks"),
-        (10**6, {"model": {"name": "mlp"}}, "of memory are needed, and this machine has .* GiB: fewer ranks"),
+        (10**6, {"model": {"name": "mlp"}}, "of memory are needed, and .* are free: fewer ranks"),
     ],
 )
 def test_refusals(ranks, options, reason):

@@ -1,7 +1,6 @@
 """Synthetic data: one Gaussian cluster a class. For trying things out and for speed; it stands in for no real set."""
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from grsgd.data.base import Dataset, dataset
 from grsgd.data.memory import MemorySplit
 from grsgd.data.pixels import Normalise
 from grsgd.errors import DataError
+from grsgd.memory import available
 from grsgd.seeding import Purpose, generator
 
 SEPARATION = 6  # expected distance of two class centres, in standard deviations of a class
@@ -30,10 +30,10 @@ def load_synthetic(
     if samples < 5 * classes:
         raise DataError(f"samples is {samples}, expected at least 5 a class: {5 * classes}")
     needed = math.prod(shape) * (1.2 * samples + 4 * classes) + 16 * samples
-    if needed > (machine := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+    if needed > (free := available()):
         raise DataError(
             f"samples is {samples}: with shape {shape} and {classes} classes {needed / 2**30:,.1f} GiB of memory are "
-            f"needed, and this machine has {machine / 2**30:,.1f}"
+            f"needed, and {free / 2**30:,.1f} GiB are free"
         )
     spread = SEPARATION / math.sqrt(2 * math.prod(shape))
     centres = spread * generator(Purpose.SYNTHETIC_DATA, seed, 0).standard_normal((classes, *shape), dtype=np.float32)

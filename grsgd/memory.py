@@ -1,0 +1,50 @@
+"""The memory that this process may still take: of the machine, and of the control groups that it is in."""
+
+import os
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def available(root: Path = CGROUPS) -> int:
+    """Return the bytes of memory that are free, or would be if what is only cached were given up."""
+    return min([of_machine(), *(left for folder in groups(root) if (left := of_group(folder)) is not None)])
+
+
+def of_machine() -> int:
+    """Return the bytes that the system says are available; where it does not, all that there are."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def groups(root: Path) -> list[Path]:
+    """Return the folders of this process's control group and of all above it, in both versions of control groups."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = [root, root / "memory"]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            folder = (root / controllers) / path.lstrip("/")
+            found += [folder, *(parent for parent in folder.parents if root in parent.parents)]
+    return found
+
+
+def of_group(folder: Path) -> int | None:
+    """Return the bytes that a control group may still take; None if it has no limit."""
+    for limit, usage, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            left = int((folder / limit).read_text()) - int((folder / usage).read_text())
+            numbers = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            return max(left, 0) + int(numbers.get(cached, 0))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return None

@@ -1,0 +1,50 @@
+"""Whether a model and all that is kept beside it fit into memory, before any of it is there."""
+
+import math
+
+import torch
+
+from grsgd import memory
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.config import Config
+from grsgd.data import Dataset
+from grsgd.errors import ConfigError
+from grsgd.runs.numbers import human_bytes
+from grsgd.training.inputs import build_model
+
+
+def blueprint(config: Config, dataset: Dataset) -> torch.nn.Module:
+    """Return the model of ``config`` without content, which takes no memory; raises ConfigError."""
+    with torch.device("meta"):
+        return build_model(config, dataset, torch.device("meta"))
+
+
+def rank_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
+    """Return about how many bytes all arrays of the size of ``model`` take that a rank has: parameters, gradients,
+    the optimizer's and the algorithm's."""
+    itemsize = getattr(torch, config.dtype).itemsize
+    algorithm, arrays = config.algorithm_class, config.traits.model_sized_buffers
+    if issubclass(algorithm, CommonBatchAlgorithm):
+        arrays += algorithm.block_arrays(config.algorithm_options, ranks)
+    return arrays * itemsize * sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
+
+
+def check_fits(config: Config, dataset: Dataset, ranks: int, local_ranks: int, device: torch.device):
+    """Raise ConfigError if what the ranks of this host are about to allocate is more than is available.
+
+    ``ranks``, ``local_ranks``: of the job, and of those on this host.
+    """
+    model = blueprint(config, dataset)
+    each, sharing, where = rank_bytes(model, config, ranks), local_ranks, "on this host"
+    if device.type == "cuda":
+        sharing, where = math.ceil(local_ranks / torch.cuda.device_count()), f"on {device}"
+        there = torch.cuda.mem_get_info(device)[0]
+    else:
+        there = memory.available()
+    if sharing * each > there:
+        parameters = sum(p.numel() for p in model.parameters())
+        raise ConfigError(
+            f"model.name = {config.model.name!r}: {parameters:,} parameters, with gradients, optimizer and messages of "
+            f"{config.algorithm.name}, take about {human_bytes(each)} a rank, {human_bytes(sharing * each)} {where} "
+            f"({sharing} ranks), where {human_bytes(there)} are free: take a smaller model or fewer ranks a host"
+        )
