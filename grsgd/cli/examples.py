@@ -34,6 +34,13 @@ All ranks train in this process, and the time of messages is calculated: how fas
 
 {KEYS}
 """,
+    "evaluate": """\
+A run file leads to the model that its run has saved; or name a model and the configuration that it is of.
+
+  grsgd train experiments/demo/dpsgd.toml --out mine.h5 --save mine.pt
+  grsgd evaluate mine.h5
+  grsgd evaluate mine.pt experiments/demo/dpsgd.toml --set data.only_test=100
+""",
     "calibrate": """\
 What it writes is a network that simulated runs take, with the times of this machine or cluster in it.
 

@@ -123,9 +123,9 @@ def add_simulate(add):
 
 def add_evaluate(add):
     sub = command(add, commands.evaluate)
-    sub.add_argument("model", metavar="MODEL.pt", help="a file of --save or --save-best, or a run file that names it")
+    sub.add_argument("model", metavar="MODEL.pt|RUN.h5", help="what --save has written, or a run file that leads to it")
     sub.add_argument(
-        "config", nargs="?", metavar="CONFIG.toml", help="the configuration of the run, or its run file: of MODEL.pt"
+        "config", nargs="?", metavar="CONFIG.toml|RUN.h5", help="of MODEL.pt: what its network and data are"
     )
     sub.add_argument("--best", action="store_true", help="of a run file: the model of --save-best")
     add_overrides(sub)

@@ -2,6 +2,7 @@
 
 import gc
 import platform
+import sys
 import time
 from pathlib import Path
 
@@ -197,8 +198,8 @@ def simulate(
     ``line``: says how far the run is, by default nothing. ``models``: the files that models are saved in, too.
     """
     line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
-    if timing_only and (models.final or models.best):
-        raise ConfigError("--save with --timing-only: no gradients are computed, so no model is trained")
+    for option in models.asked_for() if timing_only else ():
+        raise ConfigError(f"{option} with --timing-only: no gradients are computed, so no model is trained")
     check_writable(out, expected_bytes(config, ranks))
     began = time.perf_counter()
     gpu.use_threads()
@@ -227,6 +228,8 @@ def simulate(
         for rank, trainer in enumerate(simulation.trainers)
     ]
     evaluated = () if timing_only or interrupted else simulation.evaluate(line, models)
+    for option, path in models.asked_for().items() if interrupted else ():
+        print(f"grsgd: {option} {path}: not saved, for nothing was evaluated", file=sys.stderr, flush=True)
     line.doing("saving")
     result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
     if timing_only:

@@ -48,14 +48,17 @@ class ModelFiles:
         Raises ConfigError if two of the files are the same, RunFileError if one cannot be written.
         """
         size = ZIP_BYTES + sum(tensor.nbytes for tensor in model.state_dict().values())
-        taken = {os.path.realpath(out): "the run file"}
-        for option, path in (("--save", self.final), ("--save-best", self.best)):
-            if path is None:
-                continue
+        taken = {os.path.realpath(out): "--out"}
+        for option, path in self.asked_for().items():
             if other := taken.get(os.path.realpath(path)):
-                raise ConfigError(f"{option} {path}: is the file of {other}, too: each needs its own")
+                raise ConfigError(f"{option} {path}: is the file of {other}, too: each needs one of its own")
             taken[os.path.realpath(path)] = option
             check_writable(path, size)
+
+    def asked_for(self) -> dict[str, Path]:
+        """Return the files by the option that asks for each."""
+        paths = {"--save": self.final, "--save-best": self.best}
+        return {option: path for option, path in paths.items() if path is not None}
 
     def evaluated(self, model: torch.nn.Module, quality: Quality):
         """Called with every averaged model that was evaluated, in the order of time, the final one last."""

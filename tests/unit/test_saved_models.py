@@ -286,7 +286,7 @@ def test_what_a_run_has_not_saved(folder, tmp_path, capsys):
         (["--save", "missing/model.pt"], "missing/model.pt: there is no directory"),
         (["--save-best", "."], ".: is a directory"),
         (["--save", "one.pt", "--save-best", "./one.pt"], "--save-best one.pt: is the file of --save, too"),
-        (["--out", "one.pt", "--save", "one.pt"], "--save one.pt: is the file of the run file, too"),
+        (["--out", "one.pt", "--save", "one.pt"], "--save one.pt: is the file of --out, too"),
     ],
 )
 def test_what_cannot_be_saved_is_refused_before_training(arguments, said, tmp_path, capsys, monkeypatch):
