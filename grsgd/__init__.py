@@ -24,13 +24,16 @@ import importlib as _importlib
 __version__ = "0.2.0"
 
 _PLACES = {
+    "CsvLogger": "grsgd.runs.loggers",
     "Run": "grsgd.runs.run_file",
+    "TensorBoardLogger": "grsgd.runs.loggers",
     "distribute": "grsgd.own_loop.distributed",
     "is_main": "grsgd.own_loop.ranks",
     "load_model": "grsgd.training.loading",
     "load_run": "grsgd.runs.run_file",
     "local_rank": "grsgd.own_loop.ranks",
     "rank": "grsgd.own_loop.ranks",
+    "recording": "grsgd.own_loop.recording",
     "shard": "grsgd.own_loop.ranks",
     "size": "grsgd.own_loop.ranks",
 }

@@ -112,13 +112,16 @@ class Rescue:
             if records is None:
                 return False
             attributes = self.attributes | end_attributes(reason) | {"wall_seconds": time.perf_counter() - self.began}
-            tell = launch.say if tag == tags.RESCUE_AFTER_SIGNAL else print_error
             try:
                 path = save(self.out, self.assembled(records, attributes))
-                tell(f"{path}: stopped early: {reason}")
+                self.tell(f"{path}: stopped early: {reason}", tag)
             except RunFileError as error:
-                tell(str(error))
+                self.tell(str(error), tag)
             return True
+
+    def tell(self, line: str, tag: int):
+        """Print what became of the run file."""
+        (launch.say if tag == tags.RESCUE_AFTER_SIGNAL else print_error)(line)
 
     def _collect(self, seconds: float, tag: int, gone: set[int]) -> list[Record] | None:
         """The records of all ranks, empty ones for those that do not answer; None if a lower rank has them.

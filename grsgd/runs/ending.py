@@ -6,6 +6,9 @@ STOP_CRITERIA = ("epochs", "steps", "samples", "seconds")
 """The keys of ``[train]`` that say when a run ends; it has exactly one of them, and a run that reaches it gives the key
 as its reason."""
 
+END_OF_LOOP = "end of the loop"
+"""The reason of a loop that grsgd did not write, and that came to its end."""
+
 NON_FINITE_LOSS = "non-finite loss"
 """Beginning of the reason of a run that diverged."""
 INTERRUPTED = "interrupted (Ctrl-C)"
@@ -18,7 +21,7 @@ class Ended(StrEnum):
     """The kinds of ends."""
 
     COMPLETED = "completed"
-    """It reached the stop criterion that its configuration gives."""
+    """It reached the stop criterion that its configuration gives, or the end of a loop that grsgd did not write."""
     DIVERGED = "diverged"
     """Its loss was no longer finite."""
     INTERRUPTED = "interrupted"
@@ -33,7 +36,7 @@ FINISHED = (Ended.COMPLETED, Ended.DIVERGED)
 
 def how_ended(reason: str) -> Ended:
     """Return the kind of end that has this reason."""
-    if reason in STOP_CRITERIA:
+    if reason in (*STOP_CRITERIA, END_OF_LOOP):
         return Ended.COMPLETED
     if reason.startswith(NON_FINITE_LOSS):
         return Ended.DIVERGED

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from grsgd import __version__
+from grsgd.algorithms import Algorithm
 from grsgd.algorithms.find import source_of
 from grsgd.config import Config
 from grsgd.training.trainer import Trainer
@@ -19,38 +20,44 @@ def describe(trainer: Trainer) -> dict:
 
     The value of ``commit`` is known on rank 0 only.
     """
-    config, traits = trainer.config, trainer.algorithm.traits
-    source = source_of(config.algorithm_class)
-    return {
-        "algorithm": config.algorithm_class.name,
-        "label": traits.label,
-        "synchronous": traits.synchronous,
-        "exact_gradient": traits.exact_gradient,
-        "comparison": traits.comparison,
-        "depends_on_values": traits.depends_on_values,
+    config = trainer.config
+    return describe_algorithm(trainer.algorithm) | {
         "replication": config.data.replication,
-        "ranks": trainer.comm.size,
         "seed": config.seed,
-        "algorithm_file": source.path if source else None,
-        "algorithm_source": source.text if source else None,
-        "algorithm_sha256": source.sha256 if source else None,
         "config": config.toml(),
-        "version": __version__,
-        "commit": commit() if trainer.comm.rank == 0 else None,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": trainer.replica.device.type,
-        "progress_mode": trainer.driver.progress_mode,
         "dataset": config.data.name,
         "model": config.model.name,
         "batch_size": config.data.batch_size,
         "input_shape": list(trainer.data.shape),
         "classes": trainer.data.classes,
         "train_samples": len(trainer.data.train),
-        "parameters": trainer.replica.params.array.size,
-        "model_bytes": trainer.replica.nbytes,
         "target_accuracy": config.train.target_accuracy,
+    }
+
+
+def describe_algorithm(algorithm: Algorithm) -> dict:
+    """Return those attributes that a run has in any loop: of the algorithm, the size of its model, and the software."""
+    traits, replica, source = algorithm.traits, algorithm.replica, source_of(type(algorithm))
+    return {
+        "algorithm": algorithm.name,
+        "label": traits.label,
+        "synchronous": traits.synchronous,
+        "exact_gradient": traits.exact_gradient,
+        "comparison": traits.comparison,
+        "depends_on_values": traits.depends_on_values,
+        "ranks": algorithm.comm.size,
+        "algorithm_file": source.path if source else None,
+        "algorithm_source": source.text if source else None,
+        "algorithm_sha256": source.sha256 if source else None,
+        "version": __version__,
+        "commit": commit() if algorithm.comm.rank == 0 else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": replica.device.type,
+        "progress_mode": algorithm.driver.progress_mode,
+        "parameters": replica.params.array.size,
+        "model_bytes": replica.nbytes,
     }
 
 

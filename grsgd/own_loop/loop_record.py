@@ -1,0 +1,182 @@
+"""What one rank has measured of a loop that grsgd did not write, and the run file of all ranks."""
+
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from grsgd.runs.ending import NON_FINITE_LOSS
+from grsgd.runs.run_file import LAYOUT, Run
+from grsgd.training.record import NOT_COUNTED, assemble
+from grsgd.training.times import RankTotals
+
+MAX_POINTS = 4096
+"""How many points of a rank's progress are kept."""
+OTHER_SECONDS = (
+    "s",
+    "time of the rank outside of its steps: loading data, evaluation, finish(), and whatever else the loop does",
+)
+LOGGED = ("1", "logged by the script; mean over the ranks that logged it at the step")
+
+
+@dataclass
+class Counters:
+    """What one rank has counted since `distribute`."""
+
+    measured: dict[str, float]
+    sent: np.ndarray
+    headers: np.ndarray
+    messages: np.ndarray
+    sent_once: int
+    staleness: Counter
+
+    @classmethod
+    def of(cls, optimizer) -> "Counters":
+        """Return those of a distributed optimizer, as they are now; it may have been finished."""
+        traffic = optimizer.algorithm.comm.traffic
+        return cls(
+            asdict(optimizer.times.totals),
+            traffic.sent.copy(),
+            traffic.headers.copy(),
+            traffic.messages.copy(),
+            traffic.sent_once,
+            Counter(optimizer.algorithm.staleness),
+        )
+
+    def since(self, start: "Counters") -> "Counters":
+        """Return what was counted after ``start``."""
+        return Counters(
+            {key: value - start.measured[key] for key, value in self.measured.items()},
+            self.sent - start.sent,
+            self.headers - start.headers,
+            self.messages - start.messages,
+            self.sent_once - start.sent_once,
+            self.staleness - start.staleness,
+        )
+
+
+@dataclass
+class Row:
+    """What a rank has logged at one step; ``time``: when that step had ended, in seconds since the beginning."""
+
+    time: float
+    samples: int
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Progress:
+    """(time, steps, samples) of a rank after each of its steps, or after one in so many."""
+
+    points: list[tuple[float, int, int]] = field(default_factory=lambda: [(0.0, 0, 0)])
+    every: int = 1
+
+    def note(self, time: float, steps: int, samples: int):
+        if steps % self.every == 0:
+            self.points.append((time, steps, samples))
+        if len(self.points) > MAX_POINTS:
+            self.points = self.points[::2]
+            self.every *= 2
+
+
+@dataclass
+class LoopRecord:
+    """The measurements of one rank, small enough to be sent around."""
+
+    # `grsgd.training.record.assemble` finds no snapshots here.
+    moments: ClassVar[tuple] = ()
+    numbers: ClassVar[tuple] = ()
+    early: ClassVar[int] = 0
+
+    rows: dict[int, Row]
+    progress: list[tuple[float, int, int]]
+    elapsed: float
+    measured: dict[str, float]
+    sent: np.ndarray
+    headers: np.ndarray
+    messages: np.ndarray
+    sent_once: int
+    staleness: dict[int, int]
+    warnings: list[str]
+    interface: np.ndarray
+
+    @classmethod
+    def of_nothing(cls, ranks: int) -> "LoopRecord":
+        """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
+        measured = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
+        zeros = np.zeros(ranks, np.int64)
+        measured["other_seconds"] = math.nan
+        return cls({}, [(0.0, 0, 0)], 0.0, measured, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED)
+
+
+def run_of(records: list[LoopRecord], attributes: dict) -> Run:
+    """Return the run of all ranks' records, ascending by rank; ``wall_seconds`` is that of the slowest rank."""
+    elapsed = max(record.elapsed for record in records)
+    run = assemble(records, attributes | {"wall_seconds": elapsed})
+    run.attributes["final_test_accuracy"] = final_accuracy(records)
+    run.curve = curve(records, bool(attributes["synchronous"]))
+    run.units["ranks/other_seconds"] = OTHER_SECONDS
+    run.units |= {f"curve/{name}": LOGGED for name in run.curve if name not in LAYOUT["curve"]}
+    return run
+
+
+def curve(records: list[LoopRecord], synchronous: bool) -> dict[str, np.ndarray]:
+    """Return the curve: a row a step at which any rank has logged, and one for the end."""
+    steps = sorted(set().union(*(record.rows for record in records)))
+    logged = [[record.rows[step] for record in records if step in record.rows] for step in steps]
+    times = [max(row.time for row in rows) for rows in logged]
+    samples = [samples_at(records, step, time, synchronous) for step, time in zip(steps, times, strict=True)]
+    trained = [record for record in records if record.measured["steps"]]
+    last = round(np.mean([record.measured["steps"] for record in trained])) if trained else 0
+    if not steps or steps[-1] < last:
+        steps.append(last)
+        logged.append([])
+        times.append(max(record.progress[-1][0] for record in records))
+        samples.append(sum(int(record.measured["samples"]) for record in records))
+    names = sorted({name for rows in logged for row in rows for name in row.values} | {"train_loss", "test_accuracy"})
+    return {
+        "time": np.array(times, np.float64),
+        "step": np.array(steps, np.int64),
+        "samples": np.array(samples, np.int64),
+    } | {
+        name: np.array([mean(row.values[name] for row in rows if name in row.values) for rows in logged])
+        for name in names
+    }
+
+
+def samples_at(records: list[LoopRecord], step: int, time: float, synchronous: bool) -> int:
+    """Return the samples of all ranks after so many steps of a synchronous algorithm, else at this time.
+
+    Those of a rank that has logged at this step are known, the others' lie between points of its progress.
+    """
+    total = 0.0
+    for record in records:
+        times, steps, samples = zip(*record.progress, strict=True)
+        if step in record.rows:
+            total += record.rows[step].samples
+        else:
+            total += np.interp(*((step, steps) if synchronous else (time, times)), samples)
+    return round(total)
+
+
+def mean(values) -> float:
+    """Return the mean; NaN of nothing."""
+    values = list(values)
+    return sum(values) / len(values) if values else math.nan
+
+
+def final_accuracy(records: list[LoopRecord]) -> float:
+    """Return the accuracy that ranks have logged after their last step; NaN if none has."""
+    last = [record.rows[step] for record in records if (step := record.measured["steps"]) in record.rows]
+    return mean(row.values["test_accuracy"] for row in last if "test_accuracy" in row.values)
+
+
+def divergence(records: list[LoopRecord]) -> str | None:
+    """Return the reason of a run that has diverged: the last loss that some rank has logged is not finite."""
+    for rank, record in enumerate(records):
+        losses = [(step, row.values["train_loss"]) for step, row in record.rows.items() if "train_loss" in row.values]
+        if losses and not math.isfinite(max(losses)[1]):
+            return f"{NON_FINITE_LOSS} ({max(losses)[1]}) on rank {rank} at step {max(losses)[0]}"
+    return None
