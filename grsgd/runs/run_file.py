@@ -26,7 +26,7 @@ FORMAT = 2
 """Version of the file layout, kept in the root attribute ``format``; ``load_run`` refuses a greater one."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """One training run of n ranks with s snapshots.
 
@@ -50,6 +50,33 @@ class Run:
     staleness: dict[str, np.ndarray] = field(default_factory=dict)
     extra: dict = field(default_factory=dict)
     units: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def to_pandas(self, which: str = "curve"):
+        """Return a pandas.DataFrame of the run, with the names and units of the run file.
+
+        which: "curve", a row a snapshot; "ranks", a row a rank; "traffic", a row for each pair of sender and receiver.
+
+        Raises ImportError if the package pandas is missing.
+        """
+        from grsgd.runs.views import frame
+
+        return frame(self, which)
+
+    def plot(self):
+        """Return the figure that ``grsgd plot`` draws of the run, a matplotlib.figure.Figure; notebooks show it."""
+        from grsgd.runs.views import figure
+
+        return figure(self)
+
+    def __repr__(self) -> str:
+        from grsgd.runs.views import line
+
+        return line(self)
+
+    def _repr_html_(self) -> str:
+        from grsgd.runs.views import page
+
+        return page(self)
 
 
 class Column(NamedTuple):

@@ -1,0 +1,95 @@
+"""One run in Python and in notebooks: a line, a small page, and frames of pandas."""
+
+import numpy as np
+from tabulate import tabulate
+
+from grsgd.errors import RunFileError
+from grsgd.runs import measures
+from grsgd.runs.columns import data_and_model
+from grsgd.runs.ending import Ended
+from grsgd.runs.measures import is_virtual
+from grsgd.runs.numbers import human_bytes, known_values, number, per_cent, significant
+from grsgd.runs.run_file import Run
+from grsgd.runs.several import ranks_of
+from grsgd.text import printable
+
+ROWS = 5
+"""Snapshots that a notebook shows, the last ones."""
+BARE = ("run", "ended")
+"""Facts that need no name."""
+FRAMES = ("curve", "ranks", "traffic")
+
+
+def line(run: Run) -> str:
+    """Return what ran, how it ended, and its most important numbers, in a line."""
+    try:
+        facts = _facts(run)
+    except (KeyError, TypeError, ValueError):  # still being put together
+        return f"<Run: {printable(str(run.attributes.get('algorithm')))}, incomplete>"
+    return f"<Run: {'; '.join(value if key in BARE else f'{key} {value}' for key, value in facts.items())}>"
+
+
+def page(run: Run) -> str:
+    """Return HTML: a table of the facts, and the last rows of the curve."""
+    time = run.curve["time"]
+    names = [name for name, values in run.curve.items() if values.shape == time.shape and _is_known(values)]
+    header = [f"{name} [s]" if name == "time" else name for name in names]
+    rows = [[_cell(run.curve[name][row]) for name in names] for row in range(len(time))[-ROWS:]]
+    tables = [tabulate(_facts(run).items(), tablefmt="html", disable_numparse=True)]
+    if rows:
+        tables.append(tabulate(rows, header, tablefmt="html", disable_numparse=True))
+    return "\n".join(tables)
+
+
+def _facts(run: Run) -> dict[str, str]:
+    attributes = run.attributes
+    ended, reason = attributes["ended"], printable(attributes["reason"], 200)
+    facts = {
+        "run": printable(f"{attributes['label']}, {ranks_of(run)}, {data_and_model(run)}, seed {attributes['seed']}"),
+        "ended": ended if ended == Ended.COMPLETED else f"{ended}: {reason}",
+    }
+    final, best, loss = attributes["final_test_accuracy"], measures.best_accuracy(run), measures.last_loss(run)
+    accuracies = [
+        f"{per_cent(value)} % {name}" for value, name in ((final, "final"), (best, "best")) if known_values([value])
+    ]
+    if accuracies:
+        facts["accuracy"] = ", ".join(accuracies)
+    elif known_values([loss]):
+        facts["training loss"] = significant(loss)
+    facts["simulated time" if is_virtual(run) else "time"] = f"{number(measures.seconds(run))} s"
+    return facts | {"sent": human_bytes(measures.bytes_sent(run)), "snapshots": str(len(run.curve["time"]))}
+
+
+def frame(run: Run, which: str = "curve"):
+    """Return one of ``FRAMES`` as a DataFrame; see `Run.to_pandas`."""
+    if which not in FRAMES:
+        raise RunFileError(f"to_pandas({which!r}): allowed: {', '.join(map(repr, FRAMES))}")
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("to_pandas() needs the package pandas: pip install pandas") from None
+    if which == "traffic":
+        ranks = np.indices(run.traffic["sent"].shape).reshape(2, -1)
+        columns = {"sender": ranks[0], "receiver": ranks[1]}
+        pairs = [name for name, values in run.traffic.items() if values.shape == run.traffic["sent"].shape]
+        return pandas.DataFrame(columns | {name: run.traffic[name].ravel() for name in pairs})
+    arrays, like = getattr(run, which), run.curve["time"] if which == "curve" else run.ranks["steps"]
+    columns = {name: values for name, values in arrays.items() if values.shape == like.shape}
+    return pandas.DataFrame(columns).rename_axis("snapshot" if which == "curve" else "rank")
+
+
+def figure(run: Run):
+    """Return the figure that ``grsgd plot`` draws of the run."""
+    from grsgd.runs.plot import draw
+    from grsgd.runs.series import Series
+    from grsgd.runs.several import names
+
+    return draw([Series(names([""], [run])[0], [run], 0)])
+
+
+def _is_known(values: np.ndarray) -> bool:
+    return values.dtype.kind != "f" or bool(known_values(values))
+
+
+def _cell(value: np.generic) -> str:
+    return f"{value:.4g}" if isinstance(value, np.floating) else str(value)
