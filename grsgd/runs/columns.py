@@ -177,6 +177,7 @@ def shown_by_default(runs: Sequence[Run]) -> list[Column | Words]:
     left_out = {
         "epochs": in_samples,
         "samples": not in_samples,
+        "to_target": not known_values([target_accuracy(run) for run in runs]),
         "loss": has_accuracy or not columns["loss"].is_known(runs),
         "simulating": not any(map(is_virtual, runs)),
         "sent_once": all(measures.bytes_sent(run) == measures.bytes_sent_once(run) for run in runs),

@@ -159,7 +159,7 @@ def _draw_replicas(axes: Axes, one: Series, run: Run, over: Axis) -> bool:
 
 
 def _draw_final(axes: Axes, one: Series, over: Axis) -> bool:
-    """Mark the final model where it differs from the last snapshot's: the last average takes in what was under way."""
+    """Mark the final model where its accuracy is not the last snapshot's; returns whether it is so."""
     finals, ends = [], []
     for run in one.runs:
         final, x, y = 100 * run.attributes["final_test_accuracy"], over.of(run), ACCURACY.of(run)

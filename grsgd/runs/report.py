@@ -74,7 +74,7 @@ def _text(
     """The parts of a report whose lines are at most ``width`` letters long."""
     runs = [run for row in rows for run in row]
     columns = chosen(runs, wanted) if wanted else _for_terminal(runs)
-    known = columns if wanted else [column for column in columns if column.is_known(runs)]
+    known = columns if wanted else [column for column in columns if _tells(column, columns, runs)]
     table, left_out = _laid_out(_text_columns(labels, rows, known), width, BY_IMPORTANCE, everything or bool(wanted))
     shown = [column for column in known if column.name not in left_out]
     parts = [_wrapped(_common(runs), width), table]
@@ -93,6 +93,13 @@ def _text(
         if left_out:
             parts.append(_wrapped(f"No room for {', '.join(left_out)}: --all shows them.", width))
     return parts
+
+
+def _tells(column: Column | Words, columns: Sequence[Column | Words], runs: list[Run]) -> bool:
+    """Whether a column says anything: that no run has reached the target does, if accuracies were measured."""
+    if column.name == "to_target":
+        return any(other.name == "best" and other.is_known(runs) for other in columns)
+    return column.is_known(runs)
 
 
 def _laid_out(

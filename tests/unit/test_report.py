@@ -324,6 +324,11 @@ def test_what_is_common_stands_above_the_table(save):
 def test_what_was_not_measured_has_no_column(save):
     text = report(save(a=fake_run(accuracy=False), b=fake_run("sync", accuracy=False)), form="text", width=100)
     assert "final [%]" not in text and "loss" in text and "Not measured: final, best, to_target." in text
+    text = report(
+        save(a=fake_run(target_accuracy=0.99), b=fake_run("sync", target_accuracy=0.99)), form="text", width=100
+    )
+    assert "to 99 % [s]" in text and "Not measured" not in text  # it was not reached
+    assert "to_target" not in report(save(a=fake_run(accuracy=False, target_accuracy=None)), form="text", width=100)
 
 
 # ---- for programs and documents
