@@ -76,11 +76,13 @@ def time_label(series: list[Series]) -> str:
 
 
 def quantities(series: list[Series]) -> list[Quantity]:
-    """Return what the runs have curves of: accuracies, or else losses, and metrics of users' own."""
-    shown = ACCURACY if has_accuracy(series) else LOSS
+    """Return what the runs have curves of: accuracies, or losses if all have these, and metrics of users' own."""
     own = {name: None for one in series for run in one.runs for name in run.curve if name not in LAYOUT["curve"]}
-    found = [shown, *(Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name))]
-    return [quantity for quantity in found if quantity is ACCURACY or quantity.is_known(series)]
+    found = [Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name)]
+    found = [quantity for quantity in found if quantity.is_known(series)]
+    if has_accuracy(series):
+        return [ACCURACY, *found]
+    return [LOSS, *found] if all(LOSS.is_known([one]) for one in series) else found
 
 
 def _is_curve(series: list[Series], name: str) -> bool:

@@ -56,23 +56,23 @@ def plot(
 def draw(series: list[Series]) -> Drawing:
     """Curves above, bars below: two subfigures, for the names of the bars not to narrow the curves.
 
-    Only panels in which there is something to see: accuracies, or else losses; without these, the samples over time
-    and the time of a step. Raises RunFileError if there is none.
+    Only panels in which there is something to see: accuracies, or losses if all runs have them, or else the samples
+    over time; the time of a step where accuracies are missing. Raises RunFileError if there is none.
     """
     rows = quantities(series)
     has_curves = bool(rows) or any(len(run.curve["time"]) for one in series for run in one.runs)
-    has_bars = bool(bars.panels(series))
-    if not has_curves and not has_bars:
+    bar_panels = len(bars.panels(series))
+    if not has_curves and not bar_panels:
         raise RunFileError("nothing to draw: there are no curves, times or bytes")
     lines = max(_wrapped(one.name, 30).count("\n") + 1 for one in series)
     curves_height = 3.6 * max(len(rows), 1) + 0.25 * (len(series) + 3) / 2
-    bars_height = 1.2 + (0.25 + 0.15 * lines) * _bar_rows(series)
-    heights = [curves_height] * has_curves + [bars_height] * has_bars
+    bars_height = (1.7 if bar_panels > 2 else 1.2) + (0.25 + 0.15 * lines) * _bar_rows(series)
+    heights = [curves_height] * has_curves + [bars_height] * bool(bar_panels)
     figure = Drawing(figsize=(WIDTH, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     if has_curves:
         _draw_curves(parts[0], series)
-    if has_bars:
+    if bar_panels:
         _draw_bars(parts[-1], series)
     return figure
 
