@@ -26,6 +26,12 @@ def train(options) -> int:
     """train on all ranks of the job: mpiexec -n 4 python -m grsgd train CONFIG.toml"""
     from grsgd.job.signals import Interruption
 
+    if options.check:
+        return check(options, int(count_of_ranks()) if options.ranks is None else options.ranks)
+    if options.ranks is not None:
+        options.on_ranks = False  # no job has begun
+        n = options.ranks
+        raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts so many ranks")
     with Interruption(not_yet_training):  # torch takes seconds to import
         return train_on_all_ranks(options)
 
@@ -80,14 +86,32 @@ def run(options) -> int:
     return 0 if options.dry_run else start.run(job, gently=not options.target.endswith(".py"))
 
 
+def check(options, ranks: int, simulated=None) -> int:
+    """Check what `train`, or `simulate` with the options ``simulated``, would do, and print it; 0 if it can be done."""
+    options.on_ranks = False  # there is no job to end: each process tells what is wrong
+    check_at_least("--ranks", ranks, 1)
+    config = load_config(options)
+    with importing():
+        from grsgd.cli.check import check as check_run
+    check_run(config, ranks, options.out, simulated)
+    return 0
+
+
+def count_of_ranks() -> str:
+    """Return how many ranks the job has, as far as its launcher tells: MPI cannot be asked yet."""
+    return next((os.environ[name] for name in SIZE_VARIABLES if os.environ.get(name)), "1")
+
+
 def ranks() -> str:
-    """Say how many ranks the job has, as far as its launcher tells: MPI cannot be asked yet."""
-    count = next((os.environ[name] for name in SIZE_VARIABLES if os.environ.get(name)), "1")
+    """Say how many ranks the job has."""
+    count = count_of_ranks()
     return f"{count} rank{'s' if count != '1' else ''}"
 
 
 def simulate(options) -> int:
     """train in simulated time: any number of ranks, any network, exactly repeatable"""
+    if options.check:
+        return check(options, options.ranks, options)
     with importing():
         from grsgd.job.rescue import path_of
         from grsgd.job.signals import EXIT_CODE, as_exceptions

@@ -4,6 +4,7 @@ KEYS = "`grsgd config` lists all keys of a configuration, `grsgd algorithms NAME
 
 TOP = """\
 examples:
+  grsgd train experiments/demo/dpsgd.toml --check --ranks 4
   grsgd run -n 4 experiments/demo/dpsgd.toml --set train.epochs=5 --out mine.h5
   grsgd simulate experiments/demo/dpsgd.toml --ranks 64 --network 1gbit,50us --timing-only
   grsgd report mine.h5
@@ -16,6 +17,7 @@ COMMANDS = {
 Every rank reads the configuration, trains, and sends what its algorithm says; rank 0 writes one run file.
 
   mpiexec -n 4 grsgd train experiments/demo/dpsgd.toml --set optimizer.lr=0.02 --out mine.h5
+  grsgd train experiments/demo/dpsgd.toml --check --ranks 4
 
 {KEYS}
 """,

@@ -64,9 +64,15 @@ def add_overrides(sub):
 
 def add_train(add):
     sub = configured(add, commands.train, on_ranks=True)
+    add_check(sub)
+    sub.add_argument("-n", "--ranks", type=int, metavar="N", help="for --check: how many (default: the job's)")
     add_outputs(sub)
     add_model_files(sub)
     sub.add_argument("--verbose", action="store_true", help="print where the time before the first step went")
+
+
+def add_check(sub: argparse.ArgumentParser):
+    sub.add_argument("--check", action="store_true", help="check everything, print what would be run, and run nothing")
 
 
 def add_outputs(sub: argparse.ArgumentParser):
@@ -102,6 +108,7 @@ def add_model_files(sub):
 
 def add_simulate(add):
     sub = configured(add, commands.simulate)
+    add_check(sub)
     add_outputs(sub)
     add_model_files(sub)
     sub.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: %(default)s)")

@@ -43,8 +43,9 @@ def check_fits(config: Config, dataset: Dataset, ranks: int, local_ranks: int, d
         there = memory.available()
     if sharing * each > there:
         parameters = sum(p.numel() for p in model.parameters())
+        all_of_them = f", {human_bytes(sharing * each)} {where} ({sharing} ranks)" if sharing > 1 else ""
         raise ConfigError(
             f"model.name = {config.model.name!r}: {parameters:,} parameters, with gradients, optimizer and messages of "
-            f"{config.algorithm.name}, take about {human_bytes(each)} a rank, {human_bytes(sharing * each)} {where} "
-            f"({sharing} ranks), where {human_bytes(there)} are free: take a smaller model or fewer ranks a host"
+            f"{config.algorithm.name}, take about {human_bytes(each)} a rank{all_of_them}, and {human_bytes(there)} "
+            f"are free {where}: take a smaller model or fewer ranks a host"
         )

@@ -77,6 +77,7 @@ COMMANDS = {
     "config train.epochs": False,
     "completion bash": False,
     "models": True,
+    "train experiments/demo/dpsgd.toml --check -n 3 --set data.name=synthetic": True,
     "coding-cost --ranks 4": False,
     "data list --data-dir nowhere": False,
     "testbed --help": False,

@@ -1,0 +1,165 @@
+"""``--check``: everything that a run checks before its first step, and what it would do, without a job and training."""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from tabulate import tabulate
+
+from grsgd import memory
+from grsgd.algorithms.central import workers_of
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.comm.watchdog import rank
+from grsgd.config import Config
+from grsgd.data.shards import held_by, shards
+from grsgd.runs.numbers import human_bytes
+from grsgd.runs.run_file import check_writable
+from grsgd.simulate.network import network
+from grsgd.simulate.run import Simulation, check_memory
+from grsgd.training import device as gpu
+from grsgd.training.description import expected_bytes
+from grsgd.training.inputs import load_data
+from grsgd.training.memory import blueprint, check_fits, rank_bytes
+from grsgd.training.optimizer import build_optimizer
+from grsgd.training.snapshots import MEMORY
+
+TRIAL_STEPS = 400
+"""Steps of all ranks together of the simulation that counts the bytes sent."""
+MOST_TRIED = 64
+"""On more ranks that takes too long."""
+
+
+class Plan(NamedTuple):
+    """How far a run goes: samples of all ranks together and steps a rank, None where that is not known before."""
+
+    workers: int
+    samples: int | None
+    steps: int | None
+
+
+def check(config: Config, ranks: int, out: str | None, simulated=None):
+    """Print what a run on so many ranks would be; raises ConfigError, DataError and RunFileError for what is wrong.
+
+    ``simulated``: the options of ``grsgd simulate``; None for ranks of their own. Trains nothing and does not start
+    MPI. Of a job, rank 0 alone prints.
+    """
+    config.check_ranks(ranks)
+    if out is not None:
+        check_writable(Path(out), expected_bytes(config, ranks))
+    data = load_data(config)
+    model = blueprint(config, data)
+    build_optimizer(config.optimizer, model.parameters())
+    each = rank_bytes(model, config, ranks)
+    device = gpu.pick_device(config.device)
+    timing_only = simulated is not None and simulated.timing_only
+    if simulated is None:
+        check_fits(config, data, ranks, 1, device)  # the others may be on other hosts
+    else:
+        check_memory(ranks, 0 if timing_only else each)
+    trial = try_out(config, ranks, simulated)
+    plan = plan_of(config, ranks, len(data.train))
+    if rank() not in (None, "0"):
+        return
+    rows = [
+        ("algorithm", f"{kind(config)} on {counted(ranks, 'rank')}{trained_by(plan, ranks)}, device {device.type}"),
+        ("model", model_line(config, model)),
+        ("data", data_line(config, data, plan)),
+        ("end", end_line(config, plan, len(data.train))),
+        ("snapshots", snapshots_line(config, model, plan)),
+        ("sent", sent_line(config, ranks, trial, plan)),
+        ("memory", memory_line(each, ranks, timing_only)),
+    ]
+    print(tabulate(rows, tablefmt="plain", disable_numparse=True))
+
+
+def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
+    """Simulate a few steps, times and messages alone; None where that does not tell what is sent."""
+    spec, compute = network(simulated.network if simulated else "switch"), simulated.compute if simulated else None
+    spec.check_ranks(ranks)
+    timing_only = simulated is not None and simulated.timing_only
+    if ranks > MOST_TRIED or (config.traits.depends_on_values and not timing_only):
+        return None
+    steps = max(4, TRIAL_STEPS // ranks)
+    if config.train.steps is not None:
+        steps = min(steps, config.train.steps)
+    ends = {"epochs": None, "samples": None, "seconds": None, "steps": steps, "snapshots": 1}
+    short = config.model_copy(update={"train": config.train.model_copy(update=ends)})
+    trial = Simulation(short, ranks, spec, compute, timing_only=True)
+    trial.train()
+    return trial
+
+
+def plan_of(config: Config, ranks: int, samples: int) -> Plan:
+    """``samples``: in the training data."""
+    workers = workers_of(config.algorithm_class, config.algorithm_options, ranks)
+    train, batch = config.train, config.data.batch_size
+    if train.seconds is not None:
+        return Plan(workers, None, None)
+    if train.steps is not None:
+        return Plan(workers, train.steps * workers * batch, train.steps)
+    end = train.samples if train.samples is not None else math.ceil(train.epochs * samples)
+    return Plan(workers, end, math.ceil(end / (workers * batch)))
+
+
+def kind(config: Config) -> str:
+    return f"{config.traits.label} ({'synchronous' if config.traits.synchronous else 'asynchronous'})"
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def trained_by(plan: Plan, ranks: int) -> str:
+    return "" if plan.workers == ranks else f", of which {plan.workers} train"
+
+
+def model_line(config: Config, model) -> str:
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    size = trained * (8 if config.dtype == "float64" else 4)
+    return f"{config.model.name}: {trained:,} parameters, {human_bytes(size)} in {config.dtype}"
+
+
+def data_line(config: Config, data, plan: Plan) -> str:
+    shape = "x".join(map(str, data.shape))
+    line = f"{config.data.name}: {len(data.train):,} training and {len(data.test):,} test samples of {shape}"
+    if issubclass(config.algorithm_class, CommonBatchAlgorithm):
+        return f"{line}; all ranks share each batch of {plan.workers * config.data.batch_size:,}"
+    n, replication = plan.workers, config.data.replication
+    parts = shards(data.train.labels, n, alpha=config.data.alpha, seed=config.seed)
+    held = sorted(sum(len(parts[k]) for k in held_by(number, n, replication)) for number in range(n))
+    span = f"{held[0]:,}" if held[0] == held[-1] else f"{held[0]:,} to {held[-1]:,}"
+    return f"{line}; {span} training samples a rank, batches of {config.data.batch_size:,}"
+
+
+def end_line(config: Config, plan: Plan, samples: int) -> str:
+    if plan.samples is None:
+        return f"after {config.train.seconds:g} s"
+    steps = counted(plan.steps, "step") + (" a rank" if config.traits.synchronous else " a rank on average")
+    return f"after {plan.samples / samples:.4g} epochs: {plan.samples:,} samples of all ranks, {steps}"
+
+
+def snapshots_line(config: Config, model, plan: Plan) -> str:
+    size = sum(t.numel() for t in [*model.parameters(), *model.buffers()]) * (8 if config.dtype == "float64" else 4)
+    count = config.train.snapshots
+    where = "in memory" if count * size <= MEMORY else "in a temporary file"
+    every = "" if plan.steps is None else f", one every {plan.steps / count:.4g} steps"
+    return f"{count:,}{every}; {human_bytes(count * size)} a rank, {where}"
+
+
+def sent_line(config: Config, ranks: int, trial: Simulation | None, plan: Plan) -> str:
+    if trial is None:
+        why = "the models' values decide" if config.traits.depends_on_values else f"not tried on {ranks} ranks"
+        return f"not known before the run: {why}"
+    sent = sum(int(trainer.comm.traffic.sent.sum()) for trainer in trial.trainers)
+    steps = sum(trainer.totals.steps for trainer in trial.trainers)
+    total = "" if plan.steps is None else f", {human_bytes(sent / steps * plan.steps * plan.workers)} in the run"
+    tried = f"{counted(steps // plan.workers, 'simulated step')} a rank"
+    return f"{human_bytes(sent / steps)} a rank that trains and step{total} (counted in {tried})"
+
+
+def memory_line(each: int, ranks: int, timing_only: bool) -> str:
+    if timing_only:
+        return "none for models: --timing-only"
+    free, needed = memory.available(), each * ranks
+    line = f"about {human_bytes(each)} a rank beside Python and data, {human_bytes(needed)} on {counted(ranks, 'rank')}"
+    return f"{line}; {'' if needed <= free else 'only '}{human_bytes(free)} are free on this host"
