@@ -41,7 +41,7 @@ def local_rank() -> int:
     All ranks must call this; from the second time on it needs no other rank.
     """
     with within(launch.start_seconds(), "local_rank(), to which all ranks must come"):
-        return launch.local_rank(world())
+        return launch.local_ranks(world())[0]
 
 
 def shard(dataset: torch.utils.data.Dataset, comm=None, seed: int = 0) -> torch.utils.data.Subset:

@@ -196,3 +196,8 @@ def test_what_cannot_be_recorded_is_refused_on_all_ranks(folder):
     with pytest.raises(ValueError, match="after finish"), grsgd.recording(folder / "mine.h5", optimizer):
         pass
     assert not list(folder.iterdir())
+
+
+def test_a_script_learns_which_rank_it_is():
+    assert (grsgd.rank(), grsgd.size(), grsgd.is_main()) == (WORLD.rank, WORLD.size, WORLD.rank == 0)
+    assert grsgd.local_rank() == WORLD.rank  # all are on one host
