@@ -7,7 +7,9 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 
 from grsgd import mpi_environment
@@ -308,16 +310,23 @@ def collective_setup(mpi, seconds: float = 600.0):
 
 
 def say(line: str):
-    """Print a line when a signal has come. Open MPI's launcher passes on nothing any more then, so the line goes to
-    where the launcher itself prints, if it is on this host."""
-    text = f"\ngrsgd: {line}\n"
+    """Print a line when a signal has come."""
+    speaker()(line)
+
+
+@cache
+def speaker() -> Callable[[str], None]:
+    """Return a function that prints a line when a signal has come, and takes no time then.
+
+    Open MPI's launcher passes on nothing any more then, so the line goes to where the launcher itself prints, if it is
+    on this host.
+    """
     outermost = mpi_environment.launcher() if "OMPI_COMM_WORLD_RANK" in os.environ else None
     try:
         stderr = os.open(f"/proc/{outermost}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
-        os.write(stderr, text.encode())
-        os.close(stderr)
     except OSError:
-        print(text, end="", file=sys.stderr, flush=True)
+        return lambda line: print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
+    return lambda line: os.write(stderr, f"\ngrsgd: {line}\n".encode())
 
 
 def hosts(mpi) -> list[str]:

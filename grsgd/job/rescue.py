@@ -4,24 +4,28 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from grsgd.comm import tags
+from grsgd.comm import tags, watchdog
 from grsgd.comm.backend import has_died
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import WaitTimeout
 from grsgd.comm.stop_signal import Stopped, StopSignal, died
 from grsgd.errors import RunFileError
 from grsgd.job import launch
-from grsgd.runs.ending import Ended, end_attributes, how_ended
+from grsgd.job.handover import Handover
+from grsgd.runs.ending import INTERRUPTED, Ended, end_attributes, how_ended
 from grsgd.runs.run_file import Run, load_run, save_run
 from grsgd.training.record import Record, assemble
 from grsgd.training.saving import ModelFiles
+from grsgd.training.trainer import ignore
 
 SIGNAL_SECONDS = 0.1
 """How long ranks wait for each other's measurements when the job is about to be killed."""
+STOP_SECONDS = 0.04
+"""And for their own last snapshot."""
 FAILURE_SECONDS = 5.0
 """And when a rank has failed: the others hear of it after the step that they are in."""
 
@@ -34,16 +38,27 @@ class Rescue:
     """Saves what the ranks have measured when a run ends before its time.
 
     ``mpi``: a communicator that is used for nothing else; ``processes``: `launch.processes`; ``interface()``: bytes
-    that the host's interfaces have counted; ``attributes``: of the run file, but for how it ended. Training begins now.
+    that the host's interfaces have counted; ``attributes``: of the run file, but for how it ended; ``handover``: to the
+    process that evaluates what a job has measured that is killed. Training begins now.
     """
 
     def __init__(
-        self, mpi, stop_signal: StopSignal, processes, out: Path, trainer, interface: Callable, attributes: dict
+        self,
+        mpi,
+        stop_signal: StopSignal,
+        processes,
+        out: Path,
+        trainer,
+        interface: Callable,
+        attributes: dict,
+        handover: Handover | None = None,
     ):
+        self.handover, self.early_out = handover, path_of(out, INTERRUPTED)
         self.mpi, self.stop_signal, self.processes, self.out = mpi, stop_signal, processes, out
         self.trainer, self.interface, self.attributes = trainer, interface, attributes
         self.began = time.perf_counter()
-        self._failing = False
+        self._failing = self._has_said = False
+        self._speaker = launch.speaker()
         self._saving = threading.Lock()
 
     def measured(self) -> Record:
@@ -68,7 +83,25 @@ class Rescue:
         lost = sorted(launch.ended_ranks(self.processes, self.mpi.rank))
         reason = died(lost) if lost else reason
         self.stop_signal.request = reason  # the trainer stops and leaves the core to this thread
+        is_lowest = not set(range(self.mpi.rank)) - set(lost)
+        if self.handover is not None:
+            self.trainer.on_step = ignore  # shows no more
+            if is_lowest and watchdog.rank() is not None and self.handover.is_possible(self.mpi.rank, lost):
+                self._speaker(f"{self.early_out}: stopped early: {reason}; accuracies follow")  # first of all
+                self._has_said = True
+            self.hand_over(reason, self._has_said, lost)
+            deadline = time.perf_counter() + STOP_SECONDS
+            while not self.trainer.has_ended and time.perf_counter() < deadline:  # it takes a last snapshot
+                time.sleep(1e-3)
+            self.hand_over(reason, False)
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost))
+
+    def hand_over(self, reason: str, starts: bool, lost: Collection[int] = ()) -> bool:
+        """Leave what this rank has measured to a process that makes a run file of it if the launcher kills the job,
+        which takes some a fifth of a second. ``starts``: whether this rank is to start it; returns whether it has."""
+        seconds = self.attributes.get("wall_seconds", time.perf_counter() - self.began)
+        self.handover.note(reason, seconds, self.measured())
+        return starts and self.handover.start(self.mpi.rank, lost)
 
     def failed(self, error: Exception):
         """Does not return. On the rank where ``error`` was raised: print it, tell the others, save, end the job.

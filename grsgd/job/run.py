@@ -22,6 +22,7 @@ from grsgd.config import Config
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch
 from grsgd.job import network_counters as interfaces
+from grsgd.job.handover import Handover, Task
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import Rescue, save, save_with_models
 from grsgd.job.signals import EXIT_CODE, Interruption
@@ -74,9 +75,10 @@ def run(
         lost = sorted(job.trainer.lost)
         attributes = job.rescue.attributes | end_attributes(reason) | {"lost": lost or None}
         if reason in STOP_CRITERIA:
-            interruption.on_signal = partial(while_evaluating, remaining, out)
+            interruption.on_signal = partial(while_evaluating, job, remaining, reason)
         evaluate(job, records, attributes, remaining, evaluation, models)
         job.driver.close()
+        job.rescue.handover.close()
         if reason in STOP_CRITERIA and not lost:  # else messages may still be under way
             comms.free()
     return RunEnd(reason, remaining)
@@ -170,13 +172,17 @@ def prepare(
     with within(timeout, "telling all ranks where they are"):
         attributes |= {"hosts": launch.hosts(mpi), "gpus": mpi.allgather(gpu.name(device))}
         attributes["commit"], processes = mpi.bcast(attributes["commit"]), launch.processes(mpi)
+        handover = Handover(trainer.snapshots.share(), Task(out.absolute(), attributes, (models.final, models.best)))
+        handover.exchange(mpi, processes)
     rescue, evaluation = comms.copy().mpi, comms.communicator()
     launch.barrier(mpi, timeout)
     start_up.passed("other ranks")
     line.clear()
     start_up.tell(mpi, timeout)
     counters = interfaces.counters()
-    rescue = Rescue(rescue, stop_signal, processes, out, trainer, lambda: interfaces.counters() - counters, attributes)
+    rescue = Rescue(
+        rescue, stop_signal, processes, out, trainer, lambda: interfaces.counters() - counters, attributes, handover
+    )
     return Prepared(mpi, driver, stop_signal, trainer, line, rescue, evaluation)
 
 
@@ -242,9 +248,11 @@ def before_training(mpi, reason: str):
     leave_early(mpi, f"{reason} before training began: there is no run file")
 
 
-def while_evaluating(mpi, out: Path, reason: str):
-    """End this process on a signal that came when training was over."""
-    leave_early(mpi, f"{out}: {reason} while accuracies were computed: they are missing")
+def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):
+    """End this process on a signal that came when training was over, which ended for the reason ``of_run``."""
+    follow = job.rescue.hand_over(of_run, remaining.rank == 0, job.trainer.lost)
+    what = "they follow" if follow else "they are missing"
+    leave_early(remaining, f"{job.rescue.out}: {reason} while accuracies were computed: {what}")
 
 
 def leave_early(mpi, line: str):

@@ -145,6 +145,17 @@ class Simulation:
         schedules = (self.trainers[rank].evaluate(parts[rank], marks, *told.get(rank, ())) for rank in left)
         return self.run(schedules, left)[0]
 
+    def evaluate_at(self, marks: list[int], ranks: list[int], models: ModelFiles) -> list:
+        """The qualities at these marks of the snapshots that these ranks have, and no final one."""
+        comms = self.uncounted.communicators()
+        told = {ranks[0]: (ignore, models.evaluated)}
+        trainers = {rank: self.trainers[rank] for rank in ranks}
+        schedules = (
+            trainer.evaluate_snapshots(comms[rank].subset(ranks), marks, *told.get(rank, ()))
+            for rank, trainer in trainers.items()
+        )
+        return self.run(schedules, ranks)[0]
+
     def run(self, schedules, ranks=None) -> list:
         """Drive one schedule a rank, of these ``ranks`` or of all, to its end; returns their values."""
         ranks = range(self.ranks) if ranks is None else ranks

@@ -21,6 +21,7 @@ class Record:
 
     moments: list[Moment]
     numbers: list[int]
+    weights: list[float]
     early: int
     measured: dict[str, float]
     sent: np.ndarray
@@ -39,6 +40,7 @@ class Record:
         return cls(
             list(trainer.snapshots.moments),
             numbers,
+            list(trainer.snapshots.weights),
             trainer.snapshots.early,
             asdict(trainer.totals),
             traffic.sent.copy(),
@@ -55,7 +57,7 @@ class Record:
         """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         zeros = np.zeros(ranks, np.int64)
-        return cls([], [], 0, nothing, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED)
+        return cls([], [], [], 0, nothing, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED)
 
 
 def marks_of(records: list[Record], reason: str) -> list[int]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from grsgd.models.replica import Replica
+from grsgd.training.snapshot_file import SnapshotFile
 
 MEMORY = 256 * 2**20
 """Bytes of snapshots that a process keeps in memory; with more, they go to a temporary file."""
@@ -52,8 +53,23 @@ class Snapshots:
         """The weight of the rank's model in the average of all, by mark."""
         self.trouble: str | None = None
         """Why some copies were not kept."""
-        self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY if memory is None else memory, prefix="grsgd-")
+        self._memory = MEMORY if memory is None else memory
+        self._file = tempfile.SpooledTemporaryFile(max_size=self._memory, prefix="grsgd-")
         weakref.finalize(self, self._file.close)
+
+    @classmethod
+    def kept(cls, replica: Replica, file, numbers: list[int], weights: list[float]) -> "Snapshots":
+        """Return snapshots that another process has taken, to restore them; ``file`` has their bytes."""
+        snapshots = cls(replica)
+        snapshots._file, snapshots.numbers, snapshots.weights = file, numbers, weights
+        return snapshots
+
+    def share(self) -> int:
+        """Keep snapshots, before the first one is taken, where other processes can read them: at this descriptor."""
+        self._file.close()
+        self._file = SnapshotFile(self._memory)
+        weakref.finalize(self, self._file.close)
+        return self._file.fileno()
 
     def __len__(self) -> int:
         return len(self.moments)

@@ -88,6 +88,8 @@ class Trainer:
         self.snapshots = Snapshots(self.replica, snapshot_memory, early_marks)
         self.losses: dict[int, list[float]] = {}
         """The losses since the last snapshot, by number of the block."""
+        self.has_ended = False
+        """Whether training is over, and the last snapshot taken."""
 
     def make_gradients(self) -> OwnBatches | CommonBatch | None:
         """Return what computes this rank's gradients; None on a rank that does not train."""
@@ -128,6 +130,7 @@ class Trainer:
                 self.take_snapshot()
             return str(stopped)
         finally:
+            self.has_ended = True
             self.driver.watch = None
             if self.gradients is not None:
                 self.gradients.close()
@@ -223,17 +226,22 @@ class Trainer:
         which is left in the replica.
         """
         final = [tensor.clone() for tensor in self.algorithm.snapshot()]
+        qualities = yield from self.evaluate_snapshots(comm, marks, on_each, evaluated)
+        self.replica.params.tensor.copy_(final[0])
+        self.replica.buffers.tensor.copy_(final[1])
+        quality = yield from self.quality(comm, self.algorithm.weight)
+        evaluated(self.replica.model, quality)
+        return qualities, quality
+
+    def evaluate_snapshots(self, comm, marks: list[int], on_each=ignore, evaluated=ignore):
+        """Schedule: the same without the final model; the last of the averaged models is left in the replica."""
         qualities: list[Quality] = []
         for mark in marks:
             self.snapshots.restore(mark)
             qualities.append((yield from self.quality(comm, self.snapshots.weights[mark])))
             evaluated(self.replica.model, qualities[-1])
             on_each(len(qualities))
-        self.replica.params.tensor.copy_(final[0])
-        self.replica.buffers.tensor.copy_(final[1])
-        quality = yield from self.quality(comm, self.algorithm.weight)
-        evaluated(self.replica.model, quality)
-        return qualities, quality
+        return qualities
 
     def quality(self, comm, weight: float):
         """Schedule, on all ranks at once: the `Quality` of the models in the replicas."""

@@ -147,12 +147,25 @@ def test_the_start_of_a_run_is_told_by_one_rank(monkeypatch, trained, tmp_path, 
     assert capsys.readouterr().err.count("start-up of rank ") == 1
 
 
+def job_that_hands_over(can: bool):
+    """A job whose run is complete but for the accuracies."""
+    rescue = SimpleNamespace(out="a.h5", hand_over=lambda reason, starts, lost: can and reason == "epochs")
+    return SimpleNamespace(rescue=rescue, trainer=SimpleNamespace(lost=frozenset()))
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
     "end, words",
     [
         (lambda mpi: runs.before_training(mpi, "Ctrl-C"), "Ctrl-C before training began: there is no run file"),
-        (lambda mpi: runs.while_evaluating(mpi, "a.h5", "Ctrl-C"), "a.h5: Ctrl-C while accuracies were computed: they"),
+        (
+            lambda mpi: runs.while_evaluating(job_that_hands_over(True), mpi, "epochs", "Ctrl-C"),
+            "a.h5: Ctrl-C while accuracies were computed: they follow",
+        ),
+        (
+            lambda mpi: runs.while_evaluating(job_that_hands_over(False), mpi, "epochs", "Ctrl-C"),
+            "a.h5: Ctrl-C while accuracies were computed: they are missing",
+        ),
     ],
 )
 def test_a_signal_before_or_after_training_ends_the_process(end, words, rank, monkeypatch):

@@ -1,0 +1,123 @@
+"""What outlives a job that its launcher kills: snapshots, measurements, and a process that makes a run file of them."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from grsgd.mpi_environment import without_launcher
+from grsgd.training.record import Record
+
+PROGRAM = "grsgd.simulate.late_evaluation"
+"""The module that evaluates: it is run, not imported."""
+LENGTH_BYTES = 8
+"""Bytes that say how long what follows is."""
+
+
+class Task(NamedTuple):
+    """What the process is to do: write the run file of a job, with accuracies, unless the job has done it."""
+
+    out: Path
+    attributes: dict
+    """Of the run file, but for how the run ended."""
+    models: tuple[Path | None, Path | None]
+    """The files that the final model and the best one are saved in."""
+
+
+class Note(NamedTuple):
+    """What a rank has measured when it learns that the run ends."""
+
+    reason: str
+    wall_seconds: float
+    record: Record
+
+
+class Files(NamedTuple):
+    """Descriptors, in a rank's process, of what it leaves."""
+
+    snapshots: int
+    notes: int
+
+
+class Handover:
+    """One rank's part in it. Linux alone has what this takes; elsewhere nothing is handed over.
+
+    ``snapshots``: the descriptor of this rank's snapshots. After `exchange`, which is collective, it knows the others'.
+    """
+
+    def __init__(self, snapshots: int, task: Task):
+        self._task = pickle.dumps(task)  # now: there is no time when a signal has come
+        self._notes = os.memfd_create("grsgd-notes") if hasattr(os, "memfd_create") else -1
+        self._files, self._processes = [Files(snapshots, self._notes)], []
+
+    def exchange(self, mpi, processes: list[tuple[str, int]]):
+        """``processes``: `launch.processes`."""
+        self._files, self._processes = mpi.allgather(self._files[0]), processes
+
+    def _left(self, gone: Collection[int]) -> list[int]:
+        return [rank for rank in range(len(self._files)) if rank not in gone]
+
+    def note(self, reason: str, wall_seconds: float, record: Record):
+        """Leave what this rank has measured so far; the last note counts."""
+        content = pickle.dumps(Note(reason, wall_seconds, record))
+        with suppress(OSError):
+            os.write(self._notes, len(content).to_bytes(LENGTH_BYTES) + content)
+
+    def close(self):
+        """The job has written the run file itself."""
+        if self._notes >= 0:
+            os.close(self._notes)
+            self._notes = -1
+
+    def is_possible(self, rank: int, gone: Collection[int] = ()) -> bool:
+        """Whether what all ranks but those ``gone`` leave is on the host of this one, ``rank``."""
+        hosts = {self._processes[other][0] for other in self._left(gone)}
+        return self._notes >= 0 and hosts == {self._processes[rank][0]}
+
+    def start(self, rank: int, gone: Collection[int] = ()) -> bool:
+        """Start the process, on one rank: it waits until all ranks but those ``gone`` have ended.
+
+        Returns whether it could.
+        """
+        if not self.is_possible(rank, gone):
+            return False
+        left, opened = self._left(gone), []
+        try:
+            task = os.memfd_create("grsgd-task")
+            opened.append(task)
+            os.write(task, self._task)
+            arguments = [str(task)]
+            for other in left:
+                pid = self._processes[other][1]
+                opened += [os.open(f"/proc/{pid}/fd/{file}", os.O_RDONLY) for file in self._files[other]]
+                arguments.append(f"{other}:{pid}:{opened[-2]}:{opened[-1]}")
+            subprocess.Popen(
+                [sys.executable, "-m", PROGRAM, *arguments],
+                env=without_launcher(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=opened,
+            )
+            return True
+        except (OSError, AttributeError):
+            return False
+        finally:
+            for file in opened:
+                os.close(file)
+
+
+def last_note(file: int) -> Note | None:
+    """Return the last note that is whole; None if there is none."""
+    content, begin, last = os.pread(file, os.fstat(file).st_size, 0), 0, None
+    while begin + LENGTH_BYTES <= len(content):
+        length = int.from_bytes(content[begin : begin + LENGTH_BYTES])
+        begin += LENGTH_BYTES + length
+        if begin <= len(content):
+            last = content[begin - length : begin]
+    return None if last is None else pickle.loads(last)  # a rank of this job has written it

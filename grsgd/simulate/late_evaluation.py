@@ -1,0 +1,113 @@
+"""Evaluates the snapshots of a job that its launcher has killed: ``python -m grsgd.simulate.late_evaluation``.
+
+`grsgd.job.handover` starts it when a signal comes. The ranks of the run are in this one process, as in a simulation;
+they train no more. What is written is what the job would have written.
+"""
+
+import os
+import pickle
+import select
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+WAIT_SECONDS = 3600.0
+"""How long the job may go on: it may well compute accuracies itself."""
+
+
+class Left(NamedTuple):
+    """What a rank has left: the number of its process, and two open files."""
+
+    rank: int
+    process: int
+    snapshots: int
+    notes: int
+
+
+def main(task: int, ranks: list[Left]):
+    """Wait for the end of the ranks, then write the run file, unless they have done it."""
+    for rank in ranks:
+        wait_for(rank.process)
+    from grsgd.job.startup import importing
+
+    with importing():
+        from grsgd.job.handover import last_note
+
+        notes = {rank.rank: last_note(rank.notes) for rank in ranks}
+        notes = {rank: note for rank, note in notes.items() if note is not None and note.record.moments}
+        if notes:
+            task = pickle.loads(os.pread(task, os.fstat(task).st_size, 0))  # written by a rank of the job
+            write(task, notes, {rank.rank: rank.snapshots for rank in ranks})
+
+
+def wait_for(process: int):
+    """Wait until a process has ended, or for `WAIT_SECONDS`."""
+    try:
+        handle = os.pidfd_open(process)
+    except OSError:  # it has ended
+        return
+    select.select([handle], [], [], WAIT_SECONDS)
+    os.close(handle)
+
+
+def write(task, notes: dict, snapshots: dict[int, int]):
+    """Write the run file, without accuracies first, and the models that were asked for."""
+    from grsgd.job.rescue import path_of, save, save_with_models
+    from grsgd.runs.ending import end_attributes
+    from grsgd.training.record import Record, assemble, marks_of
+    from grsgd.training.saving import ModelFiles
+
+    first = notes[min(notes)]
+    ranks = task.attributes["ranks"]
+    attributes = task.attributes | end_attributes(first.reason) | {"wall_seconds": first.wall_seconds}
+    records = [notes[rank].record if rank in notes else Record.of_nothing(ranks) for rank in range(ranks)]
+    out = path_of(task.out, first.reason)
+    if not is_wanted(out, attributes):
+        return
+    if not out.exists():
+        save(task.out, assemble(records, attributes))
+    models = ModelFiles(*task.models)
+    qualities, model = evaluate(records, attributes, snapshots, marks_of(records, first.reason), models)
+    if is_wanted(out, attributes):  # still
+        save_with_models(task.out, assemble(records, attributes, qualities, qualities[-1]), models, model)
+
+
+def is_wanted(out: Path, attributes: dict) -> bool:
+    """Whether the run file is not there, or lacks accuracies, or is of a run before; a later one is to stay."""
+    from grsgd.errors import RunFileError
+    from grsgd.runs.run_file import load_run
+
+    try:
+        there = load_run(out).attributes
+    except RunFileError:
+        return True
+    if there["started"] != attributes["started"]:
+        return there["started"] < attributes["started"]
+    return bool(np.isnan(there["final_test_accuracy"]))
+
+
+def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list[int], models):
+    """Return the qualities of the snapshots at these marks, and the last averaged model; tell ``models`` of them."""
+    import tomllib
+
+    from grsgd import config
+    from grsgd.simulate.network import network
+    from grsgd.simulate.run import Simulation
+    from grsgd.training.snapshots import Snapshots
+
+    content = tomllib.loads(attributes["config"]) | {"device": "cpu"}
+    simulation = Simulation(config.parse(content), attributes["ranks"], network(), "constant:0.01")
+    simulation.run(trainer.broadcast_initial_model() for trainer in simulation.trainers)
+    left = [rank for rank, record in enumerate(records) if record.moments]
+    for rank in left:
+        trainer, record = simulation.trainers[rank], records[rank]
+        file = os.fdopen(files[rank], "rb")
+        trainer.snapshots = Snapshots.kept(trainer.replica, file, record.numbers, record.weights)
+    qualities = simulation.evaluate_at(marks, left, models)
+    return qualities, simulation.trainers[left[0]].replica.model
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), [Left(*map(int, text.split(":"))) for text in sys.argv[2:]])
