@@ -150,9 +150,15 @@ def exit_code(reason: str) -> int:
 def evaluate(options) -> int:
     """test a saved model: accuracy and loss on the test data of its configuration"""
     with importing():
+        from grsgd.job.signals import EXIT_CODE, as_exceptions
         from grsgd.training.loading import evaluate as evaluated
 
-    found = evaluated(options.model, options.config, overrides(options), options.best)
+    try:
+        with as_exceptions():
+            found = evaluated(options.model, options.config, overrides(options), options.best)
+    except KeyboardInterrupt as interrupt:
+        print_error(f"{interrupt} before all samples were tested")
+        return EXIT_CODE
     if found.source.warning:
         print(f"warning: {found.source.warning}", file=sys.stderr, flush=True)
     data = found.source.config.data.name

@@ -47,7 +47,8 @@ class ModelFiles:
 
         Raises ConfigError if two of the files are the same, RunFileError if one cannot be written.
         """
-        size = ZIP_BYTES + sum(tensor.nbytes for tensor in model.state_dict().values())
+        tensors = [*model.parameters(), *model.buffers()]
+        size = ZIP_BYTES + sum(tensor.nbytes for tensor in tensors)
         taken = {os.path.realpath(out): "--out"}
         for option, path in self.asked_for().items():
             if other := taken.get(os.path.realpath(path)):

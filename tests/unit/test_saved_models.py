@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from grsgd.errors import ModelError, UsageError
 from grsgd.models import zoo
 from grsgd.models.replica import Replica
 from grsgd.runs.run_file import save_run
+from grsgd.training import loading
 from grsgd.training.evaluation import Quality
 from grsgd.training.loading import evaluate
 from grsgd.training.saving import ModelFiles, save_state, state_of
@@ -146,6 +148,12 @@ def test_evaluate_prints_one_line(folder, capsys):
         assert main(["evaluate", *arguments]) == 0
         out, err = capsys.readouterr()
         assert line in out and re.search(r", test loss \d\.\d{4}, ", out) and out.count("\n") == 1 and err == ""
+
+
+def test_an_interrupted_test_is_one_line(folder, capsys, monkeypatch):
+    monkeypatch.setattr(loading, "accuracy_and_loss", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    assert main(["evaluate", str(folder / "run.h5")]) == 130
+    assert capsys.readouterr().err == "grsgd: error: interrupted (Ctrl-C) before all samples were tested\n"
 
 
 def test_without_mpi_and_without_the_data(folder, tmp_path):
