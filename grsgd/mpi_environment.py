@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from grsgd.errors import ConfigError
@@ -68,4 +69,21 @@ def launcher() -> int | None:
         except (OSError, ValueError):
             break
         found, pid = pid if name.startswith(LAUNCHERS) else found, parent
-    return found
+    return found or srun()
+
+
+def srun() -> int | None:
+    """The process of the ``srun`` that has started this task, if it runs on this host: that which listens on the port
+    that tasks are told. It is none of the processes above a task, which Slurm's daemon has started."""
+    port = os.environ.get("SLURM_STEP_LAUNCHER_PORT", "")
+    if not port.isdecimal():
+        return None
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            if (process / "comm").read_text() != "srun\n":
+                continue
+            sockets = [line.split() for line in (process / "net" / "tcp").read_text().splitlines()[1:]]
+            inodes = {fields[9] for fields in sockets if fields[1].endswith(f":{int(port):04X}")}
+            if inodes & {os.readlink(file).strip("socket:[]") for file in (process / "fd").iterdir()}:
+                return int(process.name)
+    return None

@@ -1,11 +1,13 @@
 """The environment of MPI jobs that this program starts."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from grsgd.mpi_environment import DEFAULTS, job_environment, without_launcher
+from grsgd.mpi_environment import DEFAULTS, job_environment, srun, without_launcher
 
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 
@@ -28,3 +30,27 @@ def test_what_is_set_already_stays(monkeypatch):
 def test_a_job_of_its_own_knows_no_launcher(name):
     kept = {"PATH": "/bin", "OMPI_MCA_btl": "self", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     assert without_launcher(kept | {name: "1"}) == kept
+
+
+SRUN = """
+import socket, sys
+open("/proc/self/comm", "w").write(sys.argv[1])
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("name", ["srun", "another"])
+def test_srun_is_found_by_the_port_on_which_it_listens(name, monkeypatch):
+    command = [sys.executable, "-c", SRUN, name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        port = int(process.stdout.readline())
+        found = {}
+        for text in (str(port), str(port - 1), "", "none"):
+            monkeypatch.setenv("SLURM_STEP_LAUNCHER_PORT", text)
+            found[text] = srun()
+        process.stdin.close()
+    monkeypatch.delenv("SLURM_STEP_LAUNCHER_PORT")
+    assert found.pop(str(port)) == (process.pid if name == "srun" else None)
+    assert set(found.values()) == {None} and srun() is None
