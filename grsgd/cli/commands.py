@@ -48,7 +48,7 @@ def train_on_all_ranks(options) -> int:
     """Train; returns the exit code on the ranks that are left at the end."""
     start_up = StartUp(options.verbose)
     with ProgressLine(is_shown=rank() in (None, "0")) as line:
-        line.doing(f"starting {ranks()}")
+        line.doing(f"starting {ranks()}", only_live=True)
         with importing():
             from grsgd.job import launch
             from grsgd.job.rescue import path_of

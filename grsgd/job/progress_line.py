@@ -80,14 +80,15 @@ class ProgressLine:
 
     # ---- before and after training
 
-    def doing(self, what: str):
-        """Say what is being done from now on, until it is something else."""
+    def doing(self, what: str, only_live: bool = False):
+        """Say what is being done from now on, until it is something else; ``only_live``: on a terminal alone."""
         if not self.is_shown:
             return
         self._stop_timer()
         self._what, self._printed = what, time.perf_counter()
         if self._is_live():
             self._show([Part(what, 0)])
+        if self._is_live() or only_live:
             return
         self._timer = threading.Timer(LONG_SECONDS, self._print, ([Part(what, 0)],))
         self._timer.daemon = True

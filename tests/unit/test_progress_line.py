@@ -294,6 +294,8 @@ def test_what_takes_long_is_told_without_a_terminal(monkeypatch, capsys, no_term
         line._timer.join()
         line.counted(1)
         line.doing("saving")
+        line.doing("starting", only_live=True)
+        assert line._timer is None
     assert capsys.readouterr().err == "evaluating 3 snapshots\n"
 
 
