@@ -15,8 +15,8 @@ from grsgd.runs.ending import Ended, how_ended
 from grsgd.runs.run_file import check_writable, naming, target_of
 from grsgd.training.evaluation import Quality
 
-ZIP_BYTES = 2**14
-"""About what a file has beside the weights, at most."""
+HEADER_BYTES = 2**10
+"""What a file has beside its numbers, at most, for each tensor."""
 
 
 class Saved(NamedTuple):
@@ -47,8 +47,7 @@ class ModelFiles:
 
         Raises ConfigError if two of the files are the same, RunFileError if one cannot be written.
         """
-        tensors = [*model.parameters(), *model.buffers()]
-        size = ZIP_BYTES + sum(tensor.nbytes for tensor in tensors)
+        size = sum(tensor.nbytes + HEADER_BYTES for tensor in [*model.parameters(), *model.buffers()])
         taken = {os.path.realpath(out): "--out"}
         for option, path in self.asked_for().items():
             if other := taken.get(os.path.realpath(path)):
