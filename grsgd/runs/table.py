@@ -1,5 +1,6 @@
 """Tables of text: as wide as a terminal, in Markdown and in LaTeX. The first column names the rows."""
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,7 +43,9 @@ def latex(columns: Sequence[TextColumn]) -> str:
         [printable(cell).replace(UNKNOWN, "---").replace("–", "--") for cell in column.cells] for column in columns
     ]
     plain = [column._replace(cells=one) for column, one in zip(columns, cells, strict=True)]
-    return "% \\usepackage{booktabs}\n" + _table(plain, "latex_booktabs")
+    # After the end of a row, LaTeX takes a bracket or a star for an argument of it.
+    table = re.sub(r"^ ([\[*])", r" {}\1", _table(plain, "latex_booktabs"), flags=re.MULTILINE)
+    return "% \\usepackage{booktabs}\n" + table
 
 
 def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[str]) -> tuple[str, list[str]]:

@@ -369,6 +369,7 @@ def test_latex_is_escaped(save):
     text = report(save(a=fake_run("ring_allreduce", dataset="50%&$"), b=fake_run(accuracy=False)), form="latex")
     assert r"ring\_allreduce, 4 ranks" in text and r"50\%\&\$/mlp" in text and r"final [\%]" in text
     assert "---" in text and "—" not in text
+    assert "\n {}[a], 4 ranks" in report(save(a=fake_run("[a]"), b=fake_run()), form="latex")
     assert text.splitlines()[1].startswith(r"\begin{tabular}") and text.endswith(r"\end{tabular}")
 
 
