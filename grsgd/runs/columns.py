@@ -2,13 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 from grsgd.errors import UsageError
 from grsgd.runs import measures
 from grsgd.runs.ending import Ended
-from grsgd.runs.measures import is_virtual, target_accuracy, time_split
+from grsgd.runs.measures import is_virtual, last_value, target_accuracy, time_split
 from grsgd.runs.numbers import (
     UNKNOWN,
     human_bytes,
@@ -20,7 +20,8 @@ from grsgd.runs.numbers import (
     significant,
     whole,
 )
-from grsgd.runs.run_file import Run
+from grsgd.runs.run_file import LAYOUT, Run
+from grsgd.text import printable
 
 
 class Column(NamedTuple):
@@ -59,6 +60,8 @@ class Words(NamedTuple):
 BY_IMPORTANCE = """ended data time final to_target loss sent wait_share step epochs samples best rate simulating wait
     consensus sent_once communicate compute other steps reason""".split()
 """Where there is no room, the last give way."""
+MAX_OWN = 8
+"""Metrics of users' own that have columns."""
 BY_DEFAULT = """data epochs samples final best loss to_target time simulating step rate sent sent_once wait wait_share
     consensus reason""".split()
 """What is shown where no columns are asked for, in this order."""
@@ -89,7 +92,14 @@ def all_columns(runs: Sequence[Run]) -> dict[str, Column | Words]:
             per_cent,
             "highest test accuracy of the averaged model",
         ),
-        Column("loss", "train_loss", "loss", measures.last_loss, significant, "training loss at the end"),
+        Column(
+            "loss",
+            "train_loss",
+            "loss",
+            lambda run: last_value(run, "train_loss"),
+            significant,
+            "training loss at the end",
+        ),
         Column(
             "to_target",
             "to_target_seconds",
@@ -155,7 +165,18 @@ def all_columns(runs: Sequence[Run]) -> dict[str, Column | Words]:
         Words("ended", "ended", lambda runs: _counted(runs, "ended")),
         Words("reason", "stopped early", lambda runs: early_ends(runs)),
     ]
-    return {column.name: column for column in columns}
+    found = {column.name: column for column in columns}
+    return found | {column.name: column for column in _own(runs, found)}
+
+
+def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
+    """The metrics that users' own loops have logged: their last values."""
+    logged = [name for run in runs for name in run.curve if name not in LAYOUT["curve"]]
+    names = {name: f"{name}_logged" if name in taken else name for name in [*dict.fromkeys(logged)][:MAX_OWN]}
+    return [
+        Column(own, own, printable(own, 40), lambda run, name=name: last_value(run, name), significant, "at the end")
+        for name, own in names.items()
+    ]
 
 
 def _part(name: str) -> Column:
@@ -183,13 +204,21 @@ def shown_by_default(runs: Sequence[Run]) -> list[Column | Words]:
         "sent_once": all(measures.bytes_sent(run) == measures.bytes_sent_once(run) for run in runs),
         "reason": not columns["reason"].is_known(runs),
     }
-    return [columns[name] for name in BY_DEFAULT if not left_out.get(name)]
+    names = [*BY_DEFAULT, *(name for name in columns if name not in BY_IMPORTANCE)]
+    return [columns[name] for name in names if not left_out.get(name)]
+
+
+def by_importance(columns: Sequence[Column | Words]) -> list[str]:
+    """Return the names of the columns, most important first; what users have logged is more than what they have not."""
+    own = [column.name for column in columns if column.name not in BY_IMPORTANCE]
+    at = BY_IMPORTANCE.index("sent")
+    return [*BY_IMPORTANCE[:at], *own, *BY_IMPORTANCE[at:]]
 
 
 def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[Column | Words]:
     """Return the columns of these names, in this order; raises UsageError for an unknown name."""
     columns = all_columns(runs)
-    by_name = columns | {column.data_name: column for column in columns.values() if isinstance(column, Column)}
+    by_name = {column.data_name: column for column in columns.values() if isinstance(column, Column)} | columns
     for name in wanted:
         if name not in by_name:
             raise UsageError(f"--columns: unknown column {name!r}; allowed: {', '.join(columns)}")
@@ -197,8 +226,9 @@ def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[Column | Words]:
 
 
 def data_and_model(run: Run) -> str:
-    """Return the names of the data set and the model."""
-    return "/".join(str(run.attributes.get(name, UNKNOWN)) for name in ("dataset", "model"))
+    """Return the names of the data set and the model, as far as they are known."""
+    known = [run.attributes[name] for name in ("dataset", "model") if run.attributes.get(name)]
+    return "/".join(known) or UNKNOWN
 
 
 def early_ends(runs: Sequence[Run]) -> str:

@@ -108,16 +108,17 @@ def waiting_share(run: Run) -> float:
     return split["wait"] / total if (total := sum(split.values())) else math.nan
 
 
-def last_loss(run: Run) -> float:
-    """Return the last training loss that is known."""
-    known = known_values(run.curve["train_loss"])
+def last_value(run: Run, name: str) -> float:
+    """Return the last value of a column of the curve that is known; NaN if there is none."""
+    values = run.curve.get(name)
+    is_curve = values is not None and values.ndim == 1 and values.dtype.kind in "biuf"
+    known = known_values(values) if is_curve else []
     return known[-1] if known else math.nan
 
 
 def final_consensus(run: Run) -> float:
     """Return the last consensus distance that is known."""
-    known = known_values(run.curve["consensus_distance"])
-    return known[-1] if known else math.nan
+    return last_value(run, "consensus_distance")
 
 
 def bytes_sent(run: Run) -> float:

@@ -12,9 +12,9 @@ import numpy as np
 
 from grsgd.errors import RunFileError
 from grsgd.runs import columns as available
-from grsgd.runs.columns import BY_IMPORTANCE, Column, Words, chosen, data_and_model, early_ends, shown_by_default
+from grsgd.runs.columns import Column, Words, by_importance, chosen, data_and_model, early_ends, shown_by_default
 from grsgd.runs.measures import PARTS, bytes_sent, final_consensus, is_virtual, median_staleness
-from grsgd.runs.numbers import human_bytes, known_values, median_and_range, number, significant, whole
+from grsgd.runs.numbers import UNKNOWN, human_bytes, known_values, median_and_range, number, significant, whole
 from grsgd.runs.run_file import Run
 from grsgd.runs.several import by_experiment, load_runs, names, ranks_of
 from grsgd.runs.table import TextColumn, fitted, latex, markdown, stacked
@@ -75,7 +75,9 @@ def _text(
     runs = [run for row in rows for run in row]
     columns = chosen(runs, wanted) if wanted else _for_terminal(runs)
     known = columns if wanted else [column for column in columns if _tells(column, columns, runs)]
-    table, left_out = _laid_out(_text_columns(labels, rows, known), width, BY_IMPORTANCE, everything or bool(wanted))
+    table, left_out = _laid_out(
+        _text_columns(labels, rows, known), width, by_importance(columns), everything or bool(wanted)
+    )
     shown = [column for column in known if column.name not in left_out]
     parts = [_wrapped(_common(runs), width), table]
     parts += [_wrapped(line, width) for line in _early_lines(labels, rows)]
@@ -121,7 +123,7 @@ def _common(runs: list[Run]) -> str:
     """What is the same for all runs, in a line."""
     facts = (data_and_model, ranks_of, _batch, lambda run: f"seed {run.attributes['seed']}", _clock)
     found = [{fact(run) for run in runs} for fact in facts]
-    return ", ".join(one.pop() for one in found if len(one) == 1 and one != {""})
+    return ", ".join(one.pop() for one in found if len(one) == 1 and not one & {"", UNKNOWN})
 
 
 def _batch(run: Run) -> str:

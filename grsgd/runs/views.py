@@ -48,7 +48,11 @@ def _facts(run: Run) -> dict[str, str]:
         "run": printable(f"{attributes['label']}, {ranks_of(run)}, {data_and_model(run)}, seed {attributes['seed']}"),
         "ended": ended if ended == Ended.COMPLETED else f"{ended}: {reason}",
     }
-    final, best, loss = attributes["final_test_accuracy"], measures.best_accuracy(run), measures.last_loss(run)
+    final, best, loss = (
+        attributes["final_test_accuracy"],
+        measures.best_accuracy(run),
+        measures.last_value(run, "train_loss"),
+    )
     accuracies = [
         f"{per_cent(value)} % {name}" for value, name in ((final, "final"), (best, "best")) if known_values([value])
     ]

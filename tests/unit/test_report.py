@@ -319,6 +319,9 @@ def test_what_is_common_stands_above_the_table(save):
     simulated = fake_run(clock="virtual", network="switch", compute="constant:0.1", dataset="other", batch_size=None)
     text = report(save(a=fake_run(clock="virtual"), b=simulated), form="text", width=100)
     assert text.startswith("4 ranks, seed 1\n\n") and "other/mlp" in text
+    own = fake_run(dataset=None, model=None)
+    assert report(save(a=own), form="text").startswith("4 ranks, 32 samples")
+    assert cells(report(save(a=own)))[0]["data/model"] == "—"
 
 
 def test_what_was_not_measured_has_no_column(save):
@@ -329,6 +332,16 @@ def test_what_was_not_measured_has_no_column(save):
     )
     assert "to 99 % [s]" in text and "Not measured" not in text  # it was not reached
     assert "to_target" not in report(save(a=fake_run(accuracy=False, target_accuracy=None)), form="text", width=100)
+
+
+def test_metrics_of_own_loops_have_columns(save):
+    run = fake_run(accuracy=False, target_accuracy=None)
+    run.curve |= {"perplexity": np.array([9.0, 5.0, 4.0, 3.5, np.nan]), "wait": np.arange(5), "words": np.ones((2, 5))}
+    (row,) = cells(report(save(a=run)))
+    assert (row["perplexity"], row["wait_logged"], row["words"], row["wait [s]"]) == ("3.5", "4", "—", "1.50")
+    narrow = report(save(a=run, b=fake_run("other")), form="text", width=80).split("\n\n")[1]
+    assert "perplexity" in narrow and "wait [s]" not in narrow
+    assert json.loads(report(save(a=run), form="json", wanted=["perplexity"]))[0]["perplexity"] == 3.5
 
 
 # ---- for programs and documents
