@@ -77,6 +77,9 @@ class CsvLogger:
 class TensorBoardLogger:
     """Event files for ``tensorboard --logdir FOLDER``, a scalar for each name; written every few seconds.
 
+    The steps of a name only go up: what is logged for an earlier one than before is left out, as a line drawn through
+    it would go back and forth.
+
     Raises ConfigError if the package ``tensorboard`` is not installed, RunFileError if the folder cannot be written.
     """
 
@@ -88,13 +91,16 @@ class TensorBoardLogger:
                 "writing for TensorBoard needs the package tensorboard: pip install tensorboard"
             ) from None
         try:
+            self._steps: dict[str, int] = {}
             self._writer = SummaryWriter(os.fspath(folder), flush_secs=5)
         except OSError as error:
             raise RunFileError(f"{os.fspath(folder)}: {error.strerror or error}") from None
 
     def log(self, step: int, values: dict[str, float]):
         for name, value in values.items():
-            self._writer.add_scalar(name, float(value), step)
+            if step >= self._steps.get(name, step):
+                self._steps[name] = step
+                self._writer.add_scalar(name, float(value), step)
 
     def close(self):
         self._writer.close()

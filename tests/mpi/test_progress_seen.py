@@ -26,7 +26,7 @@ batch_size = 16
 [optimizer]
 lr = 0.1
 [train]
-seconds = 4.0
+seconds = 3.0
 snapshots = 4
 target_accuracy = 0.5
 """
@@ -126,7 +126,7 @@ def check_course(table, run):
     with open(table) as file:
         rows = list(csv.DictReader(file))
     going_on = [row for row in rows if row["loss"]]
-    assert 18 <= len(going_on) <= 20 and all(float(row["samples_per_second"]) > 0 for row in going_on)
+    assert 2 <= len(going_on) <= 20 and all(float(row["samples_per_second"]) > 0 for row in going_on)
     for name in ("step", "seconds", "samples", "epoch"):
         values = [float(row[name]) for row in going_on]
         assert values == sorted(values) and values[0] < values[-1], name

@@ -60,6 +60,7 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
     logger = TensorBoardLogger(tmp_path / "events")
     logger.log(1, {"loss": 0.5})
     logger.log(3, {"loss": 0.25, "accuracy": 0.75})
+    logger.log(2, {"loss": 7.0})
     logger.close()
     events = EventAccumulator(str(tmp_path / "events")).Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 0.5), (3, 0.25)]
