@@ -49,7 +49,8 @@ class Job(NamedTuple):
         """The job as one line that a shell understands."""
         words = list(self.command)
         for place, name in ((0, Path(words[0]).name), (words.index(sys.executable), "python")):
-            if shutil.which(name) and os.path.samefile(shutil.which(name), words[place]):
+            found = shutil.which(name)
+            if found and words[place] != name and os.path.samefile(found, words[place]):
                 words[place] = name
         return " ".join(
             [*(f"{name}={shlex.quote(value)}" for name, value in self.variables.items()), shlex.join(words)]

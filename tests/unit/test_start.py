@@ -73,16 +73,18 @@ def test_variables_that_are_set_are_not_set_again(place, capsys, monkeypatch):
     assert dry_run(capsys, "-n", "2", "own.py", "--lr", "1") == "mpiexec -n 2 python -u own.py --lr 1".split()
 
 
-def test_in_an_allocation(place, capsys, monkeypatch):
+def test_in_an_allocation(place, capsys, monkeypatch, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # where no file is called srun
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "6", "SLURM_CPUS_PER_TASK": "2"}.items():
         monkeypatch.setenv(name, value)
     place("mpiexec", "echo 'mpiexec (Open MPI) 5.0.11'")
     place("srun", "exit 0")
-    words = dry_run(capsys, "run.toml")
+    words = dry_run(capsys, "../run.toml")
     assert words[:5] == "OMP_NUM_THREADS=2 SRUN_CPUS_PER_TASK=2 srun --mpi=pmix --ntasks=6".split()
-    assert "mpiexec" in dry_run(capsys, "--launcher", "mpiexec", "run.toml")
+    assert "mpiexec" in dry_run(capsys, "--launcher", "mpiexec", "../run.toml")
     place("srun", "exit 1")
-    words = dry_run(capsys, "run.toml")
+    words = dry_run(capsys, "../run.toml")
     assert "mpiexec" in words and "PRTE_MCA_hwloc_default_binding_policy=none" in words
     assert not any("oversubscribe" in word or "yield" in word for word in words)
 
