@@ -170,7 +170,8 @@ def abort_on_error(mpi):
     def end(kind, value, trace, thread=None):
         if issubclass(kind, SystemExit):
             return
-        if os.getpid() != process:
+        alone = mpi.size == 1 and thread is None and not explained(value)
+        if os.getpid() != process or alone:  # ends this process, as of any script
             traceback.print_exception(kind, value, trace)
             return
         if issubclass(kind, SetupError) and thread is None:

@@ -124,8 +124,8 @@ class LoopRun:
         """How many steps this rank has taken in the block."""
         return self.optimizer.steps - self._start.measured["steps"]
 
-    def log(self, step: int | None = None, /, **values: float | None):
-        """Keep numbers as they are after ``step`` steps of this rank, by default the present one.
+    def log(self, **values: float | None):
+        """Keep numbers as they are after the present step of this rank.
 
         ``loss`` becomes the curve's train_loss and ``accuracy``, a fraction of 1, its test_accuracy; every other name
         becomes a column of its own. Values are numbers or tensors with one element; None is left out. It may be called
@@ -134,7 +134,7 @@ class LoopRun:
 
         Raises ValueError or TypeError for what cannot be a value.
         """
-        step = self.step if step is None else int(step)
+        step = self.step
         numbers = {name: number(name, value) for name, value in values.items() if value is not None}
         row = self._rows.setdefault(step, Row(0.0, 0))
         row.time = max(self.optimizer.moment - self._began, 0.0)
