@@ -76,7 +76,7 @@ def _draw_sent(axes: Axes, series: list[Series]) -> str:
 
 def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) -> None:
     """One bar a series, of its median, with the range of its seeds; none where nothing is known."""
-    values = [known_values([of(run) for run in one.runs]) or [math.nan] for one in series]
+    values = [_finite([of(run) for run in one.runs]) or [math.nan] for one in series]
     medians, lows, highs = (np.array([pick(one) for one in values]) for pick in (np.median, min, max))
     spread = np.array([medians - lows, highs - medians])
     axes.barh(
@@ -95,7 +95,7 @@ def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) 
 def _draw_split(axes: Axes, series: list[Series]) -> str:
     """What the time of a run was spent on, from its start to its end."""
     splits = [[time_split(run) | {"other": other_seconds(run)} for run in one.runs] for one in series]
-    left, longest = np.zeros(len(series)), max(seconds(run) for one in series for run in one.runs)
+    left, longest = np.zeros(len(series)), max(_finite([seconds(run) for one in series for run in one.runs]), default=0)
     for part, (grey, hatch) in TONES.items():
         widths = np.array([_median([split[part] for split in of_one]) for of_one in splits])
         if (widths > LEAST_PART * longest).any():
@@ -108,7 +108,11 @@ def _draw_split(axes: Axes, series: list[Series]) -> str:
 
 def _median(values: list[float]) -> float:
     """Of those that are known; 0 if none is: there is nothing to draw."""
-    return float(np.median(known_values(values) or [0.0]))
+    return float(np.median(_finite(values) or [0.0]))
+
+
+def _finite(values: list[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
 
 
 def _end(axes: Axes, highest: np.ndarray) -> None:

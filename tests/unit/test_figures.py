@@ -89,6 +89,7 @@ def test_odd_runs(save, tmp_path):
         fake_run("no-accuracy", accuracy=False, target_accuracy=None),
         fake_run("virtual", clock="virtual"),
         fake_run("dollar-$x^$-_", target_accuracy=0.2),
+        fake_run("endless", wall_seconds=np.inf),
     ]
     plot(save(runs), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
