@@ -112,6 +112,8 @@ def dnn(shape, classes, output: str = "linear"):
 @model("mlp", source="the usual small baseline")
 def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
     """Linear layers with ReLU between. The widths are ``hidden``; none makes it a linear classifier."""
+    if not (isinstance(hidden, list | tuple) and all(type(width) is int and width > 0 for width in hidden)):
+        raise ValueError(f"model mlp: hidden is {hidden!r}, expected a list of positive integers, such as [256, 128]")
     return _dense((math.prod(shape), *hidden, classes), nn.ReLU)
 
 

@@ -115,3 +115,9 @@ def test_learns_digits(name, rate, tmp_path):
     images, labels = next(data.test.batches([np.arange(len(data.test))]))
     with torch.no_grad():
         assert (net(images).argmax(1) == labels).float().mean() > 0.93
+
+
+@pytest.mark.parametrize("hidden", [[0], [-3], 5, [2.5], ["a"], [True], "64"])
+def test_widths_are_positive_integers(hidden):
+    with pytest.raises(ValueError, match="^model mlp: hidden is .*, expected a list of positive integers"):
+        build("mlp", (1, 4, 4), 10, hidden=hidden)
