@@ -5,7 +5,7 @@ import argparse
 from grsgd.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
-FILES, FOLDERS = ("FILE", "FIG", "CONFIG"), ("DIR",)
+FILES, FOLDERS = ("FILE", "FIG", "CONFIG", ".pt", ".h5", ".py"), ("DIR", "FOLDER")
 """Parts of the metavars of what is the path of a file, and of a folder."""
 
 
