@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +40,23 @@ def atomic_write(target: Path) -> Iterator[Path]:
         with open(temporary, "r+b") as written:
             os.fsync(written.fileno())
         os.replace(temporary, target)
+
+
+def places_instead(target: Path) -> Iterator[Path]:
+    """Name one file after the other for what cannot be written to ``target``: in new folders of $TMPDIR, the working
+    directory, the home directory, and in memory. Folders in which nothing was written are removed."""
+    for base in (tempfile.gettempdir(), os.getcwd(), os.path.expanduser("~"), "/dev/shm"):
+        with suppress(OSError):
+            key = base, os.path.abspath(target)
+            if key not in _folders_instead:
+                _folders_instead[key] = Path(tempfile.mkdtemp(prefix="grsgd-", dir=base))
+            yield _folders_instead[key] / target.name
+            _folders_instead[key].rmdir()  # not if it holds the file
+            del _folders_instead[key]
+
+
+_folders_instead: dict[tuple[str, str], Path] = {}
+"""The same one, however often a file is written."""
 
 
 def remove_leftovers(folder: Path):

@@ -3,8 +3,9 @@
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from grsgd.errors import ConfigError
@@ -87,3 +88,23 @@ def srun() -> int | None:
             if inodes & {os.readlink(file).strip("socket:[]") for file in (process / "fd").iterdir()}:
                 return int(process.name)
     return None
+
+
+def say(line: str):
+    """Print a line when a signal has come."""
+    speaker()(line)
+
+
+@cache
+def speaker() -> Callable[[str], None]:
+    """Return a function that prints a line when a signal has come, and takes no time then.
+
+    Open MPI's launcher passes on nothing any more then, so the line goes to where the launcher itself prints, if it is
+    on this host.
+    """
+    outermost = launcher() if "OMPI_COMM_WORLD_RANK" in os.environ else None
+    try:
+        stderr = os.open(f"/proc/{outermost}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+    except OSError:
+        return lambda line: print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
+    return lambda line: os.write(stderr, f"\ngrsgd: {line}\n".encode())

@@ -13,6 +13,7 @@ from grsgd.comm.watchdog import PASSING_ON_SECONDS, rank, within
 from grsgd.errors import ConfigError, RunFileError, UsageError
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.startup import StartUp, importing
+from grsgd.mpi_environment import say
 from grsgd.text import printable
 
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
@@ -39,7 +40,7 @@ def train(options) -> int:
 def not_yet_training(reason: str):
     """A signal has come before MPI has started, or after the run: end this process, in the thread that knows of it."""
     if rank() in (None, "0"):
-        print(f"\ngrsgd: {reason} outside of training", file=sys.stderr, flush=True)
+        say(f"{reason} outside of training")
     time.sleep(PASSING_ON_SECONDS)
     os._exit(130)
 
@@ -52,7 +53,7 @@ def train_on_all_ranks(options) -> int:
         with importing():
             from grsgd.job import launch
             from grsgd.job.rescue import path_of
-            from grsgd.job.run import run
+            from grsgd.job.run import SavedElsewhere, run
             from grsgd.runs.ending import Ended, how_ended
             from grsgd.training.saving import ModelFiles
         start_up.passed("imports")
@@ -68,13 +69,20 @@ def train_on_all_ranks(options) -> int:
         with within(config.comm.timeout, "telling all ranks the name of the run file"):
             out = Path(mpi.bcast(out))
         models = ModelFiles(options.save, options.save_best)
-        reason, remaining = run(mpi, config, out, start_up, line, models)
-        if remaining.rank == 0:
+        problem = None
+        try:
+            reason, remaining = run(mpi, config, out, start_up, line, models)
+        except SavedElsewhere as error:  # on one rank; the job has ended all the same
+            problem, (reason, remaining) = error, error.end
+        if problem:
+            line.clear()
+            print_error(problem)
+        elif remaining.rank == 0:
             announce(path_of(out, reason), line)
     completed, complete = how_ended(reason) is Ended.COMPLETED, remaining.size == mpi.size
     if not (completed and complete):
         launch.exit_job(remaining, exit_code(reason), complete=complete)
-    return 0
+    return 1 if problem else 0
 
 
 def run(options) -> int:
@@ -112,9 +120,20 @@ def simulate(options) -> int:
     """train in simulated time: any number of ranks, any network, exactly repeatable"""
     if options.check:
         return check(options, options.ranks, options)
+    from grsgd.job.signals import EXIT_CODE, as_exceptions
+
+    try:
+        with as_exceptions():  # torch takes seconds to import
+            return simulate_until_interrupted(options)
+    except KeyboardInterrupt as interrupt:
+        print_error(f"{interrupt} while nothing was simulated: there is no run file")
+        return EXIT_CODE
+
+
+def simulate_until_interrupted(options) -> int:
+    """Simulate; returns the exit code. Raises KeyboardInterrupt before there is anything to save, and after."""
     with importing():
         from grsgd.job.rescue import path_of
-        from grsgd.job.signals import EXIT_CODE, as_exceptions
         from grsgd.simulate.driver import Deadlock
         from grsgd.simulate.network import network
         from grsgd.simulate.run import simulate as run
@@ -125,14 +144,11 @@ def simulate(options) -> int:
     spec = network(options.network)
     out = Path(options.out or default_out(config.algorithm_class.name))
     try:
-        with as_exceptions(), ProgressLine(config.algorithm_class.name) as line:
+        with ProgressLine(config.algorithm_class.name) as line:
             line.loggers = loggers(options)
             models = ModelFiles(options.save, options.save_best)
             reason = run(config, options.ranks, spec, out, options.compute, options.timing_only, line, models)
             announce(path_of(out, reason), line)
-    except KeyboardInterrupt as interrupt:
-        print_error(f"{interrupt} while nothing was simulated: there is no run file")
-        return EXIT_CODE
     except Deadlock as error:
         print_error(error)
         return 1
@@ -251,7 +267,7 @@ def announce(out: Path, line: ProgressLine):
     if attributes["ended"] == Ended.COMPLETED:
         print(f"{out}: {result_line(run)}", flush=True)
     else:
-        print(f"{out}: stopped early: {attributes['reason']}", file=sys.stderr, flush=True)
+        print(f"{out}: stopped early: {attributes['reason']}: {result_line(run)}", file=sys.stderr, flush=True)
 
 
 def default_out(algorithm: str) -> str:

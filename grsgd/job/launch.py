@@ -7,12 +7,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
 from pathlib import Path
 
-from grsgd import mpi_environment
 from grsgd.comm.backend import died_in, has_died
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
@@ -308,26 +305,6 @@ def collective_setup(mpi, seconds: float = 600.0):
         first = messages[failed[0]]
         everywhere = len(failed) == mpi.size
         raise SetupError(first if everywhere else f"rank {failed[0]}: {first}", is_printed=mpi.rank == 0)
-
-
-def say(line: str):
-    """Print a line when a signal has come."""
-    speaker()(line)
-
-
-@cache
-def speaker() -> Callable[[str], None]:
-    """Return a function that prints a line when a signal has come, and takes no time then.
-
-    Open MPI's launcher passes on nothing any more then, so the line goes to where the launcher itself prints, if it is
-    on this host.
-    """
-    outermost = mpi_environment.launcher() if "OMPI_COMM_WORLD_RANK" in os.environ else None
-    try:
-        stderr = os.open(f"/proc/{outermost}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
-    except OSError:
-        return lambda line: print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
-    return lambda line: os.write(stderr, f"\ngrsgd: {line}\n".encode())
 
 
 def hosts(mpi) -> list[str]:

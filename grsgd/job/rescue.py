@@ -1,7 +1,6 @@
 """The run file of a run that does not end by itself: what was measured, and why it ended."""
 
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -14,8 +13,10 @@ from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import WaitTimeout
 from grsgd.comm.stop_signal import Stopped, StopSignal, died
 from grsgd.errors import RunFileError
+from grsgd.files import places_instead
 from grsgd.job import launch
 from grsgd.job.handover import Handover
+from grsgd.mpi_environment import speaker
 from grsgd.runs.ending import INTERRUPTED, Ended, end_attributes, how_ended
 from grsgd.runs.run_file import Run, load_run, save_run
 from grsgd.training.record import Record, assemble
@@ -58,7 +59,7 @@ class Rescue:
         self.trainer, self.interface, self.attributes = trainer, interface, attributes
         self.began = time.perf_counter()
         self._failing = self._has_said = False
-        self._speaker = launch.speaker()
+        self._speaker = speaker()
         self._saving = threading.Lock()
 
     def measured(self) -> Record:
@@ -154,7 +155,7 @@ class Rescue:
 
     def tell(self, line: str, tag: int):
         """Print what became of the run file."""
-        (launch.say if tag == tags.RESCUE_AFTER_SIGNAL else print_error)(line)
+        (self._speaker if tag == tags.RESCUE_AFTER_SIGNAL else print_error)(line)
 
     def _collect(self, seconds: float, tag: int, gone: set[int]) -> list[Record] | None:
         """The records of all ranks, empty ones for those that do not answer; None if a lower rank has them.
@@ -213,16 +214,26 @@ def path_of(out: Path, reason: str) -> Path:
 def save(out: Path, run: Run) -> Path:
     """Write the run file of a run, however it ended; returns where.
 
-    Raises RunFileError if that is not possible; the run is in a temporary folder then, which the message names.
+    Raises RunFileError if that is not possible; the run is elsewhere then, in a place that the message names.
     """
     path = path_of(out, run.attributes["reason"])
     try:
         save_run(path, run)
     except RunFileError as error:
-        elsewhere = Path(tempfile.mkdtemp(prefix="grsgd-")) / path.name
-        save_run(elsewhere, run)
-        raise RunFileError(f"{error}; the run was saved as {elsewhere} instead") from None
+        raise RunFileError(f"{error}; {save_elsewhere(path, run)}") from None
     return path
+
+
+def save_elsewhere(path: Path, run: Run) -> str:
+    """Save a run that cannot be written to ``path``; returns a sentence that says where it is."""
+    problems = []
+    for place in places_instead(path):
+        try:
+            save_run(place, run)
+            return f"the run was saved as {place} instead"
+        except RunFileError as error:
+            problems.append(str(error))
+    return f"nor could the run be saved elsewhere: {'; '.join(problems)}"
 
 
 def save_with_models(out: Path, run: Run, models: ModelFiles, final):

@@ -27,6 +27,7 @@ from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import Rescue, save, save_with_models
 from grsgd.job.signals import EXIT_CODE, Interruption
 from grsgd.job.startup import StartUp
+from grsgd.mpi_environment import say
 from grsgd.runs.ending import STOP_CRITERIA, end_attributes, joint_reason
 from grsgd.runs.run_file import check_writable
 from grsgd.training import device as gpu
@@ -48,6 +49,14 @@ class RunEnd(NamedTuple):
     remaining: object
 
 
+class SavedElsewhere(RunFileError):
+    """The run, or a model of it, could not be written where it should be; else it has ended as ``end`` says."""
+
+    def __init__(self, problem: str, end: RunEnd):
+        super().__init__(problem)
+        self.end = end
+
+
 def run(
     mpi,
     config: Config,
@@ -63,8 +72,8 @@ def run(
 
     A rank that the others have left behind does not return, nor does any where a rank has failed while training.
 
-    Raises SetupError, on all ranks, for what is wrong with configuration, data or output path; RunFileError on
-    the rank that saves if the file could not be written in the end.
+    Raises SetupError, on all ranks, for what is wrong with configuration, data or output path; SavedElsewhere
+    on the rank that saves if a file could not be written in the end.
     """
     with Interruption(partial(before_training, mpi)) as interruption:
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
@@ -76,12 +85,15 @@ def run(
         attributes = job.rescue.attributes | end_attributes(reason) | {"lost": lost or None}
         if reason in STOP_CRITERIA:
             interruption.on_signal = partial(while_evaluating, job, remaining, reason)
-        evaluate(job, records, attributes, remaining, evaluation, models)
+        problem = evaluate(job, records, attributes, remaining, evaluation, models)
         job.driver.close()
         job.rescue.handover.close()
         if reason in STOP_CRITERIA and not lost:  # else messages may still be under way
             comms.free()
-    return RunEnd(reason, remaining)
+    end = RunEnd(reason, remaining)
+    if problem:
+        raise SavedElsewhere(problem, end)
+    return end
 
 
 class Communicators:
@@ -220,8 +232,9 @@ def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
 
 def evaluate(
     job: Prepared, records: list[Record], attributes: dict, remaining, evaluation: Communicator, models: ModelFiles
-):
-    """Write the run file on the lowest rank, without accuracies first: they may take long. It saves the models, too."""
+) -> str | None:
+    """Write the run file on the lowest rank, without accuracies first: they may take long. It saves the models, too.
+    Returns what could not be written where it should be."""
     out = job.rescue.out
     if remaining.rank == 0:
         try:
@@ -235,7 +248,11 @@ def evaluate(
     qualities, final = job.driver.run(schedule)
     job.line.doing("saving")
     if remaining.rank == 0:
-        save_with_models(out, assemble(records, attributes, qualities, final), models, job.trainer.replica.model)
+        try:
+            save_with_models(out, assemble(records, attributes, qualities, final), models, job.trainer.replica.model)
+        except RunFileError as error:  # the others need not know: all ranks have done what is to be done together
+            return str(error)
+    return None
 
 
 def model_bytes(model: torch.nn.Module, config: Config) -> int:
@@ -258,7 +275,7 @@ def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):
 def leave_early(mpi, line: str):
     """End this process, in the thread that has learnt of a signal; rank 0 says so."""
     if mpi.rank == 0:
-        launch.say(line)
+        say(line)
     time.sleep(PASSING_ON_SECONDS)
     os._exit(EXIT_CODE)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grsgd import load_run
+from grsgd import files, load_run
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import WaitTimeout
 from grsgd.comm.stop_signal import Stopped, StopSignal
@@ -108,18 +108,33 @@ def test_an_early_end_does_not_replace_a_whole_run(tmp_path):
 
 
 def test_a_run_that_cannot_be_saved_is_saved_elsewhere(tmp_path, monkeypatch):
-    def full(path, run):
-        if Path(path) == tmp_path / "run.h5":
+    """Where there is room: in the folder of temporary files, or else in the working directory; always in one place."""
+    full = [tmp_path / "run.h5"]
+
+    def save_where_there_is_room(path, run):
+        if any(Path(path).is_relative_to(place) for place in full):
             raise RunFileError(f"{path}: No space left on device")
         save_run(path, run)
 
-    monkeypatch.setattr(rescue, "save_run", full)
-    monkeypatch.setattr(rescue.tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(RunFileError, match="No space left on device; the run was saved as (.*) instead") as error:
+    monkeypatch.setattr(rescue, "save_run", save_where_there_is_room)
+    monkeypatch.setattr(files.tempfile, "tempdir", str(tmp_path / "temporary"))
+    for folder in ("temporary", "working"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "working")
+    monkeypatch.setattr(files.os.path, "expanduser", lambda path: str(tmp_path / "nothing"))
+    for folder in ("temporary", "working"):
+        for _ in range(2):
+            with pytest.raises(RunFileError, match="left on device; the run was saved as (.*) instead") as error:
+                rescue.save(tmp_path / "run.h5", fake_run(reason="epochs"))
+        (elsewhere,) = (tmp_path / folder).glob("*/run.h5")
+        assert str(elsewhere) in str(error.value) and load_run(elsewhere).attributes["reason"] == "epochs"
+        assert launch.explained(error.value)
+        full.append(tmp_path / folder)
+        elsewhere.unlink()
+    full.append("/dev/shm")
+    with pytest.raises(RunFileError, match="nor could the run be saved elsewhere: .*/dev/shm/.*: No space left"):
         rescue.save(tmp_path / "run.h5", fake_run(reason="epochs"))
-    (elsewhere,) = tmp_path.glob("*/run.h5")
-    assert str(elsewhere) in str(error.value) and load_run(elsewhere).attributes["reason"] == "epochs"
-    assert launch.explained(error.value)
+    assert not [*tmp_path.glob("*/*/"), *tmp_path.glob("*/.grsgd*")], "folders that hold nothing are removed"
 
 
 @pytest.mark.parametrize("number, reason", [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grsgd.errors import ConfigError, RunFileError, SetupError
-from grsgd.job import launch, rescue
+from grsgd.job import rescue
 from grsgd.job import run as runs
 from grsgd.job.signals import EXIT_CODE
 from grsgd.job.startup import StartUp
@@ -170,7 +170,7 @@ def job_that_hands_over(can: bool):
 )
 def test_a_signal_before_or_after_training_ends_the_process(end, words, rank, monkeypatch):
     done = []
-    monkeypatch.setattr(launch, "say", done.append)
+    monkeypatch.setattr(runs, "say", done.append)
     monkeypatch.setattr(runs.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(runs.os, "_exit", done.append)
     end(SimpleNamespace(rank=rank))
