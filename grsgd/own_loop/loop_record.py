@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -57,13 +57,21 @@ class Counters:
         )
 
 
-@dataclass
-class Row:
+class Row(NamedTuple):
     """What a rank has logged at one step; ``time``: when that step had ended, in seconds since the beginning."""
 
     time: float
     samples: int
-    values: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float]
+
+
+def thinned(rows: dict[int, Row], most: int) -> dict[int, Row]:
+    """Return at most about ``most`` rows: those of every 2nd, 4th, ... step, alike on all ranks, and the last one."""
+    every = 1
+    while len(rows) > most * every:
+        every *= 2
+    last = max(rows, default=0)
+    return {step: row for step, row in rows.items() if step % every == 0 or step == last}
 
 
 @dataclass
@@ -127,7 +135,7 @@ def curve(records: list[LoopRecord], synchronous: bool) -> dict[str, np.ndarray]
     steps = sorted(set().union(*(record.rows for record in records)))
     logged = [[record.rows[step] for record in records if step in record.rows] for step in steps]
     times = [max(row.time for row in rows) for rows in logged]
-    samples = [samples_at(records, step, time, synchronous) for step, time in zip(steps, times, strict=True)]
+    samples = samples_at(records, steps, steps if synchronous else times, synchronous)
     trained = [record for record in records if record.measured["steps"]]
     last = round(np.mean([record.measured["steps"] for record in trained])) if trained else 0
     if not steps or steps[-1] < last:
@@ -146,19 +154,20 @@ def curve(records: list[LoopRecord], synchronous: bool) -> dict[str, np.ndarray]
     }
 
 
-def samples_at(records: list[LoopRecord], step: int, time: float, synchronous: bool) -> int:
-    """Return the samples of all ranks after so many steps of a synchronous algorithm, else at this time.
+def samples_at(records: list[LoopRecord], steps: list[int], places: list, by_steps: bool) -> list[int]:
+    """Return the samples of all ranks at ``places``, which are numbers of steps or else times.
 
-    Those of a rank that has logged at this step are known, the others' lie between points of its progress.
+    Those of a rank that has logged at that step are known, the others' lie between points of its progress.
     """
-    total = 0.0
+    total = np.zeros(len(steps))
     for record in records:
-        times, steps, samples = zip(*record.progress, strict=True)
-        if step in record.rows:
-            total += record.rows[step].samples
-        else:
-            total += np.interp(*((step, steps) if synchronous else (time, times)), samples)
-    return round(total)
+        times, counts, samples = np.array(record.progress, float).T
+        between = np.interp(places, counts if by_steps else times, samples) if places else []
+        total += [
+            record.rows[step].samples if step in record.rows else float(value)
+            for step, value in zip(steps, between, strict=True)
+        ]
+    return [round(value) for value in total]
 
 
 def mean(values) -> float:

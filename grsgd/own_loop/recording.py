@@ -23,7 +23,7 @@ from grsgd.job import network_counters as interfaces
 from grsgd.job.rescue import FAILURE_SECONDS, SIGNAL_SECONDS, Rescue, save
 from grsgd.job.signals import REASONS, Interruption, as_exceptions
 from grsgd.own_loop.distributed import DistributedOptimizer
-from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of
+from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of, thinned
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
 from grsgd.runs.loggers import Logger
 from grsgd.runs.run_file import Run, check_writable
@@ -34,6 +34,8 @@ COLUMNS = {"loss": "train_loss", "accuracy": "test_accuracy"}
 """What `LoopRun.log` calls columns of the curve."""
 OURS = ("time", "step", "samples")
 """Columns of the curve that are not logged but measured."""
+ROWS_IN_A_HURRY = 1000
+"""How many of the rows that were logged are saved after a signal, at about the most, before there is time for all."""
 
 
 @contextmanager
@@ -136,10 +138,11 @@ class LoopRun:
         """
         step = self.step
         numbers = {name: number(name, value) for name, value in values.items() if value is not None}
-        row = self._rows.setdefault(step, Row(0.0, 0))
-        row.time = max(self.optimizer.moment - self._began, 0.0)
-        row.samples = self._samples()
-        row.values |= {COLUMNS.get(name, name): value for name, value in numbers.items()}
+        values = {COLUMNS.get(name, name): value for name, value in numbers.items()}
+        if step in self._rows:
+            values = self._rows[step].values | values
+        # A new row: another thread may be reading the old one.
+        self._rows[step] = Row(max(self.optimizer.moment - self._began, 0.0), self._samples(), values)
         for logger in self._loggers:
             logger.log(step, numbers)
 
@@ -197,15 +200,15 @@ class LoopRun:
         self._step_hook.remove()
         self.optimizer.stop_signal = None
 
-    def record(self) -> LoopRecord:
-        """Return what this rank has measured so far; called in another thread after a signal."""
+    def record(self, in_a_hurry: bool = False) -> LoopRecord:
+        """Return what this rank has measured so far; called in another thread after a signal, ``in_a_hurry``."""
         counted = Counters.of(self.optimizer).since(self._start)
         elapsed = self._driver.clock() - self._began
         measured = counted.measured | {"samples": self._samples()}
         measured["other_seconds"] = elapsed - sum(measured[f"{x}_seconds"] for x in ("compute", "communicate", "wait"))
         last = max(self.optimizer.moment - self._began, 0.0), self.step, self._samples()
         return LoopRecord(
-            {step: Row(row.time, row.samples, dict(row.values)) for step, row in list(self._rows.items())},
+            thinned(dict(self._rows), ROWS_IN_A_HURRY if in_a_hurry else len(self._rows)),
             [*self._progress.points, last],
             elapsed,
             measured,
@@ -247,9 +250,12 @@ class LoopRescue(Rescue):
 
     def __init__(self, mpi, stop_signal: StopSignal, processes, out: Path, measured, attributes: dict):
         super().__init__(mpi, stop_signal, processes, out, None, None, attributes)
-        self.measured = measured
+        self._record = measured
         self.nothing = partial(LoopRecord.of_nothing, mpi.size)
         self._is_told = False
+
+    def measured(self) -> LoopRecord:
+        return self._record(in_a_hurry=not self._failing)
 
     def assembled(self, records: list[LoopRecord], attributes: dict) -> Run:
         return run_of(records, attributes)

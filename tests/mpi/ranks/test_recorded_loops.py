@@ -106,7 +106,7 @@ def test_where_no_rank_waits_each_counts_its_own(folder):
     assert (found.ranks["steps"] == steps).all() and (found.ranks["samples"] == BATCH * steps).all()
     message = found.attributes["model_bytes"] + 8  # and a weight
     assert found.traffic["sent"].sum() == found.traffic["messages"].sum() * message > 0
-    assert found.staleness["count"].sum() == found.traffic["messages"].sum()
+    assert 0 < found.staleness["count"].sum() <= found.traffic["messages"].sum()  # an inbox that is full merges two
     assert found.curve["step"].tolist() == [*range(1, STEPS + 2)]
     assert (np.diff(found.curve["samples"]) >= 0).all() and found.curve["samples"][-1] <= BATCH * steps.sum()
 
