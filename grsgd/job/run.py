@@ -242,7 +242,7 @@ def evaluate(
         except RunFileError as error:  # there is another attempt
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
     marks = marks_of(records, attributes["reason"])
-    job.line.doing(f"evaluating {len(marks)} snapshots")
+    job.line.doing(f"evaluating {len(marks)} snapshot{'s' * (len(marks) != 1)}")
     models = models if remaining.rank == 0 else ModelFiles()
     schedule = job.trainer.evaluate(evaluation, marks, job.line.counted, models.evaluated)
     qualities, final = job.driver.run(schedule)

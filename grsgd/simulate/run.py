@@ -140,7 +140,7 @@ class Simulation:
         comms = self.uncounted.communicators()
         parts = {rank: comms[rank].subset(left) for rank in left}
         line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
-        line.doing(f"evaluating {len(marks)} snapshots")
+        line.doing(f"evaluating {len(marks)} snapshot{'s' * (len(marks) != 1)}")
         told = {left[0]: (line.counted, models.evaluated)}
         schedules = (self.trainers[rank].evaluate(parts[rank], marks, *told.get(rank, ())) for rank in left)
         return self.run(schedules, left)[0]
