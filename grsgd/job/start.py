@@ -154,7 +154,8 @@ def run(job: Job, gently: bool) -> int:
     signals do not reach its launcher, and it cannot read from the terminal. Else it is what it would be without this
     process in between.
     """
-    watched = {*ENDING, signal.SIGCHLD, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
+    ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
+    watched = {*ending, signal.SIGCHLD, *((signal.SIGTSTP, signal.SIGCONT) if gently else ())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     die_with_parent = with_parent()
 

@@ -14,6 +14,7 @@ from grsgd.cli import main
 from grsgd.errors import SetupError
 from grsgd.job import launch, start
 from grsgd.mpi_environment import DEFAULTS, without_launcher
+from tests.support.launcher import start_command
 
 VERSIONS = {"openmpi": "mpiexec (Open MPI) 5.0.11", "mpich": "HYDRA build details:"}
 SIGNALS = """
@@ -123,7 +124,7 @@ def run_of(target, tmp_path) -> subprocess.Popen:
         "from grsgd.job import start; import sys; sys.exit(start.run(start.Job({}, [sys.argv[1], sys.executable]), "
     )
     command = [sys.executable, "-c", program + f"{target == 'run.toml'}))", str(tmp_path / "mpiexec")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = start_command(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert os.read(process.stdout.fileno(), 6) == b"begun "
     return process
 
@@ -140,6 +141,20 @@ def test_signals_are_gentle_first(tmp_path):
     assert b"stopping: what was measured is evaluated and saved" in process.stderr.read()
 
 
+def test_what_nohup_ignores_is_ignored(tmp_path):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = run_of("run.toml", tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    assert os.read(process.stdout.fileno(), 20) == b"SIGUSR1 "
+    process.kill()
+    process.wait(20)
+    assert process.stderr.read().count(b"stopping") == 1
+
+
 def test_a_script_gets_the_signals_themselves(tmp_path):
     process = run_of("own.py", tmp_path)
     process.send_signal(signal.SIGINT)
@@ -154,9 +169,9 @@ def test_a_job_that_does_not_end_is_killed(monkeypatch):
     monkeypatch.setattr(start, "KILLING_SECONDS", 0.1)
     program = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 10, 15)]; time.sleep(60)"
     begin = time.monotonic()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        os.kill(os.getpid(), signal.SIGINT)  # comes as soon as it waits for signals
+        os.kill(os.getpid(), signal.SIGTERM)  # comes as soon as it waits for signals
         assert start.run(start.Job({}, [sys.executable, "-c", program]), gently=True) == 130
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
