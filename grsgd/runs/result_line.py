@@ -18,6 +18,6 @@ def result_line(run: Run) -> str:
         if not math.isnan(target):
             reached = time_to_target(run)
             when = "not reached" if math.isnan(reached) else f"after {number(reached)} {unit}"
-            parts.append(f"{100 * target:g} % {when}")
+            parts[0] += f" ({100 * target:g} % {when})"
     sent = [f"{human_bytes(bytes_sent(run))} sent"] if run.attributes["ranks"] > 1 else []
-    return ", ".join([*parts, f"{number(seconds(run))} {unit}", *sent])
+    return ", ".join([*parts, f"{number(seconds(run))} {unit} of training", *sent])

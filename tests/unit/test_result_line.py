@@ -21,14 +21,14 @@ def test_accuracy_times_and_bytes(run):
     run.curve["time"][-1] = 11.26
     run.traffic["sent"][:] = 0
     run.traffic["sent"][0, 1] = 3 * 2**19
-    assert result_line(run) == "95.62 % test accuracy, 93 % after 11.3 s, 12.3 s, 1.50 MiB sent"
+    assert result_line(run) == "95.62 % test accuracy (93 % after 11.3 s), 12.3 s of training, 1.50 MiB sent"
     run.attributes["target_accuracy"] = 0.975
-    assert result_line(run) == "95.62 % test accuracy, 97.5 % not reached, 12.3 s, 1.50 MiB sent"
+    assert result_line(run) == "95.62 % test accuracy (97.5 % not reached), 12.3 s of training, 1.50 MiB sent"
     run.attributes["target_accuracy"] = None
-    assert result_line(run) == "95.62 % test accuracy, 12.3 s, 1.50 MiB sent"
+    assert result_line(run) == "95.62 % test accuracy, 12.3 s of training, 1.50 MiB sent"
 
 
 def test_what_was_not_measured_is_left_out(run):
     run.attributes |= {"final_test_accuracy": math.nan, "clock": "virtual", "virtual_seconds": 0.256}
     run.curve["test_accuracy"][:] = math.nan
-    assert result_line(run).startswith("0.26 simulated s, ")
+    assert result_line(run).startswith("0.26 simulated s of training, ")
