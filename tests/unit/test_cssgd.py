@@ -479,5 +479,5 @@ def test_auto_on_one_rank():
 @pytest.mark.parametrize("name", ["cssgd", "ssgd", "parameter_server", "asgd"])
 def test_a_loop_of_ones_own_cannot_run_it(name):
     model = torch.nn.Linear(2, 2)
-    with pytest.raises(ValueError, match=f"{name} decides who computes what"):
+    with pytest.raises(ValueError, match=f"'{name}' decides who computes what"):
         grsgd.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), name)
