@@ -73,8 +73,8 @@ def final_model(job):
 
 
 def run_of(job):
-    """All that a run file would have."""
-    attributes = {"algorithm": "parameter_server", "ranks": job.ranks, "hosts": ["here"] * job.ranks}
+    """All that a run file would have, but for why the run ended."""
+    attributes = {"algorithm": "parameter_server", "ranks": job.ranks, "hosts": ["here"] * job.ranks, "reason": "steps"}
     return assemble([Record.of(trainer) for trainer in job.trainers], attributes, *job.evaluate())
 
 

