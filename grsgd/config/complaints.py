@@ -5,6 +5,7 @@ import difflib
 from pydantic import BaseModel, ValidationError
 
 from grsgd.config.sections import Pause, Tail
+from grsgd.errors import ConfigError
 
 
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
@@ -22,6 +23,10 @@ def describe_one(complaint: dict, model: type[BaseModel], prefix: str) -> str:
         return unknown_key(key, path[-1], allowed_keys(model, path[:-1]))
     if complaint["type"] == "missing":
         return f"{key}: missing"
+    if complaint["type"] == "model_type":
+        allowed = allowed_keys(model, path)
+        hint = f" (did you mean {key}.name?)" if "name" in allowed else ""
+        return f"{key} = {complaint['input']!r}: is a section{hint}; its keys: {', '.join(allowed)}"
     message = complaint["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if complaint["type"] == "value_error" or isinstance(complaint["input"], dict):
@@ -64,3 +69,26 @@ def allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
             return []
         model = annotation
     return list(model.model_fields)
+
+
+def check_kind(key: str, value, default, whole: bool = False):
+    """Raise ConfigError if ``value`` is not of the kind of the option's default: true or false, a number, or a list of
+    as many numbers; ``whole``: whole ones. Any other default allows everything."""
+    numbers = "whole number" if whole else "number"
+    if isinstance(default, bool):
+        fits, expected = isinstance(value, bool), "true or false"
+    elif isinstance(default, int | float):
+        fits, expected = is_number(value, whole), f"a {numbers}"
+    elif isinstance(default, tuple):
+        fits = isinstance(value, list | tuple) and len(value) == len(default)
+        fits = fits and all(is_number(each, whole) for each in value)
+        expected = f"a list of {len(default)} {numbers}s"
+    else:
+        return
+    if not fits:
+        raise ConfigError(f"{key} = {value!r}: expected {expected}")
+
+
+def is_number(value, whole: bool) -> bool:
+    """Whether it is a number, and with ``whole`` a whole one; true and false are none."""
+    return isinstance(value, int if whole else int | float) and not isinstance(value, bool)

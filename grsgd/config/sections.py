@@ -65,7 +65,7 @@ class Schedule(Section):
     name: Literal["constant", "step", "cosine"] = Field(
         "constant", description="how the learning rate changes: not, by factor at milestones, or to 0 along a cosine"
     )
-    warmup: float = Field(0.0, ge=0, description="epochs of linear increase from 0, whatever follows")
+    warmup: float = Field(0.0, ge=0, le=10**9, description="epochs of linear increase from 0, whatever follows")
     milestones: list[PositiveFloat] = Field([], description="epochs after which `step` multiplies the rate by factor")
     factor: PositiveFloat = Field(0.1, description="what `step` multiplies the rate by at each milestone")
 
@@ -80,7 +80,9 @@ class Schedule(Section):
 
 
 class Train(Section):
-    epochs: PositiveFloat | None = Field(None, description="end after so many passes over the data, summed over ranks")
+    epochs: PositiveFloat | None = Field(
+        None, le=10**9, description="end after so many passes over the data, summed over ranks"
+    )
     steps: int | None = Field(None, ge=1, description="end after so many steps a rank (on average, if asynchronous)")
     samples: int | None = Field(None, ge=1, description="end after so many samples, summed over ranks")
     seconds: PositiveFloat | None = Field(None, description="end after so much time")

@@ -36,7 +36,7 @@ def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Datas
     if name not in REGISTER:
         raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}")
     entry = REGISTER[name]
-    if unknown := sorted(options.keys() - entry.options):
+    if unknown := sorted(options.keys() - entry.options.keys()):
         raise DataError(f"{name}: unknown option {unknown[0]}; allowed: {', '.join(entry.options) or 'none'}")
     try:
         return entry.load(Path(directory).expanduser(), seed, **options)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -85,9 +85,9 @@ class Entry:
         return sum(self.samples) * math.prod(self.shape) if self.samples and self.shape else math.inf
 
     @property
-    def options(self) -> list[str]:
-        """The names ``load`` takes beside directory and seed."""
-        return list(inspect.signature(self.load).parameters)[2:]
+    def options(self) -> dict[str, Any]:
+        """What ``load`` takes beside directory and seed, and the defaults."""
+        return {name: p.default for name, p in list(inspect.signature(self.load).parameters.items())[2:]}
 
 
 REGISTER: dict[str, Entry] = {}

@@ -62,6 +62,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """When the last step has ended, or `finish`."""
         self.stop_signal = None
         """Of a recording: tells of other ranks that have failed."""
+        self.end_is_told = False
+        """Of a recording: it has told why the ranks end without `finish`."""
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
         self._last_steps = LastSteps(uncounted, algorithm.name) if algorithm.traits.synchronous else None
@@ -288,7 +290,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """A rank that leaves without `finish` would let the others wait for ever; one that it has forked is none."""
         mpi = self._uncounted_comm.backend.mpi
         if mpi.size > 1 and os.getpid() == self._process:
-            print(f"grsgd: rank {mpi.rank} of {mpi.size} ended without optimizer.finish()", file=sys.stderr)
+            if not self.end_is_told:
+                print(f"grsgd: rank {mpi.rank} of {mpi.size} ended without optimizer.finish()", file=sys.stderr)
             launch.abort(mpi)
 
 

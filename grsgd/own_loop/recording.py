@@ -187,6 +187,7 @@ class LoopRun:
         """Save what was measured. Does not return on a rank that has learnt of another's error."""
         if isinstance(error, RunFileError):  # of the file itself
             return
+        self.optimizer.end_is_told = True
         if isinstance(error, Stopped) and not self._stop_signal.failed:
             self._rescue.end(str(error))
             raise KeyboardInterrupt(str(error)) from None

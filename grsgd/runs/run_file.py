@@ -246,7 +246,7 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, TypeError, ValueError, OverflowError) as error:
-        raise RunFileError(f"{os.fspath(path)}: {_reason(error)}") from error
+        raise RunFileError(f"{os.fspath(path)}: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:

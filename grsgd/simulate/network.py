@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from grsgd.config.complaints import describe_one, unknown_key
 from grsgd.config.sections import integer_keys
 from grsgd.errors import ConfigError
-from grsgd.units import duration, rate
+from grsgd.units import as_duration, as_rate, duration, rate
 
 EAGER_BYTES = 65536
 """Messages up to this size leave at once, longer ones when a receive for them has been posted: Open MPI's over TCP."""
@@ -148,7 +148,7 @@ class NetworkSpec(Section):
 
     def summary(self) -> str:
         """Return one line for the run file."""
-        parts = [self.medium, f"{self.bandwidth * 8:g} bit/s", f"{self.latency:g} s"]
+        parts = [self.medium, as_rate(self.bandwidth), as_duration(self.latency)]
         parts += ["multicast"] if self.multicast else []
         parts += [f"fairness {self.fairness:g}"] if self.fairness != 1 else []
         parts += [f"{len(self.link)} links of their own"] if self.link else []

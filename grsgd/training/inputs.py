@@ -6,6 +6,7 @@ import torch
 
 from grsgd import data
 from grsgd.config import Config
+from grsgd.config.complaints import check_kind
 from grsgd.data import Dataset
 from grsgd.data.base import REGISTER
 from grsgd.data.part import part_of
@@ -17,10 +18,10 @@ from grsgd.seeding import Purpose, seed_torch
 def load_data(config: Config) -> Dataset:
     """Load the data of ``config``, the part that it names; raises ConfigError or DataError."""
     chosen = config.data
-    try:
-        whole = data.load(chosen.name, chosen.dir, seed=config.seed, **chosen.options)
-    except TypeError as error:
-        raise ConfigError(f"data {chosen.name}: {error}") from None
+    defaults = REGISTER[chosen.name].options if chosen.name in REGISTER else {}
+    for key, value in chosen.options.items():
+        check_kind(f"data.{key}", value, defaults.get(key), whole=True)
+    whole = data.load(chosen.name, chosen.dir, seed=config.seed, **chosen.options)
     return part_of(whole, chosen.only_classes, chosen.only_train, chosen.only_test)
 
 

@@ -5,7 +5,7 @@ from functools import cache
 
 import torch
 
-from grsgd.config.complaints import unknown_key
+from grsgd.config.complaints import check_kind, unknown_key
 from grsgd.config.sections import Optimizer
 from grsgd.errors import ConfigError
 
@@ -33,10 +33,12 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     cls = classes[wanted.name.lower()]
     if cls in NOT_FOR_RUNS:
         raise ConfigError(f"optimizer.name = {wanted.name!r}: {NOT_FOR_RUNS[cls]}")
-    allowed = [key for key in inspect.signature(cls).parameters if key != "params"]
-    for key in wanted.options:
+    arguments = inspect.signature(cls).parameters
+    allowed = [key for key in arguments if key != "params"]
+    for key, value in wanted.options.items():
         if key not in allowed:
             raise ConfigError(unknown_key(f"optimizer.{key}", key, [*allowed, "decay_norms", "clip"]))
+        check_kind(f"optimizer.{key}", value, arguments[key].default)
     parameters = list(parameters)
     if not wanted.decay_norms:
         vectors = [p for p in parameters if p.ndim <= 1]

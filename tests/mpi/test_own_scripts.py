@@ -26,6 +26,8 @@ with grsgd.recording(out, optimizer) as run:
             pathlib.Path(out).with_suffix(f".{grsgd.rank()}").touch()
             if how == "error" and grsgd.rank() == 1:
                 raise KeyError("of mine")
+            if how == "exit":
+                sys.exit()
 """
 
 
@@ -49,6 +51,13 @@ def test_an_error_on_one_rank_leaves_the_run_of_all(tmp_path):
     assert (run.attributes["ended"], run.attributes["reason"]) == ("failed", "KeyError: 'of mine' on rank 1")
     assert (run.ranks["steps"] >= 21).all() and (run.traffic["sent"].sum(1) > 0).all()
     assert set(run.curve["train_loss"][:-1]) == {1}
+
+
+def test_why_a_script_has_left_the_loop_is_told_once(tmp_path):
+    out = tmp_path / "run.h5"
+    code, output = launcher.finish(start("exit", out), 60)
+    assert code == 1 and "ended without optimizer.finish()" not in output, output
+    assert output.count(f"{out}: stopped early: SystemExit on rank ") == 1, output
 
 
 @pytest.mark.exhaustive

@@ -10,6 +10,7 @@ from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.config import load, parse
 from grsgd.config.reading import apply
 from grsgd.errors import ConfigError
+from grsgd.training.inputs import load_data
 from grsgd.training.optimizer import build_optimizer
 
 MINIMAL = """\
@@ -663,10 +664,8 @@ def test_unknown_optimizer_argument(file, key, hint):
     "overrides, key",
     [
         (["optimizer.momentum=-1"], "momentum = -1"),
-        (["optimizer.momentum=fast"], "momentum = 'fast'"),
         (["optimizer.nesterov=true"], "nesterov = True"),
         (["optimizer.name=adam", "optimizer.betas=[2.0, 0.9]"], "betas = [2.0, 0.9]"),
-        (["optimizer.name=adam", "optimizer.betas=0.9"], "betas = 0.9"),
         (["optimizer.fused=true", "optimizer.foreach=true"], "fused = True"),
     ],
 )
@@ -674,6 +673,46 @@ def test_invalid_optimizer_value(file, overrides, key):
     message = optimizer_refusal(file, *overrides)
     assert message.startswith("optimizer ")
     assert key in message
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["optimizer.momentum=fast"], "optimizer.momentum = 'fast': expected a number"),
+        (["optimizer.nesterov=1"], "optimizer.nesterov = 1: expected true or false"),
+        (["optimizer.name=adam", "optimizer.eps=true"], "optimizer.eps = True: expected a number"),
+        (["optimizer.name=adam", "optimizer.betas=0.9"], "optimizer.betas = 0.9: expected a list of 2 numbers"),
+        (["optimizer.name=adam", "optimizer.betas=[0.9]"], "optimizer.betas = [0.9]: expected a list of 2 numbers"),
+    ],
+)
+def test_an_optimizer_value_of_another_kind(file, overrides, message):
+    assert optimizer_refusal(file, *overrides) == message
+
+
+@pytest.mark.parametrize(
+    "override, message",
+    [
+        ("data.samples=many", "data.samples = 'many': expected a whole number"),
+        ("data.samples=200.0", "data.samples = 200.0: expected a whole number"),
+        ("data.shape=28", "data.shape = 28: expected a list of 3 whole numbers"),
+    ],
+)
+def test_an_option_of_the_data_of_another_kind(file, override, message):
+    with pytest.raises(ConfigError) as refused:
+        load_data(load(file(MINIMAL), ["data.name=synthetic", override]))
+    assert str(refused.value) == message
+
+
+def test_a_plain_value_for_a_section(file):
+    assert refusal(file, "algorithm=dpsgd").endswith(
+        ": algorithm = 'dpsgd': is a section (did you mean algorithm.name?); its keys: name"
+    )
+    assert ": train = 5: is a section; its keys: epochs, " in refusal(file, "train=5")
+
+
+@pytest.mark.parametrize("override", ["train.epochs=1e300", "schedule.warmup=inf"])
+def test_epochs_without_end(file, override):
+    assert "should be less than or equal to 1000000000" in refusal(file, override)
 
 
 @pytest.mark.parametrize(

@@ -378,6 +378,12 @@ def test_unwritable_paths_for_others_than_root(saved):
 # ---- files that are no runs
 
 
+def test_a_missing_file_is_told_in_one_exception(tmp_path):
+    with pytest.raises(RunFileError) as caught:
+        load_run(tmp_path / "run.h5")
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
 def test_missing_file(tmp_path):
     assert refusal(load_run, tmp_path / "run.h5") == "No such file or directory"
     assert refusal(load_run, tmp_path) == "is a directory"

@@ -91,7 +91,7 @@ def test_only_a_run_that_would_be_made_today_is_taken(point, tmp_path):
         "commit": "0123456789ab",
         "algorithm_sha256": "0123456789ab",
         "config": config.replace("batch_size = 32", "batch_size = 16"),
-        "network": made.attributes["network"].replace("1e+09", "2e+09"),
+        "network": made.attributes["network"].replace("1gbit", "2gbit"),
         "compute": "constant:0.2",
         "timing_only": False,
         "reason": "interrupted",
