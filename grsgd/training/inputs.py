@@ -16,13 +16,21 @@ from grsgd.seeding import Purpose, seed_torch
 
 
 def load_data(config: Config) -> Dataset:
-    """Load the data of ``config``, the part that it names; raises ConfigError or DataError."""
+    """Load the data of ``config``, the part that it names; raises ConfigError or DataError.
+
+    A batch may be larger than a rank's part of them, which it then holds several times, but not than all of them.
+    """
     chosen = config.data
     defaults = REGISTER[chosen.name].options if chosen.name in REGISTER else {}
     for key, value in chosen.options.items():
         check_kind(f"data.{key}", value, defaults.get(key), whole=True)
     whole = data.load(chosen.name, chosen.dir, seed=config.seed, **chosen.options)
-    return part_of(whole, chosen.only_classes, chosen.only_train, chosen.only_test)
+    dataset = part_of(whole, chosen.only_classes, chosen.only_train, chosen.only_test)
+    if chosen.batch_size > len(dataset.train):
+        raise ConfigError(
+            f"data.batch_size = {chosen.batch_size}: larger than the training data; allowed: 1 to {len(dataset.train)}"
+        )
+    return dataset
 
 
 class Images(NamedTuple):

@@ -703,6 +703,13 @@ def test_an_option_of_the_data_of_another_kind(file, override, message):
     assert str(refused.value) == message
 
 
+def test_a_batch_of_more_samples_than_there_are(file):
+    settings = ["data.name=synthetic", "data.samples=60"]
+    load_data(load(file(MINIMAL), [*settings, "data.batch_size=60"]))
+    with pytest.raises(ConfigError, match="^data.batch_size = 61: larger than the training data; allowed: 1 to 60$"):
+        load_data(load(file(MINIMAL), [*settings, "data.batch_size=61"]))
+
+
 def test_a_plain_value_for_a_section(file):
     assert refusal(file, "algorithm=dpsgd").endswith(
         ": algorithm = 'dpsgd': is a section (did you mean algorithm.name?); its keys: name"
