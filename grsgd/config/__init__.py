@@ -117,5 +117,7 @@ def parse(content: dict, where: str = "config") -> Config:
     if config.optimizer.clip is not None and config.traits.splits_model:
         raise ConfigError(f"{where}: optimizer.clip with algorithm.servers > 1: no server sees the whole gradient")
     if config.schedule.name == "cosine" and config.train.seconds is not None:
-        raise ConfigError(f"{where}: schedule.name = 'cosine' needs train.epochs, steps or samples; with seconds: constant or step")
+        raise ConfigError(
+            f"{where}: schedule.name = 'cosine' needs train.epochs, steps or samples; with seconds: constant or step"
+        )
     return config
