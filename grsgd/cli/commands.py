@@ -134,8 +134,10 @@ def simulate_until_interrupted(options) -> int:
     """Simulate; returns the exit code. Raises KeyboardInterrupt before there is anything to save, and after."""
     with importing():
         from grsgd.job.rescue import path_of
+        from grsgd.job.signals import EXIT_CODE
         from grsgd.simulate.driver import Deadlock
         from grsgd.simulate.network import network
+        from grsgd.simulate.run import NotEvaluated
         from grsgd.simulate.run import simulate as run
         from grsgd.training.saving import ModelFiles
 
@@ -147,8 +149,11 @@ def simulate_until_interrupted(options) -> int:
         with ProgressLine(config.algorithm_class.name) as line:
             line.loggers = loggers(options)
             models = ModelFiles(options.save, options.save_best)
-            reason = run(config, options.ranks, spec, out, options.compute, options.timing_only, line, models)
+            reason = run(config, options.ranks, spec, out, options.compute, options.timing_only, line, models, True)
             announce(path_of(out, reason), line)
+    except NotEvaluated as interrupt:
+        print_error(interrupt)
+        return EXIT_CODE
     except Deadlock as error:
         print_error(error)
         return 1

@@ -5,7 +5,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -31,8 +33,17 @@ def with_parent() -> Callable[[], None]:
     return partial(end_with, parent, ctypes.CDLL(None).prctl)  # looked up before the fork: less can go wrong after it
 
 
+def end_with_launcher():
+    """Have Linux kill this process when the one that has started it has ended. Nothing is done where a thread beside
+    the main one has started it, as Open MPI's launcher does with many ranks on a host: it would end with the thread."""
+    parent = os.getppid()
+    with suppress(OSError):  # not all kernels tell
+        if str(os.getpid()) in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            end_with(parent)
+
+
 def end_with(parent: int, prctl=None):
-    """Have Linux kill this process when ``parent`` has ended, which has started it."""
+    """Have Linux kill this process when the thread of ``parent`` has ended that has started it."""
     prctl = prctl or ctypes.CDLL(None).prctl
     prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:  # it has ended before this

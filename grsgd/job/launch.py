@@ -16,7 +16,7 @@ from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
 from grsgd.comm.stop_signal import UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, starting_within, within
 from grsgd.errors import SetupError, UsageError
-from grsgd.job.ending import end_with
+from grsgd.job.ending import end_with_launcher
 
 EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, UsageError)
 """Errors that say all there is to say: no traceback."""
@@ -40,7 +40,7 @@ def world():
     """
     starts = "mpi4py.MPI" not in sys.modules
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
-        end_with(os.getppid())  # not all ranks notice by themselves that Open MPI's launcher was killed
+        end_with_launcher()  # not all ranks notice by themselves that Open MPI's launcher was killed
     try:
         with starting(start_seconds()) if starts else nullcontext():
             from mpi4py import MPI

@@ -78,6 +78,11 @@ class ProgressLine:
         if self.terminal is not None and self.terminal.is_in_foreground():
             self.terminal.clear()
 
+    def hide(self):
+        """Show nothing any more."""
+        self.clear()
+        self.is_shown = False
+
     # ---- before and after training
 
     def doing(self, what: str, only_live: bool = False):

@@ -148,7 +148,8 @@ class Rescue:
             attributes = self.attributes | end_attributes(reason) | {"wall_seconds": time.perf_counter() - self.began}
             try:
                 path = save(self.out, self.assembled(records, attributes))
-                self.tell(f"{path}: stopped early: {reason}", tag)
+                if not (self._has_said and tag == tags.RESCUE_AFTER_SIGNAL):
+                    self.tell(f"{path}: stopped early: {reason}", tag)
             except RunFileError as error:
                 self.tell(str(error), tag)
             return True

@@ -28,7 +28,7 @@ from grsgd.job.rescue import Rescue, save, save_with_models
 from grsgd.job.signals import EXIT_CODE, Interruption
 from grsgd.job.startup import StartUp
 from grsgd.mpi_environment import say
-from grsgd.runs.ending import STOP_CRITERIA, end_attributes, joint_reason
+from grsgd.runs.ending import STOP_CRITERIA, TERMINATED, end_attributes, joint_reason
 from grsgd.runs.run_file import check_writable
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
@@ -242,6 +242,8 @@ def evaluate(
         except RunFileError as error:  # there is another attempt
             print(f"\ngrsgd: {error}", file=sys.stderr, flush=True)
     marks = marks_of(records, attributes["reason"])
+    if attributes["reason"] == TERMINATED and "OMPI_COMM_WORLD_RANK" in os.environ:
+        job.line.hide()  # Open MPI's launcher ends in a moment: a prompt will stand there
     job.line.doing(f"evaluating {len(marks)} snapshot{'s' * (len(marks) != 1)}")
     models = models if remaining.rank == 0 else ModelFiles()
     schedule = job.trainer.evaluate(evaluation, marks, job.line.counted, models.evaluated)

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 
 from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, TERMINATED
@@ -63,3 +64,24 @@ def as_exceptions():
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def first_asks(ask: Callable[[str], None]):
+    """While entered, the first of these signals calls ``ask(reason)`` in the main thread, between two of Python's
+    instructions; later ones do what they would have done before."""
+    handlers = {}
+
+    def first(number, frame):
+        restore()
+        ask(REASONS[number])
+
+    def restore():
+        while handlers:
+            signal.signal(*handlers.popitem())
+
+    handlers.update({number: signal.signal(number, first) for number in REASONS})
+    try:
+        yield
+    finally:
+        restore()

@@ -4,6 +4,8 @@ import gc
 import platform
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import simpy
@@ -14,9 +16,10 @@ from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import Config
 from grsgd.errors import ConfigError
 from grsgd.job.progress_line import ProgressLine
-from grsgd.job.rescue import save_with_models
+from grsgd.job.rescue import path_of, save_with_models
+from grsgd.job.signals import first_asks
 from grsgd.memory import available
-from grsgd.runs.ending import INTERRUPTED, end_attributes, joint_reason
+from grsgd.runs.ending import INTERRUPTED, Ended, end_attributes, how_ended, joint_reason
 from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate import compute as compute_times
@@ -87,6 +90,8 @@ class Simulation:
             without_content(blueprint) if timing_only else build_model(config, dataset, device) for _ in range(ranks)
         ]
         self.config, self.redundancy = config, _ = self._choose_options(dataset, models)
+        self.request: str | None = None
+        """A reason to stop after the step under way."""
         self.trainers = self._make_trainers(dataset, models, signals, on_step)
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
@@ -105,11 +110,20 @@ class Simulation:
                 models[rank],
                 context,
                 snapshot_memory=MEMORY // self.ranks,
-                on_step=on_step if rank == 0 else ignore,
+                on_step=partial(self._after_step, rank, on_step if rank == 0 else ignore),
             )
             driver.keep_random_state()
             trainers.append(trainer)
         return trainers
+
+    def stop(self, reason: str):
+        """End the training after the step under way; from a signal handler."""
+        self.request = reason
+
+    def _after_step(self, rank: int, on_step, progress, loss: float | None):
+        on_step(progress, loss)
+        if self.request is not None:  # one rank tells all others
+            self.trainers[rank].stop_signal.request, self.request = self.request, None
 
     def train(self) -> str:
         """Train on all ranks; returns why the run ended. Raises Deadlock, and what any rank raises."""
@@ -129,6 +143,13 @@ class Simulation:
         """The ranks that the others have not left behind."""
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
         return [rank for rank in range(self.ranks) if rank not in lost]
+
+    def records(self) -> tuple[list[Record], list[int] | None]:
+        """Return what all ranks have measured, and which of them the others have left behind, if any."""
+        left, ranks = self.left(), range(self.ranks)
+        nothing = Record.of_nothing(self.ranks)
+        records = [Record.of(self.trainers[rank]) if rank in left else nothing for rank in ranks]
+        return records, [rank for rank in ranks if rank not in left] or None
 
     def evaluate(self, line: ProgressLine | None = None, models: ModelFiles | None = None) -> tuple[list, object]:
         """The qualities at the snapshots that all ranks have, and the final one; ``line`` says how many are done.
@@ -194,6 +215,10 @@ class Simulation:
         return ComputeTime(*compute_times.measure(step), seed)
 
 
+class NotEvaluated(KeyboardInterrupt):
+    """A signal has come while accuracies were computed: the run was saved without them, as the message says."""
+
+
 def simulate(
     config: Config,
     ranks: int,
@@ -203,10 +228,13 @@ def simulate(
     timing_only: bool = False,
     line: ProgressLine | None = None,
     models: ModelFiles | None = None,
+    stops_gently: bool = False,
 ) -> str:
     """Simulate a run and write its run file. Returns why the run ended.
 
     ``line``: says how far the run is, by default nothing. ``models``: the files that models are saved in, too.
+    ``stops_gently``: the first signal of `REASONS` while it trains ends the training after the step under way, and what
+    was simulated is evaluated; else, and at the next one, a KeyboardInterrupt ends it without. Raises NotEvaluated.
     """
     line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
     for option in models.asked_for() if timing_only else ():
@@ -226,27 +254,37 @@ def simulate(
         "redundancy": simulation.redundancy,
     }
     line.training(simulation.trainers[0], simulated=True)
-    interrupted = False
+    interrupt, evaluated = None, ()
     try:
-        stopped = simulation.train()
-    except KeyboardInterrupt as interrupt:
-        stopped, interrupted = str(interrupt) or INTERRUPTED, True
+        with first_asks(simulation.stop) if stops_gently else nullcontext():
+            stopped = simulation.train()
+    except KeyboardInterrupt as error:
+        stopped, interrupt = str(error) or INTERRUPTED, error
     attributes |= end_attributes(stopped) | {"virtual_seconds": simulation.seconds()}
-    left = simulation.left()
-    attributes["lost"] = sorted(set(range(ranks)) - set(left)) or None
-    records = [
-        Record.of(trainer) if rank in left else Record.of_nothing(ranks)
-        for rank, trainer in enumerate(simulation.trainers)
-    ]
-    evaluated = () if timing_only or interrupted else simulation.evaluate(line, models)
-    for option, path in models.asked_for().items() if interrupted else ():
-        print(f"grsgd: {option} {path}: not saved, for nothing was evaluated", file=sys.stderr, flush=True)
+    records, attributes["lost"] = simulation.records()
+    if not timing_only and interrupt is None:
+        if how_ended(stopped) is Ended.INTERRUPTED:
+            line.clear()
+            what = "what was simulated is evaluated and saved; Ctrl-C again ends it at once"
+            print(f"grsgd: {stopped}: {what}", file=sys.stderr, flush=True)
+        try:
+            evaluated = simulation.evaluate(line, models)
+        except KeyboardInterrupt as error:
+            what = f"{str(error) or INTERRUPTED} while accuracies were computed: they are missing"
+            interrupt = NotEvaluated(f"{path_of(out, stopped)}: {what}")
+    if not evaluated:
+        line.clear()
+        for option, path in models.asked_for().items():
+            print(f"grsgd: {option} {path}: not saved, for nothing was evaluated", file=sys.stderr, flush=True)
+        models = ModelFiles()
     line.doing("saving")
     result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
     if timing_only:
         for column in LOSS_COLUMNS:
             del result.curve[column]
-    save_with_models(out, result, models if evaluated else ModelFiles(), simulation.trainers[left[0]].replica.model)
+    save_with_models(out, result, models, simulation.trainers[simulation.left()[0]].replica.model)
+    if isinstance(interrupt, NotEvaluated):
+        raise interrupt
     return stopped
 
 

@@ -4,8 +4,10 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from grsgd import config, load_run
@@ -21,6 +23,7 @@ from grsgd.simulate.driver import SimulatedDriver
 from grsgd.simulate.network import network
 from grsgd.simulate.run import Simulation
 from grsgd.training import description
+from grsgd.training.trainer import Trainer
 
 CONFIG = """
 [algorithm]
@@ -56,20 +59,50 @@ def test_one_rank_asks_git(monkeypatch, tmp_path):
     assert [description.describe(trainer)["commit"] for trainer in simulated(tmp_path).trainers] == ["0123", None, None]
 
 
-def test_sigterm_ends_a_simulation_as_ctrl_c_does(monkeypatch, tmp_path, capsys):
+SIMULATE = ["--compute", "constant:0.01", "--ranks", "3", "--set", "train.steps=1000"]
+
+
+def simulate_with_signals(monkeypatch, tmp_path, place, name, after) -> tuple[int, Path]:
+    """Exit code and run file of a simulation that gets a SIGTERM after so many calls of a method of ``place``."""
     parsed(tmp_path, name="dpsgd")
-    step = Simulation.train
+    method, calls = getattr(place, name), []
 
-    def train(simulation):
-        step(simulation)
-        os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(20)
+    def called(*arguments):
+        calls.append(None)
+        if len(calls) in after:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return method(*arguments)
 
-    monkeypatch.setattr(Simulation, "train", train)
+    monkeypatch.setattr(place, name, called)
     out = tmp_path / "run.h5"
-    assert main(["simulate", str(tmp_path / "run.toml"), "--out", str(out), "--compute", "constant:0.01"]) == 130
-    assert load_run(out).attributes["reason"] == TERMINATED
-    assert capsys.readouterr().err.startswith(f"{out}: stopped early: {TERMINATED}: ")
+    arguments = [*SIMULATE, "--out", str(out), "--save", str(tmp_path / "model.pt")]
+    return main(["simulate", str(tmp_path / "run.toml"), *arguments]), out
+
+
+def test_a_simulation_that_a_signal_ends_is_evaluated(monkeypatch, tmp_path, capsys):
+    code, out = simulate_with_signals(monkeypatch, tmp_path, Trainer, "take_snapshot", [1])
+    run, said = load_run(out), capsys.readouterr().err
+    assert code == 130 and run.attributes["reason"] == TERMINATED
+    assert run.attributes["final_test_accuracy"] == run.curve["test_accuracy"][-1] > 0
+    assert run.ranks["steps"].max() < 1000 and (tmp_path / "model.pt").exists()
+    assert f"{TERMINATED}: what was simulated is evaluated" in said and f"{out}: stopped early: {TERMINATED}: " in said
+
+
+def test_a_second_signal_ends_a_simulation_at_once(monkeypatch, tmp_path, capsys):
+    code, out = simulate_with_signals(monkeypatch, tmp_path, SimulatedDriver, "begin", [100, 101])
+    run, said = load_run(out), capsys.readouterr().err
+    assert code == 130 and run.attributes["reason"] == TERMINATED
+    assert np.isnan(run.attributes["final_test_accuracy"]) and not (tmp_path / "model.pt").exists()
+    assert "model.pt: not saved, for nothing was evaluated" in said and "what was simulated" not in said
+
+
+def test_a_simulation_whose_evaluation_a_signal_ends_is_saved(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(globals(), "SIMULATE", [*SIMULATE, "--set", "train.steps=3"])
+    code, out = simulate_with_signals(monkeypatch, tmp_path, Trainer, "evaluate", [2])
+    run, said = load_run(out), capsys.readouterr().err
+    assert code == 130 and run.attributes["reason"] == "steps"
+    assert np.isnan(run.curve["test_accuracy"]).all()
+    assert f"{out}: {TERMINATED} while accuracies were computed: they are missing" in said
 
 
 def test_names_of_runs_of_one_second_differ(monkeypatch, tmp_path):

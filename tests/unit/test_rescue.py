@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grsgd import files, load_run
+from grsgd.comm import tags
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import WaitTimeout
 from grsgd.comm.stop_signal import Stopped, StopSignal
@@ -94,6 +95,16 @@ def test_sigterm_of_a_launcher_after_a_death_is_no_interruption(monkeypatch):
     one.interrupted(TERMINATED)
     assert saved == [TERMINATED, "rank 1 lost: its process has died"]
     assert one.stop_signal.request == saved[-1]
+
+
+@pytest.mark.parametrize("has_said", [False, True])
+def test_what_ended_a_run_is_said_once(has_said, monkeypatch, tmp_path):
+    one, said = made(out=tmp_path / "run.h5"), []
+    monkeypatch.setattr(one, "_collect", lambda *_: [])
+    monkeypatch.setattr(one, "assembled", lambda *_: fake_run(reason=TERMINATED))
+    one._speaker, one._has_said = said.append, has_said
+    assert one._save(TERMINATED, 0.0, tags.RESCUE_AFTER_SIGNAL, set())
+    assert said == ([] if has_said else [f"{one.out}: stopped early: {TERMINATED}"]) and one.out.exists()
 
 
 def test_an_early_end_does_not_replace_a_whole_run(tmp_path):

@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -213,3 +214,39 @@ def test_the_refusal_says_what_to_type(arguments, instead, place, monkeypatch):
     with pytest.raises(SetupError) as error:
         launch.check_launcher(1)
     assert not error.value.is_printed
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_a_rank_ends_with_its_launcher_but_not_with_a_thread_of_it(is_main, tmp_path):
+    """The launcher's thread that starts the rank ends, then the launcher is killed."""
+    rank = "import os, sys, time; from grsgd.job.ending import end_with_launcher; end_with_launcher(); "
+    rank += "print('begun', flush=True); sys.stdin.readline(); print('alive', flush=True); sys.stdin.readline()"
+    launcher = f"""
+import subprocess, sys, threading, time
+def start():
+    subprocess.Popen([sys.executable, "-c", {rank!r}])
+    time.sleep(1)
+if {is_main}:
+    start()
+else:
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+time.sleep(60)
+"""
+    process = start_command([sys.executable, "-c", launcher], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"begun\n"
+    if is_main:
+        process.kill()
+    else:
+        process.poll()
+        time.sleep(2)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"alive\n"
+        process.kill()
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    process.wait(20)
+    assert process.stdout.read() == b""  # closed: both have ended
+    process.stdin.close()
