@@ -144,7 +144,8 @@ def test_a_forked_process_is_no_rank(rank, monkeypatch, capsys):
     """What it raises, and that it exits, concerns nobody else."""
     mpi, aborted = rank
     process = os.getpid()
-    unfinished = SimpleNamespace(_uncounted_comm=SimpleNamespace(backend=SimpleNamespace(mpi=mpi)), _process=process)
+    backend = SimpleNamespace(mpi=mpi)
+    unfinished = SimpleNamespace(_uncounted_comm=SimpleNamespace(backend=backend), _process=process, end_is_told=False)
     launch.abort_on_error(mpi)
     monkeypatch.setattr(os, "getpid", lambda: process + 1)
     distributed.DistributedOptimizer._check_finished(unfinished)
