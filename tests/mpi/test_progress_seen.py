@@ -31,7 +31,7 @@ snapshots = 4
 target_accuracy = 0.5
 """
 PERCENTAGE = r"(\d+) %, epoch \d+\.\d, loss [\d.e-]+, [\d,]+ samples/s, waiting \d+ %, \d+ s left$"
-RESULT = r": \d\d\.\d\d % test accuracy, 50 % after [\d.]+ s, [\d.]+ s, [\d.]+ .iB sent$"
+RESULT = r": \d\d\.\d\d % test accuracy \(50 % after [\d.]+ s\), [\d.]+ s of training, [\d.]+ .iB sent$"
 
 
 @pytest.fixture

@@ -147,6 +147,8 @@ def test_an_own_loop_leaves_no_communicator(counted):
 
 @pytest.mark.parametrize("algorithm", ["dpsgd", "easgd", "parameter_server"])
 def test_the_saved_models_are_those_that_were_evaluated(algorithm, world, tmp_path_factory):
+    if algorithm == "parameter_server" and world.size == 1:
+        pytest.skip("a server and a worker are two ranks")
     folder = world.bcast(tmp_path_factory.mktemp("models"))
     train = {"epochs": 1, "snapshots": 3, "evaluate_replicas": False}
     models = ModelFiles(folder / "final.pt", folder / "best.pt")
