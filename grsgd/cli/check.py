@@ -27,6 +27,8 @@ TRIAL_STEPS = 400
 """Steps of all ranks together of the simulation that counts the bytes sent."""
 MOST_TRIED = 64
 """On more ranks that takes too long."""
+FAST = "100gbit,1us", "constant:0.01"
+"""Network and computing time of that simulation for a run that is not one: no message has to wait for another."""
 
 
 class Plan(NamedTuple):
@@ -66,7 +68,7 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
         ("data", data_line(config, data, plan)),
         ("end", end_line(config, plan, len(data.train))),
         ("snapshots", snapshots_line(config, model, plan)),
-        ("sent", sent_line(config, ranks, trial, plan)),
+        ("sent", sent_line(config, ranks, trial, plan, simulated)),
         ("memory", memory_line(each, ranks, timing_only)),
     ]
     print(tabulate(rows, tablefmt="plain", disable_numparse=True))
@@ -74,7 +76,8 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
 
 def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
     """Simulate a few steps, times and messages alone; None where that does not tell what is sent."""
-    spec, compute = network(simulated.network if simulated else "switch"), simulated.compute if simulated else None
+    links, compute = (simulated.network, simulated.compute) if simulated else FAST
+    spec = network(links)
     spec.check_ranks(ranks)
     timing_only = simulated is not None and simulated.timing_only
     if ranks > MOST_TRIED or (config.traits.depends_on_values and not timing_only):
@@ -146,7 +149,7 @@ def snapshots_line(config: Config, model, plan: Plan) -> str:
     return f"{count:,}{every}; {human_bytes(count * size)} a rank, {where}"
 
 
-def sent_line(config: Config, ranks: int, trial: Simulation | None, plan: Plan) -> str:
+def sent_line(config: Config, ranks: int, trial: Simulation | None, plan: Plan, simulated) -> str:
     if trial is None:
         why = "the models' values decide" if config.traits.depends_on_values else f"not tried on {ranks} ranks"
         return f"not known before the run: {why}"
@@ -154,6 +157,8 @@ def sent_line(config: Config, ranks: int, trial: Simulation | None, plan: Plan) 
     steps = sum(trainer.totals.steps for trainer in trial.trainers)
     total = "" if plan.steps is None else f", {human_bytes(sent / steps * plan.steps * plan.workers)} in the run"
     tried = f"{counted(steps // plan.workers, 'simulated step')} a rank"
+    if simulated is None and not config.traits.synchronous:
+        tried += ", on a network that keeps up; less on a slower one"
     return f"{human_bytes(sent / steps)} a rank that trains and step{total} (counted in {tried})"
 
 

@@ -73,6 +73,7 @@ def test_a_job_says_how_many_ranks_it_has(check, monkeypatch):
             "sent",
             "not known before the run: the models",
         ),
+        (["algorithm.name=grsgd"], "sent", "on a network that keeps up; less on a slower one)"),
         (["data.alpha=0.5"], "data", " to "),
         (["data.replication=2"], "data", "; 40 training samples a rank"),
         (["dtype=float64"], "model", f"{2 * SIZE} B in float64"),
