@@ -66,7 +66,8 @@ def test_every_key_of_a_configuration_is_listed(grsgd):
         ("device", 'device = "auto": what trains; auto: a GPU where torch and CuPy find one [auto | cpu | cuda]'),
         (
             "train.epochs",
-            "train.epochs (not given): end after so many passes over the data, summed over ranks [number > 0]",
+            "train.epochs (not given): end after so many passes over the data, summed over ranks "
+            "[number > 0, <= 1000000000]",
         ),
         ("data.augment", "data.augment = false: random crops and flips of the training images [true | false]"),
         ("model.name", "model.name (must be given): `grsgd models` lists them, and NAME's further keys [string]"),
