@@ -17,7 +17,7 @@ from grsgd.files import places_instead
 from grsgd.job import launch
 from grsgd.job.handover import Handover
 from grsgd.mpi_environment import speaker
-from grsgd.runs.ending import INTERRUPTED, Ended, end_attributes, how_ended
+from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, Ended, end_attributes, how_ended
 from grsgd.runs.run_file import Run, load_run, save_run
 from grsgd.training.record import Record, assemble
 from grsgd.training.saving import ModelFiles
@@ -88,7 +88,9 @@ class Rescue:
         if self.handover is not None:
             self.trainer.on_step = ignore  # shows no more
             if is_lowest and watchdog.rank() is not None and self.handover.is_possible(self.mpi.rank, lost):
-                self._speaker(f"{self.early_out}: stopped early: {reason}; accuracies follow")  # first of all
+                lives_on = reason in (INTERRUPTED, ASKED_TO_END)  # so it tells in the end why
+                why = "" if lives_on else f"stopped early: {reason}; "
+                self._speaker(f"{self.early_out}: {why}accuracies follow")  # first of all
                 self._has_said = True
             self.hand_over(reason, self._has_said, lost)
             deadline = time.perf_counter() + STOP_SECONDS
