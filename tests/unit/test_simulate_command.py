@@ -42,7 +42,7 @@ def simulate(tmp_path, capsys):
 def test_right_input(simulate, tmp_path):
     code, out, err = simulate(topology=BASE + LINK + "[compute]\nmedian = 0.01\nslowdown = { 2 = 2.0 }\n")
     assert code == 0 and err == ""
-    assert re.fullmatch(rf"{tmp_path}/run\.h5: [\d.]+ simulated s, [\d.]+ KiB sent\n", out)
+    assert re.fullmatch(rf"{tmp_path}/run\.h5: [\d.]+ simulated s of training, [\d.]+ KiB sent\n", out)
     run = load_run(tmp_path / "run.h5")
     assert run.ranks["compute_seconds"] == pytest.approx([0.03, 0.03, 0.06, 0.03])
     assert run.attributes["compute"] == "constant:0.01, slowdown { 2 = 2 }"
