@@ -87,11 +87,15 @@ def train_on_all_ranks(options) -> int:
 
 def run(options) -> int:
     """train on several ranks, or run a script on them: grsgd run -n 4 CONFIG.toml, grsgd run -n 4 SCRIPT.py"""
+    from grsgd.cli.parser import make_parser
     from grsgd.job import start
 
+    is_script = options.target.endswith(".py")
+    if not is_script:  # what is wrong with them is said once
+        make_parser().parse_args(["train", options.target, *options.arguments])
     job = start.job(options.target, options.arguments, options.ranks, options.launcher)
     print(job, file=sys.stdout if options.dry_run else sys.stderr, flush=True)
-    return 0 if options.dry_run else start.run(job, gently=not options.target.endswith(".py"))
+    return 0 if options.dry_run else start.run(job, gently=not is_script)
 
 
 def check(options, ranks: int, simulated=None) -> int:

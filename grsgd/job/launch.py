@@ -63,6 +63,10 @@ FOREIGN_LAUNCHERS = {
 }
 """Variables that say how many processes a launcher has started: its name, and the variable with a process's number."""
 
+FIRST_SPEAKS_SECONDS = 3.0
+"""How long the other processes wait before they end: torchrun kills them all when one has ended, before the first of
+them has said why."""
+
 
 def check_launcher(ranks: int):
     """Raise SetupError if a launcher has started more processes than the ``ranks`` that MPI connects."""
@@ -80,11 +84,14 @@ def check_launcher(ranks: int):
             instead = f"mpi4py uses {library()}, whose mpiexec this is not: type `{instead_of_it(count)}`"
         else:
             instead = f"type `{instead_of_it(count)}`, or unset {variable}"
+        is_first = os.environ.get(number, "0") == "0"
+        if not is_first:
+            time.sleep(FIRST_SPEAKS_SECONDS)
         seen = f"{ranks} rank{'s' if ranks > 1 else ''}"
         processes = "tasks" if launcher == "Slurm" else "processes"
         raise SetupError(
             f"{launcher} started {count} {processes} ({variable}), but MPI sees only {seen}: {instead}",
-            is_printed=os.environ.get(number, "0") == "0",
+            is_printed=is_first,
         )
 
 

@@ -66,6 +66,8 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     Raises UsageError, ConfigError.
     """
     check_alone()
+    if ranks is None and not {"-n", "-np"}.isdisjoint(arguments):
+        raise UsageError(f"run: -n stands before {target}: grsgd run -n 4 {target}")
     ranks = ranks if ranks is not None else tasks_of_allocation()
     if ranks < 1:
         raise ConfigError(f"run: -n {ranks}: must be 1 or more")

@@ -42,6 +42,7 @@ ROWS_IN_A_HURRY = 1000
 def recording(
     path: str | os.PathLike,
     optimizer: DistributedOptimizer,
+    /,  # names that the configuration may have, too
     *,
     batch_size: int | None = None,
     loggers: Sequence[Logger] = (),

@@ -94,6 +94,7 @@ def test_in_an_allocation(place, capsys, monkeypatch, tmp_path):
     "arguments, message",
     [
         (["run.toml"], "run: how many ranks? grsgd run -n 4 CONFIG.toml"),
+        (["run.toml", "-n", "2"], "run: -n stands before run.toml: grsgd run -n 4 run.toml"),
         (["-n", "0", "run.toml"], "run: -n 0: must be 1 or more"),
         (["-n", "2", "nothing.toml"], "run: nothing.toml: no such file"),
     ],
@@ -102,6 +103,12 @@ def test_wrong_use_is_one_line(arguments, message, place, capsys):
     assert main(["run", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"grsgd: error: {message}") and error.count("\n") == 1
+
+
+def test_wrong_options_of_train_are_told_before_ranks_start(place, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "-n", "2", "run.toml", "--epochs", "3"])
+    assert ended.value.code == 2 and "unrecognized arguments: --epochs 3" in capsys.readouterr().err
 
 
 def test_not_below_a_launcher(place, capsys, monkeypatch):

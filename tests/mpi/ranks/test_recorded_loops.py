@@ -117,6 +117,7 @@ def test_what_ranks_log_is_combined(folder):
     optimizer = distributed(model)
     logger = grsgd.CsvLogger(folder / f"{WORLD.rank}.csv")
     given = {"lr": 0.1, "seed": 7, "train_samples": 100, "label": "mine", "folder": folder, "nothing": None}
+    given |= {"path": "data", "optimizer": "sgd"}  # as in **vars(arguments) of a script
     with grsgd.recording(folder / "mine.h5", optimizer, loggers=[logger], **given) as run:
         for step in range(1, 5):
             loss = take_step(model, optimizer, batch=2 if step == 4 else BATCH)
