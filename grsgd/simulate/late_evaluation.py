@@ -82,7 +82,7 @@ def is_wanted(out: Path, attributes: dict) -> bool:
     try:
         there = load_run(out).attributes
     except RunFileError:
-        return True
+        return out.parent.is_dir()  # else a batch job has moved it, and the folder is gone
     if there["started"] != attributes["started"]:
         return there["started"] < attributes["started"]
     return bool(np.isnan(there["final_test_accuracy"]))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -122,6 +123,17 @@ def test_a_later_run_at_the_same_place_stays(tmp_path, ended):
     save(job.out, later)
     write_of(job, ended)
     assert load_run(job.out).attributes["started"].startswith("2999")
+
+
+def test_a_file_that_was_moved_with_its_folder_is_not_made_again(tmp_path, ended, monkeypatch):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+    job = Job("dpsgd", tmp_path / "scratch")
+    save(job.out, job.expected())
+    (tmp_path / "scratch").rename(tmp_path / "results")
+    write_of(job, ended)
+    assert not (tmp_path / "scratch").exists() and not any((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_job_that_left_no_note_has_no_file(tmp_path, ended):
