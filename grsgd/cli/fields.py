@@ -1,9 +1,13 @@
 """What a user may write for an option: its type, bounds, default and description, from the fields of its section."""
 
-import json
+from __future__ import annotations
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
 
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 

@@ -1,18 +1,20 @@
 """The commands that tell what there is: the keys of a configuration, the algorithms, the models."""
 
+from __future__ import annotations
+
 import inspect
 import json
 import re
 import shutil
 import sys
 import textwrap
-
-from pydantic import BaseModel
-from tabulate import tabulate
+from typing import TYPE_CHECKING
 
 from grsgd.cli.fields import describe_field, describe_fields
-from grsgd.config.complaints import unknown_key
 from grsgd.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:  # other commands do without
+    from pydantic import BaseModel
 
 FURTHER_KEYS = {
     "algorithm": "further keys: the options of the algorithm, which `grsgd algorithms NAME` lists",
@@ -44,11 +46,13 @@ def config(options) -> int:
 def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     """Return the section of this name; None for a single key."""
     annotation = model.model_fields[name].annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    return annotation if hasattr(annotation, "model_fields") else None
 
 
 def described(model: type[BaseModel], wanted: str) -> list[str]:
     """Return the lines for a section or a key, such as ``train`` or ``train.epochs``; raises UsageError."""
+    from grsgd.config.complaints import unknown_key
+
     name, _, key = wanted.partition(".")
     if name not in model.model_fields:
         raise UsageError(f"config: {unknown_key(name, name, list(model.model_fields))}")
@@ -152,6 +156,8 @@ def say(lines: list[str]):
 
 def print_table(rows: list[tuple], headers: list[str], flexible: int):
     """Print a table as wide as the output; the column number ``flexible`` is as narrow as that takes."""
+    from tabulate import tabulate
+
     widths = [max(len(str(row[k])) for row in [headers, *rows]) for k in range(len(headers))]
     left = max(columns() - sum(widths) + widths[flexible] - 2 * (len(headers) - 1), 30)
     limits = [left if k == flexible else None for k in range(len(headers))]

@@ -1,14 +1,18 @@
 """Where the numbers of a run go while it goes on: a CSV file, TensorBoard, or any object with the same two methods."""
 
+from __future__ import annotations
+
 import csv
 import math
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.files import atomic_write
-from grsgd.runs.run_file import Run
+
+if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
+    from grsgd.runs.run_file import Run
 
 
 class Logger(Protocol):
