@@ -212,6 +212,7 @@ def test_launchers_that_mpi_does_not_know(variables, ranks, message, place, monk
     ],
 )
 def test_the_refusal_says_what_to_type(arguments, instead, place, monkeypatch):
+    monkeypatch.setattr(launch, "FIRST_SPEAKS_SECONDS", 0.0)
     monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SetupError) as error:
