@@ -325,6 +325,6 @@ def test_listings(command):
 def test_example_of_a_loop_of_ones_own():
     pytest.importorskip("mlxtend")
     code, output = mpiexec("openmpi", 2, ["experiments/demo/own_loop.py"], timeout=120)
-    accuracies = [float(line.split()[-1]) for line in output.splitlines() if line.startswith("test accuracy")]
+    accuracies = re.findall(r"^test accuracy ([\d.]+), results/own-loop.h5$", output, re.MULTILINE)
     # An asynchronous algorithm on a busy machine: one rank may do most of the work (0.89 to 0.96 were seen).
-    assert code == 0 and len(accuracies) == 2 and min(accuracies) > 0.8 and len(set(accuracies)) == 1, output
+    assert code == 0 and len(accuracies) == 1 and float(accuracies[0]) > 0.8, output
