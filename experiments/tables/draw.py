@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from grsgd.runs.series import COLOURS, LINES, MARKERS
+from grsgd.runs.series import COLOURS, style
 
 matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # the same figure is the same file
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")
@@ -64,7 +64,8 @@ def draw_panel(ax, panel: Panel, labels: list[str]):
         middle = [np.nanmedian(values) for values in known.values()]
         low = [m - np.nanmin(values) for m, values in zip(middle, known.values(), strict=True)]
         high = [np.nanmax(values) - m for m, values in zip(middle, known.values(), strict=True)]
-        ax.errorbar(list(known), middle, [low, high], label=label, capsize=3, **style(labels.index(label)))
+        look = style(labels.index(label)) | {"linewidth": 1.4}
+        ax.errorbar(list(known), middle, [low, high], label=label, capsize=3, **look)
     for label, curves in panel.curves.items():
         look = style(labels.index(label)) | {"markersize": 3.5, "linewidth": 1}
         for number, (x, y) in enumerate(curves):
@@ -114,13 +115,3 @@ def draw_panel(ax, panel: Panel, labels: list[str]):
     ax.set_ylabel(panel.ylabel)
     ax.grid(alpha=0.3, axis="y" if panel.bars else "both")
     ax.set_axisbelow(True)
-
-
-def style(index: int) -> dict:
-    return {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": LINES[index % len(LINES)],
-        "marker": MARKERS[index % len(MARKERS)],
-        "markersize": 5,
-        "linewidth": 1.4,
-    }

@@ -13,6 +13,17 @@ LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "d")
 
 
+def style(index: int) -> dict:
+    """Return how matplotlib is to draw a curve, another for each of dozens of numbers."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": LINES[index % len(LINES)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linewidth": 1.6,
+        "markersize": 5,
+    }
+
+
 class Series(NamedTuple):
     """Runs of one experiment, one a seed."""
 
@@ -22,14 +33,7 @@ class Series(NamedTuple):
 
     @property
     def style(self) -> dict:
-        i = self.index
-        return {
-            "color": COLOURS[i % len(COLOURS)],
-            "linestyle": LINES[i % len(LINES)],
-            "marker": MARKERS[i % len(MARKERS)],
-            "linewidth": 1.6,
-            "markersize": 5,
-        }
+        return style(self.index)
 
 
 def as_series(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[Series]:
