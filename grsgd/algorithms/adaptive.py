@@ -1,8 +1,8 @@
 """When to exchange models: after a fixed period, or when the own model has changed enough.
 
-The second is from Ho, Wu, Liu 2018, "Adaptive communication for gossiping SGD", of which only the abstract could be
-had: a worker exchanges models according to the change of its own one. How change is measured, the threshold and all
-else here is inferred. Nothing here communicates.
+The second is from Ho, Wu, Liu 2018, "Adaptive communication for distributed deep learning on commodity GPU cluster", of
+which only the abstract could be had: a worker exchanges models according to the change of its own one. How change is
+measured, the threshold and all else here is inferred. Nothing here communicates.
 """
 
 from __future__ import annotations

@@ -121,7 +121,10 @@ class CSSGD(Summing, name="cssgd"):
     grouped-direct multicasts it; grouped-rs lets rank j add up chunk j, and receives the least of all.
     """
 
-    paper = "Li, Xie, Mao, Xu, Zhu, Zhang 2021, CSSGD (coded synchronous SGD), Computer Engineering"
+    paper = (
+        "Li, Xie, Mao, Xu, Zhu, Zhang 2021, A synchronous gradient descent algorithm based on distributed coding, "
+        "Computer Engineering"
+    )
     Options = CSSGDOptions
 
     @classmethod

@@ -57,7 +57,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
 
     paper = (
         "Zhang, Choromanska, LeCun 2015, Deep learning with elastic averaging SGD; adaptive: Ho, Wu, Liu 2018, "
-        "Adaptive communication for gossiping SGD"
+        "Adaptive communication for distributed deep learning on commodity GPU cluster"
     )
     traits = Traits(synchronous=False, in_background=True)
     Options = EASGDOptions

@@ -51,7 +51,7 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
 
     paper = (
         "Jin, Yuan, Iandola, Keutzer 2016, How to scale distributed deep learning?; adaptive: Ho, Wu, Liu 2018, "
-        "Adaptive communication for gossiping SGD"
+        "Adaptive communication for distributed deep learning on commodity GPU cluster"
     )
     traits = Traits(synchronous=False, in_background=True)
     Options = GossipOptions

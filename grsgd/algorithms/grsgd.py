@@ -44,7 +44,10 @@ class GRSGD(PushSum, name="grsgd"):
     Sends M + 8 bytes per push.
     """
 
-    paper = "Zhou, Tu, Ren 2023, GRSGD: gossip ring SGD (English: Tu, Zhou, Ren 2022, Computer Communications 195)"
+    paper = (
+        "Zhou, Tu, Ren 2023, Asynchronous distributed training algorithm based on Gossip (English: Tu, Zhou, Ren 2022, "
+        "Computer Communications 195)"
+    )
     Options = GRSGDOptions
 
     def __init__(self, options, replica, optimizer, context):

@@ -27,7 +27,10 @@ class SSGD(Summing, name="ssgd"):
     CSSGD bit for bit.
     """
 
-    paper = "Li, Xie, Mao, Xu, Zhu, Zhang 2021, CSSGD (coded synchronous SGD), Computer Engineering"
+    paper = (
+        "Li, Xie, Mao, Xu, Zhu, Zhang 2021, A synchronous gradient descent algorithm based on distributed coding, "
+        "Computer Engineering"
+    )
     Options = SSGDOptions
 
     @classmethod
