@@ -7,6 +7,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from grsgd.algorithms.averaging import average_models
@@ -157,6 +158,10 @@ class Algorithm:
     def warnings(self) -> list[str]:
         """Return what users must know of this rank's training when it is over, a line each."""
         return []
+
+    def extra(self) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
+        """Return what the run file keeps of this algorithm alone: by name an array, and its unit and description."""
+        return {}
 
     def update(self):
         """Take the local optimizer's step."""

@@ -97,6 +97,7 @@ class LoopRecord:
     moments: ClassVar[tuple] = ()
     numbers: ClassVar[tuple] = ()
     early: ClassVar[int] = 0
+    extra: ClassVar[dict] = {}
 
     rows: dict[int, Row]
     progress: list[tuple[float, int, int]]

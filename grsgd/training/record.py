@@ -31,6 +31,7 @@ class Record:
     staleness: dict[int, int]
     warnings: list[str]
     interface: np.ndarray
+    extra: dict[str, tuple[np.ndarray, tuple[str, str]]]
 
     @classmethod
     def of(cls, trainer: Trainer, interface: np.ndarray = NOT_COUNTED) -> "Record":
@@ -50,6 +51,7 @@ class Record:
             dict(trainer.algorithm.staleness),
             trainer.algorithm.warnings() + trainer.snapshots.warnings(),
             interface,
+            trainer.algorithm.extra(),
         )
 
     @classmethod
@@ -57,7 +59,7 @@ class Record:
         """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         zeros = np.zeros(ranks, np.int64)
-        return cls([], [], [], 0, nothing, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED)
+        return cls([], [], [], 0, nothing, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED, {})
 
 
 def marks_of(records: list[Record], reason: str) -> list[int]:
@@ -72,7 +74,8 @@ def assemble(
 ) -> Run:
     """Return the run of all ranks' records, ascending by rank.
 
-    The curve has the marks at which every rank has a snapshot (every rank that has any).
+    The curve has the marks at which every rank has a snapshot (every rank that has any). What algorithms keep besides
+    is that of the first rank that has it.
     ``qualities``: at these marks, as far as evaluated; ``final``: of the final model.
     """
     answered = [record for record in records if record.moments]
@@ -83,6 +86,7 @@ def assemble(
     ages = sorted(set().union(*(record.staleness for record in records)))
     warnings = [f"rank {rank}: {warning}" for rank, record in enumerate(records) for warning in record.warnings]
     interface = np.array([record.interface for record in records])
+    extra = {name: kept for record in reversed(records) for name, kept in record.extra.items()}
     known = {"final_test_accuracy": final.mean if final else math.nan, "warnings": warnings or None}
     return Run(
         attributes=attributes | known,
@@ -108,4 +112,6 @@ def assemble(
             "value": np.array(ages, np.int64),
             "count": np.array([[record.staleness.get(age, 0) for age in ages] for record in records], np.int64),
         },
+        extra={name: array for name, (array, _) in extra.items()},
+        units={name: unit for name, (_, unit) in extra.items()},
     )

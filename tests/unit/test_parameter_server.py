@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from grsgd.algorithms.parameter_server.server import LostWorker
+from grsgd.algorithms.parameter_server.strategies import STATES
 from grsgd.errors import ConfigError
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
@@ -332,6 +333,24 @@ def test_the_run_file_has_the_staleness_of_all(strategy, tmp_path):
     assert mean == 0 if strategy == "bsp" else 0.5 < mean < 4
     assert run.curve["samples"][-1] == 4 * run.ranks["steps"].sum()
     assert (np.diff(run.curve["samples"]) >= 0).all() and (np.diff(run.curve["time"]) >= 0).all()
+
+
+def test_the_run_file_has_the_states_of_workers(tmp_path):
+    """A worker that is always slow is a straggler from its third push on, and the others are ahead of it."""
+
+    def run_with(strategy):
+        chosen = config(section(strategy), steps=40, stragglers={"slowdown": {1: 4.0}})
+        simulate(chosen, 5, network_of(), tmp_path / "run.h5", CONSTANT)
+        return load_run(tmp_path / "run.h5")
+
+    run = run_with("adsp")
+    states, pushes = run.extra["states"], run.ranks["steps"][:4]
+    assert states.shape == (4, pushes.max()) and ((states >= 0).sum(axis=1) == pushes).all()
+    slow, others = states[1], states[[0, 2, 3]]
+    assert slow[: pushes[1]].tolist() == [0, 0] + [STATES.index("straggler")] * (pushes[1] - 2)
+    assert (others[:, 20:25] == STATES.index("ahead")).all() and not (others == STATES.index("straggler")).any()
+    assert run.units["states"][1].endswith("0 async, 1 straggler, 2 ahead")
+    assert "states" not in run_with("asp").extra
 
 
 # ---- several servers, and servers that train

@@ -17,10 +17,15 @@ from grsgd.algorithms.parameter_server.server import (
     make_strategy,
     server_shards,
 )
-from grsgd.algorithms.parameter_server.strategies import AdspOptions, DsspOptions
+from grsgd.algorithms.parameter_server.strategies import STATES, AdspOptions, DsspOptions
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.pollables import Until
+
+STATES_UNIT = (
+    "1",
+    "state of each worker at each of its pushes: " + ", ".join(f"{i} {name}" for i, name in enumerate(STATES)),
+)
 
 
 class ServerOptions(Options):
@@ -178,6 +183,16 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         if self.lost and self.comm.rank not in self.lost:
             left = [rank for rank in range(self.comm.size) if rank not in self.lost]
             self.uncounted_comm = self.uncounted_comm.subset(left)
+
+    def extra(self):
+        """Return the workers' states as [workers, pushes], -1 behind a worker's last push."""
+        states = self.server.states if self.server is not None else []
+        if not any(states):
+            return {}
+        rows = np.full((self.n, max(map(len, states))), -1, np.int8)
+        for row, known in zip(rows, states, strict=True):
+            row[: len(known)] = known
+        return {"states": (rows, STATES_UNIT)}
 
     def warnings(self):
         evicted = self.server.evicted if self.server is not None else {}

@@ -11,7 +11,7 @@ import numpy as np
 
 from coding.partition import bounds
 from grsgd.algorithms.context import RankContext
-from grsgd.algorithms.parameter_server.strategies import STRATEGIES, Strategy
+from grsgd.algorithms.parameter_server.strategies import STATES, STRATEGIES, Strategy
 from grsgd.comm import tags
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.pollables import Delay, Signal
@@ -104,6 +104,8 @@ class Server:
         self.finished: set[int] = set()
         """Workers that have ended their training."""
         self.staleness: Counter[int] = Counter()
+        self.states: list[list[int]] = [[] for _ in range(self.n)]
+        """The state of each worker at each of its pushes, by its place in `STATES`; empty if there are no states."""
         self.lost_ranks: np.ndarray | None = None
         """int64 of shape [ranks], 1 for those that were lost and had not come back when all others had ended."""
         self.lock = threading.Lock()
@@ -152,6 +154,8 @@ class Server:
             self.answered[worker].clear()
             decision = self.strategy.push(worker, self.versions[worker], self.driver.clock())
             self.staleness[self.strategy.staleness] += 1
+            if (state := self.strategy.state(worker)) is not None:
+                self.states[worker].append(STATES.index(state))
             self.apply_decision(decision)
         yield self.answered[worker]
 

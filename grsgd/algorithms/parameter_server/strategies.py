@@ -25,6 +25,10 @@ def whole(steps: float) -> float:
 Steps = Annotated[float, Field(ge=0), AfterValidator(whole)]
 
 
+STATES = ("async", "straggler", "ahead")
+"""What adsp takes a worker for, at each of its pushes."""
+
+
 class StrategyOptions(BaseModel):
     """The options of one strategy; those of a strategy that has none."""
 
@@ -194,6 +198,10 @@ class Strategy:
         """Largest lead; 0 if no worker is left."""
         return max(map(self.lead, self.active), default=0)
 
+    def state(self, worker: int) -> str | None:
+        """Return the state of a worker at its last push, one of `STATES`; None where a strategy tells none apart."""
+        return None
+
     def check_active(self, worker: int):
         if worker not in self.active:
             state = "is lost" if 0 <= worker < len(self.clocks) else f"is not one of the {len(self.clocks)}"
@@ -324,7 +332,10 @@ class Adsp(Strategy):
         self.late = [0] * workers
         """Pushes in a row at which d_i was large."""
         self.states = ["async"] * workers
-        """The state of each worker at its last push: async, straggler or ahead."""
+        """The state of each worker at its last push, one of `STATES`."""
+
+    def state(self, worker):
+        return self.states[worker]
 
     def slow(self, worker: int) -> bool:
         return self.late[worker] >= self.options.slow_streak
