@@ -1,14 +1,29 @@
 """The outcome of a table or figure of a paper: its parts, and what it says about the paper's claims. Kept as JSON."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from experiments.tables.run_spec import SIMULATED
 from grsgd.files import atomic_write
 from grsgd.text import printable
 
+SUPPORTED, REFUTED, INCONCLUSIVE = "supported", "refuted", "inconclusive"
+SAME_DIRECTION = "same direction, less than the paper's number"
+VERDICTS = SUPPORTED, SAME_DIRECTION, REFUTED, INCONCLUSIVE
+"""What a case can say about a claim."""
+EVIDENCE, CONTROL, BY_CONSTRUCTION = "evidence", "control", "true by construction"
+"""Kinds of cases. Only evidence is counted. A control shows what else has the same effect; what is true by construction
+could not have come out otherwise."""
+AT_LEAST, AT_MOST = "at least", "at most"
+"""How an estimate bounds the effect where one of the two sides did not reach its target."""
+OPPOSITES = {"less": "more", "fewer": "more", "more": "less", "higher": "lower", "lower": "higher"}
+OPPOSITES |= {"faster": "slower", "slower": "faster", "earlier": "later", "later": "earlier"}
+"""Words of units, and what they become where the estimate is negative."""
+
 HOLDS, PARTLY, FAILS, UNDECIDED = "holds", "holds only under", "does not hold", "not decided"
-"""What a verdict begins with; after ``PARTLY`` comes the condition, after ``UNDECIDED`` why."""
+"""What the verdict of a worded finding begins with; after ``PARTLY`` comes the condition, after ``UNDECIDED`` why."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +45,109 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Case:
+    """One comparison under one condition, and what it says about a claim.
+
+    condition: where it was made, such as "one rank 4 times slower, n = 8". baseline: against what; empty if there is
+    none. verdict: one of ``VERDICTS``. estimate: in ``unit``, positive in the claimed direction; None where not known.
+    low, high: its 95 % interval; None where there is no such limit. unit: such as "% less time", "points", "% fewer
+    bytes". seeds: how many seeds, or pairs of runs with the same seed, it rests on; 0 if it is exact and needs none.
+    source: where its times come from; empty if there are none. kind: ``EVIDENCE``, ``CONTROL`` or ``BY_CONSTRUCTION``.
+    bound: ``AT_LEAST`` or ``AT_MOST`` where the estimate is one. p: two-sided, of no effect (or of exactly the margin
+    or threshold), not corrected for the number of cases; None without a test. simulator_error: how far simulated times
+    were from measured ones, in words. note: why nothing is decided, and what seeds are left out.
+    """
+
+    condition: str
+    baseline: str
+    verdict: str
+    estimate: float | None
+    low: float | None
+    high: float | None
+    unit: str
+    seeds: int
+    source: str = SIMULATED
+    kind: str = EVIDENCE
+    bound: str = ""
+    p: float | None = None
+    simulator_error: str = ""
+    note: str = ""
+
+    def text(self) -> str:
+        """Return the estimate, its interval and the seeds: ``12.3 % less time (9.0 to 15.1, 5 seeds)``."""
+        if self.estimate is None:
+            return "not known"
+        if self.estimate < 0 and self._turned_unit() != self.unit:
+            return self._turned().text()
+        behind = ", ".join(filter(None, [self._interval(), _count(self.seeds, "seed") if self.seeds else ""]))
+        return " ".join(
+            filter(None, [self.bound, self._number(self.estimate), self.unit, f"({behind})" * bool(behind)])
+        )
+
+    def _turned_unit(self) -> str:
+        return " ".join(OPPOSITES.get(word, word) for word in self.unit.split(" "))
+
+    def _turned(self) -> "Case":
+        """Return the same with the opposite unit."""
+        low, high = (None if limit is None else -limit for limit in (self.high, self.low))
+        bound = {AT_LEAST: AT_MOST, AT_MOST: AT_LEAST}.get(self.bound, "")
+        return replace(self, estimate=-self.estimate, low=low, high=high, unit=self._turned_unit(), bound=bound)
+
+    def _interval(self) -> str:
+        low, high = (None if limit is None else self._number(limit) for limit in (self.low, self.high))
+        if low is None and high is None:
+            return ""
+        if low is None or high is None:
+            return f"{high} or less" if low is None else f"{low} or more"
+        return "no spread" if self.low == self.high else f"{low} to {high}"
+
+    def _number(self, value: float) -> str:
+        if self.unit.startswith("points"):
+            return f"{value:+.2f}"
+        return f"{value:.1f}" if self.unit.startswith("%") else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
 class Finding:
     """One claim held against what was measured here.
+
+    claim: an id of the paper's claims.toml. accounting: how time or bytes were counted, and on what. cases: corrected
+    for their number. reason: why the claim is not supported where it is not. notes: what else a reader must know.
+    """
+
+    claim: str
+    accounting: str
+    cases: list[Case]
+    reason: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def evidence(self) -> list[Case]:
+        """The cases that are counted."""
+        return [case for case in self.cases if case.kind == EVIDENCE]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cases of the evidence have each verdict, in the order of ``VERDICTS``."""
+        counts = Counter(case.verdict for case in self.evidence)
+        return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
+
+    @property
+    def verdict(self) -> str:
+        """One word where all evidence agrees, else ``supported in 3 of 4 cases; inconclusive in 1``."""
+        if not self.evidence:
+            built = [case.verdict for case in self.cases if case.kind == BY_CONSTRUCTION]
+            return BY_CONSTRUCTION if built and set(built) == {SUPPORTED} else INCONCLUSIVE
+        (first, count), *others = self.counts.items()
+        if not others:
+            return first
+        rest = [f"{verdict} in {count}" for verdict, count in others]
+        return "; ".join([f"{first} in {count} of {_count(len(self.evidence), 'case')}", *rest])
+
+
+@dataclass(frozen=True)
+class WordedFinding:
+    """A finding without cases: its figures and its verdict are texts.
 
     claim: an id of the paper's claims.toml. measured: the figure, with its unit and range. accounting: how time or
     bytes were counted, for how many ranks and on what. verdict: begins with one of the four words above. reason: why,
@@ -56,7 +172,7 @@ class Outcome:
     command: str
     tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding | WordedFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     provenance: dict[str, str] = field(default_factory=dict)
     """Machine, commits of the runs, sources of times, configurations."""
@@ -75,7 +191,17 @@ def load(path: Path) -> Outcome:
         content = json.loads(path.read_text())
         content["tables"] = [Table(**table) for table in content["tables"]]
         content["figures"] = [Figure(**figure) for figure in content["figures"]]
-        content["findings"] = [Finding(**finding) for finding in content["findings"]]
+        content["findings"] = [_finding(finding) for finding in content["findings"]]
         return Outcome(**content)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is damaged, make its target again: {printable(str(error))}") from None
+
+
+def _finding(content: dict) -> Finding | WordedFinding:
+    if "cases" not in content:
+        return WordedFinding(**content)
+    return Finding(**content | {"cases": [Case(**case) for case in content["cases"]]})
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)

@@ -10,7 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from tabulate import tabulate
 
-from experiments.tables.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figure, Finding, Outcome, Table, load
+from experiments.tables.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figure, Outcome, Table, load
+from experiments.tables.outcome import WordedFinding as Finding
 from experiments.tables.scale import SCALES
 from grsgd.files import atomic_write
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from experiments.tables.draw import Panel, draw
-from experiments.tables.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figure, Finding, Table
+from experiments.tables.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figure, Table
+from experiments.tables.outcome import WordedFinding as Finding
 
 
 class Section:

@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from experiments.tables.__main__ import main
-from experiments.tables.outcome import Figure, Finding, Outcome, Table
+from experiments.tables.outcome import Figure, Outcome, Table
+from experiments.tables.outcome import WordedFinding as Finding
 from experiments.tables.report import build, kind, numeric, paper_figure, read_claims, text
 
 CLAIMS = """\
