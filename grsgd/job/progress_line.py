@@ -128,7 +128,7 @@ class ProgressLine:
         if loss is not None:
             self._loss.add(loss)
             self._row_loss.add(loss)
-        now, share = time.perf_counter(), progress.share()
+        now, share = time.perf_counter(), min(progress.share(), 1.0)
         if self.loggers and (share >= self._next_row or now - self._logged >= LINE_SECONDS):
             self._logged, self._next_row = now, after(share)
             status = self.status(progress, now, self._row_loss.take())
