@@ -45,6 +45,8 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     ``simulated``: the options of ``grsgd simulate``; None for ranks of their own. Trains nothing and does not start
     MPI. Of a job, rank 0 alone prints.
     """
+    if simulated is None:
+        config.check_measured()
     config.check_ranks(ranks)
     if out is not None:
         check_writable(Path(out), expected_bytes(config, ranks))
@@ -85,7 +87,7 @@ def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
     steps = max(4, TRIAL_STEPS // ranks)
     if config.train.steps is not None:
         steps = min(steps, config.train.steps)
-    ends = {"epochs": None, "samples": None, "seconds": None, "steps": steps, "snapshots": 1}
+    ends = {"epochs": None, "samples": None, "seconds": None, "steps": steps, "snapshots": 1, "stop_at_target": False}
     short = config.model_copy(update={"train": config.train.model_copy(update=ends)})
     trial = Simulation(short, ranks, spec, compute, timing_only=True)
     trial.train()

@@ -68,6 +68,14 @@ class Config(Section):
             content["stragglers"][kind] = {str(rank): value for rank, value in content["stragglers"][kind].items()}
         return tomli_w.dumps(content)
 
+    def check_measured(self):
+        """Raise ConfigError for what only a run in simulated time can do."""
+        if self.train.stop_at_target:
+            raise ConfigError(
+                "train.stop_at_target = true: in simulated time alone (grsgd simulate), for evaluating while training "
+                "would disturb the times that are measured"
+            )
+
     def check_ranks(self, ranks: int):
         """Raise ConfigError for what cannot work with this many ranks."""
         for kind in ("slowdown", "tail", "pause"):

@@ -87,6 +87,9 @@ class Train(Section):
     samples: int | None = Field(None, ge=1, description="end after so many samples, summed over ranks")
     seconds: PositiveFloat | None = Field(None, description="end after so much time")
     target_accuracy: float | None = Field(None, gt=0, le=1, description="reports give the time to it")
+    stop_at_target: bool = Field(
+        False, description="end at the first snapshot with target_accuracy, if it comes first; in simulated time alone"
+    )
     snapshots: int = Field(20, ge=1, le=10**6, description="points of the curve, evenly spread over the run")
     evaluate_replicas: bool = Field(True, description="test single replicas too; else their average alone")
 
@@ -96,6 +99,12 @@ class Train(Section):
         if len(ends) != 1:
             found = " and ".join(ends) or "none"
             raise ValueError(f"give exactly one of epochs, steps, samples and seconds; found {found}")
+        return self
+
+    @model_validator(mode="after")
+    def target_to_stop_at(self):
+        if self.stop_at_target and self.target_accuracy is None:
+            raise ValueError("stop_at_target = true needs target_accuracy")
         return self
 
 

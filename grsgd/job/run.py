@@ -142,6 +142,7 @@ def prepare(
     with within(timeout, "looking for ranks on the same host"):
         local_rank, local_ranks = launch.local_ranks(mpi)
     with launch.collective_setup(mpi, timeout):
+        config.check_measured()
         config.check_ranks(mpi.size)
         if mpi.rank == 0:
             check_writable(out, expected_bytes(config, mpi.size))

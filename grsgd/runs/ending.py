@@ -9,6 +9,9 @@ as its reason."""
 END_OF_LOOP = "end of the loop"
 """The reason of a loop that grsgd did not write, and that came to its end."""
 
+TARGET_REACHED = "target accuracy reached"
+"""The reason of a simulated run with ``train.stop_at_target`` that ended before its stop criterion."""
+
 NON_FINITE_LOSS = "non-finite loss"
 """Beginning of the reason of a run that diverged."""
 INTERRUPTED = "interrupted (Ctrl-C)"
@@ -21,7 +24,8 @@ class Ended(StrEnum):
     """The kinds of ends."""
 
     COMPLETED = "completed"
-    """It reached the stop criterion that its configuration gives, or the end of a loop that grsgd did not write."""
+    """It reached the stop criterion that its configuration gives, the target accuracy at which it was to stop, or the
+    end of a loop that grsgd did not write."""
     DIVERGED = "diverged"
     """Its loss was no longer finite."""
     INTERRUPTED = "interrupted"
@@ -36,7 +40,7 @@ FINISHED = (Ended.COMPLETED, Ended.DIVERGED)
 
 def how_ended(reason: str) -> Ended:
     """Return the kind of end that has this reason."""
-    if reason in (*STOP_CRITERIA, END_OF_LOOP):
+    if reason in (*STOP_CRITERIA, TARGET_REACHED, END_OF_LOOP):
         return Ended.COMPLETED
     if reason.startswith(NON_FINITE_LOSS):
         return Ended.DIVERGED

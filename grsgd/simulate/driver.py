@@ -238,6 +238,15 @@ class SimulatedDriver:
         return timer
 
 
+def run_all(env: simpy.Environment, drivers: list[SimulatedDriver], schedules) -> list:
+    """Drive one schedule a rank to its end, as its main program; returns their values. Raises Deadlock."""
+    activities = [driver.start_foreground(schedule) for driver, schedule in zip(drivers, schedules, strict=True)]
+    run_until_done(env, activities)
+    for driver in drivers:
+        driver.foreground = None
+    return [activity.value for activity in activities]
+
+
 def run_until_done(env: simpy.Environment, activities: list[Activity]):
     """Let time pass until all ``activities`` have ended. Raises Deadlock."""
     try:

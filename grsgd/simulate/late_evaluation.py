@@ -98,14 +98,14 @@ def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list
     from grsgd.training.snapshots import Snapshots
 
     content = tomllib.loads(attributes["config"]) | {"device": "cpu"}
-    simulation = Simulation(config.parse(content), attributes["ranks"], network(), "constant:0.01")
+    simulation = Simulation(config.parse(content), attributes["ranks"], network(), "constant:0.01", models=models)
     simulation.run(trainer.broadcast_initial_model() for trainer in simulation.trainers)
     left = [rank for rank, record in enumerate(records) if record.moments]
     for rank in left:
         trainer, record = simulation.trainers[rank], records[rank]
         file = os.fdopen(files[rank], "rb")
         trainer.snapshots = Snapshots.kept(trainer.replica, file, record.numbers, record.weights)
-    qualities = simulation.evaluate_at(marks, left, models)
+    qualities = simulation.evaluation.of_snapshots(marks, left)
     return qualities, simulation.trainers[left[0]].replica.model
 
 

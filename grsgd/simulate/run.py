@@ -19,12 +19,13 @@ from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import path_of, save_with_models
 from grsgd.job.signals import first_asks
 from grsgd.memory import available
-from grsgd.runs.ending import INTERRUPTED, Ended, end_attributes, how_ended, joint_reason
+from grsgd.runs.ending import INTERRUPTED, TARGET_REACHED, Ended, end_attributes, how_ended, joint_reason
 from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate import compute as compute_times
 from grsgd.simulate.compute import ComputeTime
-from grsgd.simulate.driver import SimulatedDriver, run_until_done
+from grsgd.simulate.driver import SimulatedDriver, run_all
+from grsgd.simulate.evaluation import Evaluation
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec
@@ -37,7 +38,7 @@ from grsgd.training.inputs import build_model, load_data
 from grsgd.training.progress import FreeRunning
 from grsgd.training.record import Record, assemble
 from grsgd.training.saving import ModelFiles
-from grsgd.training.snapshots import MEMORY, common_marks
+from grsgd.training.snapshots import MEMORY
 from grsgd.training.trainer import Trainer, ignore
 
 RANK_BYTES = 1_500_000
@@ -59,8 +60,9 @@ class Simulation:
         compute: str | None = None,
         timing_only: bool = False,
         on_step=ignore,
+        models: ModelFiles | None = None,
     ):
-        """``on_step``: of rank 0's `Trainer`."""
+        """``on_step``: of rank 0's `Trainer`. ``models``: are told of each model that is evaluated."""
         check_memory(ranks, 0)  # before anything is made that grows with the number of ranks
         config.check_ranks(ranks)
         network.check_ranks(ranks)
@@ -70,6 +72,8 @@ class Simulation:
                 f"--timing-only: {config.algorithm.name} with these options sends by what the models contain: leave "
                 "--timing-only out"
             )
+        if timing_only and config.train.stop_at_target:
+            raise ConfigError("train.stop_at_target = true with --timing-only: no accuracy is known; leave one out")
         form, numbers = compute_times.parse(compute) if compute is not None else (None, [])
         dataset = load_data(config)
         blueprint = memory.blueprint(config, dataset)
@@ -86,13 +90,16 @@ class Simulation:
         out_of_band = NetworkSpec(bandwidth="inf bit", latency=f"{network.latency!r} s")
         self.uncounted = MessageFabric(Network(self.env, out_of_band, ranks), self.drivers)
         signals = [StopSignal(comm) for comm in self.uncounted.communicators()]
-        models = [
+        replicas = [
             without_content(blueprint) if timing_only else build_model(config, dataset, device) for _ in range(ranks)
         ]
-        self.config, self.redundancy = config, _ = self._choose_options(dataset, models)
+        self.config, self.redundancy = config, _ = self._choose_options(dataset, replicas)
         self.request: str | None = None
         """A reason to stop after the step under way."""
-        self.trainers = self._make_trainers(dataset, models, signals, on_step)
+        self.trainers = self._make_trainers(dataset, replicas, signals, on_step)
+        self.evaluation = Evaluation(self.trainers, models or ModelFiles())
+        self.is_at_target = False
+        """Whether training has ended, or is about to, because the target accuracy is reached."""
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
         self.began = 0.0
@@ -122,6 +129,12 @@ class Simulation:
 
     def _after_step(self, rank: int, on_step, progress, loss: float | None):
         on_step(progress, loss)
+        train = self.config.train
+        if train.stop_at_target and not self.is_at_target:
+            new = self.evaluation.of_new_snapshots()
+            self.is_at_target = any(quality.mean >= train.target_accuracy for quality in new)
+            if self.is_at_target:
+                self.stop(TARGET_REACHED)
         if self.request is not None:  # one rank tells all others
             self.trainers[rank].stop_signal.request, self.request = self.request, None
 
@@ -130,6 +143,10 @@ class Simulation:
         self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
         self.began = self.env.now
         reasons = self.run(trainer.train() for trainer in self.trainers)
+        if self.is_at_target:
+            for trainer in self.trainers:
+                trainer.snapshots.keep_first(self.evaluation.marks_seen)
+            return TARGET_REACHED
         return joint_reason([reasons[rank] for rank in self.left()])
 
     def seconds(self) -> float:
@@ -151,45 +168,29 @@ class Simulation:
         records = [Record.of(self.trainers[rank]) if rank in left else nothing for rank in ranks]
         return records, [rank for rank in ranks if rank not in left] or None
 
-    def evaluate(self, line: ProgressLine | None = None, models: ModelFiles | None = None) -> tuple[list, object]:
+    def evaluate(self, line: ProgressLine | None = None) -> tuple[list, object]:
         """The qualities at the snapshots that all ranks have, and the final one; ``line`` says how many are done.
 
-        ``models`` are told of each. All ranks that are left have the final model then.
+        All ranks that are left have the final model then. Of a run that stopped at its target it is the last snapshot.
         """
         left = self.left()
-        marks = common_marks([self.trainers[rank].snapshots.numbers for rank in left])
-        comms = self.uncounted.communicators()
-        parts = {rank: comms[rank].subset(left) for rank in left}
-        line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
+        marks = self.evaluation.marks(left)
+        known = self.evaluation.qualities if len(left) == self.ranks else []
+        if self.is_at_target:
+            return known, *self.evaluation.of_snapshots(marks[-1:], left)
+        marks = marks[len(known) :]
+        line = line or ProgressLine(is_shown=False)
         line.doing(f"evaluating {len(marks)} snapshot{'s' * (len(marks) != 1)}")
-        told = {left[0]: (line.counted, models.evaluated)}
-        schedules = (self.trainers[rank].evaluate(parts[rank], marks, *told.get(rank, ())) for rank in left)
-        return self.run(schedules, left)[0]
+        qualities, final = self.evaluation.to_the_end(marks, left, line.counted)
+        return known + qualities, final
 
-    def evaluate_at(self, marks: list[int], ranks: list[int], models: ModelFiles) -> list:
-        """The qualities at these marks of the snapshots that these ranks have, and no final one."""
-        comms = self.uncounted.communicators()
-        told = {ranks[0]: (ignore, models.evaluated)}
-        trainers = {rank: self.trainers[rank] for rank in ranks}
-        schedules = (
-            trainer.evaluate_snapshots(comms[rank].subset(ranks), marks, *told.get(rank, ()))
-            for rank, trainer in trainers.items()
-        )
-        return self.run(schedules, ranks)[0]
-
-    def run(self, schedules, ranks=None) -> list:
-        """Drive one schedule a rank, of these ``ranks`` or of all, to its end; returns their values."""
-        ranks = range(self.ranks) if ranks is None else ranks
-        pairs = zip([self.drivers[rank] for rank in ranks], schedules, strict=True)
+    def run(self, schedules) -> list:
+        """Drive one schedule a rank to its end; returns their values."""
         gc.freeze()  # otherwise Python looks for garbage among thousands of objects that stay
         try:
-            activities = [driver.start_foreground(schedule) for driver, schedule in pairs]
-            run_until_done(self.env, activities)
+            return run_all(self.env, self.drivers, schedules)
         finally:
             gc.unfreeze()  # or they would stay for ever
-        for driver in self.drivers:
-            driver.foreground = None
-        return [activity.value for activity in activities]
 
     def _choose_options(self, dataset, models):
         """The configuration with all options decided, and why so."""
@@ -243,7 +244,7 @@ def simulate(
     began = time.perf_counter()
     gpu.use_threads()
     line.doing(f"preparing {ranks} rank{'s' if ranks > 1 else ''}")
-    simulation = Simulation(config, ranks, network, compute, timing_only, line.update)
+    simulation = Simulation(config, ranks, network, compute, timing_only, line.update, models)
     models.check(out, simulation.trainers[0].replica.model)
     attributes = describe(simulation.trainers[0]) | {
         "clock": "virtual",
@@ -268,7 +269,7 @@ def simulate(
             what = "what was simulated is evaluated and saved; Ctrl-C again ends it at once"
             print(f"grsgd: {stopped}: {what}", file=sys.stderr, flush=True)
         try:
-            evaluated = simulation.evaluate(line, models)
+            evaluated = simulation.evaluate(line)
         except KeyboardInterrupt as error:
             what = f"{str(error) or INTERRUPTED} while accuracies were computed: they are missing"
             interrupt = NotEvaluated(f"{path_of(out, stopped)}: {what}")

@@ -92,6 +92,10 @@ class Snapshots:
         self.weights += [weight] * marks
         self.numbers += [number] * marks
 
+    def keep_first(self, marks: int):
+        """Forget the snapshots after the first ``marks`` marks."""
+        del self.moments[marks:], self.numbers[marks:], self.weights[marks:]
+
     def warnings(self) -> list[str]:
         missing = self.numbers.count(NOT_KEPT)
         return [f"{missing} of {len(self)} snapshots were not kept: {self.trouble}"] if missing else []

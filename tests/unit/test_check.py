@@ -89,6 +89,14 @@ def test_simulated_runs(check):
     assert code == 0 and " on 3 ranks, " in found["algorithm"] and found["memory"] == "none for models: --timing-only"
 
 
+def test_a_run_stops_at_its_target_in_simulated_time_alone(check):
+    arguments = "--ranks", "2", "--set", "train.target_accuracy=0.5", "--set", "train.stop_at_target=true"
+    code, found, _ = check(*arguments, command="simulate")
+    assert code == 0 and found["sent"].endswith("a rank)")
+    code, found, error = check(*arguments)
+    assert code == 2 and not found and "train.stop_at_target = true: in simulated time alone" in error
+
+
 @pytest.mark.parametrize("command", ["train", "simulate"])
 @pytest.mark.parametrize(
     "arguments, reason",

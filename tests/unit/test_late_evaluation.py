@@ -19,7 +19,6 @@ from grsgd.simulate.network import network
 from grsgd.simulate.run import Simulation
 from grsgd.training.description import describe
 from grsgd.training.record import Record, assemble, marks_of
-from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshot_file import SnapshotFile
 
 CONFIG = {
@@ -55,7 +54,7 @@ class Job:
         """The run as the job itself would have written it."""
         attributes = self.attributes | end_attributes(TERMINATED) | {"wall_seconds": 2.5}
         marks = marks_of(self.records, TERMINATED)
-        qualities = self.simulation.evaluate_at(marks, list(range(RANKS)), ModelFiles())
+        qualities = self.simulation.evaluation.of_snapshots(marks, list(range(RANKS)))
         return assemble(self.records, attributes, qualities, qualities[-1])
 
 

@@ -178,9 +178,16 @@ def test_a_signal_before_or_after_training_ends_the_process(end, words, rank, mo
     assert [line[: len(words)] for line in done] == [words] * (rank == 0)
 
 
-def test_what_is_wrong_is_refused_on_all_ranks_before_anything_is_made(trained):
-    with pytest.raises(SetupError, match="data.replication = 3 with 2 ranks"):
-        trained(2, config("dpsgd", data={"replication": 3}))
+@pytest.mark.parametrize(
+    "sections, reason",
+    [
+        ({"data": {"replication": 3}}, "data.replication = 3 with 2 ranks"),
+        ({"train": {"steps": 8, "target_accuracy": 0.9, "stop_at_target": True}}, "in simulated time alone"),
+    ],
+)
+def test_what_is_wrong_is_refused_on_all_ranks_before_anything_is_made(trained, sections, reason):
+    with pytest.raises(SetupError, match=reason):
+        trained(2, config("dpsgd", **sections))
 
 
 def test_a_file_that_cannot_be_written_is_found_out_by_rank_0(monkeypatch, trained, tmp_path):

@@ -1,0 +1,69 @@
+"""Evaluates snapshots of simulated ranks, in a time of its own: that of their training stands still meanwhile."""
+
+from collections.abc import Callable
+
+import simpy
+
+from grsgd.simulate.driver import SimulatedDriver, run_all
+from grsgd.simulate.fabric import MessageFabric
+from grsgd.simulate.flows import Network
+from grsgd.simulate.network import NetworkSpec
+from grsgd.training.evaluation import Quality
+from grsgd.training.saving import ModelFiles
+from grsgd.training.snapshots import common_marks
+from grsgd.training.trainer import Trainer, ignore
+
+
+class Evaluation:
+    """Of the snapshots of ``trainers``, one a rank; ``models`` are told of each that is evaluated."""
+
+    def __init__(self, trainers: list[Trainer], models: ModelFiles):
+        self.trainers, self.models = trainers, models
+        self.env = simpy.Environment()
+        self.drivers = [SimulatedDriver(self.env, rank) for rank in range(len(trainers))]
+        network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(trainers))
+        self.fabric = MessageFabric(network, self.drivers)
+        self.qualities: list[Quality] = []
+        """What `of_new_snapshots` has returned so far, of the first marks of all ranks."""
+        self.marks_seen = 0
+        """How many marks all ranks had passed then, those without a snapshot of their own too."""
+
+    def of_new_snapshots(self) -> list[Quality]:
+        """Return the qualities at the marks that all ranks have passed since the call before.
+
+        The ranks may be training: their models are the same afterwards.
+        """
+        marks_seen = min(len(trainer.snapshots) for trainer in self.trainers)
+        if marks_seen == self.marks_seen:
+            return []
+        self.marks_seen = marks_seen
+        ranks = list(range(len(self.trainers)))
+        flats = [flat for trainer in self.trainers for flat in (trainer.replica.params, trainer.replica.buffers)]
+        present = [flat.tensor.clone() for flat in flats]
+        new = self.of_snapshots(self.marks(ranks)[len(self.qualities) :], ranks)
+        for flat, tensor in zip(flats, present, strict=True):
+            flat.tensor.copy_(tensor)
+        self.qualities += new
+        return new
+
+    def marks(self, ranks: list[int]) -> list[int]:
+        """Return the marks of the snapshots that all these ranks have."""
+        return common_marks([self.trainers[rank].snapshots.numbers for rank in ranks])
+
+    def of_snapshots(self, marks: list[int], ranks: list[int]) -> list[Quality]:
+        """Return the qualities of these ranks' snapshots; leaves the last of the averaged models in the replicas."""
+        return self._run(Trainer.evaluate_snapshots, marks, ranks, ignore)
+
+    def to_the_end(
+        self, marks: list[int], ranks: list[int], on_each: Callable[[int], None]
+    ) -> tuple[list[Quality], Quality]:
+        """Return the same and the quality of the final model, which is left in the replicas."""
+        return self._run(Trainer.evaluate, marks, ranks, on_each)
+
+    def _run(self, schedule, marks: list[int], ranks: list[int], on_each):
+        told = {ranks[0]: (on_each, self.models.evaluated)}
+        comms = self.fabric.communicators()
+        schedules = [
+            schedule(self.trainers[rank], comms[rank].subset(ranks), marks, *told.get(rank, ())) for rank in ranks
+        ]
+        return run_all(self.env, [self.drivers[rank] for rank in ranks], schedules)[0]
