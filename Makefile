@@ -26,12 +26,12 @@ export OMP_NUM_THREADS ?= 1
 DEMO := ring_allreduce dpsgd grsgd
 
 REPRODUCE = $(BIN)/python -m experiments.tables $(if $(IMAGENET),--imagenet $(IMAGENET),--scale $(SCALE)) \
-    $(SET:%=--set %)
+    $(SET:%=--set %) $(HOURS:%=--hours %)
 
 # Jobs of several ranks wait half of their time: a file of tests beside another one.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all test-rest mutants test-faults setup lint bench bench-gpu tables report figure-scaling test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo test test-all test-rest mutants test-faults setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-scaling test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -66,8 +66,17 @@ bench: $(READY)  ## ratios measured side by side in one run
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]
 	$(BIN)/python -m experiments.bench
 
-tables: $(READY)  ## all tables and figures of the papers, and results/report.html; SCALE=smoke (40 minutes) or paper
-	$(REPRODUCE)
+tables: $(READY)  ## those of the papers; SCALE=smoke (40 minutes), desk, paper; ONLY="grsgd cssgd-fig4" HOURS=2: a piece
+	$(REPRODUCE) $(ONLY)
+
+tables-forecast: $(READY)  ## how long these would take on this machine; makes nothing
+	$(REPRODUCE) $(ONLY) --dry-run
+
+tables-recorded: $(READY)  ## the same of the runs in docs/results, without training
+	$(REPRODUCE) $(ONLY) --recorded
+
+record: $(READY)  ## pack the runs of SCALE that are there into docs/results
+	$(REPRODUCE) --record
 
 table-%: $(READY)  ## those of a paper, such as table-cssgd, or one, such as table-cssgd-load; IMAGENET=folder
 	$(REPRODUCE) $*

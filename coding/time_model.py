@@ -16,7 +16,8 @@ multicasts; and both again when a packet to several receivers is sent several ti
 
 
 def paper_step_seconds(r: int, computing: float, communicating: float) -> float:
-    """``computing``: seconds that a rank computes without redundancy; ``communicating``: seconds that are divided by r.
+    """``computing``, ``communicating``: seconds that SSGD by multicast computes and communicates in a step (section
+    3.2.4).
 
     The redundancy r is best exactly if r(r-1) <= communicating / computing <= r(r+1).
     """

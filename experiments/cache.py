@@ -3,8 +3,9 @@
 import functools
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
 from pathlib import Path
 
 from grsgd import __version__
@@ -35,18 +36,24 @@ def kept_run(path: Path, attributes: dict) -> Run | None:
     return finished_run(path, source() | attributes)
 
 
-def make_in_parallel(make: Callable, items: list, folder: Path, workers: int) -> Iterator:
+def make_in_parallel(make: Callable, items: Iterable, folder: Path, workers: int) -> Iterator:
     """Call ``make(item, folder)`` for all items in so many processes; yields the items as they are done.
+
+    An item is only taken when a process is free for it.
 
     The processes end with this one, and at once if this is ended by a signal. Raises BrokenProcessPool if one of them
     is killed.
     """
     with ProcessPoolExecutor(workers, initializer=_begin, initargs=(with_parent(),)) as pool:
         try:  # a signal may come as soon as the first process is there
-            futures = {pool.submit(make, item, folder): item for item in items}
-            for future in as_completed(futures):
-                future.result()
-                yield futures[future]
+            waiting = iter(items)
+            futures = {pool.submit(make, item, folder): item for item in islice(waiting, workers)}
+            while futures:
+                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                    done = futures.pop(future)
+                    futures |= {pool.submit(make, item, folder): item for item in islice(waiting, 1)}
+                    future.result()
+                    yield done
         except (KeyboardInterrupt, SystemExit, GeneratorExit):  # the last: the caller takes no more items
             for process in multiprocessing.active_children():
                 process.kill()

@@ -14,16 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from experiments.tables.outcome import (
     AT_LEAST,
     AT_MOST,
+    DIFFERENCE,
+    EQUIVALENCE,
     EVIDENCE,
     INCONCLUSIVE,
     REFUTED,
     SAME_DIRECTION,
     SUPPORTED,
+    THRESHOLD,
     Case,
 )
 from experiments.tables.run_spec import MEASURED, SIMULATED
@@ -58,7 +61,8 @@ def less(
     times, 0 where there is none. Raises ValueError if a value is negative.
     """
     margin = MIN_DIFFERENCE_PERCENT.get(source, 0.0) if margin is None else margin
-    blank = Case(condition, baseline, INCONCLUSIVE, None, None, None, unit, 0, source, kind)
+    criterion = _more_than(margin, number, unit)
+    blank = _undecided(condition, baseline, unit, source, kind, DIFFERENCE, criterion)
     return _compared(blank, _differences(theirs.map(_log), ours.map(_log)), _saving, margin, number)
 
 
@@ -77,7 +81,8 @@ def more(
 
     number: the paper's difference. margin: the difference from which on it counts.
     """
-    blank = Case(condition, baseline, INCONCLUSIVE, None, None, None, unit, 0, source, kind)
+    criterion = _more_than(margin, number, unit)
+    blank = _undecided(condition, baseline, unit, source, kind, DIFFERENCE, criterion)
     return _compared(blank, _differences(ours, theirs), float, margin, number)
 
 
@@ -93,7 +98,8 @@ def no_worse(
 ) -> Case:
     """Return whether ours, of which more is better, is less than theirs by no more than the margin: supported if the
     interval of the difference lies above -margin, refuted if it lies below."""
-    blank = Case(condition, baseline, INCONCLUSIVE, None, None, None, unit, 0, source, kind)
+    criterion = f"at most {_amount(margin, unit)} worse"
+    blank = _undecided(condition, baseline, unit, source, kind, EQUIVALENCE, criterion)
     return _against_threshold(blank, _differences(ours, theirs), -margin)
 
 
@@ -110,7 +116,8 @@ def at_least(
     kind: str = EVIDENCE,
 ) -> Case:
     """Return whether the mean of the sample is at least the threshold, by its interval."""
-    blank = Case(condition, baseline, INCONCLUSIVE, None, None, None, unit, 0, source, kind)
+    criterion = f"at least {_amount(threshold, unit)}"
+    blank = _undecided(condition, baseline, unit, source, kind, THRESHOLD, criterion)
     return _against_threshold(blank, _differences(sample), threshold)
 
 
@@ -124,7 +131,8 @@ def at_most(
     kind: str = EVIDENCE,
 ) -> Case:
     """Return whether the mean of the sample is at most the threshold, by its interval."""
-    case = at_least(sample, threshold, condition, unit, baseline, source, kind)
+    above = at_least(sample, threshold, condition, unit, baseline, source, kind)
+    case = replace(above, criterion=f"at most {_amount(threshold, unit)}")
     if case.low == case.high == threshold:
         return case
     return replace(case, verdict={SUPPORTED: REFUTED, REFUTED: SUPPORTED}.get(case.verdict, INCONCLUSIVE))
@@ -147,7 +155,7 @@ def fact(
     holds: None where it is not known.
     """
     verdict = INCONCLUSIVE if holds is None else SUPPORTED if holds else REFUTED
-    return Case(condition, baseline, verdict, estimate, estimate, estimate, unit, 0, source, kind)
+    return Case(condition, baseline, verdict, estimate, None, None, unit, 0, source, kind)
 
 
 # ---- several cases
@@ -166,6 +174,21 @@ def holm(cases: Sequence[Case]) -> list[Case]:
 
 
 # ---- the tests
+
+
+def _undecided(condition: str, baseline: str, unit: str, source: str, kind: str, test: str, criterion: str) -> Case:
+    return Case(
+        condition, baseline, INCONCLUSIVE, None, None, None, unit, 0, source, kind, test=test, criterion=criterion
+    )
+
+
+def _more_than(margin: float, number: float | None, unit: str) -> str:
+    least = margin if number is None else number
+    return f"at least {_amount(least, unit)}" if least else f"more than 0 {unit}"
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{value:g} {unit.replace('points', 'point') if value == 1 else unit}".strip()
 
 
 @dataclass(frozen=True)
@@ -200,8 +223,10 @@ def _estimated(blank: Case, differences: _Differences, reference: float, shown: 
     case = replace(blank, seeds=len(values), note=differences.note)
     if bound == BOTH_WAYS:
         return _noted(case, "each side missed its target with some seeds")
-    if not values or len(set(values)) > 1 and not all(map(math.isfinite, values)):
+    if not values:
         return case
+    if set(values) != {math.inf} and not all(map(math.isfinite, values)):
+        return _noted(case, "one side is zero, so there is no ratio")
     mean, low, high, p = _t_test(values, reference)
     low = None if low is None or bound == AT_MOST else shown(low)
     high = None if high is None or bound == AT_LEAST else shown(high)
@@ -214,9 +239,10 @@ def _t_test(values: list[float], reference: float) -> tuple[float, float | None,
         return values[0], None, None, None
     if len(set(values)) == 1:
         return values[0], values[0], values[0], float(values[0] == reference)
-    result = stats.ttest_1samp(values, reference)
-    low, high = result.confidence_interval(1 - SIGNIFICANCE)
-    return float(np.mean(values)), float(low), float(high), float(result.pvalue)
+    freedom, mean, error = len(values) - 1, np.mean(values), np.std(values, ddof=1) / math.sqrt(len(values))
+    half = special.stdtrit(freedom, 1 - SIGNIFICANCE / 2) * error
+    p = 2 * special.stdtr(freedom, -abs(mean - reference) / error)
+    return float(mean), float(mean - half), float(mean + half), float(p)
 
 
 def _side(case: Case, reference: float = 0.0) -> int:
@@ -237,7 +263,7 @@ def _compared(
     if side == 0:
         return case
     if abs(case.estimate) < margin:
-        return _noted(case, f"less than the {margin:g} that counts")
+        return _noted(case, f"smaller than the margin of {margin:g}")
     if side < 0:
         return replace(case, verdict=REFUTED)
     if number is None or case.estimate >= number:

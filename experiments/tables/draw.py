@@ -1,117 +1,296 @@
-"""Figures of a report: vectors, readable in black and white; a label has the same style in every panel."""
+"""Figures of a report: vectors, readable in black and white; a label has the same look in every panel of a figure.
 
-from collections.abc import Sequence
+Beside each figure lies a table, NAME.csv, with every number of every seed in it.
+"""
+
+import csv
+import io
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.tables.outcome import EVIDENCE, Case
+from experiments.tables.sample import Sample
+from experiments.tables.wording import condition
 from grsgd.runs.series import COLOURS, style
 
 matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # the same figure is the same file
-HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")
+HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||")
+LEVEL_LINES = ((0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)))
+FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
+GREY = "#666666"
 WIDTH, HEIGHT = 4.6, 3.3
 """Inches of a panel."""
 PANELS_IN_A_ROW = 3
+COLUMNS = ("panel", "series", "x", "seed", "y", "bound", "low", "high")
+"""Of the table beside a figure. bound: 1 where y is a lower bound; low, high: the interval of an estimate."""
+
+Number = Sample | float
+"""Of each seed, or an exact one that no seed has a part in."""
 
 
-class Panel(NamedTuple):
-    """Axes with their units. logx, logy: logarithmic. mark: a horizontal line at this height, with its words."""
+@dataclass(frozen=True)
+class Panel:
+    """Axes with their units, and what is drawn on them. Everything but ``levels`` and ``marks`` is by label."""
 
     title: str
     xlabel: str
     ylabel: str
-    lines: dict[str, dict[float, list[float]]] = {}
-    """By label and x: the values of all seeds, drawn as their median and range."""
-    curves: dict[str, list[tuple[Sequence[float], Sequence[float]]]] = {}
-    """By label: one curve (x, y) per seed."""
-    bars: dict[str, dict[str, list[float]]] = {}
-    """By label and group: the values of all seeds, drawn as their median and range."""
+    lines: Mapping[str, Mapping[float, Number]] = field(default_factory=dict)
+    """By x: a point of each seed, and a line through the medians."""
+    curves: Mapping[str, Mapping[int, tuple[Sequence[float], Sequence[float]]]] = field(default_factory=dict)
+    """By seed: one curve (x, y) each."""
+    bars: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
+    """By group: a bar to the median, and a point of each seed."""
+    estimates: Mapping[str, Mapping[float, Case]] = field(default_factory=dict)
+    """By x: an estimate, with its interval as error bar."""
+    controls: Collection[str] = ()
+    """The labels that are drawn thin and grey."""
+    levels: Mapping[str, Number] = field(default_factory=dict)
+    """Horizontal lines: a target, the paper's number, a control."""
+    marks: Mapping[str, float] = field(default_factory=dict)
+    """Vertical lines with their x: a break-even, in the colour of the label if there is one."""
     logx: bool = False
     logy: bool = False
-    mark: tuple[float, str] | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        return [*self.lines, *self.curves, *self.bars, *self.estimates]
 
 
-def draw(path: Path, panels: list[Panel]):
-    """Write the panels side by side, with one legend, as SVG."""
-    columns = min(len(panels), PANELS_IN_A_ROW)
+def draw(path: Path, panels: Sequence[Panel]):
+    """Write the panels side by side, with one legend, as SVG; and their numbers as CSV beside it."""
+    columns = 2 if len(panels) == 4 else min(len(panels), PANELS_IN_A_ROW)
     rows = -(-len(panels) // columns)
-    labels = list(dict.fromkeys(label for panel in panels for kind in panel[3:6] for label in kind))
     figure = Figure(figsize=(WIDTH * max(columns, 1.4), HEIGHT * rows + 0.5), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
+    looks = _looks(panels)
     for ax, panel in zip(axes, panels, strict=False):
-        draw_panel(ax, panel, labels)
-    handles = {}
-    for ax in axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    shown = [label for label in labels if label in handles]
-    if len(shown) > 1 or not panels[0].bars:
-        columns = max(1, min(len(shown), int(12 * figure.get_figwidth() / (6 + max(map(len, shown))))))
-        handles = [handles[label] for label in shown]
-        figure.legend(handles, shown, loc="outside lower center", ncols=columns, frameon=False)
-    with matplotlib.rc_context({"svg.fonttype": "path"}):
-        figure.savefig(path, metadata={"Date": None})
+        draw_panel(ax, panel, looks)
+    _legend(figure, axes)
+    path.write_text(as_svg(figure), encoding="utf-8")
+    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *table(panels)])
 
 
-def draw_panel(ax, panel: Panel, labels: list[str]):
+def draw_panel(ax, panel: Panel, looks: Mapping[str, dict]):
+    """looks: how matplotlib draws each label."""
     for label, points in panel.lines.items():
-        known = {x: values for x, values in points.items() if not np.all(np.isnan(values))}
-        middle = [np.nanmedian(values) for values in known.values()]
-        low = [m - np.nanmin(values) for m, values in zip(middle, known.values(), strict=True)]
-        high = [np.nanmax(values) - m for m, values in zip(middle, known.values(), strict=True)]
-        look = style(labels.index(label)) | {"linewidth": 1.4}
-        ax.errorbar(list(known), middle, [low, high], label=label, capsize=3, **look)
+        _draw_line(ax, points, label, looks[label])
     for label, curves in panel.curves.items():
-        look = style(labels.index(label)) | {"markersize": 3.5, "linewidth": 1}
-        for number, (x, y) in enumerate(curves):
-            ax.plot(x, y, label=label if number == 0 else None, markevery=max(1, len(x) // 6), **look)
-    groups = list(dict.fromkeys(group for values in panel.bars.values() for group in values))
-    for number, (label, values) in enumerate(panel.bars.items()):
-        width, drawn = 0.8 / len(panel.bars), False
-        for place, group in enumerate(groups):
-            known = [value for value in values.get(group, []) if not np.isnan(value)]
-            if not known:
-                continue
-            m = float(np.median(known))
-            index = labels.index(label)
-            ax.bar(
-                place + (number - (len(panel.bars) - 1) / 2) * width,
-                m,
-                width,
-                yerr=[[m - min(known)], [max(known) - m]],
-                capsize=2,
-                label=label if not drawn else None,
-                color=COLOURS[index % len(COLOURS)],
-                hatch=HATCHES[index % len(HATCHES)],
-                edgecolor="white",
-                linewidth=0,
-            )
-            drawn = True
-    if panel.bars:
-        ax.set_xticks(range(len(groups)), groups)
-    if panel.logx and not panel.bars:
-        ax.set_xscale("log")
-        ticks = sorted({x for points in panel.lines.values() for x in points})
-        if ticks and len(ticks) <= 16:
-            kept = [x for x in ticks if x in (2, 4, 8, 16, 32, 64, 128, 256)] if len(ticks) > 5 else ticks
-            ax.set_xticks(kept, [f"{x:g}" for x in kept])
-            ax.minorticks_off()
-    if panel.logy:
-        ax.set_yscale("log")
-    elif not panel.curves:
-        ax.set_ylim(bottom=0)
-    if panel.mark:
-        ax.axhline(panel.mark[0], color="black", linestyle=":", linewidth=1)
+        _draw_curves(ax, curves, label, looks[label])
+    for label, points in panel.estimates.items():
+        _draw_estimates(ax, points, label, looks[label])
+    _draw_bars(ax, panel.bars, looks)
+    _draw_levels(ax, panel.levels, looks)
+    for label, x in panel.marks.items():
+        colour = looks.get(label, {"color": "black"})["color"]
+        ax.axvline(x, color=colour, linestyle=":", linewidth=1.2)
+        words = f"{x:.3g}" if label in looks else label
         ax.annotate(
-            panel.mark[1], (1, panel.mark[0]), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8
+            words, (x, 1), (2, -2), ax.get_xaxis_transform(), "offset points", rotation=90, va="top", fontsize=8
         )
+    _scale_axes(ax, panel)
     ax.set_title(panel.title, fontsize=10, loc="left")
     ax.set_xlabel(panel.xlabel)
     ax.set_ylabel(panel.ylabel)
     ax.grid(alpha=0.3, axis="y" if panel.bars else "both")
     ax.set_axisbelow(True)
+
+
+def _draw_line(ax, points: Mapping[float, Number], label: str, look: dict):
+    medians = {x: _median(number) for x, number in points.items()}
+    ax.plot(list(medians), [np.nan if y is None else y for y in medians.values()], label=label, **look)
+    for x, number in points.items():
+        _draw_points(ax, x, number, look["color"])
+
+
+def _draw_points(ax, x: float, number: Number, colour: str):
+    """Draw a small open circle for each seed, a triangle where its value is only a lower bound."""
+    if not isinstance(number, Sample):
+        return
+    for marker, values in (("o", number.known), ("^", [number.values[seed] for seed in number.bounds])):
+        ax.plot([x] * len(values), values, marker, color=colour, markersize=3.2, markerfacecolor="none", alpha=0.7)
+
+
+def _draw_curves(ax, curves: Mapping[int, tuple[Sequence[float], Sequence[float]]], label: str, look: dict):
+    look = look | {"markersize": 3.5, "linewidth": 0.7 * look["linewidth"]}
+    for number, (xs, ys) in enumerate(curves.values()):
+        ax.plot(xs, ys, label=label if number == 0 else None, markevery=max(1, len(xs) // 6), **look)
+
+
+def _draw_estimates(ax, cases: Mapping[float, Case], label: str, look: dict):
+    known = {x: case for x, case in cases.items() if case.estimate is not None}
+    with_interval = {x: case for x, case in known.items() if case.low is not None and case.high is not None}
+    ax.plot(list(known), [case.estimate for case in known.values()], label=label, **look)
+    for x, case in with_interval.items():
+        ax.errorbar(x, case.estimate, [[case.estimate - case.low], [case.high - case.estimate]], capsize=3, **look)
+
+
+def _limits(cases: Iterable[Case], of_all: tuple[float, float]) -> tuple[float, float]:
+    """Return where an axis is to end: intervals that go far beyond all estimates are cut off.
+
+    of_all: where it would end with the whole of them.
+    """
+    estimates = [0.0, *(case.estimate for case in cases)]
+    beyond = 2 * (max(estimates) - min(estimates)) or math.inf
+    return max(of_all[0], min(estimates) - beyond), min(of_all[1], max(estimates) + beyond)
+
+
+def _draw_bars(ax, bars: Mapping[str, Mapping[str, Number]], looks: Mapping[str, dict]):
+    groups = list(dict.fromkeys(group for numbers in bars.values() for group in numbers))
+    width = 0.8 / max(1, len(bars))
+    for index, (label, numbers) in enumerate(bars.items()):
+        places = {group: groups.index(group) + (index - (len(bars) - 1) / 2) * width for group in numbers}
+        heights = {places[group]: m for group, number in numbers.items() if (m := _median(number)) is not None}
+        ax.bar(
+            list(heights.keys()),
+            list(heights.values()),
+            0.92 * width,
+            label=label,
+            color=looks[label]["color"],
+            hatch=HATCHES[index % len(HATCHES)],
+            edgecolor="white",
+            linewidth=0,
+            alpha=0.65,
+        )
+        for group, number in numbers.items():
+            _draw_points(ax, places[group], number, "black")
+    if bars:
+        ax.set_xticks(range(len(groups)), groups)
+
+
+def _draw_levels(ax, levels: Mapping[str, Number], looks: Mapping[str, dict]):
+    for label, number in levels.items():
+        if (height := _median(number)) is not None:
+            ax.axhline(height, label=label, **looks[label])
+
+
+def _scale_axes(ax, panel: Panel):
+    if panel.logx and not panel.bars:
+        ax.set_xscale("log")
+    ticks = sorted({x for points in panel.lines.values() for x in points})
+    if ticks and len(ticks) <= 16:
+        kept = [x for x in ticks if math.log2(x).is_integer()] if panel.logx and len(ticks) > 5 else ticks
+        ax.set_xticks(kept, [f"{x:g}" for x in kept])
+        ax.minorticks_off()
+    cases = [case for points in panel.estimates.values() for case in points.values() if case.estimate is not None]
+    if cases:
+        ax.set_ylim(*_limits(cases, ax.get_ylim()))
+    if panel.logy:
+        ax.set_yscale("log")
+    elif not panel.curves and not panel.estimates:
+        ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
+
+
+def _looks(panels: Sequence[Panel]) -> dict[str, dict]:
+    """Return how matplotlib draws each label, the same in all panels."""
+    labels = list(dict.fromkeys(label for panel in panels for label in panel.labels))
+    controls = {label for panel in panels for label in panel.controls}
+    looks = {label: style(index) | {"linewidth": 1.4} for index, label in enumerate(labels)}
+    looks |= {label: looks[label] | {"color": GREY, "linewidth": 0.9} for label in labels if label in controls}
+    levels = dict.fromkeys(label for panel in panels for label in panel.levels if label not in looks)
+    lines = zip(levels, itertools.cycle(LEVEL_LINES), strict=False)
+    return looks | {label: {"color": GREY, "linestyle": line, "linewidth": 1} for label, line in lines}
+
+
+def _legend(figure: Figure, axes):
+    handles = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        columns = max(1, min(len(handles), int(12 * figure.get_figwidth() / (6 + max(map(len, handles))))))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
+
+
+def forest(cases: Sequence[Case], number: float | None = None) -> str:
+    """Return the estimates of cases of one unit with their intervals below each other, as SVG. number: the paper's.
+
+    Filled points are evidence, open ones are not counted.
+    """
+    by_condition = {}
+    for case in cases:
+        by_condition.setdefault(condition(case), []).append(case)
+    rows = [row for name, some in by_condition.items() for row in (name, *some)]
+    figure = Figure(figsize=(5.4, 0.9 + 0.21 * len(rows)), layout="constrained")
+    ax = figure.subplots()
+    for place, row in enumerate(rows):
+        if isinstance(row, Case):
+            _draw_interval(ax, place, row)
+        else:
+            ax.annotate(row, (0.01, place), xycoords=ax.get_yaxis_transform(), va="center", fontsize=8, weight="bold")
+    ax.axvline(0, color="black", linewidth=0.8)
+    if number is not None:
+        ax.axvline(number, color=COLOURS[1], linestyle="--", linewidth=1.2)
+        ax.annotate(f"paper: {number:g}", (number, 1), (0, 3), ax.get_xaxis_transform(), "offset points", fontsize=8)
+    names = {place: row.baseline for place, row in enumerate(rows) if isinstance(row, Case)}
+    ax.set_yticks(list(names), list(names.values()), fontsize=8)
+    ax.set_ylim(len(rows) - 0.5, -0.7)
+    ax.set_xlim(*_limits(cases, ax.get_xlim()))
+    ax.set_xlabel(cases[0].unit)
+    ax.grid(alpha=0.3, axis="x")
+    return as_svg(figure)
+
+
+def _draw_interval(ax, place: float, case: Case):
+    colour, fill = (COLOURS[0], COLOURS[0]) if case.kind == EVIDENCE else (GREY, "white")
+    limits = [case.estimate if limit is None else limit for limit in (case.low, case.high)]
+    ax.plot(limits, [place, place], color=colour, linewidth=1.6)
+    ax.plot(case.estimate, place, "o", color=colour, markerfacecolor=fill, markersize=5)
+
+
+def as_svg(figure: Figure) -> str:
+    """Return the figure with no more digits than can be seen."""
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.sans-serif": FONTS}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return re.sub(
+        r' (d|x|y)="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), text.getvalue(), flags=re.DOTALL
+    )
+
+
+def table(panels: Sequence[Panel]) -> Iterator[tuple]:
+    """Yield every number of the panels, in ``COLUMNS``; what does not apply, or is not known, is empty."""
+    for panel in panels:
+        for label, points in [*panel.lines.items(), *panel.bars.items()]:
+            for x, number in points.items():
+                for seed, value in _by_seed(number).items():
+                    yield panel.title, label, x, seed, _short(value), int(_is_bound(number, seed)) or "", "", ""
+        for label, curves in panel.curves.items():
+            for seed, (xs, ys) in curves.items():
+                for x, y in zip(xs, ys, strict=True):
+                    yield panel.title, label, _short(x), seed, _short(y), "", "", ""
+        for label, cases in panel.estimates.items():
+            for x, case in cases.items():
+                yield panel.title, label, x, "", *map(_short, (case.estimate, "", case.low, case.high))
+        for label, number in panel.levels.items():
+            for seed, value in _by_seed(number).items():
+                yield panel.title, label, "", seed, _short(value), int(_is_bound(number, seed)) or "", "", ""
+        for label, x in panel.marks.items():
+            yield panel.title, f"break-even, {label}", _short(x), "", "", "", "", ""
+
+
+def _by_seed(number: Number) -> Mapping:
+    return number.values if isinstance(number, Sample) else {"": number}
+
+
+def _is_bound(number: Number, seed) -> bool:
+    return isinstance(number, Sample) and seed in number.bounds
+
+
+def _median(number: Number) -> float | None:
+    return number.median() if isinstance(number, Sample) else number
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None or value == "" else f"{value:.6g}"

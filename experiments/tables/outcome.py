@@ -18,12 +18,12 @@ EVIDENCE, CONTROL, BY_CONSTRUCTION = "evidence", "control", "true by constructio
 could not have come out otherwise."""
 AT_LEAST, AT_MOST = "at least", "at most"
 """How an estimate bounds the effect where one of the two sides did not reach its target."""
+DIFFERENCE, EQUIVALENCE, THRESHOLD, EXACT = "difference", "equivalence", "threshold", "exact"
+"""What is tested: whether two sides differ, whether one is not worse than the other by more than a margin, whether one
+is on the right side of a threshold; or nothing, since nothing is left to chance."""
 OPPOSITES = {"less": "more", "fewer": "more", "more": "less", "higher": "lower", "lower": "higher"}
 OPPOSITES |= {"faster": "slower", "slower": "faster", "earlier": "later", "later": "earlier"}
 """Words of units, and what they become where the estimate is negative."""
-
-HOLDS, PARTLY, FAILS, UNDECIDED = "holds", "holds only under", "does not hold", "not decided"
-"""What the verdict of a worded finding begins with; after ``PARTLY`` comes the condition, after ``UNDECIDED`` why."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Case:
     source: where its times come from; empty if there are none. kind: ``EVIDENCE``, ``CONTROL`` or ``BY_CONSTRUCTION``.
     bound: ``AT_LEAST`` or ``AT_MOST`` where the estimate is one. p: two-sided, of no effect (or of exactly the margin
     or threshold), not corrected for the number of cases; None without a test. simulator_error: how far simulated times
-    were from measured ones, in words. note: why nothing is decided, and what seeds are left out.
+    were from measured ones, in words. note: why nothing is decided, and what seeds are left out. test: ``DIFFERENCE``,
+    ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``. criterion: what must be so for it to be supported, in words.
     """
 
     condition: str
@@ -72,6 +73,8 @@ class Case:
     p: float | None = None
     simulator_error: str = ""
     note: str = ""
+    test: str = EXACT
+    criterion: str = ""
 
     def text(self) -> str:
         """Return the estimate, its interval and the seeds: ``12.3 % less time (9.0 to 15.1, 5 seeds)``."""
@@ -146,22 +149,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class WordedFinding:
-    """A finding without cases: its figures and its verdict are texts.
-
-    claim: an id of the paper's claims.toml. measured: the figure, with its unit and range. accounting: how time or
-    bytes were counted, for how many ranks and on what. verdict: begins with one of the four words above. reason: why,
-    if the claim does not simply hold.
-    """
-
-    claim: str
-    measured: str
-    accounting: str
-    verdict: str
-    reason: str = ""
-
-
-@dataclass(frozen=True)
 class Outcome:
     """All about one target. notes: what a reader must know to read it, such as what was computed and not measured."""
 
@@ -172,12 +159,14 @@ class Outcome:
     command: str
     tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
-    findings: list[Finding | WordedFinding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     provenance: dict[str, str] = field(default_factory=dict)
     """Machine, commits of the runs, sources of times, configurations."""
     runs: list[dict[str, str]] = field(default_factory=list)
     """Every run that went into it: ``command``, ``file``, ``commit``, ``source``."""
+    learning_rates: Table | None = None
+    """The trials in which the learning rates were chosen."""
 
     def save(self, folder: Path):
         """Write it as a whole or not at all."""
@@ -192,14 +181,14 @@ def load(path: Path) -> Outcome:
         content["tables"] = [Table(**table) for table in content["tables"]]
         content["figures"] = [Figure(**figure) for figure in content["figures"]]
         content["findings"] = [_finding(finding) for finding in content["findings"]]
+        if content["learning_rates"]:
+            content["learning_rates"] = Table(**content["learning_rates"])
         return Outcome(**content)
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is damaged, make its target again: {printable(str(error))}") from None
 
 
-def _finding(content: dict) -> Finding | WordedFinding:
-    if "cases" not in content:
-        return WordedFinding(**content)
+def _finding(content: dict) -> Finding:
     return Finding(**content | {"cases": [Case(**case) for case in content["cases"]]})
 
 

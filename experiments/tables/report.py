@@ -1,8 +1,8 @@
 """The reproduction as one page, and a single outcome as text for the terminal."""
 
 import re
-import tomllib
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -10,36 +10,52 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from tabulate import tabulate
 
-from experiments.tables.outcome import FAILS, HOLDS, PARTLY, UNDECIDED, Figure, Outcome, Table, load
-from experiments.tables.outcome import WordedFinding as Finding
+from experiments.tables import claims as paper_claims
+from experiments.tables import downloads, wording
+from experiments.tables.claims import ClaimResult, PaperResult
+from experiments.tables.draw import forest
+from experiments.tables.outcome import Case, Figure, Outcome, Table, load
 from experiments.tables.scale import SCALES
 from grsgd.files import atomic_write
 
-NOT_MADE = "not made yet"
-SYMBOLS = {FAILS: "✗", PARTLY: "◐", UNDECIDED: "?", NOT_MADE: "–", HOLDS: "✓"}
-"""Verdicts by their first words, the least favourable first."""
-COUNTED = {
-    HOLDS: ("holds", "hold"),
-    PARTLY: ("holds only under a condition", "hold only under a condition"),
-    FAILS: ("does not hold", "do not hold"),
-    UNDECIDED: ("is not decided", "are not decided"),
-    NOT_MADE: ("is not made yet", "are not made yet"),
-}
-NO_NUMBER = "no number could be had"
-EXPECTED = "expected of the method"
-"""The source of a claim that is not the paper's own."""
 NUMBER = re.compile(r"[<>≤≥≈~±+−-]{0,2} ?\d.{0,24}")
 NO_VALUE = ("", "-", "–", "—", "n/a", "nan")
+INFERRED = "## Documented and inferred"
+"""The heading, in a paper's README, of the table of what was filled in."""
 
 
-def build(folder: Path, papers: list[Path], out: Path) -> None:
+def build(folder: Path, papers: Sequence[Path], out: Path) -> None:
     """Write the page ``out`` on the outcomes in ``folder``, held against the claims of ``papers``.
 
     Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a claim that no paper makes.
     """
-    claims = read_claims(papers)
-    paths = sorted(folder.glob("*.json"))
-    outcomes = {outcome.target: outcome for outcome in map(load, paths)}
+    outcomes, dates = read_outcomes(folder)
+    results = paper_claims.results(papers, outcomes)
+    template = _environment(folder).get_template("report.html.j2")
+    page = template.render(
+        scale=folder.name,
+        meaning=SCALES[folder.name].description if folder.name in SCALES else "",
+        machines=_distinct(outcome.provenance.get("machine") for outcome in outcomes.values()),
+        commits=_distinct(run.get("commit") for outcome in outcomes.values() for run in outcome.runs),
+        dates=sorted(dates.values()),
+        made=dates,
+        results=results,
+        inferred={paper.name: inferred(paper) for paper in papers},
+        outcomes=outcomes,
+        missing=[target for paper in results for target in paper.targets if target not in outcomes],
+        counts=counts(results),
+        cases_csv=downloads.cases_csv(results),
+        claim_files={paper.name: (paper / "claims.toml").read_text(encoding="utf-8") for paper in papers},
+        kinds=paper_claims.KINDS,
+        methods=paper_claims.METHODS,
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(out) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def _environment(folder: Path) -> Environment:
+    """Return what the page is rendered with; folder: of the figures."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -47,88 +63,82 @@ def build(folder: Path, papers: list[Path], out: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"kind": kind, "symbol": lambda verdict: SYMBOLS[kind(verdict)], "anchor": anchor}
+    environment.filters |= {"symbol": wording.symbol, "anchor": anchor, "inline_code": inline_code}
     environment.globals |= {
-        "paper_figure": paper_figure,
+        "wording": wording,
         "column_classes": _column_classes,
         "svg": lambda outcome, i: inline_svg(outcome.figures[i], folder, f"figure-{anchor(outcome.target)}-{i + 1}-"),
+        "summary_figure": summary_figure,
+        "data_of": lambda figure: downloads.figure_data(folder, figure),
+        "seeds_of": lambda figure: downloads.seeds_of(folder, figure),
+        "as_link": downloads.as_link,
+        "runs_csv": downloads.runs_csv,
+        "same": same,
+        "tally": tally,
     }
-    findings = _findings(claims, outcomes)
-    page = environment.get_template("report.html.j2").render(
-        scale=folder.name,
-        meaning=SCALES[folder.name].description if folder.name in SCALES else "",
-        machines=_distinct(outcome.provenance.get("machine") for outcome in outcomes.values()),
-        commits=_distinct(run.get("commit") for outcome in outcomes.values() for run in outcome.runs),
-        dates=sorted(_date(outcomes, path) for path in paths),
-        papers=_papers(papers, claims, outcomes),
-        claims=claims,
-        expected=sum(claim["source"] == EXPECTED for claim in claims.values()),
-        findings=findings,
-        outcomes=outcomes,
-        count=lambda ids: _count([findings[claim] for claim in ids]),
-    )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(out) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    return environment
 
 
-def text(outcome: Outcome, claims: dict[str, dict]) -> str:
-    """``outcome`` for the terminal. ``claims``: of ``read_claims``."""
-    parts = [f"{outcome.title}\n{'=' * len(outcome.title)}"]
-    for table in outcome.tables:
-        align = ["right" if numeric(table, i) else "left" for i in range(len(table.headers))] if table.rows else None
-        lines = tabulate(table.rows, table.headers, "pipe", disable_numparse=True, colalign=align)
-        parts.append(f"{table.caption}\n\n{lines}")
-    parts += [f"Note: {note}" for note in outcome.notes]
-    for finding in outcome.findings:
-        claim = _claim(claims, finding.claim, outcome)
-        lines = [
-            f"{SYMBOLS[kind(finding.verdict)]} {finding.verdict}: {claim['statement']}",
-            f"    paper: {paper_figure(claim)} ({claim['source']})",
-            f"    here:  {finding.measured} ({finding.accounting})",
-        ]
-        parts.append("\n".join(lines + [f"    why:   {finding.reason}"] * bool(finding.reason)))
-    if outcome.figures:
-        parts.append("Figures: " + ", ".join(figure.svg for figure in outcome.figures))
-    return "\n\n".join(parts) + "\n"
+def read_outcomes(folder: Path) -> tuple[dict[str, Outcome], dict[str, str]]:
+    """Return the outcomes in a folder, and when each was made, both by target."""
+    paths = sorted(folder.glob("*.json"))
+    outcomes = {path: load(path) for path in paths}
+    dates = {outcome.target: _date(outcome, path) for path, outcome in outcomes.items()}
+    return {outcome.target: outcome for outcome in outcomes.values()}, dates
 
 
-def read_claims(papers: list[Path]) -> dict[str, dict]:
-    """Return the claims of ``papers``, folders with a claims.toml, by id; each with the folder's name as its ``paper``.
-
-    Raises ValueError for an id given twice and for a claim that no target is to decide.
-    """
-    claims = {}
-    for paper in papers:
-        for claim in _toml(paper).get("claim", []):
-            if claim["id"] in claims:
-                raise ValueError(f"{paper}: claim {claim['id']!r} is given twice")
-            if not claim.get("targets"):
-                raise ValueError(f"{paper}: claim {claim['id']!r} has no targets")
-            claims[claim["id"]] = {**claim, "paper": paper.name}
-    return claims
+# ---- what the page shows of the results
 
 
-def kind(verdict: str) -> str:
-    """Return the key of ``SYMBOLS`` with which the verdict begins."""
-    for start in (PARTLY, HOLDS, FAILS, UNDECIDED, NOT_MADE):
-        if verdict.startswith(start):
-            return start
-    raise ValueError(f"not a verdict: {verdict!r}")
+def counts(results: Iterable[PaperResult]) -> dict[str, Counter]:
+    """Return how many claims have each verdict, by their kind; only kinds that there are."""
+    found = {kind: Counter() for kind in paper_claims.KINDS}
+    for result in (claim for paper in results for claim in paper.claims):
+        found[result.claim["kind"]][result.verdict] += 1
+    return {kind: count for kind, count in found.items() if count}
 
 
-def paper_figure(claim: dict) -> str:
-    """Return the paper's figure: the number where that is a text, or else number, range and unit as far as they are
-    given."""
-    number, low, high = (claim.get(key) for key in ("number", "low", "high"))
-    if isinstance(number, str):
-        return number
-    if low is not None and high is not None:
-        span = f"{low} to {high}"
-    else:
-        span = f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
-    figure = span if number is None else f"{number} ({span})" if span else f"{number}"
-    return f"{figure} {claim.get('unit', '')}".strip() if figure else NO_NUMBER
+def tally(results: Sequence[ClaimResult]) -> str:
+    """Return how many of the claims have each verdict: ``supported (2), not made yet (1)``."""
+    found = Counter(result.verdict for result in results)
+    return ", ".join(f"{verdict} ({found[verdict]})" for verdict in wording.SYMBOLS if found[verdict])
+
+
+def same(values: Iterable) -> bool:
+    """Return whether the values are one, so that it can be said once."""
+    return len(set(values)) == 1
+
+
+def case_drawing(result: ClaimResult) -> str:
+    """Return the claim's cases that have an estimate, drawn as SVG; empty if there are fewer than two."""
+    cases = wording.of_one_unit(result.cases)
+    number = result.claim.get("low", result.claim.get("number"))
+    return forest(cases, number if isinstance(number, int | float) else None) if len(cases) > 1 else ""
+
+
+def summary_figure(result: ClaimResult) -> Markup:
+    """Return ``case_drawing`` as an element of the page."""
+    drawing = case_drawing(result)
+    name = f"cases-{anchor(result.claim['id'])}-"
+    return _inline(drawing, f"Cases of the claim: {result.claim['statement']}", name) if drawing else Markup("")
+
+
+def inferred(paper: Path) -> list[list[str]]:
+    """Return the table of what was filled in of a paper's method, from its README: choice, standing, option. Empty if
+    there is none."""
+    readme = paper / "README.md"
+    _, _, below = (readme.read_text(encoding="utf-8") if readme.exists() else "").partition(INFERRED + "\n")
+    lines = [line for line in below.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def inline_code(text: str) -> Markup:
+    """Return a line of Markdown with its code set as such, and its links as their words."""
+    words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(words))))
+
+
+# ---- elements of the page
 
 
 def numeric(table: Table, column: int) -> bool:
@@ -151,76 +161,56 @@ def anchor(name: str) -> str:
 
 def inline_svg(figure: Figure, folder: Path, prefix: str) -> Markup:
     """Return the figure's file as an element of a page where ``prefix`` keeps its ids from those of other figures."""
-    svg = (folder / figure.svg).read_text(encoding="utf-8")
+    return _inline((folder / figure.svg).read_text(encoding="utf-8"), figure.caption, prefix)
+
+
+def _inline(svg: str, label: str, prefix: str) -> Markup:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r"""(\sid=["']|href=["']#|url\(["']?#)""", lambda match: match[0] + prefix, svg)
     root = re.match(r"<svg[^>]*>", svg)[0]
     width = re.search(r'\swidth="([\d.]+(pt|px|in|cm|mm)?)"', root)
     style = f' style="--width: {width[1] if width[2] else width[1] + "px"}"' if width else ""
     bare = re.sub(r'\s(width|height)="[^"]*"', "", root)
-    return Markup(f'<svg role="img" aria-label="{escape(figure.caption)}"{style}{bare[4:]}{svg[len(root) :]}')
-
-
-def _findings(claims: dict[str, dict], outcomes: dict[str, Outcome]) -> dict[str, list[tuple[str, Finding]]]:
-    """For every claim: targets and what they found; stand-ins for the findings that its targets have not made."""
-    found = {claim: [] for claim in claims}
-    for outcome in outcomes.values():
-        for finding in outcome.findings:
-            _claim(claims, finding.claim, outcome)
-            found[finding.claim].append((outcome.target, finding))
-    for claim, pairs in found.items():
-        for target in claims[claim]["targets"]:
-            if target not in outcomes:
-                pairs.append((target, Finding(claim, "", "", f"{NOT_MADE}: make table-{target}")))
-            elif target not in (name for name, _ in pairs):
-                pairs.append(
-                    (target, Finding(claim, "", "", UNDECIDED, "The target was made, but says nothing on it."))
-                )
-    return found
-
-
-def _claim(claims: dict[str, dict], name: str, outcome: Outcome) -> dict:
-    if name not in claims:
-        raise ValueError(f"{outcome.target} has a finding on {name!r}, which is no paper's claim: make it again")
-    return claims[name]
-
-
-def _count(findings: list[list[tuple[str, Finding]]]) -> list[tuple[str, str]]:
-    """Symbols, and how many claims each stands for; a claim counts by the least favourable that was found on it."""
-    kinds = Counter(min((kind(f.verdict) for _, f in pairs), key=list(SYMBOLS).index) for pairs in findings)
-    return [
-        (SYMBOLS[name], f"{kinds[name]} {one if kinds[name] == 1 else many}")
-        for name, (one, many) in COUNTED.items()
-        if kinds[name]
-    ]
-
-
-def _papers(folders: list[Path], claims: dict[str, dict], outcomes: dict[str, Outcome]) -> list[dict]:
-    """Return what the page says of each paper, its targets in the order of its claims; last, targets of none of the
-    papers."""
-    papers, left = [], dict.fromkeys(outcomes)
-    for folder in folders:
-        paper = _toml(folder)["paper"]
-        own = [claim for claim in claims.values() if claim["paper"] == folder.name]
-        named = [target for claim in own for target in claim["targets"] if target not in outcomes or target in left]
-        targets = list(dict.fromkeys(named + [t for t in left if outcomes[t].paper in (folder.name, paper["name"])]))
-        left = {target: None for target in left if target not in targets}
-        authors = paper["authors"] if isinstance(paper["authors"], str) else ", ".join(paper["authors"])
-        papers.append({**paper, "id": folder.name, "authors": authors, "targets": targets, "claims": own})
-    if left:
-        papers.append({"name": "Other targets", "id": "others", "targets": list(left), "claims": []})
-    return papers
-
-
-def _toml(paper: Path) -> dict:
-    return tomllib.loads((paper / "claims.toml").read_text(encoding="utf-8"))
+    return Markup(f'<svg role="img" aria-label="{escape(label)}"{style}{bare[4:]}{svg[len(root) :]}')
 
 
 def _distinct(texts) -> list[str]:
     return sorted({text for text in texts if text})
 
 
-def _date(outcomes: dict[str, Outcome], path: Path) -> str:
-    """When the outcome was made: what it says itself, or else the date of its file."""
-    date = outcomes[path.stem].provenance.get("made") if path.stem in outcomes else None
+def _date(outcome: Outcome, path: Path) -> str:
+    """Return when the outcome was made: what it says itself, or else the date of its file."""
+    date = outcome.provenance.get("made")
     return date or datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M")
+
+
+# ---- for the terminal
+
+
+def text(outcome: Outcome, claims: dict[str, dict]) -> str:
+    """``outcome`` for the terminal. ``claims``: of ``read_claims``."""
+    parts = [f"{outcome.title}\n{'=' * len(outcome.title)}"]
+    for table in outcome.tables:
+        align = ["right" if numeric(table, i) else "left" for i in range(len(table.headers))] if table.rows else None
+        lines = tabulate(table.rows, table.headers, "pipe", disable_numparse=True, colalign=align)
+        parts.append(f"{table.caption}\n\n{lines}")
+    parts += [f"Note: {note}" for note in outcome.notes]
+    for finding in outcome.findings:
+        claim = claims[finding.claim]
+        lines = [
+            f"{wording.symbol(wording.overall(finding.cases))} {finding.verdict}: {claim['statement']}",
+            f"    paper: {wording.paper_figure(claim)} ({claim['source']})",
+            *(f"    {line}" for line in map(case_line, finding.cases)),
+            f"    how:   {finding.accounting}",
+        ]
+        parts.append("\n".join(lines + [f"    why:   {finding.reason}"] * bool(finding.reason)))
+    if outcome.figures:
+        parts.append("Figures: " + ", ".join(figure.svg for figure in outcome.figures))
+    return "\n\n".join(parts) + "\n"
+
+
+def case_line(case: Case) -> str:
+    """Return a case in one line."""
+    counted = "" if case.kind == wording.EVIDENCE else f" [{case.kind}, not counted]"
+    note = f" ({case.note})" if case.note else ""
+    return f"{wording.symbol(case.verdict)} {wording.case_name(case)}: {wording.estimate(case)}{counted}{note}"

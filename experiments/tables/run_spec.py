@@ -19,24 +19,32 @@ and steps of a second each, for trainings whose times mean nothing."""
 
 class Link(NamedTuple):
     """The network between the ranks. multicast: one copy on the way out reaches all receivers; a shared medium always
-    has it."""
+    has it. nominal: simulated with the rate as it is said, where others have the rate that a testbed's links were
+    measured to have."""
 
     rate: str
     medium: str = "switch"
     multicast: bool = False
+    nominal: bool = False
 
     def __str__(self):
         return f"{self.rate} {self.medium}" + (", true multicast" if self.multicast or self.medium == "shared" else "")
 
 
 class RunSpec(NamedTuple):
-    """One run. config: ``paper/name``, as for ``papers.toml``; overrides: ``key=value``s, as for ``--set``."""
+    """One run. config: ``paper/name``, as for ``papers.toml``; overrides: ``key=value``s, as for ``--set``; slow_hosts:
+    pairs of a rank and the factor by which its host's processor is slower, of a testbed; compute: what a step computes
+    in simulated time, where it is not measured; place: what a run by the clock was made on, where that is not here
+    (``Hosts.place``)."""
 
     config: str
     overrides: tuple[str, ...]
     ranks: int
     source: str
     link: Link
+    slow_hosts: tuple[tuple[int, float], ...] = ()
+    compute: str | None = None
+    place: str = ""
 
     @property
     def toml(self) -> Path:
@@ -51,6 +59,10 @@ class RunSpec(NamedTuple):
             papers.toml(self.config).relative_to(papers.ROOT).as_posix(),
             *(word for override in self.overrides for word in ("--set", shlex.quote(override))),
         ]
+
+    def words(self) -> str:
+        """Return the run in a few words."""
+        return f"{self.config} on {self.ranks} ranks, seed {self.load().seed}"
 
     def name(self, where: str) -> str:
         """Return the name of the run file: the same for the same run ``where``, on whatever time depends besides."""

@@ -1,8 +1,8 @@
-"""The scale at which a paper is repeated: ``SMOKE``, small stand-ins in minutes, ``PAPER``, the paper's sizes, and
-others.
+"""The scale at which a paper is repeated: ``SMOKE``, small stand-ins in minutes, ``DESK``, a night on two cores,
+``PAPER``, the paper's sizes, and others.
 
 What a scale changes of the trainings themselves (data, model, epochs, target accuracy) is in the papers' folders:
-base.toml has the paper's sizes, smoke.toml what ``SMOKE`` replaces of them.
+base.toml has the paper's sizes, smoke.toml and desk.toml what ``SMOKE`` and ``DESK`` replace of them.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Scale(NamedTuple):
     clock_ranks: tuple[int, ...]
     """Numbers of ranks on the testbed or cluster."""
     coding_ranks: tuple[int, ...]
-    """Numbers of ranks of CSSGD: every one that the paper has."""
+    """Numbers of ranks of CSSGD's trainings."""
     many_ranks: tuple[int, ...]
     """Numbers of ranks where only the time of a step is simulated."""
     learning_rates: tuple[float, ...]
@@ -44,21 +44,24 @@ class Scale(NamedTuple):
     """Rate of every host's link where links are slow."""
     cpu: float
     """Cores of each of the testbed's hosts."""
+    is_joined: bool = False
+    """Whether runs and calibrations of other machines, as docs/results has them, count as made here."""
+    left_out: tuple[str, ...] = ()
+    """Targets that are made only if they are named: what they vary takes too long at this scale."""
 
 
 SMOKE = Scale(
     name="smoke",
-    description="small stand-ins for the papers' models, data and lengths, in minutes on two cores; trainings by the "
-    "clock have a single seed, simulated ones several",
+    description="small stand-ins for the papers' models, data and lengths, in minutes on two cores",
     file="smoke.toml",
     overrides=(),
-    seeds=3,
-    clock_seeds=1,
-    ranks=(4, 8),
-    clock_ranks=(4, 8),
-    coding_ranks=tuple(range(2, 11)),
+    seeds=5,
+    clock_seeds=5,
+    ranks=(8,),
+    clock_ranks=(8,),
+    coding_ranks=(8,),
     many_ranks=(*range(2, 11), 16, 32, 64),
-    learning_rates=(0.02, 0.05, 0.15, 0.4, 1.0),
+    learning_rates=(0.01, 0.02, 0.05, 0.15, 0.4, 1.0),
     tuning_ranks=8,
     steps=16,
     run_timeout=600,
@@ -66,13 +69,36 @@ SMOKE = Scale(
     slow_rate="200mbit",
     cpu=0.2,
 )
+DESK = SMOKE._replace(
+    name="desk",
+    description="the papers' kinds of models and data, with short recipes where the papers' take days; a night on two "
+    "cores, in pieces",
+    file="desk.toml",
+    coding_ranks=tuple(range(2, 11)),
+    clock_seeds=3,
+    steps=32,
+    run_timeout=3600,
+    is_joined=True,
+    left_out=(
+        "grsgd-link-rates",
+        "grsgd-robustness",
+        "grsgd-epoch-acc",
+        "grsgd-redundancy",
+        "lasgd-link-rates",
+        "lasgd-robustness",
+        "lasgd-epoch-acc",
+        "lasgd-merge-ablation",
+        "adsp-robustness",
+        "adsp-threshold",
+    ),
+)
 PAPER = SMOKE._replace(
     name="paper",
     description="the papers' sizes, as far as they are known",
     file=None,
-    seeds=5,
-    clock_seeds=5,
-    ranks=(2, 3, 4, 5, 6, 7, 8, 9, 10, 16),
+    ranks=(4, 8, 16),
+    clock_ranks=(4, 8),
+    coding_ranks=tuple(range(2, 11)),
     many_ranks=(*SMOKE.many_ranks, 128, 256),
     learning_rates=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
     steps=64,
@@ -104,4 +130,4 @@ TINY = SMOKE._replace(
     tuning_ranks=3,
     steps=4,
 )
-SCALES = {scale.name: scale for scale in (SMOKE, PAPER, IMAGENET, TINY)}
+SCALES = {scale.name: scale for scale in (SMOKE, DESK, PAPER, IMAGENET, TINY)}

@@ -1,20 +1,38 @@
-"""The register of tables and figures; each paper's are in its folder's targets.py."""
+"""The register of tables and figures; each paper's are in its folder's targets.py.
+
+A target is two plain functions: the runs that it needs, and what it shows of them. The second is called once, with the
+runs that were made.
+"""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from experiments import papers
+from experiments.tables.conditions import Conditions
+from experiments.tables.needs import Need
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from grsgd.runs.run_file import Run
 
 PAPERS = tuple(papers.YEARS)
 
 
+class Found(dict[Hashable, "list[Run] | Sample"]):
+    """The result of each need, by the key that the target gave it; ``conditions``: those under which runs were made."""
+
+    def __init__(self, conditions: Conditions, results: dict[Hashable, "list[Run] | Sample"]):
+        super().__init__(results)
+        self.conditions = conditions
+
+
 class Target(NamedTuple):
-    """make: called with a ``RunRequests`` and a ``Section``."""
+    """A table or figure. needs: the runs, by keys of the target's own; show: writes the section."""
 
     name: str
     title: str
-    make: Callable
+    needs: Callable[[Conditions], dict[Hashable, Need]]
+    show: Callable[[Found, Section], None]
 
     @property
     def paper(self) -> str:
@@ -24,16 +42,16 @@ class Target(NamedTuple):
 TARGETS: dict[str, Target] = {}
 
 
-def target(name: str, title: str):
-    """Register the decorated function; ValueError if the name is taken."""
-
-    def add(make: Callable) -> Callable:
-        if name in TARGETS:
-            raise ValueError(f"target {name} is registered twice")
-        TARGETS[name] = Target(name, title, make)
-        return make
-
-    return add
+def register(
+    name: str,
+    title: str,
+    needs: Callable[[Conditions], dict[Hashable, Need]],
+    show: Callable[[Found, Section], None],
+) -> None:
+    """Add a target; raises ValueError if the name is taken."""
+    if name in TARGETS:
+        raise ValueError(f"target {name} is registered twice")
+    TARGETS[name] = Target(name, title, needs, show)
 
 
 def chosen(names: list[str]) -> list[Target]:

@@ -43,6 +43,19 @@ def samples_to_target(run: Run) -> float:
     return math.nan if (at := snapshot_at_target(run)) is None else float(run.curve["samples"][at])
 
 
+def crossing(run: Run, column: str) -> float | None:
+    """Return the value of a column of the curve where the averaged model reaches the target accuracy.
+
+    Linear between the last snapshot before and the first one at or above the target; of the latter alone if there is
+    none before. None if the target was not reached, as `snapshot_at_target` defines it.
+    """
+    if (at := snapshot_at_target(run)) is None:
+        return None
+    accuracy, values = run.curve["test_accuracy"], run.curve[column]
+    around = np.append(np.flatnonzero(~np.isnan(accuracy[:at]))[-1:], at)
+    return float(np.interp(target_accuracy(run), accuracy[around], values[around]))
+
+
 def seconds(run: Run) -> float:
     """Return the time [s] from the start of training to its end: simulated seconds for a simulation."""
     if not is_virtual(run):

@@ -1,150 +1,120 @@
-"""Runs of the figures of adaptive gossip, and their numbers."""
+"""Trainings that the figures of adaptive gossip share, numbers of their runs, and how these are shown and compared."""
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
-import numpy as np
-
-from experiments.tables.compare import rank_counts, savings_range
-from experiments.tables.numbers import (
-    accuracy_gain,
-    all_at_least,
-    median_and_range,
-    saving,
-)
-from experiments.tables.requests import MIN_DIFFERENCE_PERCENT, SLOW_LINKS, SOURCES, RunRequests
-from experiments.tables.run_spec import MEASURED, SIMULATED
-from grsgd.runs.measures import samples_to_target
+from experiments import papers
+from experiments.tables import decide, sample
+from experiments.tables.claims import read_claims
+from experiments.tables.compare import ALONE, NEVER
+from experiments.tables.conditions import Conditions
+from experiments.tables.draw import Panel
+from experiments.tables.needs import STOPS_AT_TARGET, Trainings, product, to_target
+from experiments.tables.outcome import CONTROL, EVIDENCE, Case
+from experiments.tables.run_spec import SIMULATED
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.setting import SLOW_LINKS, Setting
+from grsgd.runs.measures import bytes_sent, final_consensus, last_value, samples
 from grsgd.runs.run_file import Run
 
-ADAPTIVE = "adaptive"
-GOSSIP = {ADAPTIVE: "adgossip/adaptive", "period 1": "adgossip/gossip_1", "period 10": "adgossip/gossip_10"}
-ELASTIC = {ADAPTIVE: "adgossip/easgd_adaptive", "period 1": "adgossip/easgd_1", "period 10": "adgossip/easgd_10"}
-SINGLE_MODELS = ("train.evaluate_replicas=true",)
-"""Test every rank's own model as well as their average."""
-THETAS = (0.0, 0.02, 0.05, 0.1, 0.5)
-THETA = 0.05
-"""A constant threshold, one of those."""
-SHARES = (1 / 4, 1 / 2, 3 / 4, 1)
-"""Shares of a run at the end of which exchanges are counted."""
-SEEDS = range(2)
-"""Seeds of trainings at a single n."""
-MAX_ACCURACY_LOSS_POINTS = 1.0
-"""Points of accuracy by which models may differ that are called about as accurate."""
-
-MIN_SAVING_PERCENT = MIN_DIFFERENCE_PERCENT[MEASURED]
-"""Savings are told from so many per cent on where they are not those of the paper."""
-
-UNITS = {"[MB]": 1e6, "[%]": 0.01}
-
-AUTOMATIC_RATE_NOTE = (
-    "The automatic threshold is set to about 0.08 exchanges a step: 92 % fewer than one a step, and a fifth fewer than "
-    "one in ten steps, whatever the training does. A run of few steps keeps to that rate only roughly."
-)
+CONSTANT, AUTOMATIC, EQUAL_TRAFFIC = "constant threshold", "automatic threshold", "period 12"
+MOVED = 'algorithm.threshold="auto"'
+ADAPTIVE = {CONSTANT: ("adgossip/adaptive",), AUTOMATIC: ("adgossip/adaptive", MOVED)}
+PERIODIC = {"period 1": ("adgossip/gossip_1",), "period 10": ("adgossip/gossip_10",)}
+"""The baselines: the period of the paper's is not known."""
+GOSSIP = ADAPTIVE | PERIODIC | {EQUAL_TRAFFIC: ("adgossip/gossip_10", "algorithm.period=12")}
+"""Configurations, and what is replaced of them, by name."""
+NO_COMMUNICATION = "adgossip/alone"
+GREY = (EQUAL_TRAFFIC, NEVER, ALONE)
+SENT, SECONDS = "sent until the target [MB]", "seconds to the target"
+RATE, DISTANCE = "exchanges that a rank begins per step", "consensus distance"
+FEWER_BYTES = "% fewer bytes"
 
 
-# ---- what a run sent, and what it cost
+def setting(conditions: Conditions, config: str, *overrides: str) -> Setting:
+    """Return a training on slow links, on the ranks that learning rates are tuned for."""
+    return Setting(config, conditions.scale.tuning_ranks, SIMULATED, SLOW_LINKS, overrides)
 
 
-def bytes_sent(run: Run) -> float:
-    return float(run.traffic["sent"].sum())
+def until_target(conditions: Conditions, config: str, *overrides: str) -> Trainings:
+    """Return the need of such trainings, which may end at the target accuracy."""
+    return Trainings(setting(conditions, config, *overrides, *STOPS_AT_TARGET))
 
 
-def bytes_to_target(run: Run) -> float:
-    """Bytes a sample, of the whole run, times samples to the target accuracy; NaN if it was not reached."""
-    return bytes_sent(run) / float(run.ranks["samples"].sum()) * samples_to_target(run)
+def whole(conditions: Conditions, config: str, *overrides: str) -> Trainings:
+    """Return the need of such trainings that are judged at their end: every rank's own model is tested there, too."""
+    return Trainings(setting(conditions, config, *overrides, "train.snapshots=1", "train.evaluate_replicas=true"))
+
+
+def paper_number(claim: str) -> float:
+    """Return the number, in per cent, that the paper claims."""
+    return read_claims([papers.folder("adgossip")])[claim]["low"]
+
+
+# ---- numbers of runs
+
+
+def each(measure: Callable[[Run], float | None], found: Mapping[str, list[Run]]) -> dict[str, Sample]:
+    """Return a number of each run, by the names of the needs."""
+    return {name: sample.of(runs, measure) for name, runs in found.items()}
+
+
+def accuracy_at_the_end(run: Run, column: str = "test_accuracy") -> float:
+    """Return the last test accuracy, in per cent. Runs are equally long, but for a step or two of ranks that do not
+    wait."""
+    return 100 * last_value(run, column)
 
 
 def exchanges(run: Run) -> float:
-    """Return the exchanges of pairs, begun by any rank: each sends two models."""
+    """Return the exchanges of the run, each of which sends two models."""
     return bytes_sent(run) / (2 * run.attributes["model_bytes"])
 
 
-def steps(run: Run) -> float:
-    """Return the steps of all ranks."""
-    return float(run.ranks["steps"].sum())
-
-
-def distance(run: Run) -> float:
-    """Return the distance of the ranks' models from their average at the last snapshot."""
-    return last(run.curve["consensus_distance"])
-
-
-def last(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known[-1]) if known.size else math.nan
-
-
-# ---- adaptive against fixed periods
-
-
-def over_ranks(requests: RunRequests, numbers: Callable) -> dict[str, dict[tuple[str, int], list[float]]]:
-    """Return ``numbers(configuration, n, source)`` for the seeds, on slow links, by name, source of time and n."""
-    places = [(source, n) for source in (MEASURED, SIMULATED) for n in rank_counts(requests, source, SLOW_LINKS)]
-    return {name: {(source, n): numbers(config, n, source) for source, n in places} for name, config in GOSSIP.items()}
-
-
-def lines(found: dict, unit: float = 1.0) -> dict[str, dict[float, list[float]]]:
-    """Return the lines of a panel over n."""
+def columns_until_target(found: Mapping[str, list[Run]]) -> dict[str, dict[str, Sample]]:
+    """Return, of trainings until the target accuracy, MB that all ranks send, seconds, exchanges and how far models
+    differ. The MB are samples times bytes per sample."""
+    megabytes = each(lambda run: bytes_sent(run) / samples(run) / 1e6, found)
     return {
-        f"{name}, {SOURCES[source]}": {
-            n: [v / unit for v in values] for (s, n), values in places.items() if s == source
-        }
-        for name, places in found.items()
-        for source in (MEASURED, SIMULATED)
+        SENT: {name: product(to_target(runs, "samples"), megabytes[name]) for name, runs in found.items()},
+        SECONDS: {name: to_target(runs, "time") for name, runs in found.items()},
+        RATE: each(lambda run: exchanges(run) / run.ranks["steps"].sum(), found),
+        DISTANCE: each(final_consensus, found),
     }
 
 
-def bars(found: dict) -> dict[str, dict[str, list[float]]]:
-    """Return the bars of a panel with a group for each n."""
-    return {
-        f"{name}, {SOURCES[source]}": {str(n): values}
-        for name, places in found.items()
-        for (source, n), values in places.items()
-    }
+# ---- what is shown
 
 
-def savings(found: dict) -> dict[str, list[float]]:
-    """Return the savings of the adaptive form against each of the others, in per cent, wherever both were run."""
-    ours = found[ADAPTIVE]
-    return {
-        name: [saving(ours[where], values) for where, values in places.items()]
-        for name, places in found.items()
-        if name != ADAPTIVE
-    }
+def show_columns(section: Section, caption: str, columns: dict[str, dict[str, Sample]], times: bool = True):
+    """Draw bars and write a table of samples by name; columns: by what they are. times: whether there are some."""
+    panels = [
+        Panel(what, "", "", bars={name: {"": value} for name, value in values.items()}, controls=GREY)
+        for what, values in columns.items()
+    ]
+    section.figure(caption, panels, times)
+    show_table(section, caption, "exchanges", columns)
 
 
-def against(claimed: float, what: str, saved: dict[str, list[float]]) -> dict[str, bool | None]:
-    """Return whether so many per cent were saved against each of the others everywhere; where not, but some were, that
-    too."""
-    cases: dict[str, bool | None] = {}
-    for name, values in saved.items():
-        enough = cases[f"{what} against {name}"] = all_at_least(values, claimed)
-        if not enough and all_at_least(values, MIN_SAVING_PERCENT):
-            cases[f"{what} against {name}, less but not {claimed:g} % everywhere"] = True
-    return cases
+def show_table(section: Section, caption: str, first: str, columns: dict[str, dict[str, Sample]]):
+    """Write a row for each name in any of the columns; first: what the names are."""
+    names = dict.fromkeys(name for values in columns.values() for name in values)
+    rows = [[name, *(values[name].text() if name in values else "" for values in columns.values())] for name in names]
+    section.table(caption, [first, *columns], rows)
 
 
-def in_words(saved: dict[str, list[float]]) -> str:
-    return ", ".join(f"{savings_range(values)} than {name}" for name, values in saved.items())
+def adaptive_against_others(values: dict[str, Sample], condition: str, **options) -> list[Case]:
+    """Return whether each adaptive form is less than each of the others; the baselines are evidence, others controls.
 
-
-def about_as_accurate(ours: Iterable[float], theirs: Iterable[float]) -> bool | None:
-    gain = accuracy_gain(ours, theirs)
-    return None if math.isnan(gain) else gain >= -MAX_ACCURACY_LOSS_POINTS
-
-
-def rows_by_place(columns: dict[str, dict], form: Callable[[str, list[float]], str]) -> list[list[str]]:
-    """Return a row for each number of ranks and configuration; ``columns``: by title, what ``over_ranks`` found."""
-    first = next(iter(columns.values()))
+    values: by name. condition: where, to which the form is added. options: of ``decide.less``.
+    """
     return [
-        [f"{SOURCES[source]}, n = {n}", name, *(form(what, found[name][source, n]) for what, found in columns.items())]
-        for source, n in next(iter(first.values()))
-        for name in first
+        decide.less(values[ours], theirs, f"{condition}, {ours}", name, kind=kind(name), **options)
+        for ours in ADAPTIVE
+        if ours in values
+        for name, theirs in values.items()
+        if name not in ADAPTIVE
     ]
 
 
-def number(what: str, values: list[float]) -> str:
-    """Return the values as text, in the unit that ``what`` names."""
-    unit = next((unit for unit in UNITS if unit in what), None)
-    return median_and_range([value / UNITS[unit] for value in values] if unit else values)
+def kind(name: str) -> str:
+    return EVIDENCE if name in PERIODIC else CONTROL

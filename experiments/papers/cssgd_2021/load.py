@@ -1,4 +1,4 @@
-"""The traffic of the schemes, counted packet by packet, and the formulas that it is held against."""
+"""What the schemes send, counted packet by packet; the formulas that it is held against, and the paper's 1/n."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -9,130 +9,95 @@ from typing import NamedTuple
 import numpy as np
 
 from coding.fixed_point import FixedPoint
-from coding.plan import packet_plan
+from experiments.tables import decide
+from experiments.tables.outcome import BY_CONSTRUCTION, Case
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
 from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
 
-OURS = "not in it"
-"""The number of a formula that is not the paper's."""
 COUNTED = {"SSGD": LocalSum, "per block": PerBlock} | SCHEMES
+MOST_NODES = 10
+Amount = Callable[[int, int], Fraction | int]
+"""Of n and r, in units of M, the size of a gradient."""
 
 
 class Count(NamedTuple):
-    """All ranks together, in units of M. once, per_receiver: what is sent, by how a packet to several ranks counts;
-    received: what comes in, found from the receivers' side."""
+    """All ranks together, in units of M, by how a packet to several ranks counts."""
 
     once: Fraction
     per_receiver: Fraction
-    received: Fraction
+
+    def __str__(self):
+        return f"{float(self.once):.4g} / {float(self.per_receiver):.4g}"
 
 
 @cache
 def count(name: str, n: int, r: int) -> Count:
     """Every packet that the ranks' schemes would send, of a gradient whose length all numbers up to n divide."""
     length = lcm(*range(1, n + 1))
-    once = per_receiver = received = 0
+    once = per_receiver = 0
     for rank in range(n):
         scheme = COUNTED[name](None, n, r, rank, length, FixedPoint(1.0), np.empty)
         for packet in scheme.packets:
-            size = scheme.size(packet)
             if packet.sender == rank:
-                once += size
-                per_receiver += size * len(packet.receivers)
-            else:
-                received += size
-    return Count(*(Fraction(words, length) for words in (once, per_receiver, received)))
+                once += scheme.size(packet)
+                per_receiver += scheme.size(packet) * len(packet.receivers)
+    return Count(Fraction(once, length), Fraction(per_receiver, length))
 
 
-class Formula(NamedTuple):
-    """A number of the paper, or of ours. counted, formula: functions of n and r."""
-
-    number: str
-    what: str
-    counted: Callable[[int, int], Fraction | int]
-    text: str
-    formula: Callable[[int, int], Fraction | int]
-
-    def equal(self, cases) -> int:
-        """Return in how many of the cases both are the same."""
-        return sum(self.counted(n, r) == self.formula(n, r) for n, r in cases)
+def coded(n: int, r: int) -> Fraction:
+    return count("coded", n, r).once
 
 
-def once(name: str):
-    return lambda n, r: count(name, n, r).once
+def uncoded(n: int, r: int) -> Fraction:
+    return count("uncoded", n, r).per_receiver
 
 
-def per_receiver(name: str):
-    return lambda n, r: count(name, n, r).per_receiver
+def per_block(n: int, r: int) -> Fraction:
+    return count("per block", n, r).per_receiver
 
 
-def received(name: str):
-    return lambda n, r: count(name, n, r).received
+FORMULAS: dict[str, tuple[Amount, Amount]] = {
+    "(28) coded, once = n C(n-1, r) / r": (coded, lambda n, r: Fraction(n * comb(n - 1, r), r)),
+    "(29) uncoded, per receiver = n C(n-1, r)": (uncoded, lambda n, r: n * comb(n - 1, r)),
+    "(30) per block, per receiver = (n-1) C(n, r)": (per_block, lambda n, r: (n - 1) * comb(n, r)),
+    "(19) coded = (29) / r": (coded, lambda n, r: uncoded(n, r) / r),
+    "(19) coded = (30) (n-r) / (r (n-1))": (coded, lambda n, r: per_block(n, r) * Fraction(n - r, r * (n - 1))),
+}
+"""Those of the paper on what is sent, as we reconstruct them from the text: what is counted, and the formula."""
+NAIVE: dict[str, Amount] = {
+    "blocks by unicast, (29)": uncoded,
+    "no redundancy by unicast, (30)": per_block,
+    "blocks by multicast": lambda n, r: count("uncoded", n, r).once,
+    "SSGD by unicast": lambda n, r: count("SSGD", n, r).per_receiver,
+    "SSGD by multicast": lambda n, r: count("SSGD", n, r).once,
+}
+"""What the paper's naive method may be; the packets of CSSGD itself count once, as the paper has it."""
 
 
-def blocks_of_a_rank(n: int, r: int) -> int:
-    return packet_plan(n, r).placement.blocks(0).size
+def show(found: Found, section: Section):
+    n, nodes = found.conditions.scale.tuning_ranks, range(2, MOST_NODES + 1)
+    rows = [[r, *(count(name, n, r) for name in COUNTED)] for r in range(1, n + 1)]
+    section.table(f"Sent by {n} nodes together, in gradients: once / per receiver.", ["r", *COUNTED], rows)
+    cases = [
+        decide.fact(
+            all(counted(n, r) == formula(n, r) for n in nodes for r in range(1, n + 1)), text, kind=BY_CONSTRUCTION
+        )
+        for text, (counted, formula) in FORMULAS.items()
+    ]
+    accounting = (
+        f"packets of our plan, counted one by one, and our formulas, n = 2 to {MOST_NODES}, all r; nothing is sent"
+    )
+    section.finding("cssgd-load", accounting, cases)
+    cases = [one_nth(name, amount, r, nodes) for name, amount in NAIVE.items() for r in (2, 3)]
+    accounting = f"packets of all nodes, by each way to count; n times the share, the greatest of n = 3 to {MOST_NODES}"
+    section.finding(
+        "cssgd-one-nth", accounting, cases, "Against the same blocks by unicast the share is 1/r for all n."
+    )
+    section.note("Lengths that r and n divide; else packets are padded by less than a number each.")
 
 
-def groups_of(n: int):
-    """Return the number of groups of ranks that compute the same; one group sends nothing."""
-    return lambda r: 0 if r >= n else -(-n // r)
-
-
-FORMULAS = (
-    Formula("(6)", "blocks", lambda n, r: len(packet_plan(n, r).placement.holders), "C(n, r)", comb),
-    Formula("(20)", "blocks of a node", blocks_of_a_rank, "C(n-1, r-1)", lambda n, r: comb(n - 1, r - 1)),
-    Formula("(21)", "coded, received by all", received("coded"), "n C(n-1, r)", lambda n, r: n * comb(n - 1, r)),
-    Formula(
-        "(25)",
-        "groups that exchange",
-        lambda n, r: len(packet_plan(n, r).groups),
-        "C(n, r+1)",
-        lambda n, r: comb(n, r + 1),
-    ),
-    Formula(
-        "(27), (28)",
-        "coded, once",
-        once("coded"),
-        "C(n, r+1) (r+1) / r",
-        lambda n, r: Fraction(comb(n, r + 1) * (r + 1), r),
-    ),
-    Formula("(28)", "coded, once", once("coded"), "n C(n-1, r) / r", lambda n, r: Fraction(n * comb(n - 1, r), r)),
-    Formula("(29)", "uncoded, per receiver", per_receiver("uncoded"), "n C(n-1, r)", lambda n, r: n * comb(n - 1, r)),
-    Formula(
-        "(30)", "per block, per receiver", per_receiver("per block"), "(n-1) C(n, r)", lambda n, r: (n - 1) * comb(n, r)
-    ),
-    Formula(
-        "(19)",
-        "coded, once",
-        once("coded"),
-        "uncoded, per receiver / r",
-        lambda n, r: per_receiver("uncoded")(n, r) / r,
-    ),
-    Formula(
-        "(19)",
-        "coded, once",
-        once("coded"),
-        "per block, per receiver (n-r) / (r (n-1))",
-        lambda n, r: per_receiver("per block")(n, r) * Fraction(n - r, r * (n - 1)),
-    ),
-    Formula(OURS, "coded, per receiver", per_receiver("coded"), "n C(n-1, r)", lambda n, r: n * comb(n - 1, r)),
-    Formula(OURS, "uncoded, once", once("uncoded"), "C(n, r)", lambda n, r: comb(n, r) if r < n else 0),
-    Formula(OURS, "SSGD, once", once("SSGD"), "n", lambda n, r: n),
-    Formula(OURS, "SSGD, per receiver", per_receiver("SSGD"), "n (n-1)", lambda n, r: n * (n - 1)),
-    Formula(OURS, "grouped-direct, once", once("grouped-direct"), "q", lambda n, r: groups_of(n)(r)),
-    Formula(
-        "not in it",
-        "grouped-direct, per receiver",
-        per_receiver("grouped-direct"),
-        "n (q-1)",
-        lambda n, r: n * max(groups_of(n)(r) - 1, 0),
-    ),
-    Formula(OURS, "grouped-rs, once", once("grouped-rs"), "q", lambda n, r: groups_of(n)(r)),
-    Formula(
-        "not in it",
-        "grouped-rs, per receiver",
-        per_receiver("grouped-rs"),
-        "n + q - 2",
-        lambda n, r: n + groups_of(n)(r) - 2 if r < n else 0,
-    ),
-)
+def one_nth(name: str, naive: Amount, r: int, nodes: range) -> Case:
+    """Return whether CSSGD sends 1/n of the naive method or less, for all n; the estimate is n times the share."""
+    most = max(n * coded(n, r) / naive(n, r) for n in nodes if r < n)
+    return decide.fact(most <= 1, f"r = {r}", name, estimate=float(most), unit="times 1/n")

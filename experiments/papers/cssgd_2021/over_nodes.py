@@ -1,276 +1,139 @@
-"""Figures 8 to 11, 14 and 15: time to the benchmark accuracy and traffic, over the number of nodes."""
+"""Figures 8 to 11: time to the benchmark accuracy, and traffic, of fixed redundancies over the number of nodes."""
 
-import math
-
-from coding.cost_table import ranges
-from experiments.papers.cssgd_2021.tasks import (
-    ASGD,
-    COPIES,
-    MULTICAST,
-    NETWORKS,
-    RING,
-    SHARED,
-    TESTBED,
-    TRUE_MULTICAST,
-    UNICAST,
-    Method,
-    Setup,
-    Task,
-    coded,
-    grouped,
-    grouped_direct,
-    seconds,
-    short_run,
-    step,
-    steps_to_target,
-)
-from experiments.tables.compare import MIN_DIFFERENCE_NOTE, SHARED_TRAJECTORY_NOTE, claim, savings_range
+from experiments.papers.cssgd_2021 import tasks
+from experiments.papers.cssgd_2021.tasks import MULTICAST, RING, SHARED, UNICAST, Method, Network, Task, coded, grouped
+from experiments.tables import decide
 from experiments.tables.draw import Panel
-from experiments.tables.numbers import is_less, median_and_range, saving
-from experiments.tables.requests import MIN_DIFFERENCE_PERCENT
+from experiments.tables.outcome import CONTROL, EVIDENCE, Case
+from experiments.tables.run_spec import SIMULATED
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
 
-ALL = {
-    "SSGD by unicast": UNICAST,
-    "SSGD by multicast": MULTICAST,
-    "CSSGD (r = 2)": coded(2),
-    "CSSGD (r = 3)": coded(3),
-    "grouped-rs (r = 2)": grouped(2),
-    "grouped-direct (r = 2)": grouped_direct(2),
-    "ring all-reduce": RING,
-}
-ON_TESTBED = ("SSGD by unicast", "SSGD by multicast", "CSSGD (r = 2)", "CSSGD (r = 3)", "grouped-rs (r = 2)")
-"""The methods that run on the testbed."""
-CODED = ("CSSGD (r = 2)", "CSSGD (r = 3)")
-CODED_SENDS_MORE = (
-    "Coded blocks cannot be added up before they are sent: all nodes together send n C(n-1, r) / r gradients, once, "
-    "and SSGD by multicast n, by unicast n (n-1)."
-)
+CODED = coded(2), coded(3)
+COMPARED = (*CODED, grouped(2), UNICAST, MULTICAST, RING)
+BLOCKS = tuple(Method(f"SSGD, blocks of r = {r}", "ssgd", r, ("algorithm.accounting='per-block'",)) for r in (2, 3))
+"""SSGD by multicast that cuts the batch as CSSGD does, and sends each block by itself."""
+OURS = " The grouped scheme is ours, a control, as is ring all-reduce."
 
 
-def nodes_of(requests, task: Task, setup: Setup) -> list[int]:
-    if setup is TESTBED:
-        return [n for n in requests.scale.clock_ranks if 1 / n < task.target(requests)]
-    return task.nodes(requests)
+def methods(n: int, network: Network) -> list[Method]:
+    """Return those of figures 8 and 10, with the controls; with r = n, nothing would be sent."""
+    present = [method for method in COMPARED if method.r is None or method.r < n]
+    return [method for method in present if method not in (UNICAST, RING) or network.source == SIMULATED]
+
+
+def pairs(n: int, network: Network, *baselines: Method) -> list[tuple[Method, Method, str]]:
+    """Return what is compared on n nodes, ours and theirs, and its kind."""
+    present = methods(n, network)
+    claimed = [(ours, theirs, EVIDENCE) for ours in CODED for theirs in baselines if theirs.r in (None, ours.r)]
+    controls = [(ours, RING, CONTROL) for ours in CODED] + [(grouped(2), MULTICAST, CONTROL)]
+    return [pair for pair in claimed + controls if pair[0] in present and (pair[1] in present or pair[1] in BLOCKS)]
 
 
 # ---- figures 8 and 10
 
 
-def time_over_nodes(task: Task, requests, section):
-    panels, rows, measured, found = [], [], [], {}
-    for setup in (SHARED, COPIES, TESTBED):
-        compared = {name: method for name, method in ALL.items() if setup is not TESTBED or name in ON_TESTBED}
-        times = {
-            name: {
-                n: seconds(requests, task, method, n, setup)
-                for n in nodes_of(requests, task, setup)
-                if method.takes_part(n)
-            }
-            for name, method in compared.items()
+def time_needs(task: Task, conditions) -> dict:
+    return tasks.steps(conditions, task, tasks.EVERYWHERE, methods) | tasks.trainings(conditions, task)
+
+
+def show_time(task: Task, found: Found, section: Section):
+    panels, rows, cases = [], [], []
+    for network in tasks.EVERYWHERE:
+        nodes = network.nodes(found.conditions)
+        seconds = {
+            n: {method: tasks.step_seconds(found, task, network, method, n) for method in methods(n, network)}
+            for n in nodes
         }
-        panels.append(Panel(setup.name, "nodes n", "time to accuracy [s]", times, logy=True))
-        rows += [
-            [setup.name, n, *(median_and_range(times.get(name, {}).get(n, [math.nan])) for name in ALL)]
-            for n in nodes_of(requests, task, setup)
-        ]
-        savings = []
-        for ours in CODED:
-            for theirs in ("SSGD by unicast", "SSGD by multicast"):
-                by_n = [saving(times[ours][n], times[theirs][n]) for n in times[ours]]
-                savings += [f"{ours} {savings_range(by_n)} than {theirs}"] if by_n else []
-                saves = {
-                    n: is_less(times[ours][n], times[theirs][n], MIN_DIFFERENCE_PERCENT[setup.source])
-                    for n in times[ours]
-                }
-                found.setdefault(f"{setup.name}, against {theirs}", {})[ours] = saves
-        measured.append(f"{setup.name}: " + ", ".join(savings))
-    target = task.target(requests)
-    section.figure("Time to the target accuracy; median and range of the seeds.", panels)
-    caption = f"Seconds to a test accuracy of {target:.0%} on n classes: median (range) of the seeds."
-    section.table(caption, ["network", "n", *ALL], rows)
-    accounting = f"time to accuracy, from the least to the greatest saving over n; {MIN_DIFFERENCE_NOTE}"
-    reason = f"{CODED_SENDS_MORE} {exceptions(found)}"
-    section.finding("cssgd-time-nodes", "; ".join(measured), accounting, for_all_nodes(found), reason)
-    section.note(NETWORKS)
-    section.note(SHARED_TRAJECTORY_NOTE.format("all of these"))
-    note_left_out(task, requests, section)
-
-
-Found = dict[str, dict[str, dict[int, bool | None]]]
-"""Whether a scheme needs less, by condition, scheme and n."""
-
-
-def for_all_nodes(found: Found) -> dict[str, bool | None]:
-    """Cases of a finding: conditions under which all schemes need less for all n."""
-    known = {
-        condition: [value for by_n in schemes.values() for value in by_n.values() if value is not None]
-        for condition, schemes in found.items()
-    }
-    return {condition: all(values) if values else None for condition, values in known.items()}
-
-
-def exceptions(found: Found) -> str:
-    """Return where they need less although they do not for all n."""
-    texts = []
-    for condition, holds in for_all_nodes(found).items():
-        some = {name: [n for n, value in by_n.items() if value] for name, by_n in found[condition].items()}
-        if holds is False and any(some.values()):
-            schemes = ", ".join(f"{name} for n = {ranges(ns)}" for name, ns in some.items() if ns)
-            texts.append(f"{condition}: {schemes}")
-    return f"Only for some n it holds on: {'; '.join(texts)}." if texts else ""
-
-
-def note_left_out(task: Task, requests, section):
-    section.note(
-        f"n nodes train on the first n classes; n of which a guess is right as often as the target "
-        f"({task.target(requests):.0%}) are left out, as is r = n, with which nothing is sent. The paper's "
-        f"benchmark is {task.benchmark:.0%}."
-    )
+        lines = {
+            method.name: {
+                n: tasks.steps_to_target(found, task, n).scaled(seconds[n][method].median())
+                for n in nodes
+                if method in seconds[n] and (task, n) in found
+            }
+            for method in COMPARED
+        }
+        panels.append(Panel(network.name, "nodes n", "time to accuracy [s]", lines, controls=[RING.name], logy=True))
+        for n in nodes:
+            texts = {method: sample.text() for method, sample in seconds[n].items()}
+            rows.append([network.name, n, *(texts.get(method, "—") for method in COMPARED)])
+        for n in tasks.case_nodes(nodes):
+            for ours, theirs, kind in pairs(n, network, UNICAST, MULTICAST):
+                where, both = f"{network.name}, {ours.name}, n = {n}", (seconds[n][ours], seconds[n][theirs])
+                cases.append(decide.less(*both, where, theirs.name, source=network.source, kind=kind))
+    section.figure("Time to the target accuracy, logarithmic.", panels)
+    section.table("Seconds of a step.", ["network", "n", *(method.name for method in COMPARED)], rows)
+    accounting = "time to accuracy: as that of a step, since all take the same steps"
+    section.finding("cssgd-time-nodes", accounting, cases, tasks.SENDS_MORE + OURS)
+    tasks.notes(section, found.conditions, task)
 
 
 # ---- figures 9 and 11
 
+ONCE, PER_RECEIVER = "sent_once", "sent"
 ACCOUNTINGS = {
-    "once": ("sent_once", "sent_once"),
-    "per receiver": ("sent", "sent"),
-    "the paper's, CSSGD once, others per receiver": ("sent_once", "sent"),
+    "once": (ONCE, ONCE),
+    "per receiver": (PER_RECEIVER, PER_RECEIVER),
+    "CSSGD once, SSGD per receiver": (ONCE, PER_RECEIVER),
 }
-"""The counts of bytes that CSSGD and the grouped schemes send, and those that the others send."""
-REDUNDANT = [name for name, method in ALL.items() if method.r]
+"""How packets to several nodes count: those of schemes with redundancy, and others. The last is the paper's."""
 
 
-def traffic_over_nodes(task: Task, requests, section):
-    nodes = task.nodes(requests)
-    sent = {
-        name: {n: bytes_of_a_step(requests, task, method, n) for n in nodes if method.takes_part(n)}
-        for name, method in ALL.items()
-    }
-    for r in (2, 3):  # the paper's own comparison: SSGD that does not add up
-        blocks = ("algorithm.accounting='per-block'", f"algorithm.r={r}")
-        sent[f"blocks of r = {r}, not added up"] = {
-            n: bytes_of_a_step(requests, task, MULTICAST, n, blocks) for n in nodes if coded(r).takes_part(n)
-        }
-    steps = {n: steps_to_target(requests, task, n) for n in nodes}
-    panels, rows, measured, found = [], [], [], {}
-    for accounting, (of_coded, of_others) in ACCOUNTINGS.items():
-        gigabytes = {
-            name: {
-                n: [count * counted[of_coded if name in REDUNDANT else of_others] / 1e9 for count in steps[n]]
-                for n, counted in by_n.items()
+def traffic_methods(n: int, network: Network) -> list[Method]:
+    return [*methods(n, network), *(method for method in BLOCKS if method.r < n)]
+
+
+def traffic_needs(task: Task, conditions) -> dict:
+    counted = tasks.steps(conditions, task, [SHARED], traffic_methods, seeds=1)  # no bytes depend on the seed
+    return counted | tasks.trainings(conditions, task)
+
+
+def show_traffic(task: Task, found: Found, section: Section):
+    nodes = SHARED.nodes(found.conditions)
+    sent = {n: {method: megabytes(found, task, method, n) for method in traffic_methods(n, SHARED)} for n in nodes}
+    panels = []
+    for name, accounting in ACCOUNTINGS.items():
+        lines = {
+            method.name: {
+                n: tasks.steps_to_target(found, task, n).scaled(counted(by_method, method, accounting) / 1e3)
+                for n, by_method in sent.items()
+                if method in by_method and (task, n) in found
             }
-            for name, by_n in sent.items()
+            for method in (*COMPARED, *BLOCKS)
         }
-        panels.append(Panel(accounting, "nodes n", "sent, all nodes, to the target [GB]", gigabytes, logy=True))
-        rows += [
-            [accounting, n, *(median_and_range(gigabytes[name].get(n, [math.nan])) for name in gigabytes)]
-            for n in nodes
-        ]
-        savings = []
-        for r, ours in zip((2, 3), CODED, strict=True):
-            for theirs in ("SSGD by multicast", f"blocks of r = {r}, not added up"):
-                against = theirs if theirs == "SSGD by multicast" else "SSGD that does not add up its blocks"
-                by_n = [saving(gigabytes[ours][n], gigabytes[theirs][n]) for n in gigabytes[ours]]
-                savings += [f"{ours} {savings_range(by_n)} than {against}"] if by_n else []
-                saves = {n: is_less(gigabytes[ours][n], gigabytes[theirs][n]) for n in gigabytes[ours]}
-                found.setdefault(f"{accounting}, against {against}", {})[ours] = saves
-        measured.append(f"{accounting}: " + ", ".join(savings))
-    section.figure("Sent by all nodes until the target accuracy; median and range of the seeds.", panels, times=False)
-    section.table(
-        "GB that all nodes together send until the target accuracy: median (range) of the seeds.",
-        ["a packet to several nodes counts", "n", *sent],
-        rows,
-    )
-    section.table(
-        "MB that all nodes together send in a step: once / per receiver.",
-        ["n", *sent],
-        [
-            [n, *(f"{megabytes(by_n, n, 'sent_once')} / {megabytes(by_n, n, 'sent')}" for by_n in sent.values())]
-            for n in nodes
-        ],
-    )
-    section.finding(
-        "cssgd-traffic",
-        "; ".join(measured),
-        "payload counted by the communicator, to the target accuracy, by three accountings",
-        for_all_nodes(found),
-        f"{CODED_SENDS_MORE} The paper counts coded packets once, against blocks that are not added up. "
-        f"{exceptions(found)}",
-    )
-    section.note("Bytes of a step are counted in a short simulated run, and multiplied by the steps to the target.")
-    note_left_out(task, requests, section)
+        panels.append(Panel(name, "nodes n", "sent to the target [GB]", lines, controls=[RING.name], logy=True))
+    section.figure("Sent by all nodes until the target accuracy, logarithmic.", panels, times=False)
+    rows = []
+    for n, by_method in sent.items():
+        texts = {method: f"{each[ONCE]:.4g} / {each[PER_RECEIVER]:.4g}" for method, each in by_method.items()}
+        rows.append([n, *(texts.get(method, "—") for method in (*COMPARED, *BLOCKS))])
+    headers = ["n", *(method.name for method in (*COMPARED, *BLOCKS))]
+    section.table("MB that all nodes together send in a step: once / per receiver.", headers, rows)
+    cases = [
+        fewer(sent[n], ours, theirs, kind, name, n)
+        for name in ACCOUNTINGS
+        for n in tasks.case_nodes(nodes)
+        for ours, theirs, kind in pairs(n, SHARED, MULTICAST, *BLOCKS)
+    ]
+    reason = f"{tasks.SENDS_MORE} The paper counts coded packets once, and SSGD's blocks, not added up, per receiver."
+    accounting = "payload of a step, counted by the communicator; the third way to count is the paper's"
+    section.finding("cssgd-traffic", accounting, cases, reason + OURS)
+    tasks.notes(section, found.conditions, task)
 
 
-def bytes_of_a_step(requests, task: Task, method: Method, n: int, more=()) -> dict[str, float]:
-    """Return the bytes that all nodes together send in a step, by data set of the run file."""
-    runs = short_run(requests, task, method, n, SHARED, more)
-    return {
-        what: float(runs[0].traffic[what].sum() / runs[0].ranks["steps"].max()) if runs else math.nan
-        for what in ("sent_once", "sent")
-    }
+def megabytes(found: Found, task: Task, method: Method, n: int) -> dict[str, float]:
+    """Return the MB that all nodes together send in a step, by how packets to several count."""
+    run = found[task, SHARED, method, n][0]
+    return {what: float(run.traffic[what].sum() / run.ranks["steps"].max()) / 1e6 for what in (ONCE, PER_RECEIVER)}
 
 
-def megabytes(by_n: dict[int, dict[str, float]], n: int, what: str) -> str:
-    return f"{by_n[n][what] / 1e6:.4g}" if n in by_n else "—"
+def counted(sent: dict[Method, dict[str, float]], method: Method, accounting: tuple[str, str]) -> float:
+    return sent[method][accounting[method.config not in ("coded", "grouped")]]
 
 
-# ---- figures 14 and 15
-
-
-def redundancies(n: int) -> list[int]:
-    """Return those of which the best is taken: the paper's, and the one with which coding sends the least."""
-    return sorted({r for r in (2, 3, n - 1) if 1 < r < n})
-
-
-def best_of(seconds_by_r: dict[int, float]) -> tuple[int | None, float]:
-    """Return the redundancy of the shortest step, and its seconds."""
-    known = {r: value for r, value in seconds_by_r.items() if not math.isnan(value)}
-    return min(known.items(), key=lambda pair: pair[1], default=(None, math.nan))
-
-
-def best_over_nodes(task: Task, requests, section):
-    nodes = [n for n in task.nodes(requests) if redundancies(n)]
-    claimed = {"SSGD by multicast": claim(task.claim)["ssgd_multicast"], "ASGD": claim(task.claim)["asgd"]}
-    panels, rows, measured, cases = [], [], [], {}
-    for setup in (TRUE_MULTICAST, COPIES):
-        times = {
-            "SSGD by multicast": {n: seconds(requests, task, MULTICAST, n, setup) for n in nodes},
-            "ASGD": {n: seconds(requests, task, ASGD, n, setup) for n in nodes},
-        }
-        best_r = {}
-        for name, scheme in (("CSSGD (best r)", coded), ("grouped-rs (best r)", grouped)):
-            steps = {n: best_of({r: step(requests, task, scheme(r), n, setup) for r in redundancies(n)}) for n in nodes}
-            times[name] = {n: [count * steps[n][1] for count in steps_to_target(requests, task, n)] for n in nodes}
-            best_r[name] = {n: f" (r = {steps[n][0]})" for n in nodes}
-            for theirs, least in claimed.items():
-                savings = [saving(times[name][n], times[theirs][n]) for n in nodes]
-                known = [value for value in savings if not math.isnan(value)]
-                mean = sum(known) / len(known) if known else math.nan
-                measured.append(
-                    f"{setup.name}: {name} {savings_range([mean])} than {theirs} ({savings_range(savings)})"
-                )
-                if scheme is coded:
-                    cases[f"{setup.name}, against {theirs}"] = mean >= least if known else None
-        panels.append(Panel(setup.name, "nodes n", "time to accuracy [s]", times, logy=True))
-        rows += [
-            [
-                setup.name,
-                n,
-                *(median_and_range(values[n]) + best_r.get(name, {}).get(n, "") for name, values in times.items()),
-            ]
-            for n in nodes
-        ]
-    section.figure("Time to the target accuracy; median and range of the seeds.", panels)
-    caption = f"Seconds to a test accuracy of {task.target(requests):.0%} on n classes: median (range) of the seeds."
-    section.table(caption, ["network", "n", "SSGD by multicast", "ASGD", "CSSGD (best r)", "grouped-rs (best r)"], rows)
-    section.finding(
-        task.claim,
-        "; ".join(measured),
-        "mean over n of the time saved, and its range over n; simulated, r from 2, 3 and n-1; a condition counts if "
-        "CSSGD's mean is at least the paper's",
-        cases,
-        CODED_SENDS_MORE + " A node computes r times as much as without redundancy.",
-    )
-    section.note(SHARED_TRAJECTORY_NOTE.format("CSSGD, SSGD and the grouped schemes"))
-    section.note(NETWORKS)
-    section.note("ASGD sends nothing to several nodes, so its time is the same on both switches.")
-    note_left_out(task, requests, section)
+def fewer(sent: dict, ours: Method, theirs: Method, kind: str, accounting: str, n: int) -> Case:
+    """Return whether all nodes together send fewer bytes in a step."""
+    share = counted(sent, ours, ACCOUNTINGS[accounting]) / counted(sent, theirs, ACCOUNTINGS[accounting])
+    baseline = "SSGD, blocks not added up" if theirs in BLOCKS else theirs.name
+    condition = f"{accounting}, {ours.name}, n = {n}"
+    return decide.fact(share < 1, condition, baseline, kind, 100 * (1 - share), "% fewer bytes")

@@ -1,0 +1,27 @@
+"""Signals whose exceptions were lost: Python drops one that a handler raises in the callback of a weak reference."""
+
+import signal
+
+from grsgd.job.ending import ENDING
+
+_seen: list[tuple[int, object]] = []
+
+
+def remember():
+    """From now on `raise_again` knows the signals that end this process with an exception."""
+    for number in (signal.SIGINT, *ENDING):
+        handler = signal.getsignal(number)
+        if callable(handler):
+            signal.signal(number, lambda number, frame, handler=handler: _note(number, frame, handler))
+
+
+def raise_again():
+    """Raise what the handler of a signal has raised, if this process has gone on nevertheless."""
+    if _seen:
+        number, handler = _seen[0]
+        handler(number, None)
+
+
+def _note(number: int, frame, handler):
+    _seen.append((number, handler))
+    handler(number, frame)

@@ -1,0 +1,208 @@
+"""The figures of what adapting does beyond sending less, where it pays, and on which of our choices that rests."""
+
+import numpy as np
+
+from experiments.papers.adgossip_2018.runs import (
+    ADAPTIVE,
+    AUTOMATIC,
+    CONSTANT,
+    FEWER_BYTES,
+    GOSSIP,
+    NO_COMMUNICATION,
+    PERIODIC,
+    RATE,
+    SECONDS,
+    SENT,
+    accuracy_at_the_end,
+    columns_until_target,
+    each,
+    exchanges,
+    setting,
+    show_columns,
+    show_table,
+    until_target,
+    whole,
+)
+from experiments.tables import decide
+from experiments.tables.compare import LinkRates
+from experiments.tables.draw import Panel
+from experiments.tables.needs import TimeToTarget
+from experiments.tables.sample import Sample
+from experiments.tables.targets import register
+from grsgd.runs.measures import bytes_sent, final_consensus
+
+PERIODS = (8, 12, 24, 36)
+FIXED = "fixed period"
+BASELINE = PERIODIC["period 1"]
+THRESHOLDS = (0.25, 0.6)
+PUSH = 'algorithm.mode="push"'
+OPTIONS = {
+    "constant threshold": (GOSSIP[CONSTANT], BASELINE),
+    "automatic threshold": (GOSSIP[AUTOMATIC], BASELINE),
+    "change of the norm": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="norm"'), BASELINE),
+    "layer by layer": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="layerwise"'), BASELINE),
+    "push": ((*GOSSIP[AUTOMATIC], PUSH), (*BASELINE, PUSH)),
+}
+"""Choices of ours where the paper is silent, the last three with an automatic threshold; and the baseline of each."""
+
+
+# ---- at equal traffic
+
+
+def equal_traffic_needs(conditions):
+    periods = {f"period {period}": ("adgossip/gossip_10", f"algorithm.period={period}") for period in PERIODS}
+    return {name: until_target(conditions, *config) for name, config in (ADAPTIVE | periods).items()}
+
+
+def show_equal_traffic(found, section):
+    columns = columns_until_target(found)
+    sent, seconds, *_ = columns.values()
+    periodic = [name for name in found if name not in ADAPTIVE]
+    lines = {
+        label: {float(f"{sent[name].median():.3g}"): seconds[name] for name in names if sent[name].median() is not None}
+        for label, names in ({name: [name] for name in ADAPTIVE} | {FIXED: periodic}).items()
+    }
+    panel = Panel("", SENT, SECONDS, lines=lines, controls=[FIXED])
+    section.figure("Time over traffic, both until the target accuracy. Slow links, simulated.", [panel])
+    show_table(section, "Until the target accuracy.", "exchanges", columns)
+    section.finding(
+        "adgossip-equal-traffic",
+        "time to the target accuracy beside that of a fixed period with as many bytes until then, interpolated between "
+        f"periods of {', '.join(map(str, PERIODS))} steps for each seed, on logarithmic scales; simulated, slow links",
+        [
+            decide.less(seconds[ours], at_equal_bytes(sent, seconds, periodic, sent[ours]), ours, FIXED)
+            for ours in ADAPTIVE
+        ],
+        "A threshold that is moved to keep a rate makes exchanges nearly as regular as a period does.",
+    )
+
+
+def at_equal_bytes(sent, seconds, periodic, megabytes):
+    """Return the seconds of a fixed period that sends so many megabytes, by seed; None where all that reached the
+    target send more, or all less. sent, seconds: by name; periodic: the names of fixed periods."""
+    times = {}
+    for seed, wanted in megabytes.values.items():
+        reached = [name for name in periodic if seed not in sent[name].bounds and sent[name].values[seed] > 0]
+        points = sorted((sent[name].values[seed], seconds[name].values[seed]) for name in reached)
+        within = points and points[0][0] <= wanted <= points[-1][0]
+        times[seed] = float(np.exp(np.interp(np.log(wanted), *np.log(points).T))) if within else None
+    return Sample(times)
+
+
+TITLE = "Does adapting save time? Exchanges by change, and as many bytes at a fixed period"
+register("adgossip-equal-traffic", TITLE, equal_traffic_needs, show_equal_traffic)
+
+
+# ---- over the rate of the links
+
+
+ALLREDUCE = "ring all-reduce"
+LINKS = LinkRates(
+    claim="adgossip-links",
+    configs={CONSTANT: "adgossip/adaptive", "period 1": "adgossip/gossip_1", ALLREDUCE: "adgossip/ring_allreduce"},
+    allreduce=ALLREDUCE,
+    alone=NO_COMMUNICATION,
+    rates=("3gbit", "1gbit", "300mbit"),
+)
+register("adgossip-links", "From which rate of the links on adapting pays", LINKS.needs, LINKS.show)
+
+
+# ---- over what is inferred
+
+
+def robustness_needs(conditions):
+    return {
+        (option, name): TimeToTarget(setting(conditions, *config))
+        for option, configs in OPTIONS.items()
+        for name, config in zip(("adaptive", "period 1"), configs, strict=True)
+    }
+
+
+def show_robustness(found, section):
+    columns = {name: {option: found[option, name] for option in OPTIONS} for name in ("adaptive", "period 1")}
+    show_table(section, "Seconds to the target accuracy. Slow links, simulated.", "choice", columns)
+    ours, theirs = columns.values()
+    section.finding(
+        "adgossip-robust",
+        "time to the target accuracy; simulated, slow links; learning rates are those of the first row",
+        [decide.less(ours[option], theirs[option], option, "period 1") for option in OPTIONS],
+    )
+
+
+register("adgossip-robustness", "The verdict on time over what is inferred", robustness_needs, show_robustness)
+
+
+# ---- a constant threshold
+
+
+def threshold_needs(conditions):
+    constant = {theta: whole(conditions, *GOSSIP[CONSTANT], f"algorithm.threshold={theta}") for theta in THRESHOLDS}
+    return {0.0: whole(conditions, *BASELINE)} | constant
+
+
+def show_threshold(found, section):
+    measures = {
+        "sent in the whole run [MB]": lambda run: bytes_sent(run) / 1e6,
+        "consensus distance at the end": final_consensus,
+        "test accuracy at the end [%]": accuracy_at_the_end,
+    }
+    columns = {what: each(measure, found) for what, measure in measures.items()}
+    section.figure(
+        "What a constant threshold does; one of 0 is an exchange every step. Slow links, simulated.",
+        [Panel("", "threshold", what, lines={CONSTANT: values}) for what, values in columns.items()],
+        times=False,
+    )
+    show_table(section, "After equally many samples.", "threshold", columns)
+    sent, apart, accuracy = columns.values()
+    least, *_, greatest = found
+    section.finding(
+        "adgossip-theta",
+        "after equally many samples, the greatest threshold beside none; simulated, slow links",
+        [
+            decide.less(sent[greatest], sent[least], "bytes", "period 1", FEWER_BYTES, source=""),
+            decide.more(apart[greatest], apart[least], "distance of the models", "period 1", "of the norm", source=""),
+            decide.more(accuracy[least], accuracy[greatest], "accuracy that is lost", "period 1", source=""),
+        ],
+        "The average of models that seldom meet may be as good as of those that often do.",
+    )
+
+
+register("adgossip-theta", "Accuracy and bytes over the threshold", threshold_needs, show_threshold)
+
+
+# ---- exchanges over a training
+
+
+def exchange_rate_needs(conditions):
+    half = conditions.load(*GOSSIP[CONSTANT]).train.epochs / 2
+    configs = {"first half": (*GOSSIP[CONSTANT], f"train.epochs={half}"), "whole": GOSSIP[CONSTANT]}
+    return {name: whole(conditions, *config) for name, config in configs.items()}
+
+
+def show_exchange_rate(found, section):
+    early, late = rates_of_halves(*found.values())
+    caption = "Exchanges that a rank begins per step with a constant threshold. Slow links, simulated."
+    show_columns(section, caption, {RATE: {"first half": early, "second half": late}}, times=False)
+    section.finding(
+        "adgossip-exchange-rate",
+        "exchanges between the ends of trainings that differ in length alone; simulated, slow links",
+        [decide.less(late, early, "second half", "first half", "% fewer exchanges", source="")],
+        "At first all gradients point one way and momentum has to build up; with a constant learning rate, models need "
+        "not move less per step towards the end either.",
+    )
+
+
+def rates_of_halves(shorter, longer):
+    """Return exchanges per step in the first half of a training and in the second. shorter: runs that end between."""
+    early, all_of_it = (
+        {run.attributes["seed"]: np.array([exchanges(run), run.ranks["steps"].sum()]) for run in runs}
+        for runs in (shorter, longer)
+    )
+    late = {seed: all_of_it[seed] - early[seed] for seed in early}
+    return [
+        Sample({seed: made / steps if steps else None for seed, (made, steps) in half.items()})
+        for half in (early, late)
+    ]
+
+
+register("adgossip-exchange-rate", "Exchanges over the training", exchange_rate_needs, show_exchange_rate)

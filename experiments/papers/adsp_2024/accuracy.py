@@ -1,0 +1,72 @@
+"""Accuracy after equally many samples with each strategy."""
+
+from experiments.papers.adsp_2024 import compared
+from experiments.papers.adsp_2024.compared import CONFIGS, MOST_POINTS, OTHERS, OURS, RANDOM
+from experiments.tables import decide, sample
+from experiments.tables.conditions import Conditions
+from experiments.tables.draw import Panel
+from experiments.tables.needs import Trainings
+from experiments.tables.numbers import final_accuracy
+from experiments.tables.run_spec import SIMULATED
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
+from grsgd.runs.run_file import Run
+
+UNLIKE, UNLIKE_SHARDS = "random delays, unlike shards", ("data.alpha=0.5",)
+"""Classes that are spread over the workers by a Dirichlet distribution, where late gradients have more to cost."""
+MARGIN = 1.0
+"""Points of accuracy that count as no loss."""
+ACCOUNTING = "mean test accuracy of the last three snapshots, on the whole test set, after equally many samples"
+
+
+def needs(conditions: Conditions) -> dict[tuple[str, str], Trainings]:
+    wanted = [(delays.name, delays, ()) for delays in compared.deciding(conditions)]
+    if not compared.is_small(conditions):
+        wanted.append((UNLIKE, RANDOM, UNLIKE_SHARDS))
+    return {
+        (condition, name): compared.training(conditions, name, delays, SIMULATED, overrides)
+        for condition, delays, overrides in wanted
+        for name in CONFIGS
+    }
+
+
+def show(found: Found, section: Section) -> None:
+    final = {key: sample.of(runs, final_accuracy) for key, runs in found.items()}
+    conditions = list(dict.fromkeys(condition for condition, _ in found))
+    section.figure(
+        "Test accuracy by samples of all workers.",
+        [
+            Panel(
+                condition,
+                "samples [thousands]",
+                "test accuracy [%]",
+                curves={name: dict(map(curve, found[condition, name])) for name in CONFIGS},
+            )
+            for condition in conditions
+        ],
+        times=False,
+    )
+    section.table(
+        f"Test accuracy [%] at the end, {compared.where(found.conditions)}.",
+        ["delays", *CONFIGS],
+        [[condition, *(final[condition, name].text(".2f") for name in CONFIGS)] for condition in conditions],
+    )
+    pairs = [(final[where, OURS], final[where, other], where, other) for where in conditions for other in OTHERS]
+    section.finding(
+        "adsp-accuracy",
+        ACCOUNTING,
+        [decide.more(*pair, number=MOST_POINTS, source="") for pair in pairs],
+        "All strategies take the same step per sample, so late gradients have little accuracy to cost.",
+    )
+    section.finding(
+        "adsp-no-loss",
+        f"{ACCOUNTING}; a loss counts from {MARGIN:g} point on",
+        [decide.no_worse(*pair, margin=MARGIN, source="") for pair in pairs],
+        "Gradients that are late, or count less, change what is learned.",
+    )
+    section.note(compared.DELAYS_NOTE)
+
+
+def curve(run: Run) -> tuple:
+    """Return the seed, and the accuracy in per cent by thousands of samples."""
+    return run.attributes["seed"], (run.curve["samples"] / 1000, 100 * run.curve["test_accuracy"])

@@ -1,0 +1,101 @@
+"""What is compared: strategies, the delays of their workers, and how much of it at which scale."""
+
+from dataclasses import dataclass
+
+from experiments import papers
+from experiments.tables.claims import read_claims
+from experiments.tables.conditions import Conditions
+from experiments.tables.needs import Trainings
+from experiments.tables.run_spec import MEASURED, SIMULATED
+from experiments.tables.setting import Scenario, Setting
+from experiments.tables.wording import SOURCES
+
+CONFIGS = {"adsp": "adsp/adsp", "BSP": "adsp/bsp", "ASP": "adsp/asp", "SSP": "adsp/ssp", "DSSP": "adsp/dssp"}
+OURS, *OTHERS = CONFIGS
+CLAIMS = read_claims([papers.folder("adsp")])
+LEAST_SAVING, MOST_POINTS = CLAIMS["adsp-time"]["low"], CLAIMS["adsp-accuracy"]["high"]
+
+SLOW = 1
+"""The worker that is slow all the time."""
+STEP_SECONDS = {"desk": 0.1}
+DEFAULT_STEP_SECONDS = 0.005
+"""About how long a worker computes in a step, by the scale's name: the CNN with a fifth of a core. By default that of
+the very small network, and what we take for the CNN on a GPU."""
+SMALL = ("tiny", "smoke", "desk")
+"""Scales that leave out what decides least."""
+
+
+@dataclass(frozen=True)
+class Delays:
+    """What slows workers down; the server has no delays.
+
+    factor: how many times slower worker ``SLOW`` computes. probability: that a step of any worker takes longer. steps:
+    by how many steps on average, exponentially distributed.
+    """
+
+    name: str
+    factor: float = 1.0
+    probability: float = 0.0
+    steps: float = 10.0
+
+    def scenario(self, conditions: Conditions, workers: int) -> Scenario:
+        step = STEP_SECONDS.get(conditions.scale.name, DEFAULT_STEP_SECONDS)
+        tail = {"probability": self.probability, "seconds": self.steps * step}
+        delayed = range(workers) if self.probability else ()
+        overrides = (f"stragglers.tail.{rank}.{key}={value}" for rank in delayed for key, value in tail.items())
+        slow = ((SLOW, self.factor),) if self.factor > 1 and workers > SLOW else ()
+        return Scenario(self.name, tuple(overrides), slow_hosts=slow)
+
+
+NONE = Delays("equal workers")
+CONSTANT = Delays("one slow worker", factor=4.0)
+RANDOM = Delays("random delays", probability=0.05)
+BOTH = Delays("both", factor=4.0, probability=0.05)
+DELAYED = (CONSTANT, RANDOM, BOTH)
+DELAYS_NOTE = (
+    f"One slow worker: worker {SLOW} computes {CONSTANT.factor:g} times slower, by the clock on a host with so much "
+    f"less of a processor. Random delays: a step of any worker takes longer with probability {RANDOM.probability:g}, "
+    f"by {RANDOM.steps:g} steps on average, exponentially distributed; the worker sleeps. n is the number of workers; "
+    "the server is one rank more. All strategies take the same step per sample."
+)
+
+
+def is_small(conditions: Conditions) -> bool:
+    return conditions.scale.name in SMALL
+
+
+def deciding(conditions: Conditions) -> tuple[Delays, ...]:
+    """Return the delays with which strategies are compared in trainings."""
+    return (RANDOM, CONSTANT) if is_small(conditions) else (NONE, *DELAYED)
+
+
+def measured(conditions: Conditions) -> list[tuple[Delays, str]]:
+    """Return the delays and the strategies, by name, that are compared by the clock."""
+    delays, names = ((RANDOM,), (OURS, "BSP", "ASP")) if is_small(conditions) else ((RANDOM, CONSTANT), CONFIGS)
+    n = workers(conditions, MEASURED)
+    return [(d, name) for d in delays if conditions.can_be(MEASURED, d.scenario(conditions, n)) for name in names]
+
+
+def workers(conditions: Conditions, source: str = SIMULATED) -> int:
+    """Return how many workers there are in runs of this source of times."""
+    return min(conditions.scale.clock_ranks) if source == MEASURED else conditions.scale.tuning_ranks
+
+
+def where(conditions: Conditions, source: str = SIMULATED) -> str:
+    """Return the source of times and the number of workers in words."""
+    return f"{SOURCES[source]}, n = {workers(conditions, source)}"
+
+
+def training(
+    conditions: Conditions, name: str, delays: Delays, source: str = SIMULATED, overrides: tuple[str, ...] = ()
+) -> Trainings:
+    """Return the need of trainings with a strategy."""
+    n = workers(conditions, source)
+    setting = Setting(CONFIGS[name], n, source, delays.scenario(conditions, n), overrides)
+    return Trainings(setting, seeds(conditions, source, few=delays != RANDOM or bool(overrides)))
+
+
+def seeds(conditions: Conditions, source: str, few: bool) -> int | None:
+    """Return three where runs take minutes each, None for the scale's; few: whether they decide least."""
+    is_long = source == MEASURED or (conditions.scale.name == "desk" and source == SIMULATED and few)
+    return 3 if is_long and is_small(conditions) else None

@@ -1,0 +1,100 @@
+"""Time to a fixed accuracy with each strategy."""
+
+from experiments.papers.adsp_2024 import compared
+from experiments.papers.adsp_2024.compared import CONFIGS, LEAST_SAVING, OTHERS, OURS, RANDOM
+from experiments.papers.adsp_2024.speed import lasting_times
+from experiments.tables import decide
+from experiments.tables.conditions import Conditions
+from experiments.tables.draw import Panel
+from experiments.tables.needs import Trainings, to_target
+from experiments.tables.outcome import CONTROL, EVIDENCE, Case
+from experiments.tables.run_spec import MEASURED, SIMULATED
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.setting import Setting
+from experiments.tables.targets import Found
+
+CONTROLS = {"one worker alone": 1, "no communication": None}
+"""Workers of the controls; None for as many as the others have."""
+Times = dict[tuple[str, str, str], Sample]
+"""By delays, source of times, and strategy or control."""
+REASON = (
+    "Where all data are alike, late gradients cost little accuracy, and ASP, which never waits, gains. With one slow "
+    "worker the others step at its pace once they lead by all they may, as with BSP. Equal workers leave nothing to "
+    "adapt to."
+)
+
+
+def needs(conditions: Conditions) -> dict[tuple[str, str, str], Trainings]:
+    wanted = [(delays, SIMULATED, name) for delays in compared.deciding(conditions) for name in CONFIGS]
+    wanted += [(delays, MEASURED, name) for delays, name in compared.measured(conditions)]
+    strategies = {
+        (delays.name, source, name): compared.training(conditions, name, delays, source)
+        for delays, source, name in wanted
+    }
+    everybody = compared.workers(conditions)
+    return strategies | {
+        (RANDOM.name, SIMULATED, name): Trainings(
+            Setting("adsp/alone", n or everybody, scenario=RANDOM.scenario(conditions, n or everybody)),
+            compared.seeds(conditions, SIMULATED, few=True),
+        )
+        for name, n in CONTROLS.items()
+    }
+
+
+def show(found: Found, section: Section) -> None:
+    conditions = found.conditions
+    lasting: Times = {key: lasting_times(runs) for key, runs in found.items()}
+    whole: Times = {key: to_target(runs, "time") for key, runs in found.items()}
+    sources = list(dict.fromkeys(source for _, source, _ in found))
+    section.figure(
+        "Time to the target accuracy at the speed of the second half of the training.",
+        [
+            Panel(
+                compared.where(conditions, source),
+                "delays",
+                "time to accuracy [s]",
+                bars={name: times for name in (*CONFIGS, *CONTROLS) if (times := of(lasting, source, name))},
+                controls=tuple(CONTROLS),
+            )
+            for source in sources
+        ],
+    )
+    for caption, times in (("at the speed of the second half of the training", lasting), ("from the start on", whole)):
+        section.table(
+            f"Seconds to the target accuracy, {caption}.",
+            ["delays", "time", *CONFIGS, *CONTROLS],
+            [
+                [delays, compared.where(conditions, source), *cells(times, delays, source)]
+                for delays, source in dict.fromkeys(key[:2] for key in times)
+            ],
+        )
+    section.finding(
+        "adsp-time",
+        "samples to the target accuracy times seconds per sample in the second half of the training; simulated with "
+        f"n = {compared.workers(conditions)}, by the clock with n = {compared.workers(conditions, MEASURED)}",
+        [case(lasting, *key) for key in lasting if key[-1] != OURS],
+        REASON,
+    )
+    section.note(compared.DELAYS_NOTE)
+    section.note(
+        "Controls, with random delays: one worker that trains by itself, and workers that never communicate, of whose "
+        "models the average is tested, which nobody has paid for."
+    )
+
+
+def of(times: Times, source: str, name: str) -> dict[str, Sample]:
+    """Return the times of one strategy by delays."""
+    return {key[0]: sample for key, sample in times.items() if key[1:] == (source, name)}
+
+
+def cells(times: Times, delays: str, source: str) -> list[str]:
+    keys = ((delays, source, name) for name in (*CONFIGS, *CONTROLS))
+    return [times[key].text() if key in times else "" for key in keys]
+
+
+def case(times: Times, delays: str, source: str, other: str) -> Case:
+    """Return adsp against another strategy, or against a control."""
+    ours, theirs = times[delays, source, OURS], times[delays, source, other]
+    kind, number = (EVIDENCE, LEAST_SAVING) if other in OTHERS else (CONTROL, None)
+    return decide.less(ours, theirs, delays, other, number=number, source=source, kind=kind)

@@ -1,0 +1,172 @@
+"""Which workers adsp takes for stragglers, held against the delays that were injected."""
+
+import tomllib
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.papers.adsp_2024 import compared
+from experiments.papers.adsp_2024.compared import BOTH, CONSTANT, DELAYED, NONE, OURS, RANDOM, SLOW, Delays
+from experiments.tables import decide
+from experiments.tables.conditions import Conditions
+from experiments.tables.draw import Panel
+from experiments.tables.needs import Trainings
+from experiments.tables.outcome import Case
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
+from grsgd.algorithms.parameter_server.strategies import STATES
+from grsgd.config.sections import Stragglers
+from grsgd.runs.run_file import Run
+from grsgd.training.stragglers import DelayModel
+
+RULES = {
+    "as reconstructed": (),
+    "slow by the last delay alone": ("algorithm.slow_streak=1", "algorithm.delay_ema=1.0"),
+}
+"""Rules by which a worker counts as slow: overrides of the options."""
+DEFAULT_RULE = next(iter(RULES))
+SOON = 5
+WITHIN = {1: "at the delayed push", SOON: f"within {SOON} pushes"}
+"""Pushes, from a delayed one on, in which a label counts as right."""
+MOST_WRONG_PERCENT, LEAST_RIGHT_PERCENT = 1.0, 50.0
+"""Labels without any delays, of all pushes; labels that are right, and delays that are found."""
+Key = tuple[Delays, str, str]
+"""Delays, source of times, rule."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Pushes of a run, as [workers, pushes]. known: there was such a push. label: its worker was taken for a
+    straggler. delayed: its computation was prolonged."""
+
+    known: np.ndarray
+    label: np.ndarray
+    delayed: np.ndarray
+
+    def precision(self, within: int) -> float | None:
+        """Return the labels, in per cent, at one of the pushes ``within`` so many from a delayed one on; None if there
+        are no labels."""
+        return percent(self.label & lasting(self.delayed, within), self.label)
+
+    def recall(self, within: int) -> float | None:
+        """Return the delayed pushes, in per cent, that had a label within so many; None if there are none."""
+        return percent(self.delayed & lasting(self.label[:, ::-1], within)[:, ::-1], self.delayed)
+
+    def share(self) -> float | None:
+        """Return the pushes with a label, in per cent."""
+        return percent(self.label, self.known)
+
+
+MEASURES = {"right labels": Labelled.precision, "delays found": Labelled.recall}
+
+
+def percent(part: np.ndarray, whole: np.ndarray) -> float | None:
+    return 100 * float(part.sum() / whole.sum()) if whole.any() else None
+
+
+def lasting(at: np.ndarray, pushes: int) -> np.ndarray:
+    """Return whether it was at this push or at one of the ``pushes`` - 1 before."""
+    found = at.copy()
+    for k in range(1, pushes):
+        found[:, k:] |= at[:, :-k]
+    return found
+
+
+def labelled(run: Run, delays: Delays) -> Labelled:
+    """Return the labels of a run, and the delays that its configuration injects.
+
+    On a host with a slow processor nothing is injected: there the slow worker is known from ``delays``.
+    """
+    states = run.extra["states"]
+    stragglers = Stragglers(**tomllib.loads(run.attributes["config"]).get("stragglers", {}))
+    workers, pushes = states.shape
+    injected = [DelayModel(stragglers, worker, run.attributes["seed"]) for worker in range(workers)]
+    delayed = np.array([[model.delay(push, 1.0) > 0 for push in range(pushes)] for model in injected])
+    delayed[SLOW] |= delays.factor > 1
+    known = states >= 0
+    return Labelled(known, states == STATES.index("straggler"), delayed & known)
+
+
+def needs(conditions: Conditions) -> dict[Key, Trainings]:
+    """In simulated time the times are enough: no label depends on a gradient."""
+    wanted = {
+        (delays, TIMING_ONLY, rule): compared.training(conditions, OURS, delays, TIMING_ONLY, overrides)
+        for delays in (NONE, CONSTANT, RANDOM, BOTH)
+        for rule, overrides in RULES.items()
+    }
+    return wanted | {
+        (delays, MEASURED, DEFAULT_RULE): compared.training(conditions, OURS, delays, MEASURED)
+        for delays, name in compared.measured(conditions)
+        if name == OURS
+    }
+
+
+def show(found: Found, section: Section) -> None:
+    pushes = {key: {run.attributes["seed"]: labelled(run, key[0]) for run in runs} for key, runs in found.items()}
+    section.figure(
+        f"Labels that are right, and delayed pushes that are found, within {SOON} pushes.",
+        [Panel(what, "delays", f"{what} [%]", bars=bars(pushes, measure)) for what, measure in MEASURES.items()],
+        times=False,
+    )
+    section.table(
+        "Pushes at which a worker was taken for a straggler, of all; those of them that are right; and delayed pushes "
+        "that were found: at the delayed push itself, and within so many pushes.",
+        ["delays", "time", "rule", "labels [%]", *(f"{what}, {words} [%]" for what, _, words, _ in measures())],
+        [
+            [
+                delays.name,
+                compared.where(found.conditions, source),
+                rule,
+                each(Labelled.share, of).text(".1f"),
+                *(each(measure, of, within).text(".0f") for _, measure, _, within in measures()),
+            ]
+            for (delays, source, rule), of in pushes.items()
+        ],
+    )
+    section.finding(
+        "adsp-labels",
+        f"state STRAGGLER at a push, against the delays that were injected; right are to be at least "
+        f"{LEAST_RIGHT_PERCENT:g} % of the labels, and found as many of the delayed pushes; without delays at most "
+        f"{MOST_WRONG_PERCENT:g} % of the pushes are to have a label",
+        [case for key, of in pushes.items() if key[2] == DEFAULT_RULE for case in cases(key, of)],
+        "A worker counts as slow after several slow pushes in a row, and by a moving average: a single delay is over "
+        "when its label comes, and the label stays for a while. A worker that is always slow is found.",
+    )
+    section.note(compared.DELAYS_NOTE)
+    section.note("The rule, and its thresholds, are inferred: what is judged here is the reconstruction.")
+
+
+def measures():
+    """Yield every measure with the pushes that it allows: name, function, the pushes in words and their number."""
+    for within, words in WITHIN.items():
+        for what, measure in MEASURES.items():
+            yield what, measure, words, within
+
+
+def each(measure, pushes: dict[int, Labelled], *arguments) -> Sample:
+    """Return a measure of the pushes of each seed."""
+    return Sample({seed: measure(one, *arguments) for seed, one in pushes.items()})
+
+
+def bars(pushes: dict[Key, dict[int, Labelled]], measure) -> dict[str, dict[str, Sample]]:
+    """Return the bars of a panel, in simulated time: by rule and delays."""
+    return {
+        rule: {delays.name: each(measure, pushes[delays, TIMING_ONLY, rule], SOON) for delays in DELAYED}
+        for rule in RULES
+    }
+
+
+def cases(key: Key, pushes: dict[int, Labelled]) -> list[Case]:
+    """Return what the labels of the runs with these delays say."""
+    delays, source = key[0], MEASURED if key[1] == MEASURED else SIMULATED
+    if delays == NONE:
+        share = each(Labelled.share, pushes)
+        return [decide.at_most(share, MOST_WRONG_PERCENT, delays.name, "% of the pushes", "false alarms", source)]
+    return [
+        decide.at_least(
+            each(measure, pushes, within), LEAST_RIGHT_PERCENT, f"{delays.name}, {words}", "%", what, source
+        )
+        for what, measure, words, within in measures()
+    ]

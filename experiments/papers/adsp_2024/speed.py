@@ -1,0 +1,32 @@
+"""How fast runs are when the start is over, and what that means for the time to the target accuracy."""
+
+from scipy.stats import linregress
+
+from experiments.tables import sample
+from experiments.tables.needs import product, to_target
+from experiments.tables.sample import Sample
+from grsgd.runs.run_file import Run
+
+
+def seconds_per_sample(run: Run) -> float | None:
+    """Return the seconds per sample of all workers in the second half of the samples, by a line through the snapshots;
+    None if there are less than two of them.
+
+    At the start the others run ahead of a slow worker, which a bound ends. The last snapshot is left out: it waits for
+    the delays that are under way.
+    """
+    time, samples = run.curve["time"], run.curve["samples"]
+    counts = samples >= samples[-1] / 2
+    counts[-1] = False
+    return float(linregress(samples[counts], time[counts]).slope) if len(set(samples[counts])) > 1 else None
+
+
+def seconds_per_gradient(run: Run) -> float | None:
+    """Return the seconds per gradient of all workers in the second half of the samples."""
+    seconds = seconds_per_sample(run)
+    return None if seconds is None else seconds * run.attributes["batch_size"]
+
+
+def lasting_times(runs: list[Run]) -> Sample:
+    """Return the seconds to the target accuracy at the speed of the second half of the samples, by seed."""
+    return product(to_target(runs, "samples"), sample.of(runs, seconds_per_sample))

@@ -1,0 +1,96 @@
+"""How late gradients are, and whose they are."""
+
+import math
+
+import numpy as np
+
+from experiments.papers.adsp_2024 import compared
+from experiments.papers.adsp_2024.compared import CONFIGS, OURS, SLOW
+from experiments.tables import decide, sample
+from experiments.tables.conditions import Conditions
+from experiments.tables.draw import Panel
+from experiments.tables.needs import Trainings
+from experiments.tables.outcome import BY_CONSTRUCTION
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
+from grsgd.runs.run_file import Run
+
+BUCKETS = {"0": (0, 0), "1-2": (1, 2), "3-5": (3, 5), "6+": (6, math.inf)}
+"""Buckets of the staleness of gradients: first and last number of updates."""
+
+
+def needs(conditions: Conditions) -> dict[tuple[str, str], Trainings]:
+    return {
+        (delays.name, name): compared.training(conditions, name, delays)
+        for delays in compared.deciding(conditions)
+        for name in CONFIGS
+    }
+
+
+def show(found: Found, section: Section) -> None:
+    mean = {key: sample.of(runs, mean_staleness) for key, runs in found.items()}
+    conditions = list(dict.fromkeys(delays for delays, _ in found))
+    section.figure(
+        "Shares of gradients by their staleness, in updates of the model.",
+        [
+            Panel(
+                delays,
+                "staleness [updates]",
+                "share of gradients [%]",
+                bars={name: shares(found[delays, name]) for name in CONFIGS},
+            )
+            for delays in conditions
+        ],
+        times=False,
+    )
+    section.table(
+        "Staleness of gradients in updates of the model: mean, and per cent of the gradients; "
+        f"{compared.where(found.conditions)}.",
+        ["delays", "strategy", "mean", *(f"{bucket} [%]" for bucket in BUCKETS), f"from worker {SLOW} [%]"],
+        [
+            [*key, mean[key].text(), *(share.text(".0f") for share in shares(runs).values()), from_slow(runs).text()]
+            for key, runs in found.items()
+        ],
+    )
+    section.finding(
+        "adsp-staleness",
+        f"updates of the model between a gradient's pull and its push, {compared.where(found.conditions)}",
+        [
+            decide.less(mean[delays, OURS], mean[delays, "ASP"], delays, "ASP", "% less stale", source="")
+            for delays in conditions
+        ]
+        + [
+            decide.fact(not any(mean[delays, "BSP"].known), f"none with BSP, {delays}", kind=BY_CONSTRUCTION)
+            for delays in conditions
+        ],
+        "A bound that is seldom reached changes little: ASP's staleness is n - 1 on average, whatever the delays.",
+    )
+    section.note(compared.DELAYS_NOTE)
+    section.note("BSP takes the n gradients of a round in one update; the others take one gradient or a few in each.")
+
+
+def ages(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Return staleness, ascending, and how many gradients had it."""
+    return run.staleness["value"], run.staleness["count"].sum(axis=0)
+
+
+def mean_staleness(run: Run) -> float:
+    """Return the mean staleness of a run's gradients, in updates of the model."""
+    values, gradients = ages(run)
+    return float(np.average(values, weights=gradients))
+
+
+def shares(runs: list[Run]) -> dict[str, Sample]:
+    """Return the shares of gradients, in per cent, by bucket."""
+
+    def share(run: Run, least: int, most: float) -> float:
+        values, gradients = ages(run)
+        return 100 * float(gradients[(values >= least) & (values <= most)].sum() / gradients.sum())
+
+    return {name: sample.of(runs, lambda run, ends=ends: share(run, *ends)) for name, ends in BUCKETS.items()}
+
+
+def from_slow(runs: list[Run]) -> Sample:
+    """Return the share of gradients, in per cent, that come from the worker that may be slow."""
+    return sample.of(runs, lambda run: 100 * run.ranks["steps"][SLOW] / run.ranks["steps"].sum())

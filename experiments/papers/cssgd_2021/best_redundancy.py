@@ -1,0 +1,244 @@
+"""Figures 14 and 15, and scaling: CSSGD with the redundancy that is the best for each number of nodes."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from coding.time_model import step_seconds as modelled_seconds
+from experiments import papers
+from experiments.papers.cssgd_2021 import tasks
+from experiments.papers.cssgd_2021.redundancy import communication_ratio
+from experiments.papers.cssgd_2021.tasks import ALONE, ASGD, CNN, DNN, MULTICAST, RING, Method, Network, Task, coded
+from experiments.tables import decide, sample
+from experiments.tables.claims import read_claims
+from experiments.tables.draw import Panel
+from experiments.tables.needs import Steps, TimeToTarget, Trajectories, product, to_target
+from experiments.tables.outcome import BY_CONSTRUCTION, CONTROL, EVIDENCE, Case
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
+from grsgd.runs.measures import seconds_per_step
+
+CSSGD, OURS, NOTHING_SENT = "CSSGD, best r", "grouped, best r (ours)", "r = n, nothing sent"
+SCHEMES: dict[str, Callable[[int], list[Method]]] = {CSSGD: tasks.all_coded, OURS: tasks.all_grouped}
+NAMES = CSSGD, MULTICAST.name, ASGD.name, OURS, RING.name, ALONE, NOTHING_SENT
+CONTROLS = OURS, RING.name, ALONE, NOTHING_SENT
+
+
+def methods(n: int, network: Network) -> list[Method]:
+    return [MULTICAST, RING, *tasks.all_coded(n), coded(n), *tasks.all_grouped(n)]
+
+
+def best(found: Found, task: Task, network: Network, scheme: str, n: int) -> Method:
+    """Return the scheme with the redundancy whose step is the shortest."""
+    return tasks.fastest(found, task, network, SCHEMES[scheme](n), n)
+
+
+# ---- figures 14 and 15
+
+
+def needs(task: Task, conditions) -> dict:
+    seeds = task.runs(conditions, conditions.scale.tuning_ranks)
+    found = tasks.steps(conditions, task, tasks.IN_SIMULATION, methods, seeds)
+    for variant in tasks.variants(conditions, task):
+        found |= tasks.trainings(conditions, variant)
+        found[variant, ALONE] = Trajectories(tasks.stopping(tasks.alone(conditions, variant)), tasks.FEWER_RUNS)
+        for n in variant.nodes(conditions):
+            asgd = tasks.setting(conditions, variant, ASGD, n)
+            found[variant, ASGD, n] = TimeToTarget(asgd, task.runs(conditions, n))
+    return found | {ALONE: Steps(tasks.alone(conditions, task))}
+
+
+def show(task: Task, found: Found, section: Section):
+    panels, rows, cases, conditions = [], [], [], found.conditions
+    for variant in tasks.variants(conditions, task):
+        for network in tasks.IN_SIMULATION:
+            title = f"{variant.name}, {network.name}"
+            times = {n: times_to_target(found, task, variant, network, n) for n in variant.nodes(conditions)}
+            lines = {name: {n: by[name] for n, by in times.items() if name in by} for name in NAMES}
+            panels.append(Panel(title, "nodes n", "time to accuracy [s]", lines, controls=CONTROLS, logy=True))
+            for n, by_name in times.items():
+                texts = [by_name[name].text() if name in by_name else "—" for name in NAMES]
+                rows.append([title, n, *texts, *(best(found, task, network, scheme, n).r for scheme in SCHEMES)])
+            cases += mean_savings(task, variant, network, times)
+    section.figure("Time to the target accuracy, logarithmic.", panels)
+    headers = ["network", "n", *NAMES, "best r", "best r of grouped"]
+    section.table("Seconds to the target accuracy, and the redundancies with the shortest steps.", headers, rows)
+    nodes = ", ".join(map(str, task.nodes(conditions)))
+    reason = (
+        f"{tasks.SENDS_MORE} By the paper's own model redundancy saves at most 46 % where r = 3 is the best, and 29 % "
+        "where r = 2 is: less than the paper's means over SSGD."
+    )
+    accounting = f"time saved, mean over n = {nodes}, known only if it is for each; r the best of 1 to n-1 for every n"
+    section.finding(task.claim, accounting, cases, reason)
+    runs = sorted({task.runs(conditions, n) or conditions.scale.seeds for n in task.nodes(conditions)})
+    section.note(
+        f"ASGD: {' or '.join(map(str, runs))} runs for each n, on the switch; the paper takes the mean of 10. "
+        f"{NOTHING_SENT}: every node computes the whole batch. What is saved over SSGD is the same for both outputs."
+    )
+    tasks.notes(section, conditions, task)
+
+
+def times_to_target(found: Found, task: Task, variant: Task, network: Network, n: int) -> dict[str, Sample]:
+    """Return the seconds to the target accuracy by algorithm, each a sample by seed. task: the one whose steps were
+    timed."""
+    chosen = {name: best(found, task, network, name, n) for name in SCHEMES}
+    chosen |= {MULTICAST.name: MULTICAST, RING.name: RING, NOTHING_SENT: coded(n)}
+    count = tasks.steps_to_target(found, variant, n)
+    times = {
+        name: product(count, tasks.step_seconds(found, task, network, method, n)) for name, method in chosen.items()
+    }
+    if network is tasks.SWITCH:
+        times[ASGD.name] = found[variant, ASGD, n]
+    if n == found.conditions.scale.tuning_ranks:
+        a_sample = sample.of(found[ALONE], seconds_per_step).median() / task.batch(found.conditions)
+        times[ALONE] = to_target(found[variant, ALONE], "samples").scaled(a_sample)
+    return times
+
+
+def mean_savings(task: Task, variant: Task, network: Network, times: dict[int, dict[str, Sample]]) -> list[Case]:
+    """Return how CSSGD compares with the paper's baselines, and with controls; and the grouped scheme with the former.
+
+    Algorithms of which one takes the same steps as the other are compared once, not for both outputs of the DNN.
+    """
+    claim = read_claims([papers.folder("cssgd")])[task.claim]
+    numbers = {MULTICAST.name: claim["ssgd_multicast"], ASGD.name: claim["asgd"]}
+    pairs = [(CSSGD, name) for name in (MULTICAST.name, RING.name, NOTHING_SENT)] + [(OURS, MULTICAST.name)]
+    pairs = pairs if variant is task else []
+    if network is tasks.SWITCH:
+        pairs += [(CSSGD, ASGD.name), (OURS, ASGD.name), (CSSGD, ALONE)]
+    cases = []
+    for ours, theirs in pairs:
+        inverse = mean_inverse([(by_name[ours], by_name[theirs]) for by_name in times.values() if theirs in by_name])
+        ones = Sample(dict.fromkeys(inverse.values, 1.0))
+        number, kind = (numbers[theirs], EVIDENCE) if ours == CSSGD and theirs in numbers else (None, CONTROL)
+        where = ", ".join([variant.name, network.name, *[ours] * (ours == OURS)])
+        cases.append(decide.less(ones, inverse, where, theirs, number=number, kind=kind))
+    return cases
+
+
+def mean_inverse(pairs: Sequence[tuple[Sample, Sample]]) -> Sample:
+    """Return, by seed, the inverse of the mean of ours / theirs; None where one of ours is not known, or one of theirs.
+
+    Where theirs missed the target, and only theirs, the mean is no greater, so its inverse is a lower bound.
+    """
+    values, bounds = {}, set()
+    for seed in sorted({seed for pair in pairs for each in pair for seed in each.values}):
+        both = [(ours.values.get(seed), theirs.values.get(seed)) for ours, theirs in pairs]
+        if any(None in pair for pair in both) or any(seed in ours.bounds for ours, _ in pairs):
+            values[seed] = None
+            continue
+        values[seed] = float(1 / np.mean([ours / theirs for ours, theirs in both]))
+        bounds |= {seed} if any(seed in theirs.bounds for _, theirs in pairs) else set()
+    return Sample(values, frozenset(bounds))
+
+
+# ---- scaling
+
+
+def scaling_needs(conditions) -> dict:
+    def with_asgd(n: int, network: Network) -> list[Method]:
+        return [*methods(n, network), *[ASGD] * (network is tasks.SWITCH)]
+
+    parts = [tasks.steps(conditions, task, tasks.IN_SIMULATION, with_asgd) for task in (DNN, CNN)]
+    return parts[0] | parts[1]
+
+
+def show_scaling(found: Found, section: Section):
+    panels, rows, not_linear, rechosen = [], [], [], []
+    nodes = tasks.SWITCH.nodes(found.conditions)
+    few, many = min(nodes), max(nodes)
+    for network in tasks.IN_SIMULATION:
+        for task in (DNN, CNN):
+            title = f"{task.name}, {network.name}"
+            names = (CSSGD, *[ASGD.name] * (network is tasks.SWITCH), OURS)
+            rates = {name: rates_of_a_node(found, task, network, name, nodes) for name in names}
+            panels.append(Panel(title, "nodes n", "samples per second and node", rates, controls=[OURS]))
+            chosen = {n: best(found, task, network, CSSGD, n) for n in nodes}
+            ratios = {n: communication_ratio(found, task, network, n).text() for n in nodes}
+            for n in nodes:
+                texts = [rates[name][n].text() if name in rates else "—" for name in (CSSGD, ASGD.name, OURS)]
+                rows.append([title, n, *texts, chosen[n].r, ratios[n]])
+            for name, by_n in rates.items():
+                kind, unit = CONTROL if name == OURS else EVIDENCE, "% less per second and node"
+                not_linear.append(decide.less(by_n[many], by_n[few], title, name, unit, kind=kind))
+            kept = f"r of n = {few}"
+            is_other, r = chosen[few].r != chosen[many].r, float(chosen[many].r)
+            rechosen.append(decide.fact(is_other, title, kept, EVIDENCE, r, "is the best r", network.source))
+            times = [
+                tasks.step_seconds(found, task, network, method, many)
+                for method in (chosen[many], coded(chosen[few].r))
+            ]
+            rechosen.append(decide.less(*times, f"{title}, gain", kept, margin=0.0, kind=BY_CONSTRUCTION))
+    section.figure("Samples per second and node: a level line is linear scaling.", panels)
+    headers = ["model, network", "n", CSSGD, ASGD.name, OURS, "best r", "Tcomm / Tcalc"]
+    section.table(
+        "Samples per second and node; the best r of CSSGD; Tcomm / Tcalc of SSGD by multicast.", headers, rows
+    )
+    accounting = f"samples per second and node, n = {many} against n = {few}; of ASGD they are its updates"
+    section.finding("cssgd-not-linear", accounting, not_linear)
+    reason = "The best r of CSSGD is n-1 or close to it: nodes compute nearly the whole batch, not to send."
+    section.finding("cssgd-rechoose", f"the best r of 1 to n-1, n = {many} against n = {few}", rechosen, reason)
+    n = found.conditions.scale.tuning_ranks
+    section.finding(
+        "cssgd-bound",
+        f"Tcomm / Tcalc of SSGD by multicast, against 1, and the time that the best r saves over it, n = {n}",
+        [case for network in tasks.IN_SIMULATION for case in bound_by_communication(found, network, n)],
+        "By the paper's model, its own best r for the CNN, 2, needs a Tcomm / Tcalc of 2 to 6.",
+    )
+    shared = {task: communication_ratio(found, task, tasks.SHARED, n).median() for task in (DNN, CNN)}
+    panel = break_even({f"{task.name} here": ratio for task, ratio in shared.items()})
+    section.figure("Time of a step saved over SSGD by multicast, computed from counted bytes.", [panel], times=False)
+    section.note(tasks.NETWORKS_NOTE)
+
+
+def rates_of_a_node(found: Found, task: Task, network: Network, name: str, nodes: list[int]) -> dict[int, Sample]:
+    """Return the samples per second of a node, by n; of the schemes with redundancy, with their best."""
+    batch = task.batch(found.conditions)
+    chosen = {n: ASGD if name == ASGD.name else best(found, task, network, name, n) for n in nodes}
+    seconds = {n: tasks.step_seconds(found, task, network, method, n) for n, method in chosen.items()}
+    return {n: tasks.combined(lambda step: batch / step, steps) for n, steps in seconds.items()}
+
+
+def bound_by_communication(found: Found, network: Network, n: int) -> list[Case]:
+    """Return whether the DNN, and not the CNN, takes longer to communicate than to compute, and gains more."""
+    dnn, cnn = (communication_ratio(found, task, network, n) for task in (DNN, CNN))
+    cases = [
+        decide.at_least(dnn, 1.0, f"DNN, {network.name}", "Tcomm / Tcalc"),
+        decide.at_most(cnn, 1.0, f"CNN, {network.name}", "Tcomm / Tcalc"),
+    ]
+    for scheme, kind in ((CSSGD, EVIDENCE), (OURS, CONTROL)):
+        saved = [
+            tasks.combined(
+                lambda ours, theirs: 100 * (1 - ours / theirs),
+                tasks.step_seconds(found, task, network, best(found, task, network, scheme, n), n),
+                tasks.step_seconds(found, task, network, MULTICAST, n),
+            )
+            for task in (DNN, CNN)
+        ]
+        where = f"DNN, {scheme}, {network.name}"
+        cases.append(decide.more(*saved, where, "the CNN", "points of the time saved", kind=kind))
+    return cases
+
+
+def break_even(here: dict[str, float], n: int = 8) -> Panel:
+    """Return what the best redundancies save over SSGD by multicast on a shared medium, over Tcomm / Tcalc, and from
+    where on they save anything. here: where the tasks are, by name."""
+    ratios = list(map(float, np.geomspace(0.1, 100, 1501)))
+    schemes = {CSSGD: ("coded", range(1, n)), OURS: ("grouped-rs", range(1, n)), RING.name: ("ring", [1])}
+
+    def saving(scheme: str, redundancies: Sequence[int], ratio: float) -> float:
+        least = min(modelled_seconds(scheme, n, r, 1.0, ratio / n) for r in redundancies)
+        return 100 * (1 - least / modelled_seconds("ssgd-multicast", n, 1, 1.0, ratio / n))
+
+    lines = {name: {ratio: saving(*scheme, ratio) for ratio in ratios} for name, scheme in schemes.items()}
+    starts = {name: [ratio for ratio, saved in line.items() if saved > 1e-6] for name, line in lines.items()}
+    return Panel(
+        f"{n} nodes, shared medium",
+        "Tcomm / Tcalc of SSGD by multicast",
+        "time of a step saved [%]",
+        {name: {ratio: line[ratio] for ratio in ratios[::25]} for name, line in lines.items()},
+        controls=[RING.name],
+        marks=here | {name: found[0] for name, found in starts.items() if found},
+        logx=True,
+    )

@@ -1,0 +1,140 @@
+"""Figures 12 and 13: the time of a step over the redundancy, and the model T = r Tcalc + Tcomm / r."""
+
+from coding.time_model import paper_step_seconds
+from experiments.papers.cssgd_2021 import tasks
+from experiments.papers.cssgd_2021.tasks import MULTICAST, TESTBED, Method, Network, Task, coded, combined, grouped
+from experiments.tables import decide, sample
+from experiments.tables.draw import Panel
+from experiments.tables.numbers import part_of_a_step
+from experiments.tables.outcome import CONTROL, EVIDENCE, Case
+from experiments.tables.run_spec import MEASURED
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
+
+FIT = 10.0
+"""Per cent by which the model may be off. The paper gives no number; this one is ours."""
+SLOWER = 5.0
+"""Per cent by which encoding may slow computing; ours, too."""
+MODEL, ITSELF, OURS = "model", "CSSGD", "grouped (ours)"
+SCHEMES = {ITSELF: EVIDENCE, OURS: CONTROL}
+NOTE = (
+    "r = 1 sends what SSGD by unicast does; with r = n nothing is sent, and every node computes the whole batch. The "
+    "grouped scheme with redundancy r has n/r groups, rounded up. Simulated time leaves encoding and decoding out."
+)
+WINDOWS = (
+    "By the model r is best if r (r-1) <= Tcomm / Tcalc <= r (r+1): from 6 to 12 for r = 3, from 2 to 6 for r = 2. The "
+    "ratio is that of the links and processors here, which are not the paper's."
+)
+
+
+def needs(task: Task, conditions) -> dict:
+    found = tasks.steps(conditions, task, tasks.EVERYWHERE, methods)
+    return {key: need for key, need in found.items() if key[-1] == conditions.scale.tuning_ranks}
+
+
+def methods(n: int, network: Network) -> list[Method]:
+    """Return all redundancies in simulated time; by the clock those about the paper's best, and n-1, which sends the
+    least of those that send."""
+    if network.source != MEASURED:
+        return [MULTICAST, *tasks.all_coded(n), coded(n), *tasks.all_grouped(n)]
+    return [MULTICAST, *map(coded, sorted({1, 2, 3, n - 1} - {n})), grouped(2)]
+
+
+def show(task: Task, found: Found, section: Section):
+    n = found.conditions.scale.tuning_ranks
+    networks = [network for network in tasks.EVERYWHERE if (task, network, MULTICAST, n) in found]
+    times = {network: times_by_redundancy(found, task, network, n) for network in networks}
+    section.figure(
+        f"Time of a step of {n} nodes over the redundancy, logarithmic.",
+        [Panel(network.name, "redundancy r", "time of a step [s]", times[network], logy=True) for network in networks],
+    )
+    rows = []
+    for network, by_scheme in times.items():
+        ratio = communication_ratio(found, task, network, n).text()
+        for name, by_r in by_scheme.items():
+            texts = {r: seconds.text() + " *" * (r in best(by_r)) for r, seconds in by_r.items()}
+            rows.append([network.name, name, *(texts.get(r, "—") for r in range(1, n + 1)), ratio])
+    caption = f"Seconds of a step on {n} nodes, and Tcomm / Tcalc of SSGD by multicast; * is the best r of some seed."
+    section.table(caption, ["network", "", *(f"r = {r}" for r in range(1, n + 1)), "Tcomm / Tcalc"], rows)
+    at = f"seconds of a step, {n} nodes; Tcalc: what SSGD by multicast computes in a step, Tcomm: the rest of it"
+    fits = [fit(by_scheme, name, network) for network, by_scheme in times.items() for name in SCHEMES]
+    section.finding("cssgd-model", f"{at}; the greatest error over r, at most {FIT:g} %", fits, tasks.SENDS_MORE)
+    for claim, kinds, reason in (
+        ("cssgd-model-optimum", {MODEL: EVIDENCE}, WINDOWS),
+        ("cssgd-optimum", SCHEMES, tasks.SENDS_MORE),
+    ):
+        optima = [
+            optimum(times[network], name, kinds[name], task, network)
+            for network in networks
+            for name in kinds
+            if len(times[network][name]) > 1
+        ]
+        section.finding(claim, f"{at}; the best r of every seed, by the clock of 1, 2, 3 and n-1", optima, reason)
+    if TESTBED in networks:
+        accounting = f"seconds that a step computes, by the clock; up to {SLOWER:g} % more than r times r = 1"
+        section.finding("cssgd-encoding", accounting, encoding(found, task, n))
+    section.note(f"{tasks.NETWORKS_NOTE} {NOTE}")
+
+
+def times_by_redundancy(found: Found, task: Task, network: Network, n: int) -> dict[str, dict[int, Sample]]:
+    """Return the seconds of a step, by scheme and redundancy."""
+    times = {ITSELF: {}, MODEL: {}, OURS: {}}
+    for method in methods(n, network)[1:]:
+        scheme = ITSELF if method.config == "coded" else OURS
+        times[scheme][method.r] = tasks.step_seconds(found, task, network, method, n)
+    for r in range(1, n + 1):
+        modelled = combined(lambda *parts, r=r: paper_step_seconds(r, *parts), *parts(found, task, network, n))
+        times[MODEL][r] = modelled
+    return times
+
+
+def parts(found: Found, task: Task, network: Network, n: int) -> tuple[Sample, Sample]:
+    """Return Tcalc and Tcomm, by seed: what SSGD by multicast computes in a step, and its rest (section 3.2.4)."""
+    key = task, network, MULTICAST, n
+    computing = sample.of(found[key], computed)
+    return computing, combined(lambda whole, calc: whole - calc, tasks.step_seconds(found, *key), computing)
+
+
+def computed(run) -> float:
+    return float(part_of_a_step(run, "compute").mean())
+
+
+def communication_ratio(found: Found, task: Task, network: Network, n: int) -> Sample:
+    """Return Tcomm / Tcalc, by seed."""
+    return combined(lambda calc, comm: comm / calc, *parts(found, task, network, n))
+
+
+def best(by_r: dict[int, Sample]) -> set[int]:
+    """Return the redundancies that are the fastest with some seed."""
+    return {min(by_r, key=lambda r: by_r[r].values[seed]) for seed in next(iter(by_r.values())).values}
+
+
+def optimum(times: dict, name: str, kind: str, task: Task, network: Network) -> Case:
+    """Return whether the paper's redundancy is the best: with every seed, or with none; else it is not known."""
+    found = best(times[name])
+    holds = found == {task.best_r} if len(found) == 1 or task.best_r not in found else None
+    estimate = float(min(found)) if len(found) == 1 else None
+    return decide.fact(holds, network.name, name, kind, estimate, "is the best r", network.source)
+
+
+def fit(times: dict[str, dict[int, Sample]], name: str, network: Network) -> Case:
+    """Return whether the model is off by little, where it is worst, of the r with which something is sent."""
+    errors = [
+        combined(lambda model, true: 100 * abs(model / true - 1), times[MODEL][r], seconds)
+        for r, seconds in times[name].items()
+        if r < max(times[MODEL])
+    ]
+    greatest = combined(lambda *each: max(each), *errors)
+    return decide.at_most(greatest, FIT, network.name, "% off at most", name, network.source, SCHEMES[name])
+
+
+def encoding(found: Found, task: Task, n: int) -> list[Case]:
+    """Return whether a node of CSSGD computes no longer than r times as long as without redundancy."""
+    base, cases = sample.of(found[task, TESTBED, coded(1), n], computed), []
+    for method in methods(n, TESTBED):
+        if method.config == "coded" and method.r > 1:
+            own = sample.of(found[task, TESTBED, method, n], computed)
+            more = combined(lambda ours, once, r=method.r: 100 * (ours / (r * once) - 1), own, base)
+            cases.append(decide.at_most(more, SLOWER, method.name, "% more time", "r times as much", MEASURED))
+    return cases

@@ -1,0 +1,160 @@
+"""What the papers claim, and what was found on each claim."""
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from experiments.tables.outcome import Case, Finding, Outcome
+from experiments.tables.wording import NO_NUMBER, NOT_COVERED, NOT_MADE, middle, overall, paper_figure, simulated_only
+
+NUMBER, DIRECTION, BY_CONSTRUCTION, EXPECTED = "number", "direction", "by construction", "expected"
+KINDS = {
+    NUMBER: "the paper gives a number, and the verdict asks for it",
+    DIRECTION: "the paper says which way, not how much",
+    BY_CONSTRUCTION: "follows from how the method, or the count, is made, and could not come out otherwise",
+    EXPECTED: "not the paper's sentence: what follows from its method, tried as a check of the method as built here",
+}
+METHODS = {
+    "documented": "the paper says enough to build the method",
+    "reconstructed": "the paper leaves steps open, which were filled in; the verdict is on the filled-in method",
+    "stand-in": "something else stands in for what the paper did",
+}
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """A claim and what was found on it, by target. missing: targets that are not made; silent: targets that are made
+    and say nothing on it."""
+
+    claim: dict
+    found: Sequence[tuple[Outcome, Finding]]
+    missing: Sequence[str]
+    silent: Sequence[str]
+
+    @property
+    def cases(self) -> list[Case]:
+        return [case for _, finding in self.found for case in finding.cases]
+
+    @property
+    def verdict(self) -> str:
+        """One of ``wording.SYMBOLS``."""
+        if "not_covered" in self.claim:
+            return NOT_COVERED
+        return overall(self.cases) if self.found or not self.missing else NOT_MADE
+
+    @property
+    def words(self) -> str:
+        """What was found, with the number of cases; or why nothing was."""
+        if not self.found:
+            return self.claim.get("not_covered", self.verdict)
+        return Finding(self.claim["id"], "", self.cases).verdict
+
+    @property
+    def sentence(self) -> str:
+        """What is claimed, what was found, with the interval of the middle case, and the paper's number."""
+        times = "in simulated time only" if simulated_only(self.cases) else ""
+        number = paper_figure(self.claim)
+        parts = [self.words, times, middle(self.cases), "" if number == NO_NUMBER else f"the paper says {number}"]
+        return f"{self.claim['statement'].strip().removesuffix('.')}: {'; '.join(filter(None, parts))}."
+
+
+@dataclass(frozen=True)
+class PaperResult:
+    """A paper: ``about`` is the [paper] table of its claims.toml, ``setup`` what it and what was made here trained.
+
+    targets: names, in the order of the claims; then those that no claim names.
+    """
+
+    id: str
+    about: dict
+    setup: Sequence[dict]
+    claims: Sequence[ClaimResult]
+    targets: Sequence[str]
+
+    @property
+    def own(self) -> list[ClaimResult]:
+        """The results on what the paper itself says."""
+        return [result for result in self.claims if result.claim["kind"] != EXPECTED]
+
+    @property
+    def expected(self) -> list[ClaimResult]:
+        """The results on what is expected of its method."""
+        return [result for result in self.claims if result.claim["kind"] == EXPECTED]
+
+    @cached_property
+    def headline(self) -> ClaimResult | None:
+        """The result on the claim that the paper is summed up by."""
+        return next((result for result in self.claims if result.claim["id"] == self.about.get("headline")), None)
+
+
+def read_claims(papers: Iterable[Path]) -> dict[str, dict]:
+    """Return the claims of ``papers``, folders with a claims.toml, by id; each with the folder's name as its ``paper``.
+
+    Raises ValueError for an id given twice, for a claim without kind or method, or with neither targets nor a reason
+    why there are none, and for a headline that is no claim.
+    """
+    claims = {}
+    for paper in papers:
+        content = read(paper)
+        for claim in content["claim"]:
+            if claim["id"] in claims:
+                raise ValueError(f"{paper}: claim {claim['id']!r} is given twice")
+            _check(claim, paper)
+            claims[claim["id"]] = {"targets": [], **claim, "paper": paper.name}
+        if claims.get(content["paper"]["headline"], {}).get("paper") != paper.name:
+            raise ValueError(f"{paper}: the headline {content['paper']['headline']!r} is none of its claims")
+    return claims
+
+
+def _check(claim: dict, paper: Path):
+    if bool(claim.get("targets")) == bool(claim.get("not_covered")):
+        raise ValueError(f"{paper}: claim {claim['id']!r} is to have either targets or not_covered")
+    for key, known in (("kind", KINDS), ("method", METHODS)):
+        if claim.get(key) not in known:
+            raise ValueError(f"{paper}: claim {claim['id']!r} is to have a {key}: {', '.join(known)}")
+
+
+def read(paper: Path) -> dict:
+    """Return the content of the paper's claims.toml."""
+    return tomllib.loads((paper / "claims.toml").read_text(encoding="utf-8"))
+
+
+def results(papers: Sequence[Path], outcomes: Mapping[str, Outcome]) -> list[PaperResult]:
+    """Return what was found on every claim of the papers; last, if there are any, outcomes of no paper.
+
+    outcomes: by target. Raises ValueError for claims that ``read_claims`` refuses, and for a finding on a claim that no
+    paper makes.
+    """
+    claims = read_claims(papers)
+    for outcome in outcomes.values():
+        for finding in outcome.findings:
+            if finding.claim not in claims:
+                raise ValueError(
+                    f"{outcome.target} has a finding on {finding.claim!r}, which is no paper's claim: make it again"
+                )
+    shown, left = [], dict.fromkeys(outcomes)
+    for folder in papers:
+        content = read(folder)
+        about = content["paper"]
+        own = [_result(claim, outcomes) for claim in claims.values() if claim["paper"] == folder.name]
+        named = [target for result in own for target in result.claim["targets"]]
+        others = [target for target in left if outcomes[target].paper in (folder.name, about["name"])]
+        targets = list(dict.fromkeys(named + others))
+        left = {target: None for target in left if target not in targets}
+        shown.append(PaperResult(folder.name, about, content.get("setup", []), own, targets))
+    return shown + ([PaperResult("others", {"name": "Other targets"}, [], [], list(left))] if left else [])
+
+
+def _result(claim: dict, outcomes: Mapping[str, Outcome]) -> ClaimResult:
+    found = [
+        (outcome, finding)
+        for outcome in outcomes.values()
+        for finding in outcome.findings
+        if finding.claim == claim["id"]
+    ]
+    speaking = {outcome.target for outcome, _ in found}
+    missing = [target for target in claim["targets"] if target not in outcomes]
+    silent = [target for target in claim["targets"] if target in outcomes and target not in speaking]
+    return ClaimResult(claim, found, missing, silent)

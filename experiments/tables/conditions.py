@@ -1,0 +1,115 @@
+"""What all trainings of a command share, and the runs that a setting stands for under these conditions."""
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from experiments.tables import run_spec
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
+from experiments.tables.scale import Scale
+from experiments.tables.setting import EQUAL, Scenario, Setting
+from grsgd.config import Config
+from grsgd.models.zoo import build
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The scale, and what the user replaces.
+
+    emulated: whether links and processors are what the scale says when the clock is used. overrides: ``key=value``s
+    for every training. imagenet: the folder with it, for trainings on it.
+    """
+
+    scale: Scale
+    emulated: bool
+    overrides: tuple[str, ...] = ()
+    imagenet: Path | None = None
+
+    def load(self, config: str, overrides: tuple[str, ...] = ()) -> Config:
+        """Return the configuration as the scale and the user have it. Raises ConfigError."""
+        return run_spec.loaded(config, (*self.replaced(config), *overrides))
+
+    def replaced(self, config: str) -> tuple[str, ...]:
+        """Return what the scale and the user replace of every training of the configuration's folder."""
+        replaced = run_spec.overrides_beside(config, self.scale.file) if self.scale.file else ()
+        if replaced and self.imagenet:
+            replaced += (f"data.dir={json.dumps(str(self.imagenet))}",)
+        return (*replaced, *self.scale.overrides, *self.overrides)
+
+    def seeds(self, source: str, seeds: int | None) -> range:
+        """Return the seeds of a need: so many, or as many as the scale has for times of this source."""
+        return range(seeds or (self.scale.clock_seeds if source == MEASURED else self.scale.seeds))
+
+    def can_be(self, source: str, scenario: Scenario = EQUAL) -> bool:
+        """Return whether there can be times of the source: slow links and hosts by the clock need a testbed."""
+        return source != MEASURED or self.emulated or not (scenario.slow_links or scenario.slow_hosts)
+
+    def ranks(self, source: str, scenario: Scenario = EQUAL) -> tuple[int, ...]:
+        """Return the scale's numbers of ranks for times of this source; none where there can be no such times."""
+        if not self.can_be(source, scenario):
+            return ()
+        return self.scale.clock_ranks if source == MEASURED else self.scale.ranks
+
+    # ---- runs
+
+    def spec(self, setting: Setting, seed: int, rate: float) -> RunSpec:
+        """Return the run of a setting with this seed and learning rate."""
+        scenario, measured = setting.scenario, setting.source == MEASURED
+        slowed = () if measured else tuple(f"stragglers.slowdown.{rank}={by}" for rank, by in scenario.slow_hosts)
+        overrides = (*setting.overrides, *scenario.overrides, *slowed)
+        options = self.load(setting.config, setting.overrides).algorithm_options
+        servers = options.servers if getattr(options, "server", None) == "dedicated" else 0
+        return RunSpec(
+            setting.config,
+            (*self.replaced(setting.config), *overrides, f"optimizer.lr={rate}", f"seed={seed}"),
+            setting.ranks + servers,
+            setting.source,
+            setting.link or Link(self.scale.slow_rate if scenario.slow_links else self.scale.rate),
+            scenario.slow_hosts if measured else (),
+            setting.compute,
+        )
+
+    def leader(self, setting: Setting) -> str:
+        """Return the configuration whose steps a training takes: its own, or, of an algorithm that applies the exact
+        mean gradient, that of the ring all-reduce beside it."""
+        shared = self.load(setting.config, setting.overrides).traits.exact_gradient
+        return f"{setting.config.rpartition('/')[0]}/ring_allreduce" if shared else setting.config
+
+    def trajectory(self, setting: Setting) -> Setting:
+        """Return the setting of the training that shows what the steps of another do, in simulated time where that
+        matters.
+
+        Algorithms that apply the mean gradient of the global batch all take the steps of a single rank with a batch n
+        times as large, but for the order of samples and the rounding of fixed-point numbers. With batch normalisation
+        they share the training of as many ranks: the batch that normalises is a rank's own. What synchronous ranks do
+        in a step is the same however slow they are.
+        """
+        traits = self.load(setting.config, setting.overrides).traits
+        if not traits.synchronous:
+            return setting.but(source=SIMULATED)
+        alike = setting.but(source=UNIT_STEPS, scenario=EQUAL, link=None, compute=None)
+        if not traits.exact_gradient:
+            return alike
+        kept = tuple(override for override in setting.overrides if not override.startswith("algorithm."))
+        alike = alike.but(config=self.leader(setting), overrides=kept)
+        loaded = self.load(alike.config, kept)
+        if setting.ranks == 1 or normalises_batches(loaded.model.name):
+            return alike
+        whole = setting.ranks * loaded.data.batch_size
+        return alike.but(ranks=1, overrides=(*kept, f"data.batch_size={whole}"))
+
+    def short(self, setting: Setting, steps: int | None) -> Setting:
+        """Return the setting of a run of a few steps, for their times and bytes; without gradients where they need
+        none."""
+        brief = (f"train.steps={steps or self.scale.steps}", "train.snapshots=1", "train.evaluate_replicas=false")
+        needs_values = self.load(setting.config, setting.overrides).traits.depends_on_values
+        source = TIMING_ONLY if setting.source == SIMULATED and not needs_values else setting.source
+        return setting.but(source=source, overrides=(*setting.overrides, *brief))
+
+
+@functools.cache
+def normalises_batches(model: str) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in build(model, (3, 64, 64), 10).modules())

@@ -1,0 +1,170 @@
+"""Estimates of how long runs take.
+
+From what runs of the same kind took, which differ in seed and learning rate alone; else from what the model takes per
+sample on this machine, which is measured, and what the simulator takes per step, corrected by how other runs of the
+model compare with that.
+"""
+
+import functools
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from experiments.tables.run_spec import MEASURED, TIMING_ONLY, RunSpec
+from grsgd.config import Config
+from grsgd.data.base import REGISTER
+from grsgd.runs.run_file import Run
+from grsgd.training.inputs import Images, build_model, images_of
+from grsgd.units import rate
+
+UNKNOWN_SIZES, UNKNOWN_IMAGES = (1_281_167, 50_000), Images((3, 224, 224), 1000)
+"""What a folder of images is taken for: ImageNet."""
+CLOCK_START_SECONDS, START_SECONDS = 3.0, 0.4
+"""Seconds of a run beside training and evaluation, by the clock and simulated."""
+STEP_SECONDS, MESSAGE_SECONDS = 1e-3, 1e-4
+"""What the simulator takes for a step of a rank, beside its gradient, and for a message."""
+COPY_SECONDS = 1e-9
+"""Seconds per byte of a model that is sent and merged."""
+TO_TARGET = 0.6
+"""Part of its samples that a training is guessed to take to its target accuracy."""
+MIN_TIMED_SECONDS = 0.3
+MAX_TIMED_SAMPLES = 256
+
+
+class Costs:
+    """What runs take: seconds of a core if simulated, seconds of the testbed if by the clock.
+
+    cpu: cores of each host of the testbed.
+    """
+
+    def __init__(self, cpu: float):
+        self.cpu = cpu
+        self._took: dict[RunSpec, list[float]] = defaultdict(list)
+        self._factors: dict[tuple, list[float]] = defaultdict(list)
+
+    def learn(self, spec: RunSpec, run: Run):
+        """Take into account how long a run took."""
+        took = run.attributes["wall_seconds"]
+        if spec.source == MEASURED:  # its wall_seconds are those of training alone
+            took += expected(spec, self.cpu).other
+        self._took[kind(spec)].append(took)
+        self._factors[_alike(spec)].append(took / sum(expected(spec, self.cpu)))
+
+    def seconds(self, spec: RunSpec) -> float:
+        """Return the estimate of a run."""
+        if took := self._took.get(kind(spec)):
+            return median(took)
+        return sum(expected(spec, self.cpu)) * median(self._factors.get(_alike(spec), [1.0]))
+
+
+def kind(spec: RunSpec) -> RunSpec:
+    """Return what runs share that take about as long: all but the seed and the learning rate."""
+    kept = tuple(value for value in spec.overrides if not value.startswith(("seed=", "optimizer.lr=")))
+    return spec._replace(overrides=kept, place="")
+
+
+def _alike(spec: RunSpec) -> tuple:
+    loaded = spec.load()
+    return spec.source, loaded.model.name, loaded.data.name, loaded.train.stop_at_target
+
+
+# ---- before runs of the kind were made
+
+
+class Seconds(NamedTuple):
+    training: float
+    other: float
+    """Starting, and testing snapshots."""
+
+
+@functools.cache
+def expected(spec: RunSpec, cpu: float) -> Seconds:
+    """Return what a run is expected to take."""
+    loaded = spec.load()
+    samples = samples_of(loaded, spec.ranks)
+    steps = samples / loaded.data.batch_size
+    if spec.source == TIMING_ONLY:
+        return Seconds(steps * (STEP_SECONDS + 2 * spec.ranks * MESSAGE_SECONDS), START_SECONDS)
+    model = cost_of_model(loaded)
+    evaluated = loaded.train.snapshots * (1 + spec.ranks * loaded.train.evaluate_replicas) * sizes(loaded)[1]
+    computing = samples * model.train_seconds * computed_times(loaded)
+    if spec.source == MEASURED:
+        slowest = max((factor for _, factor in spec.slow_hosts), default=1.0)
+        training = (computing * slowest / cpu + 2 * steps * model.bytes / rate(spec.link.rate)) / spec.ranks
+        return Seconds(loaded.train.seconds or training, CLOCK_START_SECONDS + evaluated * model.test_seconds)
+    simulating = steps * (STEP_SECONDS + 4 * model.bytes * COPY_SECONDS)
+    part = TO_TARGET if loaded.train.stop_at_target else 1.0
+    return Seconds(part * (computing + simulating), START_SECONDS + part * evaluated * model.test_seconds)
+
+
+def samples_of(loaded: Config, ranks: int) -> float:
+    """Return how many samples all ranks train on together; 0 if that is a question of time."""
+    train = loaded.train
+    if train.steps is not None:
+        return train.steps * ranks * loaded.data.batch_size
+    return train.samples or (train.epochs or 0) * sizes(loaded)[0]
+
+
+def computed_times(loaded: Config) -> int:
+    """Return on how many ranks each sample is computed."""
+    redundancy = getattr(loaded.algorithm_options, "r", 1)
+    return redundancy if loaded.algorithm_class.name == "cssgd" and isinstance(redundancy, int) else 1
+
+
+def sizes(loaded: Config) -> tuple[float, float]:
+    """Return the number of training samples and of test samples."""
+    data, entry = loaded.data, REGISTER.get(loaded.data.name)
+    train, test = entry.samples if entry and entry.samples else UNKNOWN_SIZES
+    part = data.only_classes / entry.classes if data.only_classes and entry and entry.classes else 1
+    return data.only_train or part * train, data.only_test or part * test
+
+
+class ModelCost(NamedTuple):
+    """What a sample takes on this machine, and the bytes of the parameters."""
+
+    train_seconds: float
+    test_seconds: float
+    bytes: int
+
+
+def cost_of_model(loaded: Config) -> ModelCost:
+    """Return what the model of a configuration takes with its batches; measured once."""
+    entry = REGISTER.get(loaded.data.name)
+    images = images_of(loaded) if entry and entry.shape else UNKNOWN_IMAGES
+    batch = min(loaded.data.batch_size, MAX_TIMED_SAMPLES)
+    key = repr(loaded.model), batch, images
+    if key not in _costs:
+        _costs[key] = measured(build_model(loaded, images, torch.device("cpu")), batch, images)
+    return _costs[key]
+
+
+_costs: dict[tuple, ModelCost] = {}
+
+
+def measured(network: torch.nn.Module, batch: int, images: Images) -> ModelCost:
+    """Return what a sample of batches of this size takes."""
+    x, y = torch.rand(batch, *images.shape), torch.zeros(batch, dtype=torch.int64)
+
+    def train():
+        torch.nn.functional.cross_entropy(network(x), y).backward()
+
+    def test():
+        with torch.no_grad():
+            network(x)
+
+    size = sum(parameter.numel() * parameter.element_size() for parameter in network.parameters())
+    return ModelCost(seconds_of(train) / batch, seconds_of(test) / batch, size)
+
+
+def seconds_of(step: Callable[[], None]) -> float:
+    """Return the seconds of a core that a step takes after the first one."""
+    step()
+    began, steps = time.process_time(), 0
+    while time.process_time() < began + MIN_TIMED_SECONDS:
+        step()
+        steps += 1
+    return (time.process_time() - began) / steps

@@ -1,0 +1,102 @@
+"""How long the runs of targets will take, before they are made."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tabulate import tabulate
+
+from experiments.tables.costs import Costs, kind
+from experiments.tables.plan import Plan
+from experiments.tables.progress import duration, hours_of
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, RunSpec
+
+SOURCES = {
+    SIMULATED: "simulated",
+    UNIT_STEPS: "steps of a second",
+    TIMING_ONLY: "times alone",
+    MEASURED: "by the clock",
+}
+
+CALIBRATION_SECONDS = 40
+"""What the calibration of a model with links of one rate takes."""
+
+
+@dataclass
+class Forecast:
+    """The runs of a target that no target before it needs. missing: those that are not there, by kind."""
+
+    sources: Counter[str] = field(default_factory=Counter)
+    there: int = 0
+    took: float = 0.0
+    """Seconds that those which are there took, each by itself."""
+    missing: Counter[RunSpec] = field(default_factory=Counter)
+    calibrations: set[Path] = field(default_factory=set)
+    """Those that are missing."""
+
+    def hours(self, costs: Costs, workers: int) -> float:
+        """Return how long what is missing takes. workers: simulations side by side."""
+        return hours_of(self.missing, workers, costs) + len(self.calibrations) * CALIBRATION_SECONDS / 3600
+
+
+def forecasts(plan: Plan, costs: Costs) -> dict[str, Forecast]:
+    """Return what each target needs; the costs learn from the runs that are there.
+
+    Where a learning rate is not known yet, the runs are counted with one of the grid, and the trials without the ends
+    of the grid.
+    """
+    found, seen, calibrations = {}, set(), set()
+    for target in plan.needs:
+        found[target] = forecast = Forecast()
+        for spec in plan.foreseen(target):
+            if (key := identity(spec)) in seen:
+                continue
+            seen.add(key)
+            forecast.sources[spec.source] += 1
+            if (run := plan.find(spec)) is None:
+                forecast.missing[kind(spec)] += 1
+                forecast.calibrations |= plan.store.networks.missing(spec) - calibrations
+                calibrations |= forecast.calibrations
+            else:
+                forecast.there += 1
+                forecast.took += run.attributes["wall_seconds"]
+                costs.learn(spec, run)
+    return found
+
+
+def identity(spec: RunSpec) -> str:
+    """Return what is the same for the same run, whatever the words it is named with."""
+    where = "" if spec.source == UNIT_STEPS else f"{spec.link} {spec.slow_hosts} {spec.compute} {spec.place}"
+    return spec.name(where)
+
+
+def text(found: dict[str, Forecast], costs: Costs, workers: int) -> str:
+    """Return the forecasts as a table, and their sum. workers: simulations side by side."""
+    rows = []
+    for target, forecast in found.items():
+        numbers = [forecast.sources[source] for source in SOURCES]
+        hours = f"{forecast.hours(costs, workers):.2f}"
+        rows.append([target, *numbers, forecast.there, forecast.missing.total(), hours])
+    headers = ["target", *SOURCES.values(), "are there", "missing", "hours"]
+    table = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
+    return f"{table}\n\n{total(found.values(), costs, workers)}"
+
+
+def total(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
+    """Return the sum of forecasts in a line."""
+    whole = Forecast()
+    for forecast in found:
+        whole.missing += forecast.missing
+        whole.there += forecast.there
+        whole.took += forecast.took
+        whole.calibrations |= forecast.calibrations
+    clock = Counter({spec: count for spec, count in whole.missing.items() if spec.source == MEASURED})
+    hours, by_clock = (duration(part) for part in (whole.hours(costs, workers), hours_of(clock, workers, costs)))
+    longest = duration(max(map(costs.seconds, whole.missing), default=0) / 3600)
+    took = f" and took {duration(whole.took / 3600)} of a core" if whole.there else ""
+    return (
+        f"{whole.missing.total() + whole.there} runs, {whole.there} of them are there{took}; the others, with "
+        f"{len(whole.calibrations)} calibrations, take about {hours}, {by_clock} by the clock, with {workers} "
+        f"simulation{'s' * (workers != 1)} side by side; the longest takes {longest}"
+    )

@@ -1,0 +1,106 @@
+"""What runs by the clock are made on: a testbed, the nodes of a cluster, or this machine as it is."""
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiments.batch import MpiHost
+from experiments.tables.run_spec import RunSpec
+from grsgd.comm.driver import available_cores
+from grsgd.mpi_environment import find_mpiexec
+from grsgd.testbed.hosts import Testbed, TestbedError, fair_share
+
+LAUNCH = Path(__file__).parents[2] / "slurm" / "launch.sh"
+"""Starts ranks on the nodes of an allocation: their number, then the command."""
+
+
+class Hosts:
+    """This machine as it is.
+
+    hosts, cpu: how many hosts a testbed has, and cores of each. why: the reason why there is no testbed. place: all in
+    words that times depend on, but the run's own ``{links}`` and ``{slow}`` hosts.
+    """
+
+    emulated = False
+    calibration_ranks = 2
+    nodes = 1
+
+    def __init__(self, hosts: int, cpu: float, why: str = ""):
+        self.count, self.cpu, self.why = hosts, cpu, why
+        self.place = (
+            f"this machine as it is, {machine()}: neither link rates nor a processor for each rank could be emulated"
+        )
+
+    def describe(self, spec: RunSpec) -> str:
+        """Return in words all that times of the run depend on."""
+        slow = "".join(f", host {host} {factor:g} times slower" for host, factor in spec.slow_hosts)
+        return (spec.place or self.place).replace("{links}", spec.link.rate).replace("{slow}", slow)
+
+    @contextmanager
+    def connected(self, spec: RunSpec) -> Iterator[MpiHost]:
+        """While inside, ranks that the function starts have the links and processors of the run."""
+        launcher = find_mpiexec()
+        yield MpiHost(lambda words: [launcher, *words])
+
+    def command(self, spec: RunSpec) -> str:
+        """Return what a user types for the run."""
+        return " ".join(["mpiexec -n", str(spec.ranks), "python -m grsgd train", *spec.cli_args()])
+
+
+class Cluster(Hosts):
+    """The nodes of a Slurm allocation, with its launcher, as slurm/tables.sbatch has chosen it."""
+
+    calibration_ranks = 4
+
+    def __init__(self, hosts: int, cpu: float):
+        super().__init__(hosts, cpu)
+        self.nodes, partition = int(os.environ["SLURM_JOB_NUM_NODES"]), os.environ.get("SLURM_JOB_PARTITION")
+        self.place = f"{self.nodes} nodes of a cluster, partition {partition}; links are as fast as they are"
+
+    @contextmanager
+    def connected(self, spec: RunSpec) -> Iterator[MpiHost]:
+        yield MpiHost(lambda words: ["bash", str(LAUNCH), *words[1:]])
+
+
+class EmulatedHosts(Hosts):
+    """Hosts of a testbed."""
+
+    emulated = True
+    calibration_ranks = 4
+
+    def __init__(self, hosts: int, cpu: float):
+        super().__init__(hosts, cpu)
+        self.place = f"testbed of {hosts} hosts, {{links}} links, {cpu:g} cores each{{slow}}, of {machine()}"
+
+    @contextmanager
+    def connected(self, spec: RunSpec) -> Iterator[MpiHost]:
+        with Testbed(self.count, spec.link.rate, self.cpu, dict(spec.slow_hosts)) as testbed:
+            yield MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
+
+    def command(self, spec: RunSpec) -> str:
+        slow = "".join(f" --slow {host}:{factor:g}" for host, factor in spec.slow_hosts)
+        options = f"--hosts {self.count} --rate {spec.link.rate} --cpu {self.cpu:g}{slow}"
+        return f"grsgd testbed {options} -- " + super().command(spec).removeprefix("mpiexec ")
+
+
+def hosts(count: int, cpu: float) -> Hosts:
+    """Return the best there is: nodes of a cluster, a testbed, or this machine."""
+    if int(os.environ.get("SLURM_JOB_NUM_NODES", 1)) > 1:
+        return Cluster(count, cpu)
+    try:
+        with Testbed(1, "1gbit", None):
+            return EmulatedHosts(count, min(cpu, fair_share(count)))
+    except TestbedError as error:
+        return Hosts(count, cpu, str(error))
+
+
+def machine() -> str:
+    """Return the cores and the processor of this machine."""
+    try:
+        model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        model = None
+    return f"{available_cores()} cores, {model[1] if model else platform.machine()}"

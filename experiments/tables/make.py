@@ -1,0 +1,138 @@
+"""Makes the runs that are not there: simulated ones side by side, those by the clock one after the other."""
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from experiments import lost_signals
+from experiments.cache import Unfinished, make_in_parallel
+from experiments.tables.costs import Costs
+from experiments.tables.on_nodes import make_on_nodes
+from experiments.tables.progress import Progress
+from experiments.tables.run_spec import MEASURED, RunSpec
+from experiments.tables.store import Store
+from grsgd.errors import ConfigError, DataError, RunFileError
+from grsgd.units import rate
+
+
+@dataclass
+class Maker:
+    """Makes runs, and keeps what went wrong and what was left.
+
+    workers: simulations side by side. run_timeout: seconds of a run by the clock. until: no run is begun that by its
+    estimate would end after this ``time.monotonic()``.
+    """
+
+    store: Store
+    costs: Costs
+    workers: int
+    run_timeout: float
+    until: float = math.inf
+    failures: dict[str, None] = field(default_factory=dict)
+    left: dict[RunSpec, None] = field(default_factory=dict)
+
+    @property
+    def side_by_side(self) -> int:
+        """How many simulations are made at the same time."""
+        return self.workers * self.store.hosts.nodes
+
+    def make(self, specs: Iterable[RunSpec], what: str):
+        """Make the runs that are not there, long ones first. Raises Unfinished if there can be no calibration.
+
+        what: what they are for, in words.
+        """
+        lost_signals.raise_again()
+        specs = list(specs)
+        if time.monotonic() < self.until:
+            calibrate(specs, self.store)
+        elif missing := uncalibrated(specs, self.store):
+            self.left |= dict.fromkeys(missing)
+            specs = [spec for spec in specs if spec not in self.left]
+        specs = list({self.store.path(spec): spec for spec in specs}.values())  # other words may say the same
+        missing = sorted(
+            (spec for spec in specs if self.store.find(spec) is None), key=self.costs.seconds, reverse=True
+        )
+        with Progress(missing, len(specs), self.side_by_side, self.costs, what) as progress:
+            self._simulate([spec for spec in missing if spec.source != MEASURED], progress)
+            self._train([spec for spec in missing if spec.source == MEASURED], progress)
+
+    def _simulate(self, specs: list[RunSpec], progress: Progress):
+        begun = []
+        with suppress(BrokenProcessPool):  # told below
+            in_time = progress.beginning(self._in_time(specs, begun))
+            spread = make_on_nodes if self.store.hosts.nodes > 1 else make_in_parallel
+            for spec in spread(simulate, in_time, self.store, self.workers):
+                self._made(spec, progress)
+        self.failures |= {failure(self.store, spec): None for spec in begun if self.store.find(spec) is None}
+
+    def _train(self, specs: list[RunSpec], progress: Progress):
+        if self.store.emulated and not self.store.hosts.emulated:  # they are compared with runs of a testbed
+            self.failures |= {f"{spec.words()}: there is no testbed: {self.store.hosts.why}": None for spec in specs}
+            return
+        by_testbed: dict = {}
+        for spec in specs:
+            by_testbed.setdefault((spec.link, spec.slow_hosts), {}).setdefault(spec.ranks, []).append(spec)
+        for by_ranks in by_testbed.values():
+            for group in by_ranks.values():
+                if in_time := list(self._in_time(group, [], one_after_the_other=True)):
+                    with self.store.hosts.connected(in_time[0]) as mpi_host:
+                        for spec, error in self.store.train(progress.beginning(in_time), mpi_host, self.run_timeout):
+                            self.failures |= {error: None} if error else {}
+                            self._made(spec, progress)
+
+    def _in_time(self, specs: list[RunSpec], begun: list, one_after_the_other: bool = False) -> Iterator[RunSpec]:
+        """Yield the runs that can be done in time, and append them to those that were begun; the others are left."""
+        ahead = 0.0
+        for spec in specs:
+            seconds = self.costs.seconds(spec)
+            if time.monotonic() + ahead + seconds > self.until:
+                self.left[spec] = None
+                continue
+            ahead += seconds * one_after_the_other
+            begun.append(spec)
+            yield spec
+
+    def _made(self, spec: RunSpec, progress: Progress):
+        lost_signals.raise_again()
+        if (run := self.store.find(spec)) is not None:
+            self.costs.learn(spec, run)
+        progress.made(spec)
+
+
+def uncalibrated(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
+    """Return the simulations for which a calibration is missing."""
+    return [spec for spec in specs if store.networks.missing(spec)]
+
+
+def calibrate(specs: list[RunSpec], store: Store):
+    """Measure computing and links for the simulations; what was measured before is kept. Raises Unfinished."""
+    missing = {store.networks.calibration(spec): spec for spec in uncalibrated(specs, store)}.values()
+    # links that need not be measured come last: their processors have then been measured with other links
+    ordered = sorted(missing, key=lambda spec: (spec.link.nominal, -rate(spec.link.rate)))
+    for _, alike in groupby(ordered, key=lambda spec: (spec.link.nominal, spec.link.rate)):
+        if left := uncalibrated(alike, store):
+            with store.hosts.connected(left[0]) as mpi_host:
+                for spec in left:
+                    print(f"calibrating {spec.load().model.name} with links of {spec.link.rate}", file=sys.stderr)
+                    store.networks.calibrate(spec, mpi_host)
+
+
+def simulate(spec: RunSpec, store: Store):
+    """Simulate, in a process of its own; what goes wrong is written beside where the run would be."""
+    error_file = store.path(spec).with_suffix(".error")
+    error_file.unlink(missing_ok=True)
+    try:
+        store.simulate(spec)
+    except (ConfigError, DataError, RunFileError, Unfinished, RuntimeError) as error:
+        error_file.write_text(str(error))
+
+
+def failure(store: Store, spec: RunSpec) -> str:
+    """Return why a simulation left no run."""
+    error_file = store.path(spec).with_suffix(".error")
+    return f"{error_file.stem}: {error_file.read_text() if error_file.exists() else 'its process has ended'}"

@@ -1,0 +1,125 @@
+"""What tables and figures ask for: trainings, steps, and times to the target accuracy.
+
+A need names its runs before they are made (``specs``) and is given them afterwards (``result``). ``rate_of`` returns
+the learning rate of a setting, ``runs_of`` the runs of these specifications.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from experiments.tables import sample
+from experiments.tables.conditions import Conditions
+from experiments.tables.run_spec import SIMULATED, RunSpec
+from experiments.tables.sample import Sample
+from experiments.tables.setting import Setting
+from grsgd.runs.measures import crossing, seconds_per_step
+from grsgd.runs.run_file import Run
+
+RateOf = Callable[[Setting], float]
+RunsOf = Callable[[list[RunSpec]], list[Run]]
+STOPS_AT_TARGET = ("train.stop_at_target=true",)
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """Whole trainings, one per seed; the result is a list of runs. seeds: their number, None for the scale's."""
+
+    setting: Setting
+    seeds: int | None = None
+
+    def trained(self, conditions: Conditions) -> Setting:
+        """Return the setting of the runs."""
+        return self.setting
+
+    def is_tuned(self, conditions: Conditions) -> bool:
+        """Return whether the learning rate matters."""
+        return True
+
+    def specs(self, conditions: Conditions, rate_of: RateOf) -> list[RunSpec]:
+        trained = self.trained(conditions)
+        if self.is_tuned(conditions):
+            rate = rate_of(self.setting)
+        else:
+            rate = conditions.load(self.setting.config).optimizer.lr
+        return [conditions.spec(trained, seed, rate) for seed in conditions.seeds(self.setting.source, self.seeds)]
+
+    def result(self, conditions: Conditions, rate_of: RateOf, runs_of: RunsOf) -> list[Run]:
+        return runs_of(self.specs(conditions, rate_of))
+
+
+class Trajectories(Trainings):
+    """The trainings, one per seed, that show what the steps of a setting do (``Conditions.trajectory``); the result is
+    a list of runs. Their times mean nothing if the algorithm is synchronous."""
+
+    def trained(self, conditions: Conditions) -> Setting:
+        return conditions.trajectory(self.setting)
+
+
+@dataclass(frozen=True)
+class Steps(Trainings):
+    """Short runs, one per seed, for the time and the bytes of a step; the result is a list of runs. steps: per rank,
+    None for the scale's."""
+
+    steps: int | None = None
+
+    def trained(self, conditions: Conditions) -> Setting:
+        return conditions.short(self.setting, self.steps)
+
+    def is_tuned(self, conditions: Conditions) -> bool:
+        return conditions.load(self.setting.config, self.setting.overrides).traits.depends_on_values
+
+
+@dataclass(frozen=True)
+class TimeToTarget:
+    """Seconds to the target accuracy, by seed; the result is a ``Sample``.
+
+    What a step of a synchronous algorithm does is the same whatever time it takes: its time is that of a step times
+    the steps to the target. The time of others is where the curve crosses the target. A training that ends before has
+    the time of its end, as a bound.
+    """
+
+    setting: Setting
+    seeds: int | None = None
+    steps: int | None = None
+
+    def is_tuned(self, conditions: Conditions) -> bool:
+        return True
+
+    def specs(self, conditions: Conditions, rate_of: RateOf) -> list[RunSpec]:
+        return [spec for part in self._parts(conditions) for spec in part.specs(conditions, rate_of)]
+
+    def result(self, conditions: Conditions, rate_of: RateOf, runs_of: RunsOf) -> Sample:
+        curves, *steps = (part.result(conditions, rate_of, runs_of) for part in self._parts(conditions))
+        if not steps:
+            return to_target(curves, "time")
+        batch = self.setting.ranks * conditions.load(self.setting.config, self.setting.overrides).data.batch_size
+        return product(to_target(curves, "samples").scaled(1 / batch), sample.of(steps[0], seconds_per_step))
+
+    def _parts(self, conditions: Conditions) -> list[Trainings]:
+        traits = conditions.load(self.setting.config, self.setting.overrides).traits
+        to_target = self.setting
+        if traits.synchronous or self.setting.source == SIMULATED:
+            to_target = to_target.but(overrides=(*to_target.overrides, *STOPS_AT_TARGET))
+        if not traits.synchronous:
+            return [Trainings(to_target, self.seeds)]
+        return [Trajectories(to_target, self.seeds), Steps(self.setting, self.seeds, self.steps)]
+
+
+Need = Trainings | TimeToTarget
+
+
+def to_target(runs: list[Run], column: str) -> Sample:
+    """Return the ``time`` or the ``samples`` to the target accuracy, by seed; a bound where it was not reached."""
+    crossings = {run.attributes["seed"]: crossing(run, column) for run in runs}
+    ends = {run.attributes["seed"]: float(run.curve[column][-1]) for run in runs}
+    missed = frozenset(seed for seed, at in crossings.items() if at is None)
+    return Sample({seed: ends[seed] if seed in missed else at for seed, at in crossings.items()}, missed)
+
+
+def product(counts: Sample, each: Sample) -> Sample:
+    """Return counts, of which some may be bounds, times what each takes, by seed; None where one is not known."""
+    values = {
+        seed: None if count is None or each.values.get(seed) is None else count * each.values[seed]
+        for seed, count in counts.values.items()
+    }
+    return Sample(values, counts.bounds & {seed for seed, value in values.items() if value is not None})

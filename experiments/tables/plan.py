@@ -1,0 +1,104 @@
+"""All runs that the chosen targets need, and what was found of them."""
+
+from collections.abc import Hashable, Iterable
+from contextlib import suppress
+
+from experiments.tables.conditions import Conditions
+from experiments.tables.learning_rates import LearningRates, MissingRun
+from experiments.tables.needs import STOPS_AT_TARGET, Need, RateOf
+from experiments.tables.run_spec import MEASURED, RunSpec
+from experiments.tables.setting import Setting
+from experiments.tables.store import Store
+from grsgd.runs.run_file import Run
+
+Needs = dict[Hashable, Need]
+
+
+class Plan:
+    """The needs of some targets, by target, and the runs in the store.
+
+    A run that may stop at the target accuracy is not made where the same training is there, or is needed, as a whole.
+    """
+
+    def __init__(self, conditions: Conditions, store: Store, needs: dict[str, Needs]):
+        self.conditions, self.store, self.needs = conditions, store, needs
+        self.read: dict[RunSpec, Run] = {}
+        self.rates = LearningRates(conditions, self.find)
+
+    def find(self, spec: RunSpec) -> Run | None:
+        """Return the run if it is there and has finished."""
+        if spec not in self.read and (run := self.store.find(spec)) is not None:
+            self.read[spec] = run
+        return self.read.get(spec)
+
+    def settings(self, target: str) -> list[Setting]:
+        """Return the settings of a target whose learning rates matter."""
+        return [need.setting for need in self.needs[target].values() if need.is_tuned(self.conditions)]
+
+    def trials(self, targets: Iterable[str] | None = None) -> list[RunSpec]:
+        """Return the trials of learning rates that are missing and can be named so far, of all targets or of some."""
+        return self.rates.missing(setting for target in targets or self.needs for setting in self.settings(target))
+
+    def needed(self, target: str, rate_of: RateOf | None = None) -> list[RunSpec]:
+        """Return the runs that a target rests on, once each, in the order of its needs; those by the clock are of one
+        machine. Raises MissingRun if learning rates are not known.
+
+        rate_of: returns the learning rate of a setting; None: the one that was found.
+        """
+        needs = self.needs[target].values()
+        specs = dict.fromkeys(
+            spec for need in needs for spec in need.specs(self.conditions, rate_of or self.rates.rate)
+        )
+        place = self.store.place([spec for spec in specs if spec.source == MEASURED])
+        return [at(spec, place) for spec in specs]
+
+    def specs(self, targets: Iterable[str] | None = None, rate_of: RateOf | None = None) -> list[RunSpec]:
+        """Return the runs of all targets, or of some, whose learning rates are known, once each."""
+        wanted: dict[str, list[RunSpec]] = {}
+        for target in self.needs:
+            with suppress(MissingRun):  # told when the target is shown
+                wanted[target] = self.needed(target, rate_of)
+        is_wanted = {spec for specs in wanted.values() for spec in specs}
+        chosen = [spec for target in targets or self.needs for spec in wanted.get(target, [])]
+        return list(dict.fromkeys(whole(spec) if whole(spec) in is_wanted else self.made(spec) for spec in chosen))
+
+    def foreseen(self, target: str) -> list[RunSpec]:
+        """Return the runs of a target, made or not, with the trials of its learning rates; where one is not known, with
+        one that is supposed."""
+        trials = self.rates.named(self.settings(target))
+        return list(dict.fromkeys([*trials, *self.specs([target], self.rates.supposed)]))
+
+    def used(self, target: str) -> dict[RunSpec, Run]:
+        """Return the runs that a target rests on, in the order of its needs. Raises MissingRun."""
+        return {self.made(spec): self.found(spec) for spec in self.needed(target)}
+
+    def results(self, target: str) -> dict:
+        """Return the result of each need of a target. Raises MissingRun."""
+        place = next((spec.place for spec in self.needed(target) if spec.source == MEASURED), "")
+
+        def runs_of(specs: list[RunSpec]) -> list[Run]:
+            return [self.found(at(spec, place)) for spec in specs]
+
+        return {
+            key: need.result(self.conditions, self.rates.rate, runs_of) for key, need in self.needs[target].items()
+        }
+
+    def made(self, spec: RunSpec) -> RunSpec:
+        """Return the run that was made for a specification: the whole training, if there is one."""
+        return whole(spec) if self.find(whole(spec)) is not None else spec
+
+    def found(self, spec: RunSpec) -> Run:
+        """Return a run; raises MissingRun."""
+        if (run := self.find(self.made(spec))) is None:
+            raise MissingRun(self.store.path(spec).name)
+        return run
+
+
+def whole(spec: RunSpec) -> RunSpec:
+    """Return the same training, that goes on at the target accuracy."""
+    return spec._replace(overrides=tuple(value for value in spec.overrides if value not in STOPS_AT_TARGET))
+
+
+def at(spec: RunSpec, place: str) -> RunSpec:
+    """Return a run by the clock on that machine; any other as it is."""
+    return spec._replace(place=place) if spec.source == MEASURED else spec

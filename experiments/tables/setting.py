@@ -1,0 +1,52 @@
+"""What is trained, on how many ranks, under which conditions, and where its time comes from."""
+
+from dataclasses import dataclass, replace
+
+from experiments.tables.run_spec import SIMULATED, Link
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Slow ranks or links.
+
+    overrides: ``key=value``s of all its runs. slow_links: whether every link has the scale's slow rate. slow_hosts:
+    pairs of a rank and the factor by which its processor is slower: really, on a testbed; in simulated time, and
+    nowhere else, what it computes takes longer.
+    """
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    slow_links: bool = False
+    slow_hosts: tuple[tuple[int, float], ...] = ()
+
+
+EQUAL = Scenario("equal ranks, fast links")
+STRAGGLER = Scenario("one rank 4 times slower", ("stragglers.slowdown.1=4.0",))
+"""A rank that sleeps: its processor is free to communicate."""
+SLOW_HOST = Scenario("one host 4 times slower", slow_hosts=((1, 4.0),))
+"""A processor that is slow in all that it does."""
+SLOW_LINKS = Scenario("slow links", slow_links=True)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A training, but for its seed and its learning rate.
+
+    config: ``paper/name``, as for ``papers.toml``. ranks: how many train; a server of its own is one more. source: a
+    source of times of ``run_spec``. overrides: ``key=value``s. link: None for that of the scale and the scenario.
+    compute: what a step computes in simulated time, as for ``grsgd simulate``; None: what was measured of the model.
+    tuned_with: the overrides with which the learning rate is tuned.
+    """
+
+    config: str
+    ranks: int
+    source: str = SIMULATED
+    scenario: Scenario = EQUAL
+    overrides: tuple[str, ...] = ()
+    link: Link | None = None
+    compute: str | None = None
+    tuned_with: tuple[str, ...] = ()
+
+    def but(self, **changes) -> "Setting":
+        """Return the setting with some fields replaced."""
+        return replace(self, **changes)

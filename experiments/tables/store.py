@@ -1,0 +1,112 @@
+"""The runs of a scale: where each lies, and how it is made."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.batch import MpiHost, Training, make_runs
+from experiments.cache import Unfinished, finished
+from experiments.tables import records
+from experiments.tables.hosts import Hosts
+from experiments.tables.networks import Networks
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, RunSpec
+from grsgd.files import atomic_write
+from grsgd.runs.finished import finished_run
+from grsgd.runs.run_file import Run
+from grsgd.simulate.network import network
+from grsgd.simulate.run import simulate
+
+STEP_BY_STEP = "1gbit,50us", "constant:1"
+"""Network and processor where times mean nothing."""
+
+
+class Store:
+    """The runs of a scale in a folder.
+
+    is_joined: whether runs by the clock and calibrations of other machines count, those that ``records.unpack`` has
+    put there. Simulated runs of all machines then have the same networks and processors, and so the same names.
+    """
+
+    def __init__(self, folder: Path, on: Hosts, is_joined: bool = False):
+        self.folder, self.runs, self.hosts = folder, folder / "runs", on
+        self.runs.mkdir(parents=True, exist_ok=True)
+        mine = hashlib.sha256(on.place.encode()).hexdigest()[:12]
+        self.networks = Networks(folder / records.NETWORKS if is_joined else folder / "networks" / mine, on)
+        self.places: list[str] = records.places(folder) if is_joined else []
+
+    @property
+    def emulated(self) -> bool:
+        """Whether there are runs by the clock with links and processors that are emulated: of here or of elsewhere."""
+        return self.hosts.emulated or bool(self.places)
+
+    # ---- where runs lie
+
+    def path(self, spec: RunSpec) -> Path:
+        if spec.source == MEASURED:
+            where = self.hosts.describe(spec)
+        else:
+            where = str(STEP_BY_STEP) if spec.source == UNIT_STEPS else self.networks.file(spec).read_text()
+            where += spec.compute or ""
+        return self.runs / f"{spec.name(where)}.h5"
+
+    def find(self, spec: RunSpec) -> Run | None:
+        """Return the run if it is there and has finished."""
+        if spec.source in (SIMULATED, TIMING_ONLY) and not self.networks.calibrated(spec):
+            return None
+        return finished_run(self.path(spec), {})
+
+    def place(self, specs: list[RunSpec]) -> str:
+        """Return on what else these runs by the clock were made, which are compared with each other: on one machine
+        all of them; "" if they are here or have to be made here."""
+        for place in ("", *self.places):
+            if all(self.path(spec._replace(place=place)).exists() for spec in specs):
+                return place
+        return ""
+
+    def command(self, spec: RunSpec) -> str:
+        """Return what a user types to make the run."""
+        if spec.source == MEASURED:
+            return self.hosts.command(spec)
+        words = ["grsgd simulate", *spec.cli_args(), f"--ranks {spec.ranks}"]
+        if spec.source == UNIT_STEPS:
+            return " ".join([*words, "--compute", STEP_BY_STEP[1]])
+        words += ["--network", str(self.networks.file(spec)), *["--timing-only"] * (spec.source == TIMING_ONLY)]
+        words += [f"--compute {spec.compute}"] * bool(spec.compute)
+        return " ".join(words)
+
+    # ---- making runs
+
+    def simulate(self, spec: RunSpec):
+        """Make a run in simulated time. Raises Unfinished, and leaves no file."""
+        out = self.path(spec)
+        with atomic_write(out) as partly:
+            if spec.source == UNIT_STEPS:
+                joined, compute = network(STEP_BY_STEP[0]), STEP_BY_STEP[1]
+            else:
+                joined, compute = network(str(self.networks.file(spec))), spec.compute
+            stopped = simulate(spec.load(), spec.ranks, joined, partly, compute, timing_only=spec.source == TIMING_ONLY)
+            if not finished(stopped):
+                raise Unfinished(f"{out.name}: {stopped}")
+
+    def train(
+        self, specs: list[RunSpec], mpi_host: MpiHost, run_timeout: float
+    ) -> Iterator[tuple[RunSpec, str | None]]:
+        """Make runs of one number of ranks on the clock; yields each when it is done, with what went wrong.
+
+        run_timeout: seconds of one run.
+
+        A run that fails ends its job; another one begins with the same run, and if it fails again, with the next one:
+        launchers now and then fail by themselves.
+        """
+        left, failed = list(specs), None
+        while left:
+            runs = [Training(str(spec.toml), list(spec.overrides), str(self.path(spec))) for spec in left]
+            try:
+                for _ in make_runs(mpi_host, left[0].ranks, runs, run_timeout):
+                    yield left.pop(0), None
+            except Unfinished as error:
+                if failed == left[0]:
+                    yield left.pop(0), str(error)
+                else:
+                    failed = left[0]
+

@@ -1,0 +1,187 @@
+"""How claims and what was found on them are put into words."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from experiments.tables.outcome import (
+    BY_CONSTRUCTION,
+    CONTROL,
+    EVIDENCE,
+    INCONCLUSIVE,
+    OPPOSITES,
+    REFUTED,
+    SAME_DIRECTION,
+    SUPPORTED,
+    Case,
+)
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS
+
+MIXED, NOT_MADE, NOT_COVERED = "supported in some cases", "not made yet", "no target decides it"
+SYMBOLS = {
+    SUPPORTED: "✓",
+    MIXED: "◐",
+    SAME_DIRECTION: "↗",
+    REFUTED: "✗",
+    INCONCLUSIVE: "?",
+    BY_CONSTRUCTION: "≡",
+    NOT_MADE: "–",
+    NOT_COVERED: "∅",
+}
+"""What can be said of a claim, the most favourable first."""
+SOURCES = {
+    MEASURED: "measured",
+    SIMULATED: "simulated",
+    TIMING_ONLY: "simulated, times alone",
+    UNIT_STEPS: "counted in steps",
+    "": "",
+}
+VERDICTS = {
+    SUPPORTED: "the interval lies on the claimed side, and where the paper gives a number, the estimate reaches it",
+    SAME_DIRECTION: "the interval lies on the claimed side, but the estimate does not reach the paper's number",
+    REFUTED: "the interval lies on the other side",
+    INCONCLUSIVE: """the interval holds both, or the effect is too small to count, or too many trainings did not reach \
+their target: these runs cannot tell""",
+}
+"""What each verdict on a case means."""
+CLAIM_WORDS = {
+    MIXED: "and not in the others, which the grid names",
+    BY_CONSTRUCTION: "it follows from how the method, or the count, is made; shown, and no evidence",
+    NOT_MADE: "there is a target for it, which was not made at this scale",
+    NOT_COVERED: "nothing here tries it; the reason stands beside it",
+}
+"""What else can be said of a claim."""
+OTHER_WORDS = {
+    EVIDENCE: "a case that is counted; evidence is corrected, by Holm's method, for the number of cases of a finding",
+    CONTROL: "a comparison that shows what else has the same effect, such as one rank alone; not counted",
+    "measured": "by the clock, on this machine; trainings that share it are compared with each other only",
+    "simulated": """computed from measured times of a step and of the network; how far such times are from measured \
+ones stands beside the cases""",
+    "simulated times only": "no time of these cases was measured: the verdict is as good as the simulator",
+    "at least, at most": "one side did not reach its target before its training ended, which bounds the effect",
+    "points": "per cent of the test examples, as a difference of two accuracies",
+}
+NO_NUMBER = "no number could be had"
+MOST_COLUMNS = 4
+"""Of a grid, beyond which its rows become its columns."""
+
+
+def symbol(verdict: str) -> str:
+    """Return the symbol of a case's or a claim's verdict."""
+    return SYMBOLS[verdict]
+
+
+def overall(cases: Iterable[Case]) -> str:
+    """Return the key of ``SYMBOLS`` for all cases of a claim together.
+
+    Supported in all cases of the evidence, or in some; if in none, what most of the cases say that are decided, and
+    refuted if those are as many as others; inconclusive if none is.
+    """
+    cases = list(cases)
+    counts = Counter(case.verdict for case in cases if case.kind == EVIDENCE)
+    if not counts:
+        return BY_CONSTRUCTION if any(case.kind == BY_CONSTRUCTION for case in cases) else INCONCLUSIVE
+    if counts[SUPPORTED]:
+        return SUPPORTED if len(counts) == 1 else MIXED
+    return (
+        max((REFUTED, SAME_DIRECTION), key=lambda verdict: counts[verdict])
+        if counts.keys() - {INCONCLUSIVE}
+        else INCONCLUSIVE
+    )
+
+
+def simulated_only(cases: Sequence[Case]) -> bool:
+    """Return whether the evidence has times, and none of them was measured."""
+    sources = {case.source for case in cases if case.kind == EVIDENCE and case.source}
+    return bool(sources) and MEASURED not in sources
+
+
+def condition(case: Case) -> str:
+    """Return under what condition, and with which source of time."""
+    return ", ".join(filter(None, [case.condition, SOURCES.get(case.source, case.source)]))
+
+
+def estimate(case: Case) -> str:
+    """Return the estimate with its interval; of a fact without a number, and of what is not known, the verdict."""
+    return case.verdict if case.estimate is None else case.text()
+
+
+def case_name(case: Case) -> str:
+    """Return against what, and under what condition."""
+    return ": ".join(filter(None, [case.baseline, condition(case)]))
+
+
+def paper_figure(claim: dict) -> str:
+    """Return the paper's figure: the number where that is a text, or else number, range and unit as far as they are
+    given."""
+    number, low, high = (claim.get(key) for key in ("number", "low", "high"))
+    if isinstance(number, str):
+        return number
+    if low is not None and high is not None:
+        span = f"{low} to {high}"
+    else:
+        span = f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
+    figure = span if number is None else f"{number} ({span})" if span else f"{number}"
+    return f"{figure} {claim.get('unit', '')}".strip() if figure else NO_NUMBER
+
+
+def middle(cases: Sequence[Case]) -> str:
+    """Return the case of the evidence that has the median estimate, in one clause; empty if no estimate is known.
+
+    Of cases in several units, those in the unit of the first; of an even number, the less favourable of the two.
+    """
+    ordered = _by_estimate(cases)
+    if not ordered:
+        return ""
+    return ("" if len(ordered) == 1 else "middle case: ") + _clause(ordered[(len(ordered) - 1) // 2])
+
+
+def extremes(cases: Sequence[Case]) -> str:
+    """Return the weakest and the strongest case of the evidence, in one clause each; empty if there are no two."""
+    ordered = _by_estimate(cases)
+    return f"Weakest case: {_clause(ordered[0])}. Strongest case: {_clause(ordered[-1])}." if len(ordered) > 1 else ""
+
+
+def _by_estimate(cases: Sequence[Case]) -> list[Case]:
+    evidence = of_one_unit(case for case in cases if case.kind == EVIDENCE)
+    return sorted(evidence, key=lambda case: case.estimate)
+
+
+def of_one_unit(cases: Iterable[Case]) -> list[Case]:
+    """Return the cases with an estimate that have the unit of the first of them."""
+    known = [case for case in cases if case.estimate is not None]
+    return [case for case in known if case.unit == known[0].unit]
+
+
+def _clause(case: Case) -> str:
+    """Return the estimate, against what, and under what condition."""
+    compares = OPPOSITES.keys() & set(case.text().split())
+    against = f" {'than' if compares else 'against'} {case.baseline}" if case.baseline else ""
+    return ", ".join(filter(None, [case.text() + against, condition(case)]))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cases as a table. corner: what the rows are. rows: a heading, and for each column the cases of that cell."""
+
+    corner: str
+    columns: list[str]
+    rows: list[tuple[str, list[list[Case]]]]
+
+
+def grid(cases: Sequence[Case]) -> Grid:
+    """Return the cases by baseline (rows) and condition (columns); the other way round if conditions are many.
+
+    Baselines that are no evidence come last.
+    """
+    ordered = sorted(cases, key=lambda case: case.kind != EVIDENCE)
+    baselines = list(dict.fromkeys(case.baseline for case in ordered))
+    conditions = list(dict.fromkeys(condition(case) for case in cases))
+    cells = {}
+    for case in cases:
+        cells.setdefault((case.baseline, condition(case)), []).append(case)
+    if len(conditions) <= max(MOST_COLUMNS, len(baselines)):
+        rows = [(name, [cells.get((name, column), []) for column in conditions]) for name in baselines]
+        return Grid("against" if any(baselines) else "", conditions, rows)
+    rows = [(name, [cells.get((column, name), []) for column in baselines]) for name in conditions]
+    return Grid("where", baselines, rows)

@@ -1,0 +1,92 @@
+"""Targets whose algorithms all do the same: none of them may find a difference."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from experiments.tables.conditions import Conditions
+from experiments.tables.outcome import DIFFERENCE, INCONCLUSIVE, Case
+from experiments.tables.plan import Plan
+from experiments.tables.run_spec import MEASURED, RunSpec
+from experiments.tables.scale import SMOKE
+from experiments.tables.section import Section
+from experiments.tables.targets import Found, Target
+from grsgd.config import Config
+from grsgd.runs.run_file import Run
+from tests.support.runs import fake_run
+from tests.support.store import FakeStore
+
+STEPS, SNAPSHOTS = 600, 31
+SECONDS, BYTES, MODEL_BYTES = 0.1, 1000, 1_000_000
+"""Seconds of a step of a rank, bytes that it sends to each of the others, and bytes of the model."""
+SPLIT = {"compute": 0.6, "communicate": 0.3, "wait": 0.1}
+
+
+class Undrawn(Section):
+    """A section whose figures are not drawn."""
+
+    def figure(self, *_, **__):
+        pass
+
+
+def one_algorithm(spec: RunSpec) -> Run:
+    """Return a run of which nothing depends on the algorithm: its times and accuracies do on the seed, its samples and
+    bytes on how many ranks train. Synchronous and asynchronous ones need equally long for it."""
+    loaded = spec.load()
+    random = np.random.default_rng(loaded.seed)
+    share = np.linspace(0, 1, SNAPSHOTS)
+    step = (share * STEPS).astype(int)
+    trains = np.arange(spec.ranks) >= servers(loaded)
+    batches = trains.sum() * loaded.data.batch_size
+    seconds = SECONDS * np.exp(0.08 * random.normal())
+    plateau = (loaded.train.target_accuracy or 0.8) + 0.05 + 0.008 * random.normal()
+    accuracy = np.minimum(plateau, 0.999) * (1 - np.exp(-share / (0.15 + 0.02 * random.normal())))
+    run = fake_run(
+        ranks=spec.ranks,
+        snapshots=SNAPSHOTS,
+        algorithm=loaded.algorithm_class.name,
+        seed=loaded.seed,
+        config=loaded.toml(),
+        clock="wall" if spec.source == MEASURED else "virtual",
+        wall_seconds=seconds * STEPS,
+        model_bytes=MODEL_BYTES,
+        target_accuracy=loaded.train.target_accuracy,
+        batch_size=loaded.data.batch_size,
+        train_samples=int(STEPS * batches / (loaded.train.epochs or 1)),
+    )
+    run.curve |= {"time": seconds * step, "step": step, "samples": step * batches}
+    run.curve |= {"test_accuracy": accuracy, "test_accuracy_min": accuracy - 0.01, "test_accuracy_max": accuracy + 0.01}
+    run.ranks |= {"steps": STEPS * trains, "samples": STEPS * loaded.data.batch_size * trains}
+    run.ranks |= {f"{part}_seconds": share * seconds * STEPS * trains for part, share in SPLIT.items()}
+    apart = STEPS * (1 - np.eye(spec.ranks, dtype=np.int64))
+    run.traffic |= {"sent": BYTES * apart, "messages": apart, "sent_once": BYTES * apart.sum(axis=1)}
+    run.extra["states"] = np.zeros((trains.sum(), STEPS), np.int64)  # no push is taken for a straggler's
+    return run
+
+
+def servers(loaded: Config) -> int:
+    """Return how many ranks serve and do not train."""
+    options = loaded.algorithm_options
+    return options.servers if getattr(options, "server", None) == "dedicated" else 0
+
+
+def shown(target: Target, make: Callable[[RunSpec], Run] = one_algorithm) -> Section:
+    """Return what a target shows of runs that ``make`` makes, at the scale smoke on a testbed."""
+    conditions = Conditions(SMOKE, emulated=True)
+    results = Plan(conditions, FakeStore(make), {target.name: target.needs(conditions)}).results(target.name)
+    section = Undrawn(target.name, Path())
+    target.show(Found(conditions, results), section)
+    return section
+
+
+def differences(section: Section) -> list[Case]:
+    """Return the evidence of differences that is not inconclusive."""
+    evidence = [case for finding in section.findings for case in finding.evidence]
+    return [case for case in evidence if case.test == DIFFERENCE and case.verdict != INCONCLUSIVE]
+
+
+def assert_no_difference(target: Target):
+    """Fail if the target finds a difference between algorithms that all do the same."""
+    found = differences(shown(target))
+    assert not found, "\n".join(f"{case.condition}, {case.baseline}: {case.text()}, {case.verdict}" for case in found)

@@ -1,0 +1,52 @@
+"""A store of runs that are made up, for tests of tables."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from experiments import papers
+from experiments.tables.conditions import Conditions
+from experiments.tables.hosts import EmulatedHosts
+from experiments.tables.needs import Need
+from experiments.tables.plan import Plan
+from experiments.tables.run_spec import RunSpec
+from experiments.tables.scale import SMOKE, Scale
+from grsgd.runs.run_file import Run
+from tests.support.runs import fake_run
+
+
+def any_run(spec: RunSpec) -> Run:
+    """Return a run of the specification's seed."""
+    return fake_run(seed=seed_of(spec))
+
+
+def seed_of(spec: RunSpec) -> int:
+    return spec.load().seed
+
+
+class FakeStore:
+    """Has every run that ``make`` makes of a specification; None is a run that is missing."""
+
+    def __init__(self, make: Callable[[RunSpec], Run | None] = any_run):
+        self.find = make
+        self.hosts = EmulatedHosts(9, 0.2)
+        self.networks = SimpleNamespace(missing=lambda spec: set())
+
+    @property
+    def emulated(self) -> bool:
+        return self.hosts.emulated
+
+    def place(self, specs: list[RunSpec]) -> str:
+        return ""
+
+    def path(self, spec: RunSpec):
+        return papers.ROOT / f"{spec.name('fake')}.h5"
+
+
+def plan(needs: dict[str, Need], make: Callable[[RunSpec], Run | None] = any_run, scale: Scale = SMOKE) -> Plan:
+    """Return the plan of a target ``it`` with these needs."""
+    return Plan(Conditions(scale, emulated=True), FakeStore(make), {"it": needs})
+
+
+def result(need: Need, make: Callable[[RunSpec], Run | None] = any_run, scale: Scale = SMOKE):
+    """Return the result of one need."""
+    return plan({"need": need}, make, scale).results("it")["need"]

@@ -1,0 +1,105 @@
+"""CSSGD's tables and figures: what they find of steps whose times are known, and of trainings that miss the target."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coding.cost import cost_in_models, redundancy
+from experiments.papers.cssgd_2021 import best_redundancy, load, tasks
+from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN
+from experiments.tables.conditions import Conditions
+from experiments.tables.outcome import REFUTED, SUPPORTED
+from experiments.tables.plan import Plan
+from experiments.tables.sample import Sample
+from experiments.tables.scale import DESK, SMOKE
+from experiments.tables.targets import Found, chosen
+from tests.support.runs import fake_run
+from tests.support.same_algorithm import Undrawn
+from tests.support.store import FakeStore
+
+STEPS = 10
+
+
+def scheme_of(loaded) -> tuple[str, int]:
+    """Return the name in ``coding.cost`` of what a configuration runs, and its redundancy."""
+    options = loaded.algorithm_options
+    if loaded.algorithm.name == "cssgd":
+        return options.scheme, options.r
+    if loaded.algorithm.name == "ssgd":
+        return f"ssgd-{options.transport}", 1
+    return "ring", 1
+
+
+def on_a_shared_medium(tcomm: float):
+    """Return the maker of runs in which a rank computes its share in 1 s, and SSGD by multicast communicates ``tcomm``
+    s; a little longer with greater seeds."""
+
+    def make(spec):
+        loaded, n = spec.load(), spec.ranks
+        scheme, r = scheme_of(loaded)
+        longer = 1 + 0.001 * loaded.seed
+        run = fake_run(ranks=n, seed=loaded.seed)
+        seconds = {"compute": float(redundancy(scheme, n, r)), "wait": 0.0}
+        seconds["communicate"] = tcomm / n * float(cost_in_models(scheme, n, r).once)
+        run.ranks |= {"steps": np.full(n, STEPS)}
+        run.ranks |= {f"{part}_seconds": np.full(n, STEPS * longer * value) for part, value in seconds.items()}
+        return run
+
+    return make
+
+
+def shown(name: str, make):
+    """Return the findings of a target, by claim, of runs that ``make`` makes."""
+    (target,) = chosen([name])
+    conditions = Conditions(SMOKE, emulated=True)
+    results = Plan(conditions, FakeStore(make), {name: target.needs(conditions)}).results(name)
+    section = Undrawn(name, Path())
+    target.show(Found(conditions, results), section)
+    return {finding.claim: finding for finding in section.findings}
+
+
+@pytest.mark.parametrize(
+    ("name", "tcomm", "of_model", "of_cssgd"), [("cssgd-fig12", 11.5, 3, 8), ("cssgd-fig13", 2.15, 2, 7)]
+)
+def test_the_model_has_the_papers_optimum_where_cssgd_has_not(name, tcomm, of_model, of_cssgd):
+    """Tcomm of the model is that of SSGD by multicast; CSSGD's own with r = 1, by unicast, is n-1 times as long."""
+    found = shown(name, on_a_shared_medium(tcomm))
+    model, own = (found[claim].evidence[0] for claim in ("cssgd-model-optimum", "cssgd-optimum"))
+    assert (model.verdict, model.estimate) == (SUPPORTED, of_model)
+    assert (own.verdict, own.estimate) == (REFUTED, of_cssgd)
+    of_cssgd, of_grouped = found["cssgd-model"].cases[:2]
+    assert of_cssgd.verdict == REFUTED and of_grouped.verdict == SUPPORTED
+
+
+def test_a_mean_over_nodes_is_known_only_if_it_is_for_each():
+    ours, theirs = Sample({0: 1.0, 1: 1.0}), Sample({0: 2.0, 1: 4.0})
+    assert best_redundancy.mean_inverse([(ours, theirs), (ours, theirs)]).values == {0: 2.0, 1: 4.0}
+    assert best_redundancy.mean_inverse([(ours, theirs), (ours, Sample({0: 2.0}))]).values == {0: 2.0, 1: None}
+    ours_missed = Sample({0: 1.0, 1: 1.0}, frozenset({0}))
+    assert best_redundancy.mean_inverse([(ours, theirs), (ours_missed, theirs)]).values[0] is None
+    theirs_missed = best_redundancy.mean_inverse([(ours, Sample(theirs.values, frozenset({1}))), (ours, theirs)])
+    assert theirs_missed.bounds == {1} and theirs_missed.values[1] == 4.0
+
+
+def test_asgd_runs_ten_times_and_both_dnns_are_tuned_by_themselves():
+    needs = best_redundancy.needs(DNN, Conditions(DESK, emulated=True))
+    asgd = [need for need in needs.values() if need.setting.config == DNN.config(ASGD)]
+    assert {need.seeds for need in asgd} == {10}
+    assert {need.setting.tuned_with for need in asgd} == {(), ('model.output="sigmoid"',)}
+
+
+def test_redundancies():
+    assert [method.r for method in tasks.all_coded(5)] == [1, 2, 3, 4]
+    assert [method.r for method in tasks.all_grouped(8)] == [1, 2, 3, 4], "8, 4, 3 and 2 groups"
+    assert CNN.nodes(Conditions(DESK, emulated=True)) == [4, 6, 8, 10]
+
+
+def test_counted_packets_are_those_of_the_formulas():
+    for counted, formula in load.FORMULAS.values():
+        assert all(counted(n, r) == formula(n, r) for n in range(2, 7) for r in range(1, n + 1))
+
+
+def test_coding_saves_r_and_not_n():
+    case = load.one_nth("blocks", load.uncoded, 2, range(3, 11))
+    assert case.verdict == REFUTED and case.estimate == 5.0

@@ -1,0 +1,194 @@
+"""Tables made in pieces: estimates, time limits, and records that are joined."""
+
+import math
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from experiments.tables import dry_run, records
+from experiments.tables.costs import Costs, expected, samples_of
+from experiments.tables.hosts import EmulatedHosts, Hosts
+from experiments.tables.make import Maker
+from experiments.tables.make import calibrate as calibrations_of
+from experiments.tables.needs import Steps, Trainings
+from experiments.tables.on_nodes import share
+from experiments.tables.plan import at
+from experiments.tables.progress import duration
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
+from experiments.tables.setting import Setting
+from experiments.tables.store import Store
+from grsgd.runs.run_file import load_run, save_run
+from tests.support.runs import fake_run
+from tests.support.store import plan
+
+DIGITS = ('data.name="digits"', 'model.name="mlp"', "data.augment=false", "data.batch_size=32")
+RUN = RunSpec("grsgd/dpsgd", (*DIGITS, "train.epochs=4", "seed=1", "optimizer.lr=0.1"), 4, UNIT_STEPS, Link("1gbit"))
+
+
+def but(*overrides: str, **changes) -> RunSpec:
+    return RUN._replace(overrides=(*RUN.overrides, *overrides), **changes)
+
+
+# ---- estimates
+
+
+def test_the_work_of_a_run():
+    assert samples_of(RUN.load(), 4) == 4 * 1437
+    shorter = but("data.only_classes=5", "train.epochs=2.0")
+    assert samples_of(shorter.load(), 4) == pytest.approx(1437)
+    assert samples_of(steps_of(10).load(), 4) == 10 * 4 * 32
+
+
+def steps_of(steps: int) -> RunSpec:
+    kept = tuple(value for value in RUN.overrides if not value.startswith("train.epochs"))
+    return RUN._replace(overrides=(*kept, f"train.steps={steps}"))
+
+
+def test_longer_trainings_and_larger_models_are_expected_to_take_longer():
+    short = sum(expected(RUN, 0.2))
+    assert sum(expected(but("train.epochs=40"), 0.2)) > 2 * short
+    assert sum(expected(but('model.name="cnn"', 'data.name="cifar-10"'), 0.2)) > 10 * short
+    slow = but(source=MEASURED, slow_hosts=((1, 4.0),))
+    assert expected(slow, 0.2).training > 2 * expected(slow._replace(slow_hosts=()), 0.2).training
+    assert sum(expected(but(source=TIMING_ONLY), 0.2)) < short
+
+
+def test_estimates_are_those_of_runs_of_the_kind_where_there_are_some():
+    costs = Costs(0.2)
+    before = costs.seconds(but("train.epochs=8"))
+    costs.learn(RUN, fake_run(wall_seconds=100 * sum(expected(RUN, 0.2))))
+    other_seed = RUN._replace(overrides=(*RUN.overrides, "seed=2", "optimizer.lr=0.5"))
+    assert costs.seconds(other_seed) == pytest.approx(100 * sum(expected(RUN, 0.2)))
+    assert costs.seconds(but("train.epochs=8")) == pytest.approx(100 * before), "of the same model"
+    assert costs.seconds(but(source=TIMING_ONLY)) == pytest.approx(sum(expected(but(source=TIMING_ONLY), 0.2)))
+
+
+def test_a_dry_run_makes_nothing_and_counts_each_run_once():
+    setting = Setting("grsgd/dpsgd", 4, SIMULATED, overrides=DIGITS, tuned_with=DIGITS)
+    needs = {"training": Trainings(setting), "steps": Steps(setting)}
+    found = plan(needs, lambda spec: fake_run() if spec.source == TIMING_ONLY else None)
+    found.needs["again"] = needs
+    costs = Costs(0.2)
+    forecasts = dry_run.forecasts(found, costs)
+    seeds, trials = found.conditions.scale.seeds, len(found.conditions.scale.learning_rates) - 2
+    assert forecasts["it"].sources == {SIMULATED: seeds, TIMING_ONLY: seeds, UNIT_STEPS: trials}
+    assert forecasts["it"].there == seeds and forecasts["it"].missing.total() == seeds + trials
+    assert not forecasts["again"].sources
+    printed = dry_run.text(forecasts, costs, workers=2)
+    assert f"{2 * seeds + trials} runs, {seeds} of them are there" in printed
+
+
+def test_times_in_words():
+    assert [duration(hours) for hours in (2.5, 0.5, 0.01)] == ["2.5 h", "30 min", "36 s"]
+
+
+# ---- pieces
+
+
+class Anywhere(Hosts):
+    """Hosts that run nothing."""
+
+    @contextmanager
+    def connected(self, spec):
+        yield None
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store(tmp_path / "smoke", Anywhere(9, 0.2))
+    made.train = lambda specs, mpi_host, run_timeout: ((save(made, spec), None) for spec in specs)
+    return made
+
+
+def save(store: Store, spec: RunSpec) -> RunSpec:
+    save_run(store.path(spec), fake_run(seed=spec.load().seed, wall_seconds=10.0))
+    return spec
+
+
+class Fixed(Costs):
+    def seconds(self, spec: RunSpec) -> float:
+        return 100.0
+
+
+def maker(store: Store, seconds: float) -> Maker:
+    return Maker(store, Fixed(0.2), 1, 600, time.monotonic() + seconds)
+
+
+def test_no_run_is_begun_that_would_not_end_in_time(store):
+    clock = [but(f"seed={seed}", source=MEASURED) for seed in range(4)]
+    piece = maker(store, 250)
+    piece.make(clock, "it")
+    assert list(piece.left) == clock[2:] and not piece.failures
+    assert [store.find(spec) is not None for spec in clock] == [True, True, False, False]
+    piece = maker(store, 250)
+    piece.make(clock, "it")
+    assert not piece.left and all(store.find(spec) for spec in clock), "goes on with what is left"
+
+
+def test_each_processor_and_link_is_calibrated_once(store):
+    calibrated = []
+
+    def measure(spec: RunSpec, mpi_host):
+        calibrated.append(spec.link.rate)
+        calibrate(store, spec, "1.0e-2")
+
+    store.networks.calibrate = measure
+    simulated = but(source=SIMULATED)
+    links = [Link("10gbit", nominal=True), Link("200mbit"), Link("1gbit"), Link("1gbit", "shared")]
+    calibrations_of([simulated._replace(link=link) for link in links], store)
+    assert calibrated == ["1gbit", "200mbit"], "nominal links need a processor alone"
+
+
+def test_nothing_is_calibrated_when_time_is_over(store):
+    late = maker(store, -math.inf)
+    late.make([but(source=SIMULATED), RUN], "it")
+    assert set(late.left) == {but(source=SIMULATED), RUN}
+
+
+def test_nodes_share_all_runs_and_none_twice():
+    specs = [but(f"seed={seed}") for seed in range(7)]
+    shares = [share(specs, node, 3) for node in range(3)]
+    assert sorted(sum(shares, [])) == sorted(specs) and [len(own) for own in shares] == [3, 2, 2]
+
+
+# ---- records
+
+
+def test_records_bring_runs_and_calibrations_to_another_machine(tmp_path):
+    here, there, recorded = EmulatedHosts(9, 0.2), EmulatedHosts(9, 0.1), tmp_path / "docs" / "desk"
+    first = Store(tmp_path / "first", here, is_joined=True)
+    simulated, clock = but(source=SIMULATED), but(source=MEASURED)
+    calibrate(first, simulated, "1.0e-2")
+    for spec in (RUN, simulated, clock):
+        save(first, spec)
+    files = {"grsgd": [first.path(spec) for spec in (RUN, simulated, clock)]}
+    records.record(recorded, files, first.networks.calibrations([simulated]), [here.place])
+
+    calibrate(Store(tmp_path / "second", there, is_joined=True), simulated, "5.0e-2")
+    records.unpack(recorded, tmp_path / "second")
+    second = Store(tmp_path / "second", there, is_joined=True)
+    assert second.find(RUN) and second.find(simulated), "with the calibration that is recorded"
+    assert second.find(clock) is None, "by the clock machines are kept apart"
+    assert second.place([clock]) == here.place and second.find(at(clock, here.place))
+    assert second.place([clock, but("seed=9", source=MEASURED)]) == "", "all runs of one machine, or none"
+    assert Store(tmp_path / "second", there).find(simulated) is None, "where nothing is joined"
+
+
+def calibrate(store: Store, spec: RunSpec, median: str):
+    store.networks.calibration(spec).write_text('where = "there"\nbandwidth = "1gbit"\nlatency = "50us"\n')
+    store.networks.computing(spec).write_text(f'median = {median}\nsigma = 0.1\nwhat = "a model"\n')
+
+
+def test_the_same_runs_give_the_same_records(tmp_path, store):
+    files = [store.path(save(store, but(f"seed={seed}"))) for seed in range(3)]
+    packed = records.packed(files)
+    assert packed == records.packed(reversed(files)) and len(packed) < files[0].stat().st_size
+    recorded = tmp_path / "docs"
+    records.record(recorded, {"grsgd": files, "lasgd": files[:1]}, [], [])
+    records.record(recorded, {"grsgd": files}, [], [])
+    assert sorted(path.name for path in recorded.iterdir()) == ["grsgd.tar.xz", "networks", "places.json"]
+    records.unpack(recorded, tmp_path / "again")
+    again = tmp_path / "again" / "runs"
+    assert {path.name for path in again.iterdir()} == {path.name for path in files}
+    assert load_run(again / files[0].name).attributes == load_run(files[0]).attributes

@@ -1,0 +1,54 @@
+"""One algorithm under all names: no target finds that it differs from itself."""
+
+import pytest
+
+from experiments.tables import decide
+from experiments.tables.needs import TimeToTarget, Trajectories
+from experiments.tables.numbers import final_accuracy
+from experiments.tables.outcome import REFUTED, SUPPORTED
+from experiments.tables.sample import of
+from experiments.tables.setting import Setting
+from experiments.tables.targets import Target, chosen
+from tests.support.same_algorithm import assert_no_difference, differences, one_algorithm, shown
+
+OURS, THEIRS = Setting("grsgd/grsgd", 8), Setting("grsgd/ring_allreduce", 8)
+
+
+def needs(conditions):
+    trained = {("time", s): TimeToTarget(s) for s in (OURS, THEIRS)}
+    return trained | {("accuracy", s): Trajectories(s) for s in (OURS, THEIRS)}
+
+
+def show(found, section):
+    times, accuracies = (
+        [found["time", setting] for setting in (OURS, THEIRS)],
+        [of(found["accuracy", setting], final_accuracy) for setting in (OURS, THEIRS)],
+    )
+    cases = [decide.less(*times, "n = 8", "ring"), decide.more(*accuracies, "n = 8", "ring")]
+    section.finding("claim", "", [*cases, decide.no_worse(*accuracies, "n = 8", "ring")])
+
+
+TARGET = Target("it", "Title", needs, show)
+
+
+@pytest.mark.parametrize("target", chosen([]), ids=lambda target: target.name)
+def test_no_target_finds_a_difference(target):
+    assert_no_difference(target)
+
+
+def test_an_asynchronous_and_a_synchronous_algorithm_take_the_same_time():
+    assert_no_difference(TARGET)
+    less, more, no_worse = shown(TARGET).findings[0].cases
+    assert less.estimate == more.estimate == 0 and less.seeds == more.seeds == 5
+    assert no_worse.verdict == SUPPORTED
+
+
+def test_a_difference_would_be_found():
+    def faster(spec):
+        run = one_algorithm(spec)
+        if spec.config == OURS.config:
+            run.curve["time"] *= 0.8
+            run.curve["test_accuracy"] -= 0.01
+        return run
+
+    assert [case.verdict for case in differences(shown(TARGET, faster))] == [SUPPORTED, REFUTED]
