@@ -129,5 +129,6 @@ TINY = SMOKE._replace(
     learning_rates=(0.05, 0.1, 0.2, 0.4),
     tuning_ranks=3,
     steps=4,
+    cpu=0.5,
 )
 SCALES = {scale.name: scale for scale in (SMOKE, DESK, PAPER, IMAGENET, TINY)}

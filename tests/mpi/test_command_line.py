@@ -53,7 +53,7 @@ def train(library, ranks, config, *settings, out, timeout=60, **kwargs):
     return mpiexec(library, ranks, arguments, timeout, **kwargs)
 
 
-@pytest.mark.parametrize(("library", "algorithm"), exhaustive_unless([("openmpi", "grsgd"), ("mpich", "dpsgd")], BOTH))
+@pytest.mark.parametrize(("library", "algorithm"), exhaustive_unless([("openmpi", "grsgd")], BOTH))
 def test_run_file(library, algorithm, config, tmp_path):
     out = tmp_path / "run.h5"
     code, output = train(library, 3, config, f"algorithm.name={algorithm}", out=out)
@@ -172,7 +172,7 @@ LEAVE = ["sys.exit(0)", "sys.exit('no more')"]
 
 @pytest.mark.parametrize(
     ("library", "leave"),
-    exhaustive_unless(list(zip(LIBRARIES, LEAVE, strict=True)), list(itertools.product(LIBRARIES, LEAVE))),
+    exhaustive_unless([("mpich", LEAVE[1])], list(itertools.product(LIBRARIES, LEAVE))),
 )
 def test_rank_that_leaves_early_ends_the_job(library, leave, tmp_path):
     (tmp_path / "script.py").write_text(USER_SCRIPT)
@@ -216,7 +216,7 @@ def wait_until_it_trains(job, folder, ranks=3) -> list[int]:
 @pytest.mark.parametrize(
     ("library", "algorithm"),
     exhaustive_unless(
-        [("openmpi", "grsgd"), ("mpich", "ring_allreduce")],
+        [("openmpi", "grsgd")],
         list(itertools.product(LIBRARIES, ["grsgd", "ring_allreduce"])),
     ),
 )
@@ -264,7 +264,10 @@ class Saying(DPSGD, name="saying"):
 """
 
 
-@pytest.mark.parametrize(("library", "number"), [("openmpi", signal.SIGINT), ("mpich", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("library", "number"),
+    exhaustive_unless([("mpich", signal.SIGTERM)], [("openmpi", signal.SIGINT), ("mpich", signal.SIGTERM)]),
+)
 def test_accuracies_are_kept_under_grsgd_run(library, number, config, tmp_path):
     """The launcher is asked gently, so that ranks have the time to evaluate."""
     out, algorithm = tmp_path / "run.h5", tmp_path / "saying.py"
@@ -289,7 +292,7 @@ def test_tasks_without_mpi_are_refused(config, tmp_path):
     environment = {"SLURM_NTASKS": "4"}
     code, output = train("openmpi", 1, config, out=tmp_path / "run.h5", environment=environment)
     assert code == 2 and "--mpi=pmix" in output, output
-    code, output = train("openmpi", 2, config, out=tmp_path / "run.h5", environment=environment)
+    code, output = train("openmpi", 2, config, "train.epochs=1", out=tmp_path / "run.h5", environment=environment)
     assert code == 0, output
 
 

@@ -6,7 +6,6 @@ import time
 import pytest
 
 from grsgd import load_run
-from tests.support.exhaustive import exhaustive_unless
 from tests.support.training_job import RANKS, training_jobs
 
 SERVER = RANKS - 1
@@ -95,7 +94,8 @@ def test_a_lost_worker_ends_the_job(job):
     assert "has lost worker 1: no push for" in load_run(training.out).attributes["reason"]
 
 
-@pytest.mark.parametrize(("library", "rank"), exhaustive_unless([("openmpi", 1)], [("openmpi", 1), ("mpich", SERVER)]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("library", "rank"), [("openmpi", 1), ("mpich", SERVER)])
 def test_a_process_that_dies_ends_the_job(job, library, rank):
     training = job(library, end="epochs = 100000")
     send(training, rank, signal.SIGKILL)

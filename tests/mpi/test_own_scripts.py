@@ -53,6 +53,7 @@ def test_an_error_on_one_rank_leaves_the_run_of_all(tmp_path):
     assert set(run.curve["train_loss"][:-1]) == {1}
 
 
+@pytest.mark.exhaustive
 def test_why_a_script_has_left_the_loop_is_told_once(tmp_path):
     out = tmp_path / "run.h5"
     code, output = launcher.finish(start("exit", out), 60)

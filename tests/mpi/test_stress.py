@@ -18,7 +18,6 @@ FIRST_QUICK, RUNS_QUICK = 34, 5
     ("library", "first", "runs"),
     [
         ("openmpi", FIRST_QUICK, RUNS_QUICK),
-        ("mpich", FIRST_QUICK, RUNS_QUICK),
         pytest.param("openmpi", FIRST, RUNS, marks=pytest.mark.exhaustive),
         pytest.param("mpich", FIRST, RUNS, marks=pytest.mark.exhaustive),
     ],

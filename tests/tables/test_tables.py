@@ -13,9 +13,11 @@ import pytest
 
 from experiments.tables import outcome
 from grsgd.mpi_environment import job_environment
+from tests.support.exhaustive import exhaustive_unless
 from tests.support.launcher import ROOT, start_command
 
-NAMES = ("grsgd-wait", "adgossip-exchange-rate", "cssgd-load")
+NAMES = ("cssgd-fig12", "cssgd-precision", "cssgd-load")
+"""By the clock and in simulated time, with one calibration; with learning rates; without any run."""
 TIMEOUT = 600
 
 
@@ -48,20 +50,17 @@ def runs(folder: Path) -> dict[str, int]:
 
 def test_what_is_printed(results):
     printed = (results / "printed.txt").read_text()
-    assert "Time spent waiting in a step" in printed and "the pace of the other ranks" in printed
-    assert "measured, n = 3" in printed and "simulated, n = 2" in printed
+    assert "shared medium, simulated" in printed and "switch, by the clock, measured" in printed
 
 
 def test_outcomes(results):
-    waits = outcome.load(results / "tiny" / "grsgd-wait.json")
-    rates = outcome.load(results / "tiny" / "adgossip-exchange-rate.json")
-    assert {run["source"] for run in waits.runs} == {"clock", "times"}
-    assert {run["source"] for run in rates.runs} == {"simulated"} and rates.learning_rates
-    assert all((results / "tiny" / "runs" / Path(run["file"]).name).exists() for run in waits.runs + rates.runs)
-    assert [finding.claim for finding in waits.findings] == ["grsgd-wait"]
-    assert any("Simulated times, against measured" in figure.caption for figure in waits.figures)
-    assert waits.provenance["clock"]
-    load = outcome.load(results / "tiny" / "cssgd-load.json")
+    times, precision, load = (outcome.load(results / "tiny" / f"{name}.json") for name in NAMES)
+    assert {run["source"] for run in times.runs} == {"clock", "times"}
+    assert {run["source"] for run in precision.runs} == {"simulated"} and precision.learning_rates
+    assert all((results / "tiny" / "runs" / Path(run["file"]).name).exists() for run in times.runs + precision.runs)
+    assert "cssgd-optimum" in [finding.claim for finding in times.findings]
+    assert any("Simulated times, against measured" in figure.caption for figure in times.figures)
+    assert times.provenance["clock"]
     assert load.findings and not load.runs, "needs no training"
 
 
@@ -70,28 +69,23 @@ def test_the_page(results):
     assert page.count("<svg") >= 1 and "make table-grsgd-time-to-acc" in page, "what is missing is named"
 
 
-def test_given_again_nothing_is_made(results):
+AGAIN = ["--hours", "0.1"]
+
+
+@pytest.mark.parametrize("options", exhaustive_unless([AGAIN], [AGAIN, [], ["--dry-run"]]))
+def test_given_again_nothing_is_made(results, options):
     before = runs(results)
     done = subprocess.run(
-        command(results), cwd=ROOT, env=job_environment(), timeout=TIMEOUT, capture_output=True, text=True, check=False
+        [*command(results), *options],
+        cwd=ROOT,
+        env=job_environment(),
+        timeout=TIMEOUT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0 and runs(results) == before
-
-
-def test_a_forecast_and_a_piece_make_nothing_more(results):
-    before = runs(results)
-    for option in (["--dry-run"], ["--hours", "0.1"]):
-        done = subprocess.run(
-            [*command(results), *option],
-            cwd=ROOT,
-            env=job_environment(),
-            timeout=TIMEOUT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0 and runs(results) == before
-        assert f"{len(before)} of them are there" in done.stdout + done.stderr
+    assert f"{len(before)} of them are there" in done.stdout + done.stderr
 
 
 def test_unknown_names_are_refused(tmp_path):

@@ -153,11 +153,8 @@ def jobs(cluster) -> dict[str, SlurmJob]:
         "$(RESULTS)/tiny/first:\n\tmkdir -p $(@D)\n\techo made >> $@\n"
         '$(RESULTS)/tiny/second:\n\ttest -n "$$SLURM_RESTART_COUNT" || sleep 600\n\techo made >> $@\n'
     )
-    delays = [f"stragglers.tail.{rank}.{key}" for rank in (0, 1) for key in ("probability=1", "seconds=0.5")]
-    slow = [word for setting in ["train.epochs=1000", *delays] for word in ("--set", setting)]
     sweep = {"ALGORITHMS": "grsgd dpsgd", "SEEDS": "0", "RANKS": "2"}
     submitted = {
-        "limited": SlurmJob(cluster, "--time=2", "--signal=B:USR1@30", "--nodes=2", "slurm/train.sbatch", *slow),
         "mpiexec": SlurmJob(cluster, "slurm/train.sbatch", *SHORT, LAUNCHER="mpiexec"),
         "requeued": SlurmJob(cluster, "--nodes=2", "slurm/train.sbatch", "experiments/demo/sgp.toml", *SHORT).starts(),
         "tables": SlurmJob(cluster, "--exclusive=user", "slurm/tables.sbatch", f"--file={makefile}", "all"),
@@ -239,8 +236,12 @@ def test_a_requeued_run_starts_over(jobs):
     assert the_run(job, "sgp").attributes["reason"] == "steps"
 
 
-def test_a_run_that_reaches_its_time_limit_keeps_what_it_measured(jobs):
-    job = jobs["limited"].ends("FAILED")
+@pytest.mark.exhaustive
+def test_a_run_that_reaches_its_time_limit_keeps_what_it_measured(cluster):
+    delays = [f"stragglers.tail.{rank}.{key}" for rank in (0, 1) for key in ("probability=1", "seconds=0.5")]
+    slow = [word for setting in ["train.epochs=1000", *delays] for word in ("--set", setting)]
+    limits = ("--time=2", "--signal=B:USR1@30", "--nodes=2")
+    job = SlurmJob(cluster, *limits, "slurm/train.sbatch", *slow).ends("FAILED")
     run = the_run(job, "grsgd")
     assert run.attributes["reason"] == "terminated (SIGTERM)" and run.ranks["steps"].min() > 0
     assert job.show()[0]["Restarts"] == "0"

@@ -50,7 +50,7 @@ COUNTED = [
     'name="grsgd"',
 ]
 """Algorithms whose traffic is compared; the variants are those of ring_allreduce."""
-MORE = {'name="grsgd"': ["train.steps=1500"]}
+MORE = {'name="grsgd"': ["train.steps=600"]}
 """It sends fewer models a step, and the average after training is on the interfaces, too."""
 
 

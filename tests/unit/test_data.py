@@ -674,6 +674,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.exhaustive
 def test_imagefolder_workers_end_with_a_killed_trainer(folders):
     script = folders / "endless.py"
     script.write_text(ENDLESS)

@@ -58,8 +58,8 @@ with started([sys.executable, "-c", program], None, []) as job:
     [
         (signal.SIGTERM, SIDE_BY_SIDE, 2),
         pytest.param(signal.SIGHUP, SIDE_BY_SIDE, 2, marks=pytest.mark.exhaustive),
-        (signal.SIGINT, SIDE_BY_SIDE, 2),
-        (signal.SIGKILL, SIDE_BY_SIDE, 2),
+        pytest.param(signal.SIGINT, SIDE_BY_SIDE, 2, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGKILL, SIDE_BY_SIDE, 2, marks=pytest.mark.exhaustive),
         (signal.SIGTERM, AT_ONCE, 1),
         (signal.SIGKILL, JOB, 1),
     ],

@@ -25,6 +25,7 @@ from grsgd.runs.numbers import byte_unit, human_bytes
 from grsgd.runs.report import report
 from grsgd.runs.run_file import save_run
 from grsgd.runs.several import by_experiment, names
+from tests.support.exhaustive import exhaustive_unless
 from tests.support.runs import fake_run
 
 LEGEND = """\
@@ -301,7 +302,7 @@ def many(save):
     return save(**{f"run{i}": run for i, run in enumerate(runs)})
 
 
-@pytest.mark.parametrize("width", [40, 80, 131, 250])
+@pytest.mark.parametrize("width", exhaustive_unless([40, 131], [40, 80, 131, 250]))
 @pytest.mark.parametrize(
     "options", [{}, {"everything": True}, {"group": True}, {"wanted": ["final", "time", "reason"]}]
 )

@@ -86,7 +86,7 @@ COMMANDS = {
     "simulate experiments/demo/dpsgd.toml --set data.name=synthetic --timing-only --out OUT": True,
 }
 """Whether a command imports torch."""
-SELDOM = ("algorithms dpsgd", "config train.epochs", "models", "train", "report --group")
+SELDOM = ("algorithms dpsgd", "config", "models", "train", "report --group", "completion", "data", "testbed")
 """Beginnings of commands that import what others do."""
 
 

@@ -10,9 +10,12 @@ from grsgd.runs.ending import TARGET_REACHED
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
 from grsgd.training.saving import ModelFiles
+from tests.support.exhaustive import exhaustive_unless
 from tests.support.simulated import network_of
 from tests.support.training import CONSTANT, SLOW, config, simulation
 
+SOME = ("ring_allreduce", "grsgd", "lasgd", "parameter_server", "cssgd")
+"""Algorithms of each kind."""
 LENGTH = {"steps": 40, "snapshots": 20}
 
 
@@ -23,7 +26,7 @@ def made(path, name, lr=0.05, models=None, **train):
     return load_run(path), reason
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", exhaustive_unless(lambda name: name in SOME, sorted(ALGORITHMS)))
 def test_the_curve_is_the_beginning_of_the_whole_run_s(name, tmp_path):
     whole, _ = made(tmp_path / "whole.h5", name)
     accuracy = whole.curve["test_accuracy"]
