@@ -47,9 +47,9 @@ def forecasts(plan: Plan, costs: Costs) -> dict[str, Forecast]:
     of the grid.
     """
     found, seen, calibrations = {}, set(), set()
-    for target in plan.needs:
+    for target, specs in plan.foreseen().items():
         found[target] = forecast = Forecast()
-        for spec in plan.foreseen(target):
+        for spec in specs:
             if (key := identity(spec)) in seen:
                 continue
             seen.add(key)

@@ -52,21 +52,30 @@ class Plan:
         place = self.store.place([spec for spec in specs if spec.source == MEASURED])
         return [at(spec, place) for spec in specs]
 
-    def specs(self, targets: Iterable[str] | None = None, rate_of: RateOf | None = None) -> list[RunSpec]:
+    def specs(self, targets: Iterable[str] | None = None) -> list[RunSpec]:
         """Return the runs of all targets, or of some, whose learning rates are known, once each."""
+        by_target = self.specs_by_target(self.rates.rate)
+        return list(dict.fromkeys(spec for target in targets or self.needs for spec in by_target.get(target, [])))
+
+    def specs_by_target(self, rate_of: RateOf) -> dict[str, list[RunSpec]]:
+        """Return the runs of each target whose learning rates are known, once each."""
         wanted: dict[str, list[RunSpec]] = {}
         for target in self.needs:
             with suppress(MissingRun):  # told when the target is shown
                 wanted[target] = self.needed(target, rate_of)
         is_wanted = {spec for specs in wanted.values() for spec in specs}
-        chosen = [spec for target in targets or self.needs for spec in wanted.get(target, [])]
-        return list(dict.fromkeys(whole(spec) if whole(spec) in is_wanted else self.made(spec) for spec in chosen))
 
-    def foreseen(self, target: str) -> list[RunSpec]:
-        """Return the runs of a target, made or not, with the trials of its learning rates; where one is not known, with
-        one that is supposed."""
-        trials = self.rates.named(self.settings(target))
-        return list(dict.fromkeys([*trials, *self.specs([target], self.rates.supposed)]))
+        def made_of(spec: RunSpec) -> RunSpec:
+            return whole(spec) if whole(spec) in is_wanted else self.made(spec)
+
+        return {target: list(dict.fromkeys(map(made_of, specs))) for target, specs in wanted.items()}
+
+    def foreseen(self) -> dict[str, list[RunSpec]]:
+        """Return the runs of each target, made or not, with the trials of its learning rates; where one is not known,
+        with one that is supposed."""
+        specs = self.specs_by_target(self.rates.supposed)
+        trials = {target: self.rates.named(self.settings(target)) for target in self.needs}
+        return {target: list(dict.fromkeys([*trials[target], *specs[target]])) for target in self.needs}
 
     def used(self, target: str) -> dict[RunSpec, Run]:
         """Return the runs that a target rests on, in the order of its needs. Raises MissingRun."""

@@ -75,7 +75,12 @@ optimizer.finish()
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=MATRIX)])
 @pytest.mark.parametrize(
-    "algorithm", ["grsgd", pytest.param("ring_allreduce", marks=EXHAUSTIVE), pytest.param("dpsgd", marks=MATRIX)]
+    "algorithm",
+    [
+        pytest.param("grsgd", marks=EXHAUSTIVE),
+        pytest.param("ring_allreduce", marks=EXHAUSTIVE),
+        pytest.param("dpsgd", marks=MATRIX),
+    ],
 )
 def test_an_exception_in_a_loop_of_ones_own_under_a_fault_tolerant_mpi(algorithm, rank, start):
     program = OWN_LOOP.replace("sys.argv[5]", repr(algorithm)).replace("sys.argv[6]", str(rank))

@@ -124,7 +124,8 @@ def test_truncated_data(config, tmp_path):
     assert code == 2 and "-ubyte" in output and "Traceback" not in output, output
 
 
-@pytest.mark.parametrize(("library", "algorithm"), exhaustive_unless([("openmpi", "dpsgd")], BOTH))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("library", "algorithm"), BOTH)
 def test_loss_that_is_not_finite(library, algorithm, config, tmp_path):
     out = tmp_path / "run.h5"
     code, output = train(library, 3, config, f"algorithm.name={algorithm}", "optimizer.lr=1e30", out=out)
@@ -155,10 +156,8 @@ def test_exception_on_one_rank_ends_the_job(library, algorithm, tmp_path):
     assert "rank 1 of 3" in output
 
 
-@pytest.mark.parametrize(
-    ("library", "algorithm"),
-    exhaustive_unless([("openmpi", "ring_allreduce")], [("openmpi", "ring_allreduce"), ("mpich", "dpsgd")]),
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("library", "algorithm"), [("openmpi", "ring_allreduce"), ("mpich", "dpsgd")])
 def test_a_rank_that_has_taken_its_last_step_ends_the_wait_of_the_others(library, algorithm, tmp_path):
     (tmp_path / "script.py").write_text(USER_SCRIPT)
     code, output = mpiexec(library, 3, [tmp_path / "script.py", algorithm, "optimizer.finish()"], timeout=60)
@@ -264,10 +263,8 @@ class Saying(DPSGD, name="saying"):
 """
 
 
-@pytest.mark.parametrize(
-    ("library", "number"),
-    exhaustive_unless([("mpich", signal.SIGTERM)], [("openmpi", signal.SIGINT), ("mpich", signal.SIGTERM)]),
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("library", "number"), [("openmpi", signal.SIGINT), ("mpich", signal.SIGTERM)])
 def test_accuracies_are_kept_under_grsgd_run(library, number, config, tmp_path):
     """The launcher is asked gently, so that ranks have the time to evaluate."""
     out, algorithm = tmp_path / "run.h5", tmp_path / "saying.py"

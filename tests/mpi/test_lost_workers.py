@@ -104,6 +104,7 @@ def test_a_process_that_dies_ends_the_job(job, library, rank):
     assert "Traceback" not in output
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_is_stopped_ends_the_job(job):
     """By the time-out of the workers that wait for it, which name it."""
     training = job("openmpi", end="epochs = 100000")

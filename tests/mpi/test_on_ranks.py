@@ -14,6 +14,7 @@ AS_IF_ON_GPU = [
     ("openmpi", "ipc", ["test_allreduce.py", "test_parameter_server.py"]),
     ("mpich", "direct", ["test_allreduce.py", "test_coding.py"]),
 ]
+AS_IF_ON_GPU_QUICK = [("openmpi", "staged", ["test_allreduce.py", "test_coding.py"])]
 QUICK, REST, EVERY = "not exhaustive", "exhaustive", ""
 
 
@@ -45,7 +46,7 @@ def test_on_ranks(library, ranks, cases):
 
 @pytest.mark.parametrize(
     ("library", "way", "files", "cases"),
-    with_cases(AS_IF_ON_GPU[:1], QUICK) + with_cases(AS_IF_ON_GPU, EVERY, pytest.mark.exhaustive),
+    with_cases(AS_IF_ON_GPU_QUICK, QUICK) + with_cases(AS_IF_ON_GPU, EVERY, pytest.mark.exhaustive),
 )
 def test_as_if_arrays_lay_on_a_gpu(library, way, files, cases):
     """Some of the same tests, with all messages taking the way of arrays in GPU memory."""

@@ -10,7 +10,7 @@ from tests.stress.draw import OwnLoop, Training, drawn
 from tests.support import launcher
 
 FIRST, RUNS = 20, 20
-FIRST_QUICK, RUNS_QUICK = 34, 5
+FIRST_QUICK, RUNS_QUICK = 34, 3
 """On 2 and 3 ranks: a job is started for each number of them."""
 
 

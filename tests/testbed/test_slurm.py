@@ -153,12 +153,10 @@ def jobs(cluster) -> dict[str, SlurmJob]:
         "$(RESULTS)/tiny/first:\n\tmkdir -p $(@D)\n\techo made >> $@\n"
         '$(RESULTS)/tiny/second:\n\ttest -n "$$SLURM_RESTART_COUNT" || sleep 600\n\techo made >> $@\n'
     )
-    sweep = {"ALGORITHMS": "grsgd dpsgd", "SEEDS": "0", "RANKS": "2"}
     submitted = {
         "mpiexec": SlurmJob(cluster, "slurm/train.sbatch", *SHORT, LAUNCHER="mpiexec"),
         "requeued": SlurmJob(cluster, "--nodes=2", "slurm/train.sbatch", "experiments/demo/sgp.toml", *SHORT).starts(),
         "tables": SlurmJob(cluster, "--exclusive=user", "slurm/tables.sbatch", f"--file={makefile}", "all"),
-        "sweep": SlurmJob(cluster, "--nodes=2", "--array=0-1", "slurm/sweep.sbatch", *SHORT, **sweep),
     }
     cluster("scontrol", "requeue", submitted["requeued"].number)
     if next(PMIX, None):
@@ -217,14 +215,16 @@ def test_a_table_that_reaches_its_time_limit_puts_itself_into_the_queue_and_goes
     assert "goes on from here" in job.output()
 
 
-def test_a_sweep_makes_what_is_missing(jobs):
-    first = jobs["sweep"].ends()
+@pytest.mark.exhaustive
+def test_a_sweep_makes_what_is_missing(cluster):
+    words = ("--nodes=2", "--array=0-1", "slurm/sweep.sbatch", *SHORT)
+    sweep = {"ALGORITHMS": "grsgd dpsgd", "SEEDS": "0", "RANKS": "2"}
+    first = SlurmJob(cluster, *words, **sweep).ends()
     files = [first.folder / "sweep" / f"{name}-n2-seed0.h5" for name in ("grsgd", "dpsgd")]
     assert [load_run(path).attributes["reason"] for path in files] == ["steps", "steps"]
     files[1].unlink()
     made = files[0].stat().st_mtime_ns
-    again = ("--nodes=2", "--array=0-1", "slurm/sweep.sbatch", *SHORT)
-    second = SlurmJob(first.cluster, *again, ALGORITHMS="grsgd dpsgd", SEEDS="0", RANKS="2").ends()
+    second = SlurmJob(cluster, *words, **sweep).ends()
     assert files[0].stat().st_mtime_ns == made and files[1].exists()
     assert second.output().count("is there already") == 1
 
