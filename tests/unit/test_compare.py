@@ -8,8 +8,9 @@ import pytest
 from experiments import papers
 from experiments.papers.grsgd_2023 import targets as grsgd
 from experiments.papers.lasgd_2022 import targets as lasgd
-from experiments.tables.compare import ALONE, NEVER, BreakEven, TimeToAccuracy, crossing, quotient, settled
+from experiments.tables.compare import ALONE, NEVER, quotient, settled
 from experiments.tables.conditions import Conditions
+from experiments.tables.link_rates import BreakEven, crossing
 from experiments.tables.outcome import CONTROL, EVIDENCE, INCONCLUSIVE
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.tables.sample import Sample
@@ -17,6 +18,7 @@ from experiments.tables.scale import DESK, SMOKE
 from experiments.tables.section import Section
 from experiments.tables.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
 from experiments.tables.targets import Found
+from experiments.tables.time_to_accuracy import TimeToAccuracy
 from tests.support.runs import fake_run
 from tests.support.store import plan, seed_of
 

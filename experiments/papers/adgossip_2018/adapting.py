@@ -24,8 +24,8 @@ from experiments.papers.adgossip_2018.runs import (
     whole,
 )
 from experiments.tables import decide
-from experiments.tables.compare import LinkRates
 from experiments.tables.draw import Panel
+from experiments.tables.link_rates import LinkRates
 from experiments.tables.needs import TimeToTarget
 from experiments.tables.sample import Sample
 from experiments.tables.targets import register

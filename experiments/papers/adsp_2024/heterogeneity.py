@@ -7,9 +7,9 @@ from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONSTANT, LEAST_SAVING, OURS, RANDOM, Delays
 from experiments.papers.adsp_2024.speed import seconds_per_gradient
 from experiments.tables import decide, sample
-from experiments.tables.compare import BreakEven
 from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
+from experiments.tables.link_rates import BreakEven
 from experiments.tables.needs import Trainings
 from experiments.tables.outcome import Case
 from experiments.tables.run_spec import TIMING_ONLY

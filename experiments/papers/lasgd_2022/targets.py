@@ -2,13 +2,8 @@
 
 from experiments.tables import decide
 from experiments.tables.compare import (
-    ACCURACIES,
     ALONE,
     NEVER,
-    FinalAccuracy,
-    LinkRates,
-    Robustness,
-    TimeToAccuracy,
     at,
     condition,
     each,
@@ -18,12 +13,16 @@ from experiments.tables.compare import (
     show_values,
     timed_steps,
 )
+from experiments.tables.final_accuracy import ACCURACIES, FinalAccuracy
+from experiments.tables.link_rates import LinkRates
 from experiments.tables.needs import Trajectories
 from experiments.tables.numbers import final_accuracy
 from experiments.tables.outcome import BY_CONSTRUCTION, EVIDENCE
+from experiments.tables.robustness import Robustness
 from experiments.tables.run_spec import MEASURED, Link
 from experiments.tables.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Scenario, Setting
 from experiments.tables.targets import register
+from experiments.tables.time_to_accuracy import TimeToAccuracy
 from grsgd.runs.measures import final_consensus, seconds_per_step
 
 LASGD, RING, ADPSGD, SGP, SERVER = "LASGD", "ring all-reduce", "AD-PSGD", "SGP", "ASGD with a server"

@@ -1,0 +1,75 @@
+"""Accuracy after equally many samples."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from experiments.tables import decide
+from experiments.tables.compare import CONTROLS, NEVER, Settings, at, condition, each, places, samples, show_values
+from experiments.tables.conditions import Conditions
+from experiments.tables.draw import Panel
+from experiments.tables.needs import Need, Trajectories
+from experiments.tables.numbers import final_accuracy
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.setting import EQUAL, Setting
+from experiments.tables.targets import Found
+from grsgd.runs.run_file import Run
+
+ACCURACIES = "test accuracy of the averaged model after equally many samples, mean of the last snapshots"
+
+
+@dataclass(frozen=True)
+class FinalAccuracy:
+    """One algorithm's accuracy beside that of others after equally many samples, equal ranks and fast links, simulated.
+
+    claim: that it is no worse. configs: by name; the first is ours, the second the one that it is held against. alone:
+    the configuration of ranks that never communicate. reason: why it is worse, if it is.
+    """
+
+    claim: str
+    configs: Mapping[str, str]
+    alone: str
+    reason: str
+
+    def settings(self, conditions: Conditions) -> Settings:
+        return at(places(conditions, [EQUAL]), self.configs | {NEVER: self.alone})
+
+    def needs(self, conditions: Conditions) -> dict[Setting, Need]:
+        return each(Trajectories, self.settings(conditions))
+
+    def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:
+        """Return the accuracies in per cent, by place and name."""
+        settings = self.settings(found.conditions)
+        section.figure(
+            "Accuracy of the averaged model over epochs.",
+            [
+                Panel(
+                    condition(place),
+                    "epochs",
+                    "test accuracy [%]",
+                    curves={name: over_epochs(found[one]) for name, one in some.items()},
+                    controls=CONTROLS,
+                )
+                for place, some in settings.items()
+            ],
+            times=False,
+        )
+        last = samples(found, settings, final_accuracy)
+        show_values(section, "Accuracy at the end [%].", last, times=False)
+        ours, other, *_ = self.configs
+        cases = [
+            decide.no_worse(some[ours], some[other], condition(place), other, source="") for place, some in last.items()
+        ]
+        section.finding(self.claim, ACCURACIES, cases, self.reason)
+        return last
+
+
+def over_epochs(runs: Iterable[Run]) -> dict[int, tuple]:
+    """Return the accuracy in per cent over epochs, by seed."""
+    return {
+        int(run.attributes["seed"]): (
+            run.curve["samples"] / run.attributes["train_samples"],
+            100 * run.curve["test_accuracy"],
+        )
+        for run in runs
+    }

@@ -1,0 +1,160 @@
+"""Time to the target accuracy over the rate of the links, and from which rate on an algorithm saves time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, inf, log, log1p
+
+from experiments.tables import decide, sample
+from experiments.tables.compare import SECONDS, SHARED_TRAJECTORY_NOTE, TIMES, Settings, at
+from experiments.tables.conditions import Conditions
+from experiments.tables.draw import Panel
+from experiments.tables.needs import Need, Steps, TimeToTarget
+from experiments.tables.outcome import Case
+from experiments.tables.run_spec import Link
+from experiments.tables.section import Section
+from experiments.tables.setting import Setting
+from experiments.tables.targets import Found
+from grsgd.runs.measures import bytes_sent, seconds_per_step
+from grsgd.runs.run_file import Run
+from grsgd.units import rate
+
+RATES = "5gbit", "50mbit"
+"""Of links, beside the two of the scale."""
+
+
+@dataclass(frozen=True)
+class LinkRates:
+    """One algorithm against others over the rate of the links, in simulated time, with the break-even: the ratio of
+    communication to computation from which on it saves time.
+
+    claim: what it decides. configs: by name; the first is ours. allreduce: the name of the ring all-reduce among them.
+    alone: the configuration of ranks that never communicate. rates: of the links, beside those of the scale.
+    """
+
+    claim: str
+    configs: Mapping[str, str]
+    allreduce: str
+    alone: str
+    rates: tuple[str, ...] = RATES
+
+    def settings(self, conditions: Conditions) -> Settings:
+        scale = conditions.scale
+        links = [Link(scale.rate), Link(scale.slow_rate), *(Link(links, nominal=True) for links in self.rates)]
+        links.sort(key=lambda link: rate(link.rate), reverse=True)
+        return at([Setting("", scale.tuning_ranks, link=link) for link in links], self.configs)
+
+    def needs(self, conditions: Conditions) -> dict[tuple, Need]:
+        settings = self.settings(conditions)
+        return {("time", one): TimeToTarget(one) for some in settings.values() for one in some.values()} | {
+            ("steps", one): Steps(one) for place in settings for one in self.steps(place)
+        }
+
+    def steps(self, place: Setting) -> tuple[Setting, Setting]:
+        """Return the settings that tell communication from computation: steps with an all-reduce, and without."""
+        return place.but(config=self.configs[self.allreduce]), place.but(config=self.alone, link=None)
+
+    def show(self, found: Found, section: Section):
+        ours, *others = self.configs
+        times = {
+            place: {name: found["time", one] for name, one in some.items()}
+            for place, some in self.settings(found.conditions).items()
+        }
+        ratios = {place: self.ratio(found, place) for place in times}
+        cases = {
+            other: {
+                ratios[place]: decide.less(some[ours], some[other], f"T_comm / T_calc = {ratios[place]:.2g}", other)
+                for place, some in times.items()
+            }
+            for other in others
+        }
+        even = {other: BreakEven.of(over_ratios) for other, over_ratios in cases.items()}
+        section.figure(
+            f"Time to the target accuracy that {ours} saves, by the cost of communication. T_comm: how long the bytes "
+            "of a ring all-reduce, 2(n-1)/n of the model, take on a link. T_calc: a step of ranks that never "
+            "communicate. Vertical lines: the break-even.",
+            [
+                Panel(
+                    f"n = {found.conditions.scale.tuning_ranks}, simulated",
+                    "T_comm / T_calc",
+                    "time saved [%]",
+                    estimates=cases,
+                    levels={"as much time": 0.0},
+                    marks={other: one.at for other, one in even.items() if one.at is not None},
+                    logx=True,
+                )
+            ],
+        )
+        section.table(
+            f"From which T_comm / T_calc on {ours} saves time, with its 95 % interval: where the estimates, and the "
+            "ends of their intervals, cross 0 between two rates of the links, interpolated on logarithmic scales.",
+            ["against", "break-even"],
+            [[other, one.text()] for other, one in even.items()],
+        )
+        section.table(
+            SECONDS,
+            ["links", "T_comm / T_calc", *self.configs],
+            [
+                [place.link.rate, f"{ratios[place]:.2g}", *(one.text() for one in some.values())]
+                for place, some in times.items()
+            ],
+        )
+        section.finding(self.claim, TIMES, [case for over_ratios in cases.values() for case in over_ratios.values()])
+        section.note(SHARED_TRAJECTORY_NOTE)
+
+    def ratio(self, found: Found, place: Setting) -> float:
+        """Return T_comm / T_calc: seconds that an all-reduce's bytes take on a rank's link, by those of computing."""
+        allreduce, alone = self.steps(place)
+        sent = sample.of(found["steps", allreduce], bytes_of_a_step).median()
+        computing = sample.of(found["steps", alone], seconds_per_step).median()
+        return sent / rate(place.link.rate) / computing
+
+
+def bytes_of_a_step(run: Run) -> float:
+    return bytes_sent(run) / float(run.ranks["steps"].sum())
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """Where a curve of savings over ratios crosses 0 for good: ``at``, and its interval from ``low`` to ``high``. None:
+    nowhere up to the greatest ratio, ``last``. The smallest, ``first``, stands for there or anywhere below."""
+
+    at: float | None
+    low: float | None
+    high: float | None
+    first: float
+    last: float
+
+    @classmethod
+    def of(cls, savings: Mapping[float, Case]) -> "BreakEven":
+        at, low, high = (
+            crossing({ratio: speed_up(getattr(case, limit)) for ratio, case in savings.items()})
+            for limit in ("estimate", "high", "low")  # the most that may be saved comes first
+        )
+        return cls(at, low, high, min(savings), max(savings))
+
+    def text(self) -> str:
+        if self.low is None:
+            return f"none up to {self.last:.2g}"
+        at, low, high = (
+            f"more than {self.last:.2g}" if ratio is None else f"{ratio:.2g}" + " or less" * (ratio == self.first)
+            for ratio in (self.at, self.low, self.high)
+        )
+        return f"{at} ({low} to {high})"
+
+
+def speed_up(saving: float | None) -> float | None:
+    """Return the logarithm of the ratio of times that a saving in per cent is."""
+    return None if saving is None else inf if saving >= 100 else -log1p(-saving / 100)
+
+
+def crossing(curve: Mapping[float, float | None]) -> float | None:
+    """Return the x from which on a curve is above 0, interpolated over the logarithm of x; the first x if it is above
+    everywhere, None if it is not at its end."""
+    points = sorted((x, y) for x, y in curve.items() if y is not None)
+    if not points or points[-1][1] <= 0:
+        return None
+    below = [number for number, (_, y) in enumerate(points) if y <= 0]
+    if not below:
+        return points[0][0]
+    (a, low), (b, high) = points[below[-1] : below[-1] + 2]
+    return exp(log(a) + (log(b) - log(a)) * low / (low - high))

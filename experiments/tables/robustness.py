@@ -1,0 +1,46 @@
+"""Time to the target accuracy over the options that a paper leaves open."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from experiments.tables import decide
+from experiments.tables.compare import SECONDS, TIMES, Settings, condition, each, settled, show_values
+from experiments.tables.conditions import Conditions
+from experiments.tables.needs import Need, TimeToTarget
+from experiments.tables.section import Section
+from experiments.tables.setting import Scenario, Setting
+from experiments.tables.targets import Found
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """The verdict on one algorithm's time over the options that a paper leaves open, in simulated time.
+
+    claim: what it decides. config: ours. other: name and configuration. options: overrides by name. scenario: where.
+    """
+
+    claim: str
+    config: str
+    other: tuple[str, str]
+    options: Mapping[str, tuple[str, ...]]
+    scenario: Scenario
+
+    def settings(self, conditions: Conditions) -> Settings:
+        place = Setting("", conditions.scale.tuning_ranks, scenario=self.scenario)
+        ours = {option: place.but(config=self.config, overrides=some) for option, some in self.options.items()}
+        name, config = self.other
+        return {place: ours | {name: place.but(config=config)}}
+
+    def needs(self, conditions: Conditions) -> dict[Setting, Need]:
+        return each(
+            lambda setting: TimeToTarget(setting, steps=settled(conditions, setting)), self.settings(conditions)
+        )
+
+    def show(self, found: Found, section: Section):
+        ((place, settings),) = self.settings(found.conditions).items()
+        times = {name: found[one] for name, one in settings.items()}
+        other, _ = self.other
+        show_values(section, SECONDS, {place: times})
+        cases = [decide.less(times[option], times[other], option, other) for option in self.options]
+        section.finding(self.claim, f"{TIMES}; {condition(place)}", cases)
+        section.note("The learning rate is tuned with the defaults, and used with all options.")

@@ -1,0 +1,109 @@
+"""Time to the target accuracy, in scenarios of networks and stragglers."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from experiments.tables import decide
+from experiments.tables.compare import (
+    ALONE,
+    CONTROLS,
+    SECONDS,
+    SHARED_TRAJECTORY_NOTE,
+    TIMES,
+    Settings,
+    at,
+    condition,
+    each,
+    is_desk,
+    places,
+    settled,
+    show_values,
+)
+from experiments.tables.conditions import Conditions
+from experiments.tables.needs import Need, TimeToTarget
+from experiments.tables.outcome import CONTROL, EVIDENCE, SUPPORTED, Case
+from experiments.tables.run_spec import MEASURED
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.setting import EQUAL, Scenario, Setting
+from experiments.tables.targets import Found
+
+DESK_SEEDS = 3
+"""Of trainings at SCALE=desk, which are long."""
+
+
+@dataclass(frozen=True)
+class TimeToAccuracy:
+    """One algorithm against others, in time to the target accuracy.
+
+    Parameters
+    ----------
+    claims
+        The claim that a comparison decides, by the name of the other algorithm.
+    configs
+        By name; the first is ours.
+    alone
+        The configuration of ranks that never communicate.
+    scenarios
+        With why a claim does not hold there, if it does not.
+    measured
+        Those of the scenarios that are made by the clock, too.
+    by_clock, at_desk
+        The names of what is compared by the clock, and at SCALE=desk, controls among them. Steps of the networks at
+        SCALE=desk take so long that slow links make no difference, and trainings by the clock too long.
+    """
+
+    claims: Mapping[str, str]
+    configs: Mapping[str, str]
+    alone: str
+    scenarios: Mapping[Scenario, str]
+    measured: tuple[Scenario, ...]
+    by_clock: tuple[str, ...]
+    at_desk: tuple[str, ...]
+
+    def settings(self, conditions: Conditions) -> Settings:
+        if is_desk(conditions):
+            fast = [scenario for scenario in self.scenarios if not scenario.slow_links]
+            return self.of(places(conditions, fast), self.at_desk)
+        there = places(conditions, self.scenarios, self.measured)
+        by_clock = [place for place in there if place.source == MEASURED]
+        simulated = [place for place in there if place.source != MEASURED]
+        return self.of(simulated, (*self.configs, *CONTROLS)) | self.of(by_clock, self.by_clock)
+
+    def of(self, there: Iterable[Setting], names: tuple[str, ...]) -> Settings:
+        found = at(there, self.configs | dict.fromkeys(CONTROLS, self.alone))
+        for some in found.values():
+            some[ALONE] = some[ALONE].but(ranks=1, scenario=EQUAL)
+        return {place: {name: some[name] for name in names} for place, some in found.items()}
+
+    def needs(self, conditions: Conditions) -> dict[Setting, Need]:
+        seeds = DESK_SEEDS if is_desk(conditions) else None
+        return each(
+            lambda setting: TimeToTarget(setting, seeds, settled(conditions, setting)), self.settings(conditions)
+        )
+
+    def show(self, found: Found, section: Section):
+        times = {
+            place: {name: found[one] for name, one in some.items()}
+            for place, some in self.settings(found.conditions).items()
+        }
+        show_values(section, SECONDS, times)
+        for claim in dict.fromkeys(self.claims.values()):
+            cases = {place: self.cases(claim, place, some) for place, some in times.items()}
+            reasons = dict.fromkeys(
+                self.scenarios[place.scenario]
+                for place, some in cases.items()
+                if any(case.kind == EVIDENCE and case.verdict != SUPPORTED for case in some)
+            )
+            section.finding(claim, TIMES, [case for some in cases.values() for case in some], " ".join(reasons))
+        section.note(SHARED_TRAJECTORY_NOTE)
+
+    def cases(self, claim: str, place: Setting, times: Mapping[str, Sample]) -> list[Case]:
+        """Return ours against the others that decide the claim, and against the controls, at one place."""
+        ours, *_ = self.configs
+        kinds = {other: EVIDENCE for other, decides in self.claims.items() if decides == claim}
+        return [
+            decide.less(times[ours], times[other], condition(place), other, source=place.source, kind=kind)
+            for other, kind in (kinds | dict.fromkeys(CONTROLS, CONTROL)).items()
+            if other in times
+        ]
