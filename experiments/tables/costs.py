@@ -18,6 +18,7 @@ from experiments.tables.run_spec import MEASURED, TIMING_ONLY, RunSpec
 from grsgd.config import Config
 from grsgd.data.base import REGISTER
 from grsgd.runs.run_file import Run
+from grsgd.training.device import use_threads
 from grsgd.training.inputs import Images, build_model, images_of
 from grsgd.units import rate
 
@@ -146,7 +147,8 @@ _costs: dict[tuple, ModelCost] = {}
 
 
 def measured(network: torch.nn.Module, batch: int, images: Images) -> ModelCost:
-    """Return what a sample of batches of this size takes."""
+    """Return what a sample of batches of this size takes, with as many threads as a simulation has."""
+    use_threads()
     x, y = torch.rand(batch, *images.shape), torch.zeros(batch, dtype=torch.int64)
 
     def train():

@@ -18,7 +18,7 @@ from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 SWEEPS = {
-    "steps": ("mean random delay [steps]", "mean delay {:g} steps", RANDOM, (1.0, 3.0, 10.0, 30.0)),
+    "steps": ("mean random delay [steps]", "mean delay {:g} steps", RANDOM, (2.0, 10.0, 30.0)),
     "factor": ("slow worker, times slower", "a worker {:g} times slower", CONSTANT, (2.0, 4.0, 8.0)),
     "probability": ("probability of a delay", "delays of probability {:g}", RANDOM, (0.01, 0.05, 0.2)),
 }
