@@ -15,7 +15,9 @@ import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from experiments import lost_signals
@@ -37,6 +39,9 @@ from experiments.tables.scale import SCALES
 from experiments.tables.show import outcome, with_simulator_errors
 from experiments.tables.store import Store
 from experiments.tables.targets import PAPERS, Target
+from grsgd.data import load
+from grsgd.data.base import MissingData
+from grsgd.data.fetch import RECIPES, fetch
 from grsgd.errors import ConfigError, DataError
 from grsgd.files import exclusive_lock
 from grsgd.job.ending import exit_on_signals
@@ -186,11 +191,23 @@ def make_runs(plan: Plan, maker: Maker, piecewise: bool):
     """Make the runs of all targets at once, or, where they may not all be made, of one target after the other."""
     found = dry_run.forecasts(plan, maker.costs)
     print(dry_run.total(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
+    if time.monotonic() < maker.until:
+        fetch_data(spec for forecast in found.values() for spec in forecast.missing)
     for targets in [[target] for target in plan.needs] if piecewise else [list(plan.needs)]:
         what = targets[0] if piecewise else "tables and figures"
         maker.make(plan.trials(targets), f"{what}, learning rates")
         maker.make(plan.trials(targets), f"{what}, ends of the grid")
         maker.make(plan.specs(targets), what)
+
+
+def fetch_data(missing: Iterable[RunSpec]):
+    """Download the public data sets that the missing runs train on, where they are not there. Raises DataError."""
+    wanted = {(data.name, data.dir) for spec in missing if (data := spec.load().data).name in RECIPES}
+    for name, folder in sorted(wanted):
+        try:
+            load(name, folder)
+        except MissingData:
+            fetch(name, folder, partial(print, file=sys.stderr))
 
 
 def show(plan: Plan, options: argparse.Namespace, folder: Path) -> list[str]:

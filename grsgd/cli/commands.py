@@ -332,7 +332,7 @@ def coding_cost(options) -> int:
 
 
 def data(options) -> int:
-    """list the data sets, or fetch one"""
+    """list the data sets, or fetch some"""
     from tabulate import tabulate
 
     from grsgd.data import NAMES, status
@@ -342,9 +342,11 @@ def data(options) -> int:
         rows = status(options.data_dir)
         print(tabulate(rows, headers=rows[0]._fields, tablefmt="pipe"))
         return 0
-    if options.name not in NAMES:
-        raise UsageError(f"data fetch: {options.name or 'no data set named'}: allowed: {', '.join(NAMES)}")
-    print(fetch(options.name, options.data_dir))
+    unknown = next((name for name in options.names if name not in NAMES), None)
+    if unknown or not options.names:
+        raise UsageError(f"data fetch: {unknown or 'no data set named'}: allowed: {', '.join(NAMES)}")
+    for name in options.names:
+        print(fetch(name, options.data_dir))
     return 0
 
 

