@@ -1,10 +1,12 @@
 """Runs that an experiment keeps: found again if they are what would be run today, and made side by side if not."""
 
 import functools
+import gc
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from pathlib import Path
 
@@ -41,18 +43,29 @@ def make_in_parallel(make: Callable, items: Iterable, folder: Path, workers: int
 
     An item is only taken when a process is free for it.
 
-    The processes end with this one, and at once if this is ended by a signal. Raises BrokenProcessPool if one of them
-    is killed.
+    The processes end with this one, and at once if this is ended by a signal. If one of them is killed, as where memory
+    is short, what is being made is lost, and the other items are made in new ones; raises BrokenProcessPool after that.
     """
+    waiting, broken = iter(items), None
+    while True:
+        try:
+            yield from _in_a_pool(make, waiting, folder, workers)
+            break
+        except BrokenProcessPool as error:
+            broken = error
+    if broken is not None:
+        raise broken
+
+
+def _in_a_pool(make: Callable, waiting: Iterator, folder: Path, workers: int) -> Iterator:
     with ProcessPoolExecutor(workers, initializer=_begin, initargs=(with_parent(),)) as pool:
         try:  # a signal may come as soon as the first process is there
-            waiting = iter(items)
-            futures = {pool.submit(make, item, folder): item for item in islice(waiting, workers)}
+            futures = {pool.submit(_make, make, item, folder): item for item in islice(waiting, workers)}
             while futures:
                 for future in wait(futures, return_when=FIRST_COMPLETED).done:
                     done = futures.pop(future)
-                    futures |= {pool.submit(make, item, folder): item for item in islice(waiting, 1)}
                     future.result()
+                    futures |= {pool.submit(_make, make, item, folder): item for item in islice(waiting, 1)}
                     yield done
         except (KeyboardInterrupt, SystemExit, GeneratorExit):  # the last: the caller takes no more items
             for process in multiprocessing.active_children():
@@ -67,3 +80,13 @@ def _begin(end_with_parent: Callable[[], None]):
     for number in (signal.SIGINT, *ENDING):
         signal.signal(number, signal.SIG_DFL)
     end_with_parent()
+    gc.freeze()  # what is there is not looked at again
+
+
+def _make(make: Callable, item, folder: Path):
+    """Call ``make(item, folder)`` and leave no memory behind: the objects of a run refer to each other in circles, few
+    of them, so that Python would keep the data of many runs until it looks for those that nothing else refers to."""
+    try:
+        return make(item, folder)
+    finally:
+        gc.collect()

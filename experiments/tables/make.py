@@ -135,4 +135,5 @@ def simulate(spec: RunSpec, store: Store):
 def failure(store: Store, spec: RunSpec) -> str:
     """Return why a simulation left no run."""
     error_file = store.path(spec).with_suffix(".error")
-    return f"{error_file.stem}: {error_file.read_text() if error_file.exists() else 'its process has ended'}"
+    why = error_file.read_text() if error_file.exists() else "its process was killed; is there enough memory?"
+    return f"{error_file.stem}: {why}"

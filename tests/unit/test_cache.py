@@ -1,0 +1,43 @@
+"""Runs that are made side by side in processes of their own."""
+
+import os
+import signal
+import weakref
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from experiments.cache import make_in_parallel
+
+
+def make_file(item, folder):
+    """Leave a file; item 2 kills its process instead."""
+    if item == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    (folder / str(item)).touch()
+
+
+def test_a_killed_process_costs_what_was_being_made_in_it(tmp_path):
+    with pytest.raises(BrokenProcessPool):
+        list(make_in_parallel(make_file, range(8), tmp_path, 1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "3", "4", "5", "6", "7"]
+
+
+class Circle:
+    """An object that only the garbage collector frees, as the trainers of a simulation are."""
+
+    def __init__(self, freed):
+        self.itself = self
+        weakref.finalize(self, freed.touch)
+
+
+def make_circle(item, folder):
+    """Note whether the circle of the item before is gone, and leave another one."""
+    if item and not (folder / f"freed {item - 1}").exists():
+        (folder / f"kept {item - 1}").touch()
+    Circle(folder / f"freed {item}")
+
+
+def test_no_run_keeps_memory_when_it_is_over(tmp_path):
+    assert list(make_in_parallel(make_circle, range(4), tmp_path, 1)) == [0, 1, 2, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"freed {item}" for item in range(4)]
