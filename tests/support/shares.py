@@ -4,7 +4,7 @@ SHARING = [("openmpi", 2), ("openmpi", 3), ("openmpi", 4), ("mpich", 2), ("mpich
 """The jobs, by library and number of ranks, among which the cases of a test are shared."""
 ALONE = ("openmpi", 1)
 """Few messages are seen on one rank: what this job runs is run in another, too, where the test allows."""
-MOST = 2
+MOST = 1
 """Cases of a test in one job, so that a test of a hundred cases takes no longer than others."""
 
 
