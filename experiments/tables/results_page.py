@@ -41,6 +41,12 @@ class ScaleResult:
         )
 
     @property
+    def commits(self) -> str:
+        """The commits of the runs."""
+        said = {outcome.provenance.get("code of the runs", "none") for outcome in self.outcomes.values()}
+        return ", ".join(sorted({commit for some in said for commit in some.split(", ")} - {"none"})) or "none"
+
+    @property
     def span(self) -> str:
         """When it was made."""
         days = sorted({date.partition(" ")[0] for date in self.dates.values()})

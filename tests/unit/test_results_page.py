@@ -117,3 +117,11 @@ def test_nothing_made_is_no_page(paper):
     with pytest.raises(ValueError, match="nothing was made at the scales desk, smoke"):
         built(paper)
     assert not (paper.parent / "docs").exists()
+
+
+def test_each_commit_of_the_runs_is_named_once(paper):
+    claims = [read_claims([paper])["faster"]]
+    outcomes = {target: made_up.outcome(target, claims, paper.parent) for target in ("one", "two", "three")}
+    for outcome, commits in zip(outcomes.values(), ("b2, a1", "a1", "none"), strict=True):
+        outcome.provenance["code of the runs"] = commits
+    assert results_page.ScaleResult("smoke", outcomes, {}, []).commits == "a1, b2"
