@@ -39,7 +39,6 @@ from experiments.tables.scale import SCALES
 from experiments.tables.show import outcome, with_simulator_errors
 from experiments.tables.store import Store
 from experiments.tables.targets import PAPERS, Target
-from grsgd.data import load
 from grsgd.data.base import MissingData
 from grsgd.data.fetch import RECIPES, fetch
 from grsgd.errors import ConfigError, DataError
@@ -205,7 +204,7 @@ def fetch_data(missing: Iterable[RunSpec]):
     wanted = {(data.name, data.dir) for spec in missing if (data := spec.load().data).name in RECIPES}
     for name, folder in sorted(wanted):
         try:
-            load(name, folder)
+            RECIPES[name].find(Path(folder).expanduser())
         except MissingData:
             fetch(name, folder, partial(print, file=sys.stderr))
 

@@ -12,7 +12,7 @@ def in_share(job: tuple[str, int], case: int, cases: int, counts: tuple[int, ...
     """Whether a job runs this case of a test.
 
     Every job runs one case at least of every test that is meant for its number of ranks. Every case runs in one job at
-    least, unless there are too many; those of a job then lie far apart. ``counts``: the numbers of ranks that the test
+    least, unless there are too many: then the first ones do. ``counts``: the numbers of ranks that the test
     is meant for. Tests with unequal offsets begin with unequal jobs.
     """
     jobs = [one for one in SHARING if one[1] in counts] or [ALONE]
