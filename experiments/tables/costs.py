@@ -94,6 +94,7 @@ def expected(spec: RunSpec, cpu: float) -> Seconds:
     evaluated = loaded.train.snapshots * (1 + spec.ranks * loaded.train.evaluate_replicas) * sizes(loaded)[1]
     computing = samples * model.train_seconds * computed_times(loaded)
     if spec.source == MEASURED:
+        computing = max(computing, steps * loaded.train.compute_seconds)
         slowest = max((factor for _, factor in spec.slow_hosts), default=1.0)
         training = (computing * slowest / cpu + 2 * steps * model.bytes / rate(spec.link.rate)) / spec.ranks
         return Seconds(loaded.train.seconds or training, CLOCK_START_SECONDS + evaluated * model.test_seconds)

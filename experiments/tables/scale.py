@@ -66,7 +66,7 @@ SMOKE = Scale(
     steps=16,
     run_timeout=600,
     rate="1gbit",
-    slow_rate="200mbit",
+    slow_rate="100mbit",
     cpu=0.2,
 )
 DESK = SMOKE._replace(
@@ -119,6 +119,7 @@ TINY = SMOKE._replace(
         "train.epochs=2",
         "train.snapshots=8",
         "train.target_accuracy=0.5",
+        "train.compute_seconds=0",
     ),
     seeds=2,
     clock_seeds=1,

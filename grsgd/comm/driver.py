@@ -10,8 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from grsgd.comm.engine import ENGINE, Handle, Schedule, as_list, back_off
-from grsgd.comm.pollables import Delay, Pollable
+from grsgd.comm.pollables import Compute, Delay, Pollable
+
+BUSY = np.ones((64, 64), np.float32)
+"""Its square takes some microseconds, and lets other threads of the process run."""
 
 
 class Driver(Protocol):
@@ -69,6 +74,9 @@ class MpiDriver:
         Called in the thread before it moves schedules of this driver.
     thread_allowed
         Whether the MPI library may be called from a second thread; if not, nothing stands in for the trainer.
+    compute_seconds
+        Seconds of the processor that a `Compute` of amount 1 takes at least, so that a small model stands for a larger
+        one.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class MpiDriver:
         ranks_on_cores: int = 1,
         prepare_thread: Callable[[], None] = lambda: None,
         thread_allowed: bool = True,
+        compute_seconds: float = 0.0,
     ):
         self.rank = rank
         self.timeout = timeout
@@ -90,6 +99,7 @@ class MpiDriver:
         self.progress_mode = progress_mode
         self.thread_allowed = thread_allowed
         self.prepare_thread = prepare_thread
+        self.compute_seconds = compute_seconds
         self._abandoned: list[Handle] = []
 
     @property
@@ -115,6 +125,8 @@ class MpiDriver:
             while True:
                 try:
                     for pollable in as_list(pending):
+                        if self.compute_seconds and isinstance(pollable, Compute):
+                            self._compute(pollable)
                         if not pollable.Test():
                             self._wait(pollable)
                 except Exception as error:
@@ -142,6 +154,14 @@ class MpiDriver:
         """End this driver. Schedules that have not ended are abandoned."""
         self.abandon()
         ENGINE.remove(self)
+
+    def _compute(self, compute: Compute):
+        begin, cpu_begin = time.perf_counter(), time.thread_time()
+        compute.Test()
+        while time.thread_time() - cpu_begin < compute.amount * self.compute_seconds:
+            BUSY @ BUSY
+            self.poll()
+        compute.seconds = time.perf_counter() - begin
 
     def _wait(self, pollable):
         begin = moved = looked = time.perf_counter()

@@ -91,6 +91,13 @@ class Train(Section):
         False, description="end at the first snapshot with target_accuracy, if it comes first; in simulated time alone"
     )
     snapshots: int = Field(20, ge=1, le=10**6, description="points of the curve, evenly spread over the run")
+    compute_seconds: float = Field(
+        0.0,
+        ge=0,
+        le=3600,
+        description="a gradient takes at least so many seconds of the processor, as that of a larger model would; not "
+        "in simulated time",
+    )
     evaluate_replicas: bool = Field(True, description="test single replicas too; else their average alone")
 
     @model_validator(mode="after")

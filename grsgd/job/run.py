@@ -151,7 +151,10 @@ def prepare(
     use_device = partial(gpu.use, device)
     use_device()
     with within(timeout, "looking for ranks on the same cores"):
-        driver = launch.driver(mpi, timeout, config.comm.progress_mode, prepare_thread=use_device)
+        least = config.train.compute_seconds
+        driver = launch.driver(
+            mpi, timeout, config.comm.progress_mode, prepare_thread=use_device, compute_seconds=least
+        )
     stop_signal = StopSignal(comms.communicator(), tolerant=config.traits.tolerates_lost_ranks)
     start_up.passed("MPI")
     line.doing(f"reading {config.data.name}")

@@ -21,7 +21,7 @@ from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver, available_cores
-from grsgd.comm.pollables import Delay
+from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import Config
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
@@ -80,7 +80,9 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
     gpu.use_threads()
     comm = Communicator(MpiBackend(mpi).dup())
     sharing, (local_rank, local_ranks) = launch.ranks_on_cores(mpi), launch.local_ranks(mpi)
-    driver = launch.driver(mpi, config.comm.timeout, config.comm.progress_mode)
+    driver = launch.driver(
+        mpi, config.comm.timeout, config.comm.progress_mode, compute_seconds=config.train.compute_seconds
+    )
     with launch.collective_setup(mpi):
         dataset = load_data(config)
         device = gpu.pick_device(config.device, local_rank)
@@ -89,7 +91,14 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
             check_mpiexec()
     with launch.collective_setup(mpi):  # only now, when all have looked at what is free
         gpu.use(device)
-        step = step_alone(config, dataset, build_model(config, dataset, device))
+        gradient_and_update = step_alone(config, dataset, build_model(config, dataset, device))
+
+    def computing():
+        yield Compute(gradient_and_update)
+
+    def step():
+        driver.run(computing())
+
     driver.run(barrier(comm))
     compute = measure(step, steps)
     others = driver.start(barrier(comm))

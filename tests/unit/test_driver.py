@@ -773,3 +773,17 @@ def test_compute_is_done_when_it_is_waited_for(driver, false_time):
 def test_compute_raises_what_its_work_raises(driver):
     with pytest.raises(ZeroDivisionError):
         driver.run(waits_for(Compute(lambda: 1 / 0)))
+
+
+def test_a_computation_takes_at_least_the_processor_time_that_is_asked_for():
+    driver, polls = MpiDriver(progress_mode="inline", timeout=20.0, compute_seconds=0.02), []
+    driver.poll = lambda: polls.append(None)
+    small, large, background = (Compute(lambda: "gradient", amount) for amount in (1.0, 3.0, 0.0))
+    begin = time.thread_time()
+    driver.run(waits_for(small))
+    used = time.thread_time() - begin
+    assert small.value == "gradient" and 0.02 <= used <= small.seconds + 1e-3
+    assert len(polls) > 10, "the background goes on meanwhile"
+    driver.run(waits_for((large, background)))
+    assert large.seconds >= 0.06 and background.seconds < 0.06
+    driver.close()

@@ -62,8 +62,11 @@ def test_longer_trainings_and_larger_models_are_expected_to_take_longer():
     short = sum(expected(RUN, 0.2))
     assert sum(expected(but("train.epochs=40"), 0.2)) > 2 * short
     assert sum(expected(but('model.name="cnn"', 'data.name="cifar-10"'), 0.2)) > 10 * short
-    slow = but(source=MEASURED, slow_hosts=((1, 4.0),))
-    assert expected(slow, 0.2).training > 2 * expected(slow._replace(slow_hosts=()), 0.2).training
+    by_the_clock = but("train.compute_seconds=0.05", source=MEASURED)
+    steps = 4 * 1437 / 32
+    assert expected(by_the_clock, 0.2).training == pytest.approx(steps / 4 * 0.05 / 0.2, rel=0.1)
+    slow = by_the_clock._replace(slow_hosts=((1, 4.0),))
+    assert expected(slow, 0.2).training > 3 * expected(by_the_clock, 0.2).training
     assert sum(expected(but(source=TIMING_ONLY), 0.2)) < short
 
 

@@ -102,7 +102,7 @@ LINKS = LinkRates(
     configs={CONSTANT: "adgossip/adaptive", "period 1": "adgossip/gossip_1", ALLREDUCE: "adgossip/ring_allreduce"},
     allreduce=ALLREDUCE,
     alone=NO_COMMUNICATION,
-    rates=("3gbit", "1gbit", "300mbit"),
+    rates=("300mbit", "30mbit"),
 )
 register("adgossip-links", "From which rate of the links on adapting pays", LINKS.needs, LINKS.show)
 
