@@ -149,9 +149,9 @@ def simulator_errors(plan: Plan, target: str) -> list[float]:
     for key, need in plan.needs[target].items():
         result = sample.of(results[key], measures.seconds_per_step) if isinstance(need, Steps) else results[key]
         if isinstance(result, sample.Sample) and (middle := result.median()) is not None:
-            first, *_ = replace(need, setting=need.setting.but(source=SIMULATED)).specs(
-                plan.conditions, plan.rates.rate
-            )
+            alike = replace(need, setting=need.setting.but(source=SIMULATED))
+            specs = alike.specs(plan.conditions, plan.rates.rate)
+            first = tuple(spec for spec in specs if "seed=0" in spec.overrides)  # of steps and trajectories one each
             (measured if need.setting.source == MEASURED else simulated)[type(need), first] = middle
     pairs = [(simulated[what], seconds) for what, seconds in measured.items() if what in simulated]
     return [simulated / measured - 1 for simulated, measured in pairs]

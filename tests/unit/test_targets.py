@@ -224,6 +224,21 @@ def test_simulated_times_are_held_against_measured_ones_of_the_same_training():
     assert simulator_errors(plan({"it": Steps(GRSGD)}, run), "it") == [], "not measured"
 
 
+def test_times_of_synchronous_algorithms_are_held_against_those_of_the_same_scenario():
+    """Their trainings are the same in all scenarios; their steps are not."""
+
+    def run(spec):
+        seconds = 4.0 if spec.source == MEASURED or set(STRAGGLER.overrides) & set(spec.overrides) else 1.0
+        found = fake_run(seed=seed_of(spec), target_accuracy=0.8)
+        for part in ("compute", "communicate", "wait"):
+            found.ranks[f"{part}_seconds"] *= seconds
+        return found
+
+    places = [(SIMULATED, STRAGGLER), (MEASURED, STRAGGLER), (SIMULATED, EQUAL), (SIMULATED, SLOW_LINKS)]
+    needs = {place: TimeToTarget(RING.but(source=place[0], scenario=place[1]), seeds=2) for place in places}
+    assert simulator_errors(plan(needs, run), "it") == [0.0]
+
+
 def test_what_is_said_of_the_simulators_error():
     note, simulated = error_note([0.1, -0.1], "the same"), [{"source": SIMULATED}]
     assert note == "against measured times of the same trainings: median +0%, from -10% to +10%, of 2"
