@@ -1,6 +1,8 @@
 """Several runs in one MPI job: starting Python and torch takes longer than many a run, and most of all on few cores.
 
-``make`` starts ``mpiexec ... python -m experiments.batch LIST.json``, which makes one run after the other.
+``make`` starts ``mpiexec ... python -m experiments.batch LIST.json``, which makes one run after the other. Hosts
+have the processors that are to be emulated only while ranks train or measure: on a twentieth of a core, reading a data
+set takes longer than many a run.
 """
 
 import json
@@ -12,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,9 +30,13 @@ from grsgd.mpi_environment import job_environment
 from grsgd.simulate import calibrate
 from grsgd.simulate.network_file import network_file, write
 
-MAX_START_SECONDS = 120
-"""Seconds that a job may take until all of its ranks are there, and to end."""
+MAX_START_SECONDS = 300
+"""Seconds that a job may take until all of its ranks are there and have their data, and to end."""
 POLL_SECONDS = 0.1
+
+
+Timed = Callable[[], AbstractContextManager]
+"""Makes the context in which a run is to know the limits of its hosts."""
 
 
 class MpiHost(NamedTuple):
@@ -38,7 +45,7 @@ class MpiHost(NamedTuple):
     mpiexec: Callable[[list], list]
     """Makes the command to run of the arguments of ``mpiexec``."""
     without_cpu_limit: Callable[[], AbstractContextManager] = nullcontext
-    """Makes a context in which programs start and end faster than they may compute otherwise."""
+    """Makes a context in which programs may compute faster than otherwise."""
 
 
 class Training(NamedTuple):
@@ -48,12 +55,12 @@ class Training(NamedTuple):
     overrides: list[str]
     out: str
 
-    def make(self, mpi, partial: Path):
+    def make(self, mpi, out: Path, timed: Timed):
         """Train, on all ranks; where the run neither reaches its end nor diverges, the job ends with it.
 
         Raises SetupError.
         """
-        stopped, remaining = run(mpi, load(mpi, self.config, self.overrides), partial)
+        stopped, remaining = run(mpi, load(mpi, self.config, self.overrides), out, timed=timed)
         if not finished(stopped) or remaining.size < mpi.size:
             if remaining.rank == 0:
                 print(f"grsgd: error: {stopped}", file=sys.stderr)
@@ -68,14 +75,14 @@ class Calibration(NamedTuple):
     out: str
     steps: int = 30
 
-    def make(self, mpi, partial: Path):
+    def make(self, mpi, out: Path, timed: Timed):
         """Measure, on all ranks. Raises SetupError."""
         loaded = load(mpi, self.config, self.overrides)
-        measured = calibrate.calibrate(mpi, loaded, self.steps)
+        measured = calibrate.calibrate(mpi, loaded, self.steps, timed)
         if mpi.rank == 0:
             settings = [argument for override in self.overrides for argument in ("--set", override)]
             command = ["grsgd", "calibrate", self.config, *settings, "--steps", str(self.steps), "--out", self.out]
-            write(partial, network_file(measured, loaded, shlex.join(command)))
+            write(out, network_file(measured, loaded, shlex.join(command)))
 
 
 KINDS = {kind.__name__: kind for kind in (Training, Calibration)}
@@ -109,24 +116,28 @@ def make_runs(
         list_file.write_text(json.dumps([(type(one).__name__, *one) for one in runs]))
         command = mpi_host.mpiexec(["-n", ranks, sys.executable, "-m", "experiments.batch", list_file])
         with output.open("w") as file, started(command, file, [partial_file(one.out) for one in runs]) as job:
-            with mpi_host.without_cpu_limit():
-                wait_for(ready_file(list_file), job, output, MAX_START_SECONDS)
-            ready_file(list_file).unlink()
+            ready, timed = ready_file(list_file), timed_file(list_file)
             for one in runs:
-                wait_for(Path(one.out), job, output, run_timeout)
+                with mpi_host.without_cpu_limit():
+                    wait_for(ready, job, output, MAX_START_SECONDS, one.out)
+                ready.unlink()
+                wait_for(timed, job, output, run_timeout, one.out)
+                with mpi_host.without_cpu_limit():
+                    timed.unlink()
+                    wait_for(Path(one.out), job, output, run_timeout, one.out)
                 yield one
             with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all files are there
                 job.wait(MAX_START_SECONDS)
 
 
-def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float):
-    """Wait until a job has made a file; raises Unfinished if it ends without, or takes longer."""
-    deadline = time.monotonic() + seconds
+def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float, out: str):
+    """Wait until a job has made a file; raises Unfinished if it ends without, or takes longer. out: the run file."""
+    deadline, name = time.monotonic() + seconds, Path(out).name
     while not file.exists():
         if job.poll() is not None and not file.exists():
-            raise Unfinished(f"{file.name}: {failure_reason(output.read_text(errors='replace'))}")
+            raise Unfinished(f"{name}: {failure_reason(output.read_text(errors='replace'))}")
         if time.monotonic() > deadline:
-            raise Unfinished(f"{file.name}: no end within {seconds:g} s")
+            raise Unfinished(f"{name}: no end within {seconds:g} s")
         time.sleep(POLL_SECONDS)
 
 
@@ -156,8 +167,13 @@ def started(command: list, output, leftovers: list[Path]) -> Iterator[subprocess
 
 
 def ready_file(list_file: Path) -> Path:
-    """Return the file that says that all ranks have started; they begin when it is gone."""
+    """Return the file that says that all ranks are ready to train; they begin when it is gone."""
     return list_file.with_name("ready")
+
+
+def timed_file(list_file: Path) -> Path:
+    """Return the file that says that all ranks have trained, and that what follows is not timed."""
+    return list_file.with_name("timed")
 
 
 def partial_file(out: str) -> Path:
@@ -177,15 +193,10 @@ def main() -> int:
     launch.abort_on_error(mpi)
     warm_up()
     try:
-        launch.barrier(mpi)
-        if mpi.rank == 0:
-            ready_file(list_file).touch()
-            wait_until_gone(ready_file(list_file))
-        launch.barrier(mpi)
         runs = json.loads(list_file.read_text()) if mpi.rank == 0 else None
         for kind, *fields in mpi.bcast(runs):  # the list may lie on a disk of rank 0's host alone
             one = KINDS[kind](*fields)
-            one.make(mpi, partial_file(one.out))
+            one.make(mpi, partial_file(one.out), partial(being_timed, mpi, list_file))
             launch.barrier(mpi)
             if mpi.rank == 0:
                 os.replace(partial_file(one.out), one.out)
@@ -202,6 +213,19 @@ def warm_up():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     torch.nn.functional.cross_entropy(model(torch.zeros(1, 1)), torch.zeros(1, dtype=torch.int64)).backward()
     optimizer.step()
+
+
+@contextmanager
+def being_timed(mpi, list_file: Path) -> Iterator[None]:
+    """While inside, hosts have the processors that are to be emulated."""
+    launch.barrier(mpi)
+    if mpi.rank == 0:
+        ready_file(list_file).touch()
+        wait_until_gone(ready_file(list_file))
+    launch.barrier(mpi)
+    yield
+    if mpi.rank == 0:  # all others have measured: training, and measuring, end with a barrier
+        timed_file(list_file).touch()
 
 
 def wait_until_gone(file: Path):

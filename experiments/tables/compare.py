@@ -97,12 +97,14 @@ def condition(place: Setting) -> str:
     return f"{where(place)}, n = {place.ranks}"
 
 
-def show_values(section: Section, caption: str, values: Mapping[Setting, Mapping[str, Sample]], **figure):
-    """Draw and tabulate numbers by place and name. figure: further arguments of ``Section.figure``."""
+def show_values(section: Section, caption: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]], **figure):
+    """Draw and tabulate numbers by place and name. unit: of the numbers, for the axis. figure: further arguments of
+    ``Section.figure``."""
     names = list(dict.fromkeys(name for some in values.values() for name in some))
     titles = dict.fromkeys(map(where, values))
     panels = [
-        panel(title, {place: some for place, some in values.items() if where(place) == title}) for title in titles
+        panel(title, unit, {place: some for place, some in values.items() if where(place) == title})
+        for title in titles
     ]
     section.figure(caption, panels, **figure)
     section.table(
@@ -119,7 +121,7 @@ def source(place: Setting) -> str:
     return f"{SOURCES[place.source]}, n = {place.ranks}"
 
 
-def panel(title: str, values: Mapping[Setting, Mapping[str, Sample]]) -> Panel:
+def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]]) -> Panel:
     """Return bars where there are few places, else lines over the number of ranks. At a single place, controls are
     horizontal lines, if their median is known."""
     drawn: dict[str, dict] = {}
@@ -134,8 +136,8 @@ def panel(title: str, values: Mapping[Setting, Mapping[str, Sample]]) -> Panel:
                 drawn.setdefault(f"{name}, {SOURCES[place.source]}", {})[place.ranks] = one
     grey = [label for label in drawn if label.startswith(CONTROLS)]
     if len(values) <= MOST_BARS:
-        return Panel(title, "", "", bars=drawn, controls=grey, levels=levels)
-    return Panel(title, "ranks n", "", lines=drawn, controls=grey, logx=True)
+        return Panel(title, "", unit, bars=drawn, controls=grey, levels=levels)
+    return Panel(title, "ranks n", unit, lines=drawn, controls=grey, logx=True)
 
 
 def is_desk(conditions: Conditions) -> bool:

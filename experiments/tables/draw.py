@@ -22,7 +22,7 @@ from experiments.tables.wording import condition
 from grsgd.runs.series import COLOURS, style
 
 matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # the same figure is the same file
-HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||")
+HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||", "....")
 LEVEL_LINES = ((0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)))
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
 GREY = "#666666"
@@ -158,7 +158,7 @@ def _draw_bars(ax, bars: Mapping[str, Mapping[str, Number]], looks: Mapping[str,
             0.92 * width,
             label=label,
             color=looks[label]["color"],
-            hatch=HATCHES[index % len(HATCHES)],
+            hatch=HATCHES[list(looks).index(label) % len(HATCHES)],
             edgecolor="white",
             linewidth=0,
             alpha=0.65,
@@ -193,9 +193,10 @@ def _scale_axes(ax, panel: Panel):
 
 
 def _looks(panels: Sequence[Panel]) -> dict[str, dict]:
-    """Return how matplotlib draws each label, the same in all panels."""
-    labels = list(dict.fromkeys(label for panel in panels for label in panel.labels))
+    """Return how matplotlib draws each label, the same in all panels; controls come last, and take no colours."""
     controls = {label for panel in panels for label in panel.controls}
+    labels = dict.fromkeys(label for panel in panels for label in panel.labels)
+    labels = sorted(labels, key=lambda label: label in controls)
     looks = {label: style(index) | {"linewidth": 1.4} for index, label in enumerate(labels)}
     looks |= {label: looks[label] | {"color": GREY, "linewidth": 0.9} for label in labels if label in controls}
     levels = dict.fromkeys(label for panel in panels for label in panel.levels if label not in looks)

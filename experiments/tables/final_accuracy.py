@@ -55,7 +55,7 @@ class FinalAccuracy:
             times=False,
         )
         last = samples(found, settings, final_accuracy)
-        show_values(section, "Accuracy at the end [%].", last, times=False)
+        show_values(section, "Accuracy at the end [%].", "test accuracy [%]", last, times=False)
         ours, other, *_ = self.configs
         cases = [
             decide.no_worse(some[ours], some[other], condition(place), other, source="") for place, some in last.items()

@@ -40,7 +40,7 @@ class Robustness:
         ((place, settings),) = self.settings(found.conditions).items()
         times = {name: found[one] for name, one in settings.items()}
         other, _ = self.other
-        show_values(section, SECONDS, {place: times})
+        show_values(section, SECONDS, "seconds", {place: times})
         cases = [decide.less(times[option], times[other], option, other) for option in self.options]
         section.finding(self.claim, f"{TIMES}; {condition(place)}", cases)
         section.note("The learning rate is tuned with the defaults, and used with all options.")

@@ -87,7 +87,7 @@ class TimeToAccuracy:
             place: {name: found[one] for name, one in some.items()}
             for place, some in self.settings(found.conditions).items()
         }
-        show_values(section, SECONDS, times)
+        show_values(section, SECONDS, "seconds", times)
         for claim in dict.fromkeys(self.claims.values()):
             cases = {place: self.cases(claim, place, some) for place, some in times.items()}
             reasons = dict.fromkeys(

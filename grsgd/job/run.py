@@ -5,6 +5,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -64,11 +66,13 @@ def run(
     start_up: StartUp | None = None,
     line: ProgressLine | None = None,
     models: ModelFiles | None = None,
+    timed: Callable[[], AbstractContextManager] = nullcontext,
 ) -> RunEnd:
     """Train on all ranks of ``mpi`` and write the run file on rank 0, or on the lowest that is left.
 
     ``start_up``: of this process, up to here; told before training begins, if it is to be shown. ``line``: says how far
-    the run is, by default nothing. ``models``: the files that models are saved in, by default none.
+    the run is, by default nothing. ``models``: the files that models are saved in, by default none. ``timed``: makes a
+    context in which the ranks train, and neither load data nor compute accuracies.
 
     A rank that the others have left behind does not return, nor does any where a rank has failed while training.
 
@@ -80,7 +84,8 @@ def run(
         line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
         job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models)
         interruption.on_signal = job.rescue.interrupted
-        reason, records, remaining, evaluation = train(job)
+        with timed():
+            reason, records, remaining, evaluation = train(job)
         lost = sorted(job.trainer.lost)
         attributes = job.rescue.attributes | end_attributes(reason) | {"lost": lost or None}
         if reason in STOP_CRITERIA:

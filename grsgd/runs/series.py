@@ -7,8 +7,8 @@ from typing import NamedTuple
 from grsgd.runs.run_file import Run
 from grsgd.runs.several import by_experiment, names
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; without the yellow, too light on white paper.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00")
+# Okabe and Ito's colours, which the colour-blind can tell apart; a dark red in place of the yellow, too light on paper.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00", "#882255")
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "d")
 
@@ -17,7 +17,7 @@ def style(index: int) -> dict:
     """Return how matplotlib is to draw a curve, another for each of dozens of numbers."""
     return {
         "color": COLOURS[index % len(COLOURS)],
-        "linestyle": LINES[index % len(LINES)],
+        "linestyle": LINES[(index + index // len(COLOURS)) % len(LINES)],
         "marker": MARKERS[index % len(MARKERS)],
         "linewidth": 1.6,
         "markersize": 5,

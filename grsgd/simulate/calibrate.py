@@ -11,7 +11,8 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -63,10 +64,13 @@ class Calibration(NamedTuple):
     """As for `grsgd.simulate.network.NetworkSpec`; None with fewer than three hosts."""
 
 
-def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
+def calibrate(
+    mpi, config: Config, steps: int = 30, timed: Callable[[], AbstractContextManager] = nullcontext
+) -> Calibration:
     """Measure on all ranks of ``mpi``; with one rank, start two more for a moment. The same result on all ranks.
 
-    steps: of training, to measure computing; 2 or more.
+    steps: of training, to measure computing; 2 or more. timed: makes a context in which the ranks measure, and load no
+    data.
 
     Raises SetupError, on all ranks, for what is wrong with configuration or data, and if there is no mpiexec to
     start two ranks with.
@@ -99,18 +103,19 @@ def calibrate(mpi, config: Config, steps: int = 30) -> Calibration:
     def step():
         driver.run(computing())
 
-    driver.run(barrier(comm))
-    compute = measure(step, steps)
-    others = driver.start(barrier(comm))
-    while not others.Test():  # as in a run, every rank computes until the last one has measured
-        step()
-    driver.run(barrier(comm))
-    pairs = driver.run(measure_pairs(comm)) if mpi.size > 1 else pairs_of_two_ranks()
-    driver.run(barrier(comm))
-    hosts = launch.hosts(mpi)
-    three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
-    fairness = driver.run(measure_fairness(comm, *three)) if len(three) == 3 else None
-    driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
+    with timed():
+        driver.run(barrier(comm))
+        compute = measure(step, steps)
+        others = driver.start(barrier(comm))
+        while not others.Test():  # as in a run, every rank computes until the last one has measured
+            step()
+        driver.run(barrier(comm))
+        pairs = driver.run(measure_pairs(comm)) if mpi.size > 1 else pairs_of_two_ranks()
+        driver.run(barrier(comm))
+        hosts = launch.hosts(mpi)
+        three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
+        fairness = driver.run(measure_fairness(comm, *three)) if len(three) == 3 else None
+        driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -352,3 +353,20 @@ def test_a_job_of_several_runs_that_fails_says_why(testbed, tmp_path):
             made.append(run)
     assert made == runs[:1] and load_run(runs[0].out).attributes["reason"] == "steps"
     assert [path.name for path in tmp_path.glob("*.h5")] == ["one.h5"]
+
+
+def test_hosts_are_slow_while_ranks_train_and_at_no_other_time(testbed, tmp_path):
+    (tmp_path / "run.toml").write_text(RUN)
+    run = Training(str(tmp_path / "run.toml"), ["train.steps=2"], str(tmp_path / "one.h5"))
+    fast = []
+
+    @contextmanager
+    def without_limit():
+        began = time.perf_counter()
+        with testbed.without_cpu_limit():
+            yield
+        fast.append((began, time.perf_counter()))
+
+    list(make_runs(MpiHost(testbed.mpiexec, without_limit), 2, [run], run_timeout=60))
+    (_, slow_from), (slow_to, _), _ = fast  # as they load, as they compute accuracies, as they end
+    assert slow_to - slow_from >= load_run(run.out).attributes["wall_seconds"]

@@ -85,10 +85,13 @@ def columns_until_target(found: Mapping[str, list[Run]]) -> dict[str, dict[str, 
 # ---- what is shown
 
 
-def show_columns(section: Section, caption: str, columns: dict[str, dict[str, Sample]], times: bool = True):
-    """Draw bars and write a table of samples by name; columns: by what they are. times: whether there are some."""
+def show_columns(
+    section: Section, caption: str, columns: dict[str, dict[str, Sample]], times: bool = True, unit: str = ""
+):
+    """Draw bars and write a table of samples by name; columns: by what they are. times: whether there are some. unit:
+    of all columns, if it is not said by what they are."""
     panels = [
-        Panel(what, "", "", bars={name: {"": value} for name, value in values.items()}, controls=GREY)
+        Panel(what, "", unit, bars={name: {"": value} for name, value in values.items()}, controls=GREY)
         for what, values in columns.items()
     ]
     section.figure(caption, panels, times)

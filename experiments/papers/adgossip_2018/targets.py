@@ -14,7 +14,6 @@ from experiments.papers.adgossip_2018.runs import (
     GOSSIP,
     NO_COMMUNICATION,
     RATE,
-    SECONDS,
     SENT,
     accuracy_at_the_end,
     adaptive_against_others,
@@ -109,7 +108,7 @@ def source_of(place):
 
 def show_time(found, section):
     times = {place: {name: value for (where, name), value in found.items() if where == place} for place, _ in found}
-    show_columns(section, SECONDS, times)
+    show_columns(section, "Seconds to the target accuracy.", times, unit="seconds")
     number = paper_number("adgossip-time")
     section.finding(
         "adgossip-time",

@@ -83,14 +83,14 @@ def wait_needs(conditions):
 def show_wait(found, section):
     settings = stepping(found.conditions)
     waits = samples(found, settings, lambda run: 1e3 * float(part_of_a_step(run, "wait").mean()))
-    show_values(section, "Milliseconds that a rank waits for others in a step, mean over the ranks.", waits)
+    show_values(section, "Milliseconds that a rank waits for others in a step, mean over the ranks.", "ms", waits)
     steps = samples(found, settings, others_step)
     paces = {
         place: {name: quotient(one, steps[place.but(scenario=EQUAL)][name]) for name, one in some.items()}
         for place, some in steps.items()
         if place.scenario in (STRAGGLER, SLOW_HOST)
     }
-    show_values(section, "How many times as long as among equals a step of the other ranks takes.", paces)
+    show_values(section, "Time of a step of the other ranks, by that among equals.", "times as long", paces)
     never_waits = [
         decide.fact(
             max(some[OURS].known) < MAX_WAIT_RATIO * min(some[RING].known),
@@ -157,9 +157,9 @@ def show_redundancy(found, section):
         samples(found, settings, value)
         for value in (final_accuracy, lambda run: bytes_sent(run) / 1e6, final_consensus)
     )
-    show_values(section, "Test accuracy [%] at the end, with shards by label.", accuracy, times=False)
-    show_values(section, "Megabytes sent by all ranks.", sent, times=False)
-    show_values(section, "Distance of the models from their average at the end, by its norm.", apart, times=False)
+    show_values(section, "Test accuracy [%] at the end, shards by label.", "test accuracy [%]", accuracy, times=False)
+    show_values(section, "Megabytes sent by all ranks.", "MB", sent, times=False)
+    show_values(section, "Distance of the models from their average, by its norm.", "distance", apart, times=False)
     (accuracy,), (sent,) = accuracy.values(), sent.values()
     cases = []
     for rho in REDUNDANCIES:
@@ -213,6 +213,7 @@ def show_imagenet(found, section):
         section,
         f"Surrogate: hours in which {RANKS} ranks take the samples of {EPOCHS} epochs of ImageNet with ResNet-50, "
         "whatever accuracy they lead to.",
+        "hours",
         hours,
     )
     section.finding(

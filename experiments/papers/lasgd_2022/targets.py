@@ -109,8 +109,8 @@ def merge_needs(conditions):
 def show_merges(found, section):
     settings = merge_settings(found.conditions)
     last, apart = (samples(found, settings, value) for value in (final_accuracy, final_consensus))
-    show_values(section, "Test accuracy [%] at the end.", last, times=False)
-    show_values(section, "Distance of the models from their average at the end, by its norm.", apart, times=False)
+    show_values(section, "Test accuracy [%] at the end.", "test accuracy [%]", last, times=False)
+    show_values(section, "Distance of the models from their average, by its norm.", "distance", apart, times=False)
     section.finding(
         "lasgd-merge",
         f"{ACCURACIES}, with the learning rate that is tuned for delta",
@@ -159,6 +159,7 @@ def show_throughput(found, section):
     show_values(
         section,
         "Samples per second, as a fraction of those of as many ranks that compute and never communicate.",
+        "fraction",
         shares,
     )
     section.finding(
@@ -210,7 +211,7 @@ def straggler_needs(conditions):
 
 def show_stragglers(found, section):
     steps = samples(found, straggler_settings(found.conditions), lambda run: 1000 * seconds_per_step(run))
-    show_values(section, "Milliseconds in which n ranks take n steps.", steps)
+    show_values(section, "Milliseconds in which n ranks take n steps.", "ms", steps)
     slowed = {place: some for place, some in steps.items() if place.scenario != EQUAL}
     section.finding(
         "lasgd-straggler",
