@@ -38,6 +38,11 @@ class ClaimResult:
         return [case for _, finding in self.found for case in finding.cases]
 
     @property
+    def evidence(self) -> list[Case]:
+        """The cases that are counted."""
+        return [case for _, finding in self.found for case in finding.evidence]
+
+    @property
     def verdict(self) -> str:
         """One of ``wording.SYMBOLS``."""
         if "not_covered" in self.claim:

@@ -257,9 +257,11 @@ def _side(case: Case, reference: float = 0.0) -> int:
 def _compared(
     blank: Case, differences: _Differences, shown: Callable[[float], float], margin: float, number: float | None
 ) -> Case:
-    """Return the case decided against no effect."""
+    """Return the case decided against no effect; what the interval says of the paper's number is noted."""
     case = _estimated(blank, differences, 0.0, shown)
     side = _side(case)
+    if number is not None and side >= 0 and case.high is not None and case.high < number:
+        case = replace(case, note="; ".join(filter(None, [case.note, f"the interval excludes the paper's {number:g}"])))
     if side == 0:
         return case
     if abs(case.estimate) < margin:

@@ -9,14 +9,23 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.tables.outcome import EVIDENCE, Case
+from experiments.tables.outcome import (
+    AT_LEAST,
+    AT_MOST,
+    EVIDENCE,
+    INCONCLUSIVE,
+    REFUTED,
+    SAME_DIRECTION,
+    SUPPORTED,
+    Case,
+)
 from experiments.tables.sample import Sample
 from experiments.tables.wording import condition
 from grsgd.runs.series import COLOURS, style
@@ -26,6 +35,7 @@ HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||", "....")
 LEVEL_LINES = ((0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)))
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
 GREY = "#666666"
+VERDICT_COLOURS = {SUPPORTED: COLOURS[2], SAME_DIRECTION: COLOURS[5], REFUTED: COLOURS[1], INCONCLUSIVE: "#888888"}
 WIDTH, HEIGHT = 4.6, 3.3
 """Inches of a panel."""
 PANELS_IN_A_ROW = 3
@@ -74,12 +84,20 @@ def draw(path: Path, panels: Sequence[Panel]):
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     looks = _looks(panels)
-    for ax, panel in zip(axes, panels, strict=False):
+    for ax, panel in zip(axes, map(_as_bars, panels), strict=False):
         draw_panel(ax, panel, looks)
     _legend(figure, axes)
     path.write_text(as_svg(figure), encoding="utf-8")
     with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *table(panels)])
+
+
+def _as_bars(panel: Panel) -> Panel:
+    """Return the panel with bars in place of lines that would be points at one x."""
+    if len({x for points in panel.lines.values() for x in points}) != 1:
+        return panel
+    bars = {label: {f"{x:g}": number for x, number in points.items()} for label, points in panel.lines.items()}
+    return replace(panel, lines={}, bars=bars)
 
 
 def draw_panel(ax, panel: Panel, looks: Mapping[str, dict]):
@@ -214,10 +232,11 @@ def _legend(figure: Figure, axes):
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 
-def forest(cases: Sequence[Case], number: float | None = None) -> str:
-    """Return the estimates of cases of one unit with their intervals below each other, as SVG. number: the paper's.
+def forest(cases: Sequence[Case], numbers: Sequence[float] = ()) -> str:
+    """Return the estimates of cases of one unit with their intervals below each other, as SVG. numbers: the paper's.
 
-    Filled points are evidence, open ones are not counted.
+    Evidence has the colour of its verdict, and filled points; what is not counted is grey, and open. Estimates that are
+    bounds point to where the effect may lie.
     """
     by_condition = {}
     for case in cases:
@@ -231,23 +250,26 @@ def forest(cases: Sequence[Case], number: float | None = None) -> str:
         else:
             ax.annotate(row, (0.01, place), xycoords=ax.get_yaxis_transform(), va="center", fontsize=8, weight="bold")
     ax.axvline(0, color="black", linewidth=0.8)
-    if number is not None:
-        ax.axvline(number, color=COLOURS[1], linestyle="--", linewidth=1.2)
+    for number in numbers:
+        ax.axvline(number, color=GREY, linestyle="--", linewidth=1.2)
         ax.annotate(f"paper: {number:g}", (number, 1), (0, 3), ax.get_xaxis_transform(), "offset points", fontsize=8)
     names = {place: row.baseline for place, row in enumerate(rows) if isinstance(row, Case)}
     ax.set_yticks(list(names), list(names.values()), fontsize=8)
     ax.set_ylim(len(rows) - 0.5, -0.7)
     ax.set_xlim(*_limits(cases, ax.get_xlim()))
-    ax.set_xlabel(cases[0].unit)
+    turned = cases[0].turned_unit()
+    ax.set_xlabel(turned if turned == cases[0].unit else f"left of 0: {turned}; right: {cases[0].unit}")
     ax.grid(alpha=0.3, axis="x")
     return as_svg(figure)
 
 
 def _draw_interval(ax, place: float, case: Case):
-    colour, fill = (COLOURS[0], COLOURS[0]) if case.kind == EVIDENCE else (GREY, "white")
+    colour = VERDICT_COLOURS[case.verdict] if case.kind == EVIDENCE else GREY
+    fill = colour if case.kind == EVIDENCE else "white"
     limits = [case.estimate if limit is None else limit for limit in (case.low, case.high)]
     ax.plot(limits, [place, place], color=colour, linewidth=1.6)
-    ax.plot(case.estimate, place, "o", color=colour, markerfacecolor=fill, markersize=5)
+    marker = {AT_LEAST: ">", AT_MOST: "<"}.get(case.bound, "o")
+    ax.plot(case.estimate, place, marker, color=colour, markerfacecolor=fill, markersize=5)
 
 
 def as_svg(figure: Figure) -> str:

@@ -80,21 +80,22 @@ class Case:
         """Return the estimate, its interval and the seeds: ``12.3 % less time (9.0 to 15.1, 5 seeds)``."""
         if self.estimate is None:
             return "not known"
-        if self.estimate < 0 and self._turned_unit() != self.unit:
+        if self.estimate < 0 and self.turned_unit() != self.unit:
             return self._turned().text()
         behind = ", ".join(filter(None, [self._interval(), _count(self.seeds, "seed") if self.seeds else ""]))
         return " ".join(
             filter(None, [self.bound, self._number(self.estimate), self.unit, f"({behind})" * bool(behind)])
         )
 
-    def _turned_unit(self) -> str:
+    def turned_unit(self) -> str:
+        """Return the unit of an effect in the other direction; the same if there is no word for it."""
         return " ".join(OPPOSITES.get(word, word) for word in self.unit.split(" "))
 
     def _turned(self) -> "Case":
         """Return the same with the opposite unit."""
         low, high = (None if limit is None else -limit for limit in (self.high, self.low))
         bound = {AT_LEAST: AT_MOST, AT_MOST: AT_LEAST}.get(self.bound, "")
-        return replace(self, estimate=-self.estimate, low=low, high=high, unit=self._turned_unit(), bound=bound)
+        return replace(self, estimate=-self.estimate, low=low, high=high, unit=self.turned_unit(), bound=bound)
 
     def _interval(self) -> str:
         low, high = (None if limit is None else self._number(limit) for limit in (self.low, self.high))

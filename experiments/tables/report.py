@@ -20,6 +20,8 @@ from grsgd.files import atomic_write
 
 NUMBER = re.compile(r"[<>≤≥≈~±+−-]{0,2} ?\d.{0,24}")
 NO_VALUE = ("", "-", "–", "—", "n/a", "nan")
+NUMBERS = ("low", "number", "high", "ssgd_multicast", "asgd")
+"""The keys of a claim that may hold a number of the paper's."""
 INFERRED = "## Documented and inferred"
 """The heading, in a paper's README, of the table of what was filled in."""
 
@@ -112,8 +114,8 @@ def same(values: Iterable) -> bool:
 def case_drawing(result: ClaimResult) -> str:
     """Return the claim's cases that have an estimate, drawn as SVG; empty if there are fewer than two."""
     cases = wording.of_one_unit(result.cases)
-    number = result.claim.get("low", result.claim.get("number"))
-    return forest(cases, number if isinstance(number, int | float) else None) if len(cases) > 1 else ""
+    numbers = dict.fromkeys(result.claim.get(key) for key in NUMBERS)
+    return forest(cases, [number for number in numbers if isinstance(number, int | float)]) if len(cases) > 1 else ""
 
 
 def summary_figure(result: ClaimResult) -> Markup:

@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from experiments.tables import wording
-from experiments.tables.claims import ClaimResult, PaperResult, results
+from experiments.tables.claims import KINDS, METHODS, ClaimResult, PaperResult, results
 from experiments.tables.outcome import Case, Outcome
 from experiments.tables.report import case_drawing, read_outcomes
 from experiments.tables.scale import DESK, SCALES, SMOKE
@@ -76,7 +76,7 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"symbol": wording.symbol, "cell": cell}
-    environment.globals |= {"wording": wording, "case_text": case_text}
+    environment.globals |= {"wording": wording, "case_text": case_text, "kinds": KINDS, "methods": METHODS}
     page = environment.get_template("results.md.j2").render(
         scales=scales,
         papers=[_told(index, scales, made, pictures) for index in range(len(papers))],
@@ -102,7 +102,9 @@ def _told(index: int, scales: Sequence[ScaleResult], made: Path, pictures: Path)
     return {
         "about": first.about,
         "by_scale": by_scale,
-        "claims": list(zip(*([*paper.own, *paper.expected] for paper in by_scale.values()), strict=True)),
+        "own": list(zip(*(paper.own for paper in by_scale.values()), strict=True)),
+        "expected": list(zip(*(paper.expected for paper in by_scale.values()), strict=True)),
+        "setup": first.setup,
         "main_scale": main,
         "main": shown,
         "pictures": _pictures(first.id, shown, made / main, pictures) if main else [],
@@ -130,6 +132,8 @@ def cell(text: str) -> str:
 
 
 def case_text(case: Case) -> str:
-    """Return a case in a cell."""
-    counted = "" if case.kind == wording.EVIDENCE else f" ({case.kind}, not counted)"
-    return cell(f"{wording.symbol(case.verdict)} {wording.estimate(case)}{counted}")
+    """Return a case in a cell; what is not counted has no verdict."""
+    is_counted = case.kind == wording.EVIDENCE
+    estimate = wording.estimate(case) if is_counted or case.estimate is not None else ""
+    words = [wording.symbol(case.verdict)] * is_counted + [estimate]
+    return cell(" ".join(words) + (f"; {case.note}" if is_counted and case.note else ""))

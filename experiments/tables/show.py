@@ -7,12 +7,12 @@ from statistics import median
 
 from experiments.tables import sample
 from experiments.tables.hosts import machine
-from experiments.tables.needs import Steps
 from experiments.tables.numbers import part_of_a_step
 from experiments.tables.outcome import Case, Figure, Outcome, Table
 from experiments.tables.plan import Plan
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, RunSpec
 from experiments.tables.section import Section
+from experiments.tables.setting import Setting
 from experiments.tables.targets import Found, Target
 from grsgd.runs import measures
 from grsgd.runs.run_file import Run
@@ -20,6 +20,8 @@ from grsgd.training.description import commit
 
 MIN_STEP_CPU_SECONDS = 0.02
 """Seconds of the processor's time from which on a testbed slows computations evenly (docs/testbed.md)."""
+MOST_ERRORS = 8
+"""Of the simulator, that are told one by one."""
 
 
 def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
@@ -119,13 +121,17 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plan: Plan) -> list[Outc
     return shown
 
 
-def error_note(errors: list[float], which: str) -> str:
-    """Return how far simulated times are from measured ones, in words."""
+def error_note(errors: list[tuple[str, float]], which: str) -> str:
+    """Return how far simulated times are from measured ones, in words: for each algorithm, or of many, in the middle
+    and at both ends."""
     if not errors:
         return "not held against the clock here"
-    return f"against measured times of {which} trainings: median {median(errors):+.0%}, from {min(errors):+.0%} to " + (
-        f"{max(errors):+.0%}, of {len(errors)}"
-    )
+    ordered = sorted(errors, key=lambda error: error[1])
+    words = [f"{name} {error:+.0%}" for name, error in ordered]
+    if len(words) > MOST_ERRORS:
+        middle = median(error for _, error in errors)
+        words = [f"median {middle:+.0%}, from {words[0]} to {words[-1]}, of {len(words)}"]
+    return f"against measured times of {which} trainings: {', '.join(words)}"
 
 
 def with_error(figure: Figure, note: str, runs: list[dict]) -> Figure:
@@ -141,17 +147,30 @@ def case_with_error(case: Case, note: str) -> Case:
     return replace(case, simulator_error=note) if case.source in (SIMULATED, TIMING_ONLY) and is_time else case
 
 
-def simulator_errors(plan: Plan, target: str) -> list[float]:
-    """Return how far simulated times of a target are from measured ones of the same trainings, as shares of those. A
-    host that is really slow is simulated as a rank that computes more slowly."""
+def simulator_errors(plan: Plan, target: str) -> list[tuple[str, float]]:
+    """Return how far simulated times of a target are from measured ones of the same trainings, as shares of those, with
+    the names of the configurations. A host that is really slow is simulated as a rank that computes more slowly."""
     measured, simulated = {}, {}
     results = plan.results(target)
     for key, need in plan.needs[target].items():
-        result = sample.of(results[key], measures.seconds_per_step) if isinstance(need, Steps) else results[key]
-        if isinstance(result, sample.Sample) and (middle := result.median()) is not None:
+        result = results[key]
+        if not isinstance(result, sample.Sample):
+            result = sample.of(result, measures.seconds_per_step)
+        if (middle := result.median()) is not None:
             alike = replace(need, setting=need.setting.but(source=SIMULATED))
             specs = alike.specs(plan.conditions, plan.rates.rate)
             first = tuple(spec for spec in specs if "seed=0" in spec.overrides)  # of steps and trajectories one each
-            (measured if need.setting.source == MEASURED else simulated)[type(need), first] = middle
-    pairs = [(simulated[what], seconds) for what, seconds in measured.items() if what in simulated]
-    return [simulated / measured - 1 for simulated, measured in pairs]
+            if need.setting.source == MEASURED:
+                measured[type(need), first] = middle, need.setting
+            else:
+                simulated[type(need), first] = middle
+    return [
+        (name_of(setting), simulated[what] / seconds - 1)
+        for what, (seconds, setting) in measured.items()
+        if what in simulated
+    ]
+
+
+def name_of(setting: Setting) -> str:
+    """Return the name of what is trained: that of its file."""
+    return setting.config.rpartition("/")[2].replace("_", " ")

@@ -39,9 +39,10 @@ SOURCES = {
 VERDICTS = {
     SUPPORTED: "the interval lies on the claimed side, and where the paper gives a number, the estimate reaches it",
     SAME_DIRECTION: "the interval lies on the claimed side, but the estimate does not reach the paper's number",
-    REFUTED: "the interval lies on the other side",
-    INCONCLUSIVE: """the interval holds both, or the effect is too small to count, or too many trainings did not reach \
-their target: these runs cannot tell""",
+    REFUTED: "the interval lies on the other side; of a claim: of some cases, and none is supported",
+    INCONCLUSIVE: """these runs cannot tell: the interval holds both, or the effect is too small to count (10 % of \
+time by the clock, 2 % simulated), or it is not significant once corrected for the number of cases, or too many \
+trainings did not reach their target""",
 }
 """What each verdict on a case means."""
 CLAIM_WORDS = {
@@ -58,7 +59,8 @@ OTHER_WORDS = {
     "simulated": """computed from measured times of a step and of the network; how far such times are from measured \
 ones stands beside the cases""",
     "simulated times only": "no time of these cases was measured: the verdict is as good as the simulator",
-    "at least, at most": "one side did not reach its target before its training ended, which bounds the effect",
+    "at least, at most": """trainings of one side ended before they reached their target: their true times are longer, \
+and the effect is known from one side only, as in "at least 40 % less time (35 or more)\"""",
     "points": "per cent of the test examples, as a difference of two accuracies",
 }
 NO_NUMBER = "no number could be had"
@@ -134,6 +136,20 @@ def middle(cases: Sequence[Case]) -> str:
     if not ordered:
         return ""
     return ("" if len(ordered) == 1 else "middle case: ") + _clause(ordered[(len(ordered) - 1) // 2])
+
+
+def control_cases(cases: Sequence[Case]) -> list[Case]:
+    """Return the controls that have an estimate."""
+    return [case for case in cases if case.kind == CONTROL and case.estimate is not None]
+
+
+def against_controls(cases: Sequence[Case]) -> str:
+    """Return, for each control, the case with the median estimate; empty if there is none."""
+    by_name: dict[str, list[Case]] = {}
+    for case in of_one_unit(control_cases(cases)):
+        by_name.setdefault(case.baseline, []).append(case)
+    middles = [sorted(some, key=lambda case: case.estimate)[(len(some) - 1) // 2] for some in by_name.values()]
+    return f"Controls: {'; '.join(map(_clause, middles))}." if middles else ""
 
 
 def extremes(cases: Sequence[Case]) -> str:

@@ -220,7 +220,7 @@ def test_simulated_times_are_held_against_measured_ones_of_the_same_training():
         return found
 
     needs = {source: Steps(GRSGD.but(source=source), seeds=2) for source in (MEASURED, SIMULATED)}
-    assert simulator_errors(plan(needs, run), "it") == [-0.5]
+    assert simulator_errors(plan(needs, run), "it") == [("grsgd", -0.5)]
     assert simulator_errors(plan({"it": Steps(GRSGD)}, run), "it") == [], "not measured"
 
 
@@ -236,12 +236,14 @@ def test_times_of_synchronous_algorithms_are_held_against_those_of_the_same_scen
 
     places = [(SIMULATED, STRAGGLER), (MEASURED, STRAGGLER), (SIMULATED, EQUAL), (SIMULATED, SLOW_LINKS)]
     needs = {place: TimeToTarget(RING.but(source=place[0], scenario=place[1]), seeds=2) for place in places}
-    assert simulator_errors(plan(needs, run), "it") == [0.0]
+    assert simulator_errors(plan(needs, run), "it") == [("ring allreduce", 0.0)]
 
 
 def test_what_is_said_of_the_simulators_error():
-    note, simulated = error_note([0.1, -0.1], "the same"), [{"source": SIMULATED}]
-    assert note == "against measured times of the same trainings: median +0%, from -10% to +10%, of 2"
+    note, simulated = error_note([("sgp", 0.1), ("lasgd", -0.1)], "the same"), [{"source": SIMULATED}]
+    assert note == "against measured times of the same trainings: lasgd -10%, sgp +10%"
+    many = error_note([(f"coded {number}", number / 100) for number in range(9)], "other")
+    assert many == "against measured times of other trainings: median +4%, from coded 0 +0% to coded 8 +8%, of 9"
     assert error_note([], "other") == "not held against the clock here"
     figure = Figure("Seconds.", "x.svg")
     assert with_error(figure, note, simulated).caption == f"Seconds. Simulated times, {note}."

@@ -105,13 +105,24 @@ def show_table(section: Section, caption: str, first: str, columns: dict[str, di
     section.table(caption, [first, *columns], rows)
 
 
-def adaptive_against_others(values: dict[str, Sample], condition: str, **options) -> list[Case]:
+def adaptive_against_others(
+    values: dict[str, Sample], condition: str, number: float | None = None, **options
+) -> list[Case]:
     """Return whether each adaptive form is less than each of the others; the baselines are evidence, others controls.
 
-    values: by name. condition: where, to which the form is added. options: of ``decide.less``.
+    values: by name. condition: where, to which the form is added. number: the paper's, which controls are not held
+    against. options: of ``decide.less``.
     """
     return [
-        decide.less(values[ours], theirs, f"{condition}, {ours}", name, kind=kind(name), **options)
+        decide.less(
+            values[ours],
+            theirs,
+            f"{condition}, {ours}",
+            name,
+            number=number if kind(name) == EVIDENCE else None,
+            kind=kind(name),
+            **options,
+        )
         for ours in ADAPTIVE
         if ours in values
         for name, theirs in values.items()

@@ -10,7 +10,7 @@ from experiments.tables.run_spec import MEASURED, SIMULATED
 from experiments.tables.setting import Scenario, Setting
 from experiments.tables.wording import SOURCES
 
-CONFIGS = {"adsp": "adsp/adsp", "BSP": "adsp/bsp", "ASP": "adsp/asp", "SSP": "adsp/ssp", "DSSP": "adsp/dssp"}
+CONFIGS = {"ADSP": "adsp/adsp", "BSP": "adsp/bsp", "ASP": "adsp/asp", "SSP": "adsp/ssp", "DSSP": "adsp/dssp"}
 OURS, *OTHERS = CONFIGS
 CLAIMS = read_claims([papers.folder("adsp")])
 LEAST_SAVING, MOST_POINTS = CLAIMS["adsp-time"]["low"], CLAIMS["adsp-accuracy"]["high"]
