@@ -3,6 +3,8 @@
 import functools
 import gc
 import multiprocessing
+import os
+import resource
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -16,6 +18,9 @@ from grsgd.runs.ending import FINISHED, how_ended
 from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run
 from grsgd.training.description import commit
+
+MOST_LEFT = 2**29
+"""Bytes that runs may leave in a process before it looks for what nothing refers to."""
 
 
 class Unfinished(RuntimeError):
@@ -84,9 +89,25 @@ def _begin(end_with_parent: Callable[[], None]):
 
 
 def _make(make: Callable, item, folder: Path):
-    """Call ``make(item, folder)`` and leave no memory behind: the objects of a run refer to each other in circles, few
-    of them, so that Python would keep the data of many runs until it looks for those that nothing else refers to."""
+    """Call ``make(item, folder)`` and leave little memory behind: the objects of a run refer to each other in circles,
+    few of them, so that Python would keep the data of many runs until it looks for those that nothing else refers to.
+    To look takes several times as long as a short run, so only when much has come together."""
+    global _memory
     try:
         return make(item, folder)
     finally:
-        gc.collect()
+        if _memory is None or memory() > _memory + MOST_LEFT:
+            gc.collect()
+            _memory = memory()
+
+
+_memory: int | None = None
+"""Bytes of this process after the last collection."""
+
+
+def memory() -> int:
+    """Return how many bytes of memory this process has."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no Linux: the most there ever was
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

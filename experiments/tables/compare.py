@@ -25,7 +25,7 @@ CONTROLS = (ALONE, NEVER)
 MOST_BARS = 4
 """Groups of bars of a panel, beyond which there are lines over the number of ranks."""
 CLOCK_SEEDS = 3
-"""Of steps by the clock."""
+"""Of steps by the clock, and where the runs of a case take minutes."""
 SECONDS = "Seconds to the target accuracy."
 TIMES = "time to the target accuracy, in pairs of runs with the same seed"
 SHARED_TRAJECTORY_NOTE = (

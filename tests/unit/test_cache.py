@@ -7,7 +7,10 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
+from experiments import cache
 from experiments.cache import make_in_parallel
+
+LARGE = 2**25
 
 
 def make_file(item, folder):
@@ -27,7 +30,7 @@ class Circle:
     """An object that only the garbage collector frees, as the trainers of a simulation are."""
 
     def __init__(self, freed):
-        self.itself = self
+        self.itself, self.data = self, b"1" * LARGE
         weakref.finalize(self, freed.touch)
 
 
@@ -38,6 +41,7 @@ def make_circle(item, folder):
     Circle(folder / f"freed {item}")
 
 
-def test_no_run_keeps_memory_when_it_is_over(tmp_path):
+def test_no_run_keeps_much_memory_when_it_is_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "MOST_LEFT", LARGE // 2)
     assert list(make_in_parallel(make_circle, range(4), tmp_path, 1)) == [0, 1, 2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"freed {item}" for item in range(4)]

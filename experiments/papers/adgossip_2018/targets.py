@@ -27,7 +27,7 @@ from experiments.papers.adgossip_2018.runs import (
     whole,
 )
 from experiments.tables import decide
-from experiments.tables.compare import ALONE, NEVER
+from experiments.tables.compare import ALONE, CLOCK_SEEDS, NEVER
 from experiments.tables.needs import TimeToTarget
 from experiments.tables.outcome import BY_CONSTRUCTION, CONTROL
 from experiments.tables.run_spec import MEASURED, SIMULATED, Link
@@ -95,11 +95,16 @@ register("adgossip-traffic", "Bytes until a fixed accuracy, against fixed period
 def time_needs(conditions):
     never = setting(conditions, NO_COMMUNICATION)
     return {
-        (place, name): TimeToTarget(setting(conditions, *GOSSIP[name]).but(**changes))
+        (place, name): TimeToTarget(setting(conditions, *GOSSIP[name]).but(**changes), seeds(conditions, place))
         for place, (changes, names) in PLACES.items()
         if conditions.can_be(source_of(place), SLOW_LINKS)
         for name in names
     } | {(SLOW, NEVER): TimeToTarget(never), (SLOW, ALONE): TimeToTarget(never.but(ranks=1))}
+
+
+def seeds(conditions, place):
+    """Return three where the runs of a case take minutes, by the clock; None for the scale's."""
+    return min(CLOCK_SEEDS, conditions.scale.clock_seeds) if source_of(place) == MEASURED else None
 
 
 def source_of(place):
