@@ -68,17 +68,18 @@ class Training(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """A calibration, as by ``grsgd calibrate``, with so many steps of training."""
+    """A calibration, as by ``grsgd calibrate``, with so many steps of training. share: of a core that each host has."""
 
     config: str
     overrides: list[str]
     out: str
     steps: int = 30
+    share: float | None = None
 
     def make(self, mpi, out: Path, timed: Timed):
         """Measure, on all ranks. Raises SetupError."""
         loaded = load(mpi, self.config, self.overrides)
-        measured = calibrate.calibrate(mpi, loaded, self.steps, timed)
+        measured = calibrate.calibrate(mpi, loaded, self.steps, timed, self.share)
         if mpi.rank == 0:
             settings = [argument for override in self.overrides for argument in ("--set", override)]
             command = ["grsgd", "calibrate", self.config, *settings, "--steps", str(self.steps), "--out", self.out]

@@ -65,7 +65,8 @@ class Networks:
         """Calibrate. Raises Unfinished."""
         out = self.calibration(spec)
         with atomic_write(out) as whole:
-            what = [Calibration(str(spec.toml), list(spec.overrides), str(whole))]
+            share = self.hosts.cpu if self.hosts.emulated else None
+            what = [Calibration(str(spec.toml), list(spec.overrides), str(whole), share=share)]
             list(make_runs(mpi_host, self.hosts.calibration_ranks, what, CALIBRATION_SECONDS))
             found = tomllib.loads(whole.read_text())
             # where links could not be emulated, those that were measured are not the ones that are wanted

@@ -65,12 +65,16 @@ class Calibration(NamedTuple):
 
 
 def calibrate(
-    mpi, config: Config, steps: int = 30, timed: Callable[[], AbstractContextManager] = nullcontext
+    mpi,
+    config: Config,
+    steps: int = 30,
+    timed: Callable[[], AbstractContextManager] = nullcontext,
+    share: float | None = None,
 ) -> Calibration:
     """Measure on all ranks of ``mpi``; with one rank, start two more for a moment. The same result on all ranks.
 
     steps: of training, to measure computing; 2 or more. timed: makes a context in which the ranks measure, and load no
-    data.
+    data. share: of a core that each rank is limited to; None if it is not (`compute.measure`).
 
     Raises SetupError, on all ranks, for what is wrong with configuration or data, and if there is no mpiexec to
     start two ranks with.
@@ -105,7 +109,7 @@ def calibrate(
 
     with timed():
         driver.run(barrier(comm))
-        compute = measure(step, steps)
+        compute = measure(step, steps, share)
         others = driver.start(barrier(comm))
         while not others.Test():  # as in a run, every rank computes until the last one has measured
             step()

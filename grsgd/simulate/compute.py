@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import exp, isfinite, log
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -99,13 +99,19 @@ def flops(model: torch.nn.Module, shape: tuple[int, ...], batch_size: int) -> in
     return counter.get_total_flops()
 
 
-def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
-    """Return the median, and sigma of the logarithm, of the real seconds that ``step()`` takes: gradient and update."""
+def measure(step: Callable[[], None], steps: int = 30, share: float | None = None) -> tuple[float, float]:
+    """Return the median, and sigma of the logarithm, of the real seconds that ``step()`` takes: gradient and update.
+
+    share: of a core that this process is limited to; None: it has a whole one. Limits are kept over some milliseconds,
+    so that a short step takes its time at full speed or several times as long, by turns; with a share it is what it
+    takes of the processor, divided by the share.
+    """
+    clock = perf_counter if share is None else process_time
     seconds = []
     for _ in range(steps + 3):
-        begin = perf_counter()
+        begin = clock()
         step()
-        seconds.append(perf_counter() - begin)
+        seconds.append((clock() - begin) / (share or 1.0))
     seconds = seconds[3:]  # the first ones allocate
     logs = [log(second) for second in seconds]
     low, _, high = statistics.quantiles(logs, n=4)

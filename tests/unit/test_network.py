@@ -1,6 +1,7 @@
 """What a network is read from: rates, times, and TOML files; and what is refused, in one line."""
 
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 
 from grsgd import config as configuration
 from grsgd.errors import ConfigError
-from grsgd.simulate.compute import ComputeTime, check_end, parse
+from grsgd.simulate.compute import ComputeTime, check_end, measure, parse
 from grsgd.simulate.network import MAX_SIGMA, LinkSpec, MissingLink, NetworkSpec, network
 from grsgd.units import as_duration, as_rate, duration, rate
 
@@ -210,3 +211,10 @@ def test_a_run_that_would_never_end_is_refused():
     for compute in (ComputeTime(0.0), ComputeTime(0.0, 0.3)):
         with pytest.raises(ConfigError, match="--compute .*:0.0.*train.seconds = 1 .*allowed: more than 0"):
             check_end(config(seconds=1.0), compute)
+
+
+def test_with_a_share_of_a_core_a_step_is_measured_by_what_it_takes_of_the_processor():
+    """Sleeping takes nothing; so does a process that has used up its share, until it may go on."""
+    asleep, _ = measure(lambda: time.sleep(0.02), 5)
+    of_the_processor, _ = measure(lambda: time.sleep(0.02), 5, share=0.5)
+    assert asleep >= 0.02 > 4 * of_the_processor > 0
