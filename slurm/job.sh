@@ -1,5 +1,7 @@
 # What the batch scripts share, read after site.sh.
 
+CHECKPOINTED=75  # the exit code of a run that ended after a checkpoint
+
 # attend COMMAND...: run a command in the background, for only then does bash see to signals, and return its exit code.
 # At SIGUSR1, which Slurm sends before the time limit, or SIGTERM the function `stop` is called, once, with the signal.
 attend() {
@@ -45,26 +47,31 @@ choose_launcher() {
     ! timeout 60 srun --mpi="$SRUN_MPI" --nodes=1 --ntasks=1 true &> /dev/null || LAUNCHER=srun
 }
 
-# end_launch: SIGTERM for the ranks. srun itself would kill them at once.
+# end_launch SIGNAL: the signal for the ranks. srun itself would kill them at once.
 end_launch() {
     if [[ $LAUNCHER == srun ]]; then
-        scancel --signal=TERM "$SLURM_JOB_ID"
+        scancel --signal="$1" "$SLURM_JOB_ID"
     else
-        kill -TERM "$child"
+        kill -"$1" "$child"
     fi
 }
 
 # train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: the file is written to scratch and then moved, whole or not at
-# all; if it cannot be moved, it stays there. After a signal it has what was measured until then.
+# all; if it cannot be moved, it stays there. After a signal it has what was measured until then. With $EVERY checkpoints
+# are taken; a run that ends after one, which its exit code says, is put into the queue again, and goes on.
 train() {
-    local ranks=$1 file=$2 code=0 folder scratch
+    local ranks=$1 file=$2 code=0 ending=TERM kept=${2%.h5}.checkpoints folder scratch
     shift 2
+    if [[ -n ${EVERY:-} ]]; then
+        ending=USR1
+        set -- "$@" --every "$EVERY" "$(compgen -G "$kept/samples-*" > /dev/null && echo --resume || echo --checkpoint)" "$kept"
+    fi
     mkdir -p "$SCRATCH" "$(dirname "$file")"
     folder=$(mktemp -d "$SCRATCH/grsgd-$SLURM_JOB_ID-XXXXXX")  # others may write there, but must not know the name
     scratch=$folder/$(basename "$file")
     choose_launcher
     echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"
-    stop() { [[ $1 == TERM ]] || end_launch; }  # SIGTERM is from Slurm, for all processes of the job
+    stop() { [[ $1 == TERM ]] || end_launch "$ending"; }  # SIGTERM is from Slurm, for all processes of the job
     attend launch "$ranks" python -m grsgd train "$@" --out "$scratch" || code=$?
     if [[ ! -e $scratch ]]; then
         rm -rf "$folder"
@@ -75,6 +82,11 @@ train() {
         rm -f "$file.part"
         echo "$file cannot be written: the run file stays on $(uname -n), $scratch" >&2
         ((code)) || code=1
+    fi
+    if ((code == CHECKPOINTED)) && [[ $signal == USR1 ]]; then
+        scontrol requeue "$SLURM_JOB_ID"
+    elif ((code == 0)) && [[ -n ${EVERY:-} ]]; then
+        rm -rf "$kept"
     fi
     return "$code"
 }

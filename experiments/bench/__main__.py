@@ -25,6 +25,7 @@ SECTIONS = {
     "overhead": (1,),
     "overlap": (2,),
     "codec": (1,),
+    "checkpoints": (2,),
 }
 """The sections, each a module of its own, and the numbers of ranks on which it runs."""
 GPU_SECTIONS = {"codec": (1,), "merges": (1,), "overhead": (1,), "transfers": (2,)}

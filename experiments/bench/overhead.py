@@ -100,6 +100,7 @@ def our_loop(mpi, algorithm: str, model: str, shape, batches, on: torch.device):
     trainer = Trainer(chosen, dataset, build_model(chosen, dataset, on), context)
     driver.run(trainer.algorithm.start())
     trainer.progress.start()
+    driver.run(trainer.begin())
     count = itertools.count()
 
     def block():

@@ -31,7 +31,7 @@ from experiments.tables.wording import condition
 from grsgd.runs.series import COLOURS, style
 
 matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # the same figure is the same file
-HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||", "....")
+HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||", "||--")
 LEVEL_LINES = ((0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)))
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
 GREY = "#666666"
@@ -169,7 +169,8 @@ def _draw_bars(ax, bars: Mapping[str, Mapping[str, Number]], looks: Mapping[str,
     width = 0.8 / max(1, len(bars))
     for index, (label, numbers) in enumerate(bars.items()):
         places = {group: groups.index(group) + (index - (len(bars) - 1) / 2) * width for group in numbers}
-        heights = {places[group]: m for group, number in numbers.items() if (m := _median(number)) is not None}
+        medians = {places[group]: _median(number) for group, number in numbers.items()}
+        heights = {place: np.nan if middle is None else middle for place, middle in medians.items()}
         ax.bar(
             list(heights.keys()),
             list(heights.values()),
@@ -252,7 +253,8 @@ def forest(cases: Sequence[Case], numbers: Sequence[float] = ()) -> str:
     ax.axvline(0, color="black", linewidth=0.8)
     for number in numbers:
         ax.axvline(number, color=GREY, linestyle="--", linewidth=1.2)
-        ax.annotate(f"paper: {number:g}", (number, 1), (0, 3), ax.get_xaxis_transform(), "offset points", fontsize=8)
+        words, at = f"paper: {number:g}", (2, -9 if list(numbers).index(number) % 2 else 3)
+        ax.annotate(words, (number, 1), at, ax.get_xaxis_transform(), "offset points", fontsize=8)
     names = {place: row.baseline for place, row in enumerate(rows) if isinstance(row, Case)}
     ax.set_yticks(list(names), list(names.values()), fontsize=8)
     ax.set_ylim(len(rows) - 0.5, -0.7)

@@ -99,6 +99,8 @@ class Slices:
 class PeriodicTrigger:
     """Due every ``period`` steps, whatever the model; has the interface of `AdaptiveTrigger`."""
 
+    remembers = ()
+
     def __init__(self, period: int, x: torch.Tensor):
         self.period = period
         self.slices = Slices([x.numel()])
@@ -145,6 +147,9 @@ class AdaptiveTrigger:
     ValueError
         if x has no content.
     """
+
+    remembers = ("r", "r_norms", "threshold", "k_last", "k_begun", "quiet_steps")
+    """What a checkpoint keeps."""
 
     def __init__(self, options: AdaptiveOptions, x: torch.Tensor, layers: list[int], eta_0: float):
         if x.device.type == "meta":

@@ -44,6 +44,7 @@ class ADPSGD(Algorithm, name="adpsgd"):
     paper = "Lian, Zhang, Zhang, Liu 2018, Asynchronous decentralized parallel stochastic gradient descent"
     traits = Traits(synchronous=False, in_background=True)
     Options = ADPSGDOptions
+    remembers = ("h", "h_last", "exchanges")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -76,7 +77,8 @@ class ADPSGD(Algorithm, name="adpsgd"):
         neighbours = self.topology.out_neighbours(self.comm.rank, exchange)
         return [j for j in neighbours if (j in self.active) != self.is_active]
 
-    def start(self):
+    def begin(self):
+        self.ended = False
         if self.comm.size > 1:
             self.gossip = self.driver.start(self.active_gossip() if self.is_active else self.passive_gossip())
 

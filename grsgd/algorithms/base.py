@@ -14,6 +14,7 @@ from grsgd.algorithms.averaging import average_models
 from grsgd.algorithms.context import RankContext
 from grsgd.lazy import LazyModule
 from grsgd.models.replica import Replica
+from grsgd.models.values import set_value
 from grsgd.seeding import Purpose, generator
 
 torch = LazyModule("torch")
@@ -66,6 +67,8 @@ class Traits:
     ``parameter_server adsp``."""
     comparison: str = ""
     """The options that two runs must share for their bytes to be compared."""
+    rests_between_steps: bool = False
+    """Whether no message is under way between two steps. Where it is, checkpoints `drain` and `begin` again."""
 
 
 class Algorithm:
@@ -81,6 +84,9 @@ class Algorithm:
     Options: ClassVar[type[Options]] = Options
     traits: Traits
     """The traits with default options; an object has those of its own options."""
+    remembers: ClassVar[tuple[str, ...] | None] = None
+    """The attributes on which, beside model, optimizer and random streams, the next steps depend: numbers, arrays and
+    tensors that are there when the algorithm has started. Checkpoints keep them; None where they cannot be taken."""
     _decides_who_computes: ClassVar[bool] = False
     """Whether ranks compute something else than a gradient each, which no loop of a user does."""
 
@@ -127,7 +133,11 @@ class Algorithm:
         """Raise ValueError, naming the option, if these options cannot work with this many ranks."""
 
     def start(self):
-        """Begin activities in the background, once, before the first step; may be a schedule."""
+        """Make what depends on the first model, which is there now; may be a schedule."""
+
+    def begin(self):
+        """Begin activities in the background: before the first step, and again after a `drain` that was for a
+        checkpoint; may be a schedule."""
 
     def before_backward(self):
         """Prepare the model for the next gradient, which is about to be computed; may change the model."""
@@ -137,7 +147,8 @@ class Algorithm:
         self.update()
 
     def drain(self):
-        """Schedule, after the last step: take in every message under way and end all activities."""
+        """Schedule, after the last step, or before a checkpoint: take in every message under way and end all
+        activities."""
 
     def average(self) -> Generator:
         """Schedule, after `drain`: make all replicas equal to the final model."""
@@ -154,6 +165,16 @@ class Algorithm:
     def weight(self) -> float:
         """Weight of this rank's `snapshot` in the average over all ranks."""
         return 1.0
+
+    def state(self) -> dict[str, object]:
+        """Return, by name, what a checkpoint keeps of this rank between two steps, beside model and optimizer."""
+        found = {name: getattr(self, name, None) for name in self.remembers or ()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def restore(self, state: dict[str, object]):
+        """Go on where another process has ended, after `start`; ``state``: arrays and numbers of `state`."""
+        for name, value in state.items():
+            set_value(self, name, value)
 
     def warnings(self) -> list[str]:
         """Return what users must know of this rank's training when it is over, a line each."""

@@ -33,7 +33,10 @@ class SummingOptions(Options):
 class Summing(CommonBatchAlgorithm, name=None):
     """Synchronous SGD in which a `grsgd.comm.coded.schemes.Scheme` adds up the blocks' gradients."""
 
-    traits = Traits(synchronous=True, sends_gradients=True, exact_gradient=True, supports_own_loop=False)
+    traits = Traits(
+        synchronous=True, sends_gradients=True, exact_gradient=True, supports_own_loop=False, rests_between_steps=True
+    )
+    remembers = ("saturated", "overflow")
     scheme: Scheme
 
     def __init__(self, *args, **kwargs):
@@ -50,6 +53,15 @@ class Summing(CommonBatchAlgorithm, name=None):
             partial(empty_like, self.x.array),
         )
         self.scheme.prepare()
+
+    @property
+    def overflow(self) -> OutOfRange:
+        """Sums of gradients that did not fit."""
+        return self.scheme.overflow
+
+    @overflow.setter
+    def overflow(self, overflow: OutOfRange):
+        self.scheme.overflow = overflow
 
     def choose_scheme(self, *arguments) -> Scheme:
         """The scheme of these options."""
@@ -78,7 +90,7 @@ class Summing(CommonBatchAlgorithm, name=None):
         yield from average_buffers(self.uncounted_comm, self.replica)  # the parameters are equal already
 
     def warnings(self):
-        found = {"gradients of blocks": self.saturated, "sums of gradients": self.scheme.overflow}
+        found = {"gradients of blocks": self.saturated, "sums of gradients": self.overflow}
         lines = [f"{what} are wrong: {beyond}" for what, beyond in found.items() if beyond]
         if self.saturated.count and self.scheme.sends_sums:
             limit = self.saturated._replace(largest=self.saturated.largest * self.scheme.num_blocks).suggested_limit

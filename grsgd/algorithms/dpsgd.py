@@ -27,8 +27,9 @@ class DPSGD(Algorithm, name="dpsgd"):
     paper = (
         "Lian, Zhang, Zhang, Hsieh, Zhang, Liu 2017, Can decentralized algorithms outperform centralized algorithms?"
     )
-    traits = Traits(synchronous=True, in_background=True)
+    traits = Traits(synchronous=True, in_background=True, rests_between_steps=True)
     Options = DPSGDOptions
+    remembers = ("k",)
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

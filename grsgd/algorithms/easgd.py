@@ -61,6 +61,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
     )
     traits = Traits(synchronous=False, in_background=True)
     Options = EASGDOptions
+    remembers = ("k", "exchanges", "c")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -77,6 +78,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         return replace(
             super().traits_of(options),
             synchronous=options.centre == "allreduce",
+            rests_between_steps=options.centre == "allreduce",
             comparison=f"centre = {options.centre}",
         )
 
@@ -89,8 +91,10 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         if i == 0 or self.traits.synchronous:
             self.c = self.x.like()
             self.c.tensor.copy_(self.x.tensor)
-        if i == 0 and not self.traits.synchronous:
-            self.handlers = [self.driver.start(self.serve(worker)) for worker in range(1, n)]
+
+    def begin(self):
+        if self.comm.rank == 0 and not self.traits.synchronous:
+            self.handlers = [self.driver.start(self.serve(worker)) for worker in range(1, self.comm.size)]
 
     def step(self):
         self.update()

@@ -34,7 +34,7 @@ class GoSGD(PushSum, name="gosgd"):
         # Backpressure until a rank has ended: then so many messages may come that they would fill the memory.
         self.mailbox = self.make_mailbox(backpressure=True)
 
-    def start(self):
+    def begin(self):
         self.receive_from([ANY_RANK])
 
     def due(self):

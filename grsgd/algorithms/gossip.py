@@ -55,6 +55,7 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
     )
     traits = Traits(synchronous=False, in_background=True)
     Options = GossipOptions
+    remembers = ("k", "begun", "served", "times_due")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -84,6 +85,9 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
         if self.comm.size > 1:
             self.make_trigger()
             self.mine, self.theirs = ModelMessage(self.x), ModelMessage(self.x)
+
+    def begin(self):
+        if self.comm.size > 1:
             self.server = self.driver.start(self.serve())
 
     # ---- the trainer

@@ -56,7 +56,7 @@ class GRSGD(PushSum, name="grsgd"):
         self.weighted = self.options.merge == "push-sum"
         self.mailbox = self.make_mailbox(backpressure=self.options.inbox_full == "wait")
 
-    def start(self):
+    def begin(self):
         self.receive_from(self.mailbox.sources)
 
     def due(self):

@@ -68,6 +68,7 @@ class LASGD(Algorithm, name="lasgd"):
     )
     traits = Traits(synchronous=False, in_background=True)
     Options = LASGDOptions
+    remembers = ("h", "h_last", "rounds", "z", "v")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -89,6 +90,9 @@ class LASGD(Algorithm, name="lasgd"):
     def start(self):
         if self.options.merge == "anchor":
             self.z.copy_(self.x.tensor)
+
+    def begin(self):
+        self.ended = self.at_rest = False
         self.since = self.driver.clock()
         if self.comm.size > 1:
             self.averaging = self.driver.start(self.communicate())

@@ -34,8 +34,9 @@ class LocalSGD(Algorithm, name="local_sgd"):
         "Stich 2019, Local SGD converges fast and communicates little; post-local: Lin, Stich, Patel, Jaggi 2020; "
         "SlowMo: Wang, Tantia, Ballas, Rabbat 2020; BMUF: Chen, Huo 2016"
     )
-    traits = Traits(synchronous=True)
+    traits = Traits(synchronous=True, rests_between_steps=True)
     Options = LocalSGDOptions
+    remembers = ("k", "u", "x_prev")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

@@ -29,6 +29,7 @@ class PushSum(Algorithm, name=None):
     """
 
     traits = Traits(synchronous=False, in_background=True)
+    remembers = ("a", "k", "pushes")
     weighted = True
     """Whether models are merged by weight; without, merges are plain averages, which do not keep the mean."""
 
@@ -61,6 +62,7 @@ class PushSum(Algorithm, name=None):
 
     def receive_from(self, sources: Iterable[int]):
         """Start to receive, in the background, from each of these ranks (or `ANY_RANK`) on its own."""
+        self.mailbox.open()
         self.receiving = [self.driver.start(self.mailbox.receive_loop(source)) for source in sources]
 
     def before_backward(self):

@@ -25,8 +25,9 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
     """
 
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
-    traits = Traits(synchronous=True, sends_gradients=True, exact_gradient=True)
+    traits = Traits(synchronous=True, sends_gradients=True, exact_gradient=True, rests_between_steps=True)
     Options = RingAllreduceOptions
+    remembers = ()
 
     @classmethod
     def traits_of(cls, options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import NamedTuple
 
 from pydantic import Field
@@ -43,8 +44,9 @@ class SGP(Algorithm, name="sgp"):
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"
-    traits = Traits(synchronous=True, in_background=True)
+    traits = Traits(synchronous=True, in_background=True, rests_between_steps=True)
     Options = SGPOptions
+    remembers = ("k", "w")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -54,6 +56,10 @@ class SGP(Algorithm, name="sgp"):
         self.receiving: deque[Transfer] = deque()
         self.sending: deque[Transfer] = deque()
         self.spare: list[ModelMessage] = []
+
+    @classmethod
+    def traits_of(cls, options):
+        return replace(cls.traits, rests_between_steps=options.tau == 0)
 
     @classmethod
     def check(cls, options, ranks):

@@ -7,6 +7,7 @@ import numpy as np
 from grsgd.algorithms.adaptive import make_trigger
 from grsgd.algorithms.base import Algorithm
 from grsgd.comm import tags
+from grsgd.models.values import set_value
 
 FINISHED = -1
 """The step in a request that a rank sends, to all that answer its requests, when it has ended its training."""
@@ -23,6 +24,17 @@ class TriggeredAlgorithm(Algorithm, name=None):
     @classmethod
     def traits_of(cls, options):
         return replace(cls.traits, depends_on_values=options.adaptive)
+
+    def state(self):
+        trigger = getattr(self, "trigger", None)  # with one rank there is none
+        names = trigger.remembers if trigger else ()
+        return super().state() | {f"trigger.{name}": getattr(trigger, name) for name in names}
+
+    def restore(self, state):
+        of_trigger = {name: value for name, value in state.items() if name.startswith("trigger.")}
+        super().restore({name: value for name, value in state.items() if name not in of_trigger})
+        for name, value in of_trigger.items():
+            set_value(self.trigger, name.removeprefix("trigger."), value)
 
     def make_trigger(self):
         """Make the trigger; all ranks hold the first model now."""

@@ -53,8 +53,9 @@ def train_on_all_ranks(options) -> int:
         with importing():
             from grsgd.job import launch
             from grsgd.job.rescue import path_of
-            from grsgd.job.run import SavedElsewhere, run
+            from grsgd.job.run import Keeping, SavedElsewhere, run
             from grsgd.runs.ending import Ended, how_ended
+            from grsgd.training.checkpoints import Every
             from grsgd.training.saving import ModelFiles
         start_up.passed("imports")
 
@@ -65,23 +66,28 @@ def train_on_all_ranks(options) -> int:
             config = load_config(options)
             out = options.out or (default_out(config.algorithm_class.name) if mpi.rank == 0 else None)
             line.loggers = loggers(options) if mpi.rank == 0 else []
+            resume = Path(options.resume) if options.resume else None
+            folder = Path(options.checkpoint) if options.checkpoint else resume
+            keeping = Keeping(folder, Every.read(options.every), resume)
         line.name = config.algorithm_class.name
         with within(config.comm.timeout, "telling all ranks the name of the run file"):
             out = Path(mpi.bcast(out))
         models = ModelFiles(options.save, options.save_best)
         problem = None
         try:
-            reason, remaining = run(mpi, config, out, start_up, line, models)
+            reason, remaining, checkpoint = run(mpi, config, out, start_up, line, models, keeping=keeping)
         except SavedElsewhere as error:  # on one rank; the job has ended all the same
-            problem, (reason, remaining) = error, error.end
+            problem, (reason, remaining, checkpoint) = error, error.end
         if problem:
             line.clear()
             print_error(problem)
         elif remaining.rank == 0:
             announce(path_of(out, reason), line)
+            if checkpoint and how_ended(reason) is Ended.INTERRUPTED:
+                print(f"{checkpoint}: --resume {folder} goes on from here", file=sys.stderr, flush=True)
     completed, complete = how_ended(reason) is Ended.COMPLETED, remaining.size == mpi.size
     if not (completed and complete):
-        launch.exit_job(remaining, exit_code(reason), complete=complete)
+        launch.exit_job(remaining, exit_code(reason, checkpoint), complete=complete)
     return 1 if problem else 0
 
 
@@ -164,12 +170,13 @@ def simulate_until_interrupted(options) -> int:
     return exit_code(reason)
 
 
-def exit_code(reason: str) -> int:
-    """Return the exit code of a run that ended for this reason."""
-    from grsgd.job.signals import EXIT_CODE
+def exit_code(reason: str, checkpoint: Path | None = None) -> int:
+    """Return the exit code of a run that ended for this reason, after this checkpoint."""
+    from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
     from grsgd.runs.ending import Ended, how_ended
 
-    return {Ended.COMPLETED: 0, Ended.INTERRUPTED: EXIT_CODE}.get(how_ended(reason), 1)
+    interrupted = CHECKPOINTED if checkpoint else EXIT_CODE
+    return {Ended.COMPLETED: 0, Ended.INTERRUPTED: interrupted}.get(how_ended(reason), 1)
 
 
 def evaluate(options) -> int:

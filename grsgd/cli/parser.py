@@ -69,6 +69,11 @@ def add_train(add):
     add_outputs(sub)
     add_model_files(sub)
     sub.add_argument("--verbose", action="store_true", help="print where the time before the first step went")
+    sub.add_argument("--checkpoint", metavar="FOLDER", help="keep there what is needed to go on")
+    sub.add_argument(
+        "--every", default="600s", metavar="N", help="a checkpoint every N steps or seconds: 60s (default: %(default)s)"
+    )
+    sub.add_argument("--resume", metavar="FOLDER", help="go on from the last checkpoint there, and take others there")
 
 
 def add_check(sub: argparse.ArgumentParser):

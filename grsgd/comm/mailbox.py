@@ -109,7 +109,7 @@ class Mailbox(SendBuffers):
         self.sources = list(sources)
         self.capacity = capacity
         self.merge_oldest = merge_oldest
-        self.backpressure = backpressure
+        self.backpressure = self._has_backpressure = backpressure
         self._ended: set[int] = set()
         self._waiting: dict[int, list[ModelMessage]] = defaultdict(list)
         """By the source that `receive_loop` was given: what has come and is not popped yet, the oldest first."""
@@ -120,6 +120,11 @@ class Mailbox(SendBuffers):
         False for good once the receiver has ended its own stream.
         """
         return receiver not in self._ended and super().ready(receiver)
+
+    def open(self):
+        """Begin, or begin again when all streams have ended."""
+        self.backpressure = self._has_backpressure
+        self._ended.clear()
 
     def send(self, receiver: int, x: Flat, weight: float, step: int):
         """Send a copy of x; only when `ready`."""

@@ -41,3 +41,7 @@ RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE = 0, 1
 # ---- the communicator of a calibration
 
 CALIBRATION = 1
+
+# ---- the communicator on which ranks agree on checkpoints
+
+MEETING, MEETING_STEPS, MEETING_END, CHECKPOINT = 1, 2, 3, 4

@@ -41,13 +41,14 @@ class Split(Protocol):
         augment: bool = False,
         seed: int | Sequence[int] = 0,
         workers: int = 0,
+        first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield (images, labels) for each array of sample numbers in ``indices``, which may never end.
 
         Images are float32 [b, C, H, W], normalised; labels are int64 [b]. ``indices`` is read lazily: at most a few
         batches ahead, and only with workers. With ``augment``, the images are distorted as is usual for the set, by
-        random numbers that depend only on ``seed`` and on the batch's position in the stream, which counts from 0;
-        give each rank a seed of its own, such as (seed, rank). Raises DataError if the set has no
+        random numbers that depend only on ``seed`` and on the batch's position in the stream, which counts from
+        ``first``; give each rank a seed of its own, such as (seed, rank). Raises DataError if the set has no
         augmentation, or an image cannot be read.
         """
 

@@ -42,16 +42,17 @@ class MemorySplit:
         augment: bool = False,
         seed: int | Sequence[int] = 0,
         workers: int = 0,
+        first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield batches as ``Split.batches`` says; ``workers`` are not needed and not started."""
         if augment and self._augment is None:
             raise DataError("augment is on, and this data set has no augmentation; cifar-10 and imagefolder have")
-        return self._batches(indices, seed if augment else None)
+        return self._batches(indices, seed if augment else None, first)
 
-    def _batches(self, indices, seed):
+    def _batches(self, indices, seed, first):
         # This is the hot path of small models: about 15 us for 16 images of MNIST.
         all_images, targets = torch.from_numpy(self._images), torch.from_numpy(self.labels)
-        for position, index in enumerate(indices):
+        for position, index in enumerate(indices, first):
             index = torch.as_tensor(index)
             images = all_images.index_select(0, index)
             if seed is not None:

@@ -52,8 +52,10 @@ def held_by(rank: int, n: int, replication: int) -> list[int]:
     return sorted((rank - back) % n for back in range(replication))
 
 
-def index_stream(indices: np.ndarray, batch_size: int, *, seed: int, rank: int) -> Iterator[np.ndarray]:
-    """Yield batches of exactly ``batch_size`` of these ``indices`` for ever.
+def index_stream(
+    indices: np.ndarray, batch_size: int, *, seed: int, rank: int, first: int = 0
+) -> Iterator[np.ndarray]:
+    """Yield batches of exactly ``batch_size`` of these ``indices`` for ever, from number ``first`` on.
 
     The batches cut a sequence of random orders of ``indices``, one an epoch, so one may reach over the end of an epoch
     or hold several. Raises ValueError, at once, if there are no indices, or batch_size < 1.
@@ -63,14 +65,15 @@ def index_stream(indices: np.ndarray, batch_size: int, *, seed: int, rank: int) 
         raise ValueError("no indices to draw batches from")
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}, expected at least 1")
-    return _cut(indices, batch_size, seed, rank)
+    return _cut(indices, batch_size, seed, rank, first)
 
 
-def _cut(indices, batch_size, seed, rank):
+def _cut(indices, batch_size, seed, rank, first):
     def order(epoch):
         return generator(Purpose.ORDER, seed, rank, epoch).permutation(indices)
 
-    epoch, left = 0, order(0)
+    epoch, begin = divmod(first * batch_size, len(indices))
+    left = order(epoch)[begin:]
     while True:
         while len(left) < batch_size:
             epoch += 1

@@ -74,8 +74,10 @@ class Rescue:
         """Return the run of all ranks' records, as far as it needs no computing."""
         return assemble(records, attributes)
 
-    def interrupted(self, reason: str):
+    def interrupted(self, reason: str, stop: bool = True):
         """The launcher may kill this job any moment: save what needs no computing, and ask all ranks to stop.
+
+        Not ``stop``: they end in another way, if the launcher lets them.
 
         Launchers also send SIGTERM when a rank has died; where its process was on this host, that is seen.
         """
@@ -83,7 +85,8 @@ class Rescue:
             return
         lost = sorted(launch.ended_ranks(self.processes, self.mpi.rank))
         reason = died(lost) if lost else reason
-        self.stop_signal.request = reason  # the trainer stops and leaves the core to this thread
+        if stop:
+            self.stop_signal.request = reason  # the trainer stops and leaves the core to this thread
         is_lowest = not set(range(self.mpi.rank)) - set(lost)
         if self.handover is not None:
             self.trainer.on_step = ignore  # shows no more

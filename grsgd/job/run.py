@@ -18,6 +18,7 @@ from grsgd.comm.backend import MpiBackend, subset
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.gpu.select import select_transport
+from grsgd.comm.meeting import Meeting
 from grsgd.comm.stop_signal import Stopped, StopSignal
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, within
 from grsgd.config import Config
@@ -27,13 +28,15 @@ from grsgd.job import network_counters as interfaces
 from grsgd.job.handover import Handover, Task
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import Rescue, save, save_with_models
+from grsgd.job.resume import Resumed, find
 from grsgd.job.signals import EXIT_CODE, Interruption
 from grsgd.job.startup import StartUp
 from grsgd.mpi_environment import say
-from grsgd.runs.ending import STOP_CRITERIA, TERMINATED, end_attributes, joint_reason
+from grsgd.runs.ending import ASKED_TO_END, STOP_CRITERIA, TERMINATED, end_attributes, joint_reason
 from grsgd.runs.run_file import check_writable
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
+from grsgd.training.checkpoints import Checkpoints, Every
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.memory import check_fits
@@ -45,10 +48,25 @@ from grsgd.training.trainer import Trainer
 
 
 class RunEnd(NamedTuple):
-    """Why a run ended, and the ranks that remained to its end, an mpi4py communicator; the lowest has saved it."""
+    """Why a run ended, and the ranks that remained to its end, an mpi4py communicator; the lowest has saved it.
+
+    checkpoint: the last one that is complete, if checkpoints were taken.
+    """
 
     reason: str
     remaining: object
+    checkpoint: Path | None = None
+
+
+class Keeping(NamedTuple):
+    """Checkpoints of a run: the folder they go to and how often, and the folder of those that it goes on from."""
+
+    folder: Path | None = None
+    every: Every | None = None
+    resume: Path | None = None
+
+
+NOTHING_KEPT = Keeping()
 
 
 class SavedElsewhere(RunFileError):
@@ -67,12 +85,13 @@ def run(
     line: ProgressLine | None = None,
     models: ModelFiles | None = None,
     timed: Callable[[], AbstractContextManager] = nullcontext,
+    keeping: Keeping = NOTHING_KEPT,
 ) -> RunEnd:
     """Train on all ranks of ``mpi`` and write the run file on rank 0, or on the lowest that is left.
 
     ``start_up``: of this process, up to here; told before training begins, if it is to be shown. ``line``: says how far
     the run is, by default nothing. ``models``: the files that models are saved in, by default none. ``timed``: makes a
-    context in which the ranks train, and neither load data nor compute accuracies.
+    context in which the ranks train, and neither load data nor compute accuracies. ``keeping``: of checkpoints.
 
     A rank that the others have left behind does not return, nor does any where a rank has failed while training.
 
@@ -82,8 +101,8 @@ def run(
     with Interruption(partial(before_training, mpi)) as interruption:
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
         line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
-        job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models)
-        interruption.on_signal = job.rescue.interrupted
+        job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models, keeping)
+        interruption.on_signal = partial(while_training, job)
         with timed():
             reason, records, remaining, evaluation = train(job)
         lost = sorted(job.trainer.lost)
@@ -95,7 +114,8 @@ def run(
         job.rescue.handover.close()
         if reason in STOP_CRITERIA and not lost:  # else messages may still be under way
             comms.free()
-    end = RunEnd(reason, remaining)
+    checkpoints = job.trainer.checkpoints
+    end = RunEnd(reason, remaining, checkpoints.last if checkpoints else None)
     if problem:
         raise SavedElsewhere(problem, end)
     return end
@@ -140,7 +160,14 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    mpi, config: Config, out: Path, comms: Communicators, start_up: StartUp, line: ProgressLine, models: ModelFiles
+    mpi,
+    config: Config,
+    out: Path,
+    comms: Communicators,
+    start_up: StartUp,
+    line: ProgressLine,
+    models: ModelFiles,
+    keeping: Keeping,
 ) -> Prepared:
     """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
     timeout = config.comm.timeout
@@ -149,6 +176,7 @@ def prepare(
     with launch.collective_setup(mpi, timeout):
         config.check_measured()
         config.check_ranks(mpi.size)
+        check_keeping(config, keeping)
         if mpi.rank == 0:
             check_writable(out, expected_bytes(config, mpi.size))
         device = gpu.pick_device(config.device, local_rank)
@@ -160,6 +188,10 @@ def prepare(
         driver = launch.driver(
             mpi, timeout, config.comm.progress_mode, prepare_thread=use_device, compute_seconds=least
         )
+    resumed = find(mpi, keeping.resume, timeout) if keeping.resume else None
+    if resumed:
+        with launch.collective_setup(mpi, timeout):
+            config = resumed.configured(config, mpi.size)
     stop_signal = StopSignal(comms.communicator(), tolerant=config.traits.tolerates_lost_ranks)
     start_up.passed("MPI")
     line.doing(f"reading {config.data.name}")
@@ -187,9 +219,16 @@ def prepare(
         )
         trainer = Trainer(config, dataset, model, context, early_marks=early_marks, on_step=line.update)
         start_up.passed("algorithm")
+    if keeping.folder:
+        meeting = Meeting(comms.communicator(), driver, config.traits.synchronous)
+        trainer.checkpoints = Checkpoints(keeping.folder, keeping.every, meeting, trainer.config)
+    if resumed:
+        resumed.give_model(trainer.replica)
+        trainer.on_started = partial(go_on, resumed, trainer)
     driver.run(trainer.broadcast_initial_model())
     attributes = describe(trainer) | {"redundancy": why, "clock": "wall", "mpi": launch.library()}
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
+    attributes |= {"resumed": resumed.samples if resumed else None}
     with within(timeout, "telling all ranks where they are"):
         attributes |= {"hosts": launch.hosts(mpi), "gpus": mpi.allgather(gpu.name(device))}
         attributes["commit"], processes = mpi.bcast(attributes["commit"]), launch.processes(mpi)
@@ -199,12 +238,38 @@ def prepare(
     launch.barrier(mpi, timeout)
     start_up.passed("other ranks")
     line.clear()
+    if resumed and mpi.rank == 0:
+        others = f"; {mpi.size} ranks start from the average of the models of {resumed.ranks}"
+        print(f"{resumed}: goes on from here{others * (resumed.ranks != mpi.size)}", file=sys.stderr, flush=True)
     start_up.tell(mpi, timeout)
     counters = interfaces.counters()
     rescue = Rescue(
         rescue, stop_signal, processes, out, trainer, lambda: interfaces.counters() - counters, attributes, handover
     )
+    rescue.began -= resumed.elapsed if resumed else 0.0
     return Prepared(mpi, driver, stop_signal, trainer, line, rescue, evaluation)
+
+
+def check_keeping(config: Config, keeping: Keeping):
+    """Raise ConfigError where no checkpoints can be taken."""
+    if keeping.folder and config.algorithm_class.remembers is None:
+        raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say what to keep (`remembers`)")
+    if keeping.folder and config.traits.tolerates_lost_ranks:
+        raise ConfigError("--checkpoint: not with algorithm.on_lost_worker = 'evict'")
+    if keeping.folder and keeping.folder != keeping.resume and any(keeping.folder.glob("samples-*")):
+        raise ConfigError(
+            f"--checkpoint {keeping.folder}: there are checkpoints of another run: --resume {keeping.folder} goes on "
+            "with it; or name another folder"
+        )
+
+
+def go_on(resumed: Resumed, trainer: Trainer):
+    """Put a rank whose algorithm has started where it was."""
+    resumed.restore(trainer)
+    if trainer.checkpoints is not None:
+        is_same = trainer.checkpoints.folder.resolve() == resumed.folder.resolve()
+        kept = trainer.snapshots.count if is_same else 0
+        trainer.checkpoints.start(resumed.samples, trainer.totals.steps, kept)
 
 
 def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
@@ -274,6 +339,16 @@ def model_bytes(model: torch.nn.Module, config: Config) -> int:
 def before_training(mpi, reason: str):
     """End this process on a signal that came too early for a run file."""
     leave_early(mpi, f"{reason} before training began: there is no run file")
+
+
+def while_training(job: Prepared, reason: str):
+    """Save what there is, on a signal, and end; with checkpoints after another one, if the launcher leaves time."""
+    if job.trainer.checkpoints is None:
+        job.rescue.interrupted(reason)
+        return
+    job.trainer.checkpoints.meeting.ask(reason)
+    if reason != ASKED_TO_END:
+        job.rescue.interrupted(reason, stop=False)
 
 
 def while_evaluating(job: Prepared, remaining, of_run: str, reason: str):

@@ -13,6 +13,8 @@ REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGUSR
 
 EXIT_CODE = 130
 """The exit code of a run that ended for one of these reasons."""
+CHECKPOINTED = 75
+"""And where a checkpoint was taken before; as of programs that failed for now, and can be tried again (EX_TEMPFAIL)."""
 
 
 class Interruption:

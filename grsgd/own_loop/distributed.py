@@ -285,6 +285,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self._began:
             self._began = True
             self.driver.run(self.algorithm.start())
+            self.driver.run(self.algorithm.begin())
 
     def _check_finished(self):
         """A rank that leaves without `finish` would let the others wait for ever; one that it has forked is none."""

@@ -48,14 +48,24 @@ class OwnBatches:
         """How much the loss of each block counts in the loss of all ranks."""
 
     @classmethod
-    def of(cls, config: Config, dataset: Dataset, replica: Replica, rank: int, workers: int, replication: int):
-        """Take batches of this rank's shards; ``replication``: how many of the ``workers`` hold each shard."""
+    def of(
+        cls,
+        config: Config,
+        dataset: Dataset,
+        replica: Replica,
+        rank: int,
+        workers: int,
+        replication: int,
+        first: int = 0,
+    ):
+        """Take batches of this rank's shards, from number ``first`` on; ``replication``: how many of the ``workers``
+        hold each shard."""
         seed_torch(replica.device, Purpose.DROPOUT, config.seed, rank)
         parts = shards(dataset.train.labels, workers, alpha=config.data.alpha, seed=config.seed)
         held = np.concatenate([parts[k] for k in held_by(rank, workers, replication)])
-        stream = index_stream(held, config.data.batch_size, seed=config.seed, rank=rank)
+        stream = index_stream(held, config.data.batch_size, seed=config.seed, rank=rank, first=first)
         batches = dataset.train.batches(
-            stream, augment=config.data.augment, seed=(config.seed, rank), workers=config.data.workers
+            stream, augment=config.data.augment, seed=(config.seed, rank), workers=config.data.workers, first=first
         )
         return cls(replica, Block(rank, 0, config.data.batch_size, batches))
 
@@ -80,28 +90,42 @@ class CommonBatch:
     All that is random depends on the block and the step, so that all ranks that compute a block get the same gradient.
     """
 
-    def __init__(self, replica: Replica, blocks: list[Block], batch: int, seed: int, ready: Callable[[int], None]):
-        """``batch``: samples of all blocks; ``ready``: called with a block's number when its gradient is there."""
+    def __init__(
+        self, replica: Replica, blocks: list[Block], batch: int, seed: int, ready: Callable[[int], None], step: int = 0
+    ):
+        """``batch``: samples of all blocks; ``ready``: called with a block's number when its gradient is there;
+        ``step``: the first one."""
         self.replica, self.blocks, self.batch, self.seed, self.ready = replica, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
         """Computed for one gradient; with redundancy more than data.batch_size."""
         self.weights = {block.number: block.samples for block in blocks}
         """How much the loss of each block counts in the loss of all ranks."""
-        self.step = 0
+        self.step = step
         torch.backends.cudnn.deterministic = True  # all get the same of a block, bit for bit
 
     @classmethod
-    def of(cls, config: Config, dataset: Dataset, replica: Replica, algorithm: CommonBatchAlgorithm, ranks: int):
-        """Take the algorithm's blocks of batches of ``ranks`` times data.batch_size samples."""
+    def of(
+        cls,
+        config: Config,
+        dataset: Dataset,
+        replica: Replica,
+        algorithm: CommonBatchAlgorithm,
+        ranks: int,
+        first: int = 0,
+    ):
+        """Take the algorithm's blocks of batches of ``ranks`` times data.batch_size samples, from number ``first``
+        on."""
         size = ranks * config.data.batch_size
         check_common_batch(config, size, algorithm)
         everything = np.arange(len(dataset.train))
         blocks = []
         for number, begin, end in algorithm.blocks(size):
-            stream = slice_batches(index_stream(everything, size, seed=config.seed, rank=0), begin, end)
-            batches = dataset.train.batches(stream, augment=config.data.augment, seed=(config.seed, number))
+            stream = index_stream(everything, size, seed=config.seed, rank=0, first=first)
+            batches = dataset.train.batches(
+                slice_batches(stream, begin, end), augment=config.data.augment, seed=(config.seed, number), first=first
+            )
             blocks.append(Block(number, begin, end, batches))
-        return cls(replica, blocks, size, config.seed, algorithm.block_gradient_ready)
+        return cls(replica, blocks, size, config.seed, algorithm.block_gradient_ready, first)
 
     def next_gradient(self) -> dict[int, float]:
         """Compute the blocks of the next batch; returns the mean loss of each, by its number."""

@@ -62,6 +62,9 @@ class Progress:
     By itself it communicates nothing: it is for algorithms that know how far the run is, and say so by `note_steps`.
     """
 
+    remembers: tuple[str, ...] = ("samples", "own")
+    """The attributes that a checkpoint keeps."""
+
     def __init__(
         self,
         comm,
@@ -80,10 +83,30 @@ class Progress:
         self.samples = 0
         self.own = 0
         self.began = 0.0
+        self.elapsed_before = 0.0
+        """Seconds that the run has taken before this process."""
         self.marks = Marks(end if end is not None else seconds, snapshots, early_marks)
 
     def start(self):
-        self.began = self.driver.clock()
+        """Begin to measure time."""
+        self.began = self.driver.clock() - self.elapsed_before
+
+    def begin(self):
+        """Begin what goes on in the background, before the first step, and again after each `finish` but the last."""
+
+    def state(self) -> dict[str, int]:
+        """Return what `restore` needs, beside the marks and the time."""
+        return {name: getattr(self, name) for name in self.remembers}
+
+    def skip(self, steps: int, batch: int, ranks: int):
+        """Go on where so many steps of each of ``ranks`` ranks would have led."""
+        self.own = steps * batch
+        self.samples = self.own * ranks
+
+    def restore(self, state: dict[str, int]):
+        """Go on where another process has ended."""
+        for name in self.remembers:
+            setattr(self, name, state[name])
 
     def advance(self, samples: int):
         """Note that this rank has processed ``samples`` more."""
@@ -109,12 +132,14 @@ class Progress:
         yield  # never reached: makes this a schedule, as it must be where ranks have to agree
 
     def finish(self):
-        """Schedule, after the last step: makes ``samples`` exact."""
+        """Schedule, after the last step, or before a rest: makes ``samples`` exact."""
         yield from ()
 
 
 class Lockstep(Progress):
     """All ranks have taken the same number of steps whenever they decide."""
+
+    remembers = ("samples", "own", "step", "meeting")
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -125,6 +150,10 @@ class Lockstep(Progress):
         super().advance(samples)
         self.samples = self.own * self.comm.size
         self.step += 1
+
+    def skip(self, steps, batch, ranks):
+        super().skip(steps, batch, ranks)
+        self.step = steps
 
     def decide(self):
         if self.end is not None:
@@ -145,6 +174,8 @@ class Lockstep(Progress):
 class FreeRunning(Progress):
     """Every rank counts its own samples; rank 0 adds up the reports of the others and answers with the total."""
 
+    remembers = ("samples", "own", "reported")
+
     def __init__(self, *args):
         super().__init__(*args)
         self.reported = 0
@@ -152,8 +183,9 @@ class FreeRunning(Progress):
         self.ended = Signal("the end of this rank's own training")
         self.news = Signal("samples to report")
 
-    def start(self):
-        super().start()
+    def begin(self):
+        self.ended.clear()
+        self.news.clear()
         if self.comm.size > 1:
             self.activity = self.driver.start(self._add_up() if self.comm.rank == 0 else self._report())
 
@@ -163,6 +195,10 @@ class FreeRunning(Progress):
             self.samples += samples
         elif self.own - self.reported >= self.step:
             self.news.set()
+
+    def skip(self, steps, batch, ranks):
+        super().skip(steps, batch, ranks)
+        self.reported = self.own
 
     def finish(self):
         if self.comm.size > 1:

@@ -49,7 +49,11 @@ class Record:
             traffic.messages.copy(),
             traffic.sent_once,
             dict(trainer.algorithm.staleness),
-            trainer.algorithm.warnings() + trainer.snapshots.warnings(),
+            [
+                *trainer.algorithm.warnings(),
+                *trainer.snapshots.warnings(),
+                *(trainer.checkpoints.warnings() if trainer.checkpoints else []),
+            ],
             interface,
             trainer.algorithm.extra(),
         )

@@ -4,6 +4,7 @@ Evaluation while training would disturb what is measured: it takes time, and it 
 """
 
 import math
+import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
@@ -76,7 +77,7 @@ class Snapshots:
 
     def take(self, moment: Moment, model: Sequence[torch.Tensor], marks: int = 1, weight: float = 1.0):
         """Keep a model, as what it is at the next ``marks`` marks: its parameters and its buffers, all flat."""
-        number = 1 + max(self.numbers, default=NOT_KEPT)
+        number = self.count
         begin = self._file.seek(0, 2)
         try:
             for tensor in model:
@@ -92,6 +93,26 @@ class Snapshots:
         self.weights += [weight] * marks
         self.numbers += [number] * marks
 
+    def content(self, number: int) -> bytes:
+        """Return the bytes of a stored copy; from any thread, after `share`."""
+        return os.pread(self._file.fileno(), self.bytes, number * self.bytes)
+
+    def append(self, content: bytes):
+        """Store a copy whose bytes another process has kept; its mark is in `numbers` already."""
+        self._file.seek(0, 2)
+        self._file.write(content)
+        self._file.flush()
+
+    @property
+    def count(self) -> int:
+        """How many copies are stored."""
+        return 1 + max(self.numbers, default=NOT_KEPT)
+
+    @property
+    def bytes(self) -> int:
+        """Of a stored copy."""
+        return sum(flat.array.nbytes for flat in (self.replica.params, self.replica.buffers))
+
     def keep_first(self, marks: int):
         """Forget the snapshots after the first ``marks`` marks."""
         del self.moments[marks:], self.numbers[marks:], self.weights[marks:]
@@ -103,7 +124,7 @@ class Snapshots:
     def restore(self, index: int):
         """Put snapshot ``index`` back into the replica."""
         flats = (self.replica.params, self.replica.buffers)
-        self._file.seek(self.numbers[index] * sum(flat.array.nbytes for flat in flats))
+        self._file.seek(self.numbers[index] * self.bytes)
         for flat in flats:
             host = np.frombuffer(self._file.read(flat.array.nbytes), str(flat.array.dtype)).copy()
             flat.tensor.copy_(torch.from_numpy(host))

@@ -90,17 +90,28 @@ class Trainer:
         """The losses since the last snapshot, by number of the block."""
         self.has_ended = False
         """Whether training is over, and the last snapshot taken."""
+        self.checkpoints = None
+        """The `Checkpoints` that are taken, if any."""
+        self.on_started: Callable[[], None] = lambda: None
+        """Called when the algorithm has started, before the first step: where a run goes on, it restores the rank."""
 
-    def make_gradients(self) -> OwnBatches | CommonBatch | None:
-        """Return what computes this rank's gradients; None on a rank that does not train."""
+    def make_gradients(self, first: int = 0) -> OwnBatches | CommonBatch | None:
+        """Return what computes this rank's gradients, from step ``first`` on; None on a rank that does not train."""
         config, replica, n = self.config, self.replica, self.comm.size
         has_common_batch = isinstance(self.algorithm, CommonBatchAlgorithm)
         torch.backends.cudnn.deterministic = has_common_batch  # all get the same of a block, bit for bit
         if has_common_batch:
-            return CommonBatch.of(config, self.data, replica, self.algorithm, n)
+            return CommonBatch.of(config, self.data, replica, self.algorithm, n, first)
         if self.comm.rank < self.workers:
-            return OwnBatches.of(config, self.data, replica, self.comm.rank, self.workers, self.context.replication)
+            shards = self.comm.rank, self.workers, self.context.replication
+            return OwnBatches.of(config, self.data, replica, *shards, first)
         return None
+
+    def go_on_from(self, step: int):
+        """Compute the gradients of the steps from this one on."""
+        if self.gradients is not None:
+            self.gradients.close()
+        self.gradients = self.make_gradients(step)
 
     def broadcast_initial_model(self):
         """Schedule: give all ranks the model of rank 0."""
@@ -111,17 +122,25 @@ class Trainer:
     def train(self):
         """Schedule: train, drain, average. Returns why it ended; after an early end the replicas stay as they are."""
         config = self.config
-        self.driver.watch = self.stop_signal.watch
+        self.driver.watch = self.watch
         try:
             yield from self.algorithm.start() or ()
+            self.on_started()
             self.progress.start()
+            yield from self.begin()
             if self.algorithm.traits.in_background and self.comm.size > 1 and self.driver.progress_mode == "inline":
                 self.replica.on_each_gradient(self.driver.poll)
-            yield from self.steps() if self.gradients is not None else self.serve()
-            yield from self.algorithm.drain() or ()  # tells the others that this rank has ended: they may wait for it
-            if self.comm.rank in self.lost:
-                raise Stopped("the others went on without this rank, which was silent for too long")
-            yield from self.progress.finish()
+            while True:
+                ended = yield from self.steps() if self.gradients is not None else self.serve()
+                if self.checkpoints is not None:
+                    self.checkpoints.leave_steps()
+                yield from self.algorithm.drain() or ()  # tells the others that this rank stops: they may wait for it
+                if self.comm.rank in self.lost:
+                    raise Stopped("the others went on without this rank, which was silent for too long")
+                yield from self.progress.finish()
+                if self.checkpoints is None or (yield from self.checkpoints.at_rest(self, ended)):
+                    break
+                yield from self.begin()
             self.take_snapshot(self.progress.marks.total - len(self.snapshots))
             yield from self.algorithm.average() or ()
         except Stopped as stopped:
@@ -136,25 +155,40 @@ class Trainer:
                 self.gradients.close()
         return next(key for key in STOP_CRITERIA if getattr(config.train, key) is not None)
 
+    def begin(self):
+        """Schedule: begin what goes on in the background."""
+        yield from self.algorithm.begin() or ()
+        self.progress.begin()
+
+    def watch(self):
+        """Look for what other ranks, or signals, ask for; also called while this rank waits."""
+        self.stop_signal.watch()
+        if self.checkpoints is not None:
+            self.checkpoints.watch(self.totals.steps)
+
     def steps(self):
-        """Schedule: step after step until the run ends."""
-        for step in itertools.count():
+        """Schedule: step after step until the run ends, or all ranks are to rest; returns whether it has ended."""
+        for step in itertools.count(self.totals.steps):
             if (yield from self.check_progress()):
-                return
+                return True
+            if self.checkpoints is not None and (yield from self.checkpoints.before_step(self, step)):
+                return False
             try:
                 yield from self.step(step)
             except Excluded:
-                return
+                return True
             self.totals.steps += 1
             self.totals.samples += self.config.data.batch_size
             self.progress.advance(self.config.data.batch_size)
-            self.stop_signal.watch()
+            self.watch()
 
     def serve(self):
-        """Schedule, on a rank that does not train: take snapshots until the others have ended."""
+        """Schedule, on a rank that does not train: take snapshots until the others have ended, or rest; returns whether
+        the run has ended, as far as this rank knows."""
         while not (yield from self.algorithm.serve()):
             yield from self.check_progress()
-            self.stop_signal.watch()
+            self.watch()
+        return self.checkpoints is None
 
     def check_progress(self):
         """Schedule: take the snapshots that are due; returns whether the run has ended."""

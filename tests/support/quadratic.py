@@ -164,6 +164,7 @@ class Job:
     def trainer(self, rank, steps, drain, after_step):
         algorithm = self.algorithms[rank]
         yield from algorithm.start() or ()
+        yield from algorithm.begin() or ()
         for step in range(steps if rank < self.workers else 0):
             algorithm.optimizer.param_groups[0]["lr"] = self.rate(step)
             yield from algorithm.before_backward() or ()

@@ -20,6 +20,7 @@ def start(world, driver, name, rate=RATE, **options):
     comms = Communicator(MpiBackend(world.Dup())), Communicator(MpiBackend(world.Dup()))
     algorithm = cls(cls.Options(**options), replica, optimizer, RankContext(*comms, driver, seed=7))
     driver.run(algorithm.start())
+    driver.run(algorithm.begin())
     return algorithm
 
 

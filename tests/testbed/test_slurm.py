@@ -18,6 +18,8 @@ SECONDS = 240
 """Until any job must be done."""
 ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY")
 SHORT = ("--set", "train.steps=20")
+DELAYS = [f"stragglers.tail.0.{key}" for key in ("probability=1", "seconds=0.1")]
+SLOW = [word for setting in ["train.steps=100", *DELAYS] for word in ("--set", setting)]
 OWN_SCRIPT = """
 import torch
 from mpi4py import MPI
@@ -236,6 +238,19 @@ def test_a_requeued_run_starts_over(jobs):
     assert the_run(job, "sgp").attributes["reason"] == "steps"
 
 
+def test_a_run_with_checkpoints_that_reaches_its_time_limit_goes_on(cluster):
+    words = ("--nodes=2", "slurm/train.sbatch", "experiments/demo/dpsgd.toml")
+    job = SlurmJob(cluster, *words, *SLOW, EVERY="10")
+    kept = job.folder / f"dpsgd-{job.number}.checkpoints"
+    job.wait_for("checkpoint", lambda: any(kept.glob("samples-*/rank-0001.h5")))
+    job.cluster("scancel", "--batch", "--signal=USR1", job.number)
+    job.ends()
+    run = the_run(job, "dpsgd")
+    assert job.show()[0]["Restarts"] == "1" and run.attributes["resumed"] >= 10
+    assert run.attributes["reason"] == "steps" and list(run.ranks["steps"]) == [100, 100]
+    assert not kept.exists()
+
+
 @pytest.mark.exhaustive
 def test_a_run_that_reaches_its_time_limit_keeps_what_it_measured(cluster):
     delays = [f"stragglers.tail.{rank}.{key}" for rank in (0, 1) for key in ("probability=1", "seconds=0.5")]
@@ -247,7 +262,7 @@ def test_a_run_that_reaches_its_time_limit_keeps_what_it_measured(cluster):
     assert job.show()[0]["Restarts"] == "0"
 
 
-def test_a_cluster_whose_keeper_is_killed_goes_by_itself(tmp_path):
+def test_a_cluster_whose_keeper_is_killed_goes_by_itself(machine, tmp_path):
     cluster = Cluster(tmp_path, nodes=1)
     assert cluster.leftovers()
     os.kill(int((Path(cluster.conf).parent / "keeper.pid").read_text()), 9)

@@ -130,6 +130,7 @@ def test_without_flight_it_is_local_sgd_bit_for_bit(n, H, variant, statistics):
         for rank, algorithm in enumerate(job.algorithms):
             algorithm.replica.buffers.array[:] = 0.1 * rank
             algorithm.start()
+            algorithm.begin()
         for step in range(STEPS):
             for rank, algorithm in enumerate(job.algorithms):
                 job.differentiate(rank, step)
@@ -171,6 +172,7 @@ def test_one_round_without_steps_leaves_the_sum():
     for algorithm in job.algorithms:
         algorithm.x.array[:] = random.standard_normal(len(algorithm.x.array))
         algorithm.start()
+        algorithm.begin()
     mean = job.X.mean(0)
     for algorithm in job.algorithms:
         algorithm.h += 1  # as if a step had been taken

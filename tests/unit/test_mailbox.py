@@ -286,6 +286,7 @@ class MailboxJob:
             self.ranks.append(GRSGD(options_, replica, optimizer, context))
         for rank in self.ranks:
             rank.start()
+            rank.begin()
 
     def event(self):
         """A step of a random rank, the faster the likelier, or something in the network."""

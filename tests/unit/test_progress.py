@@ -68,6 +68,7 @@ def single(**ends):
     driver = Clock(progress_mode="inline")
     progress = Lockstep(Ranks(1).comms[0], driver, ends.get("end"), ends.get("seconds"), ends.get("snapshots", 4))
     progress.start()
+    progress.begin()
     return driver, progress
 
 
@@ -95,6 +96,7 @@ def test_lockstep_goes_past_an_end_between_two_steps():
 def test_lockstep_counts_all_ranks():
     progress = Lockstep(Ranks(4).comms[2], Clock(progress_mode="inline"), 1000, None, 4)
     progress.start()
+    progress.begin()
     progress.advance(16)
     progress.advance(16)
     assert (progress.own, progress.samples) == (32, 128)
@@ -134,6 +136,7 @@ def test_lockstep_ranks_end_at_the_same_step(seconds):
     def train(rank):
         progress, snapshots = everyone[rank], []
         progress.start()
+        progress.begin()
         while True:
             ended, snapshot = yield from progress.decide()
             snapshots.append((progress.step, snapshot))
@@ -168,6 +171,7 @@ def test_free_running_ranks_agree_on_the_total(n, seed):
 
     def train(progress, speed):
         progress.start()
+        progress.begin()
         while not (yield from progress.decide())[0]:
             yield Delay(random.exponential(1e-3 / speed))
             progress.advance(8)
@@ -192,6 +196,7 @@ def test_nobody_waits_for_the_total():
 
     def train(progress):
         progress.start()
+        progress.begin()
         steps = 0
         while not (yield from progress.decide())[0]:
             yield Delay(0.01)
@@ -208,6 +213,7 @@ def test_reports_are_rare():
     comm = ranks.comms[1]
     progress = FreeRunning(comm, ranks.drivers[1], 1_000_000, None, 4)
     progress.start()
+    progress.begin()
     for _ in range(60):
         ranks.at_once(1, lambda: progress.advance(8))
     assert comm.traffic.messages.sum() == 0  # 480 samples, and 500 make a report

@@ -85,6 +85,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
     )
     traits = Traits(synchronous=False, sends_gradients=True, in_background=True, supports_own_loop=False)
     Options = ParameterServerOptions
+    remembers = ("k",)
 
     def __init__(self, options, replica, optimizer, context, progress):
         super().__init__(options, replica, optimizer, context, progress)
@@ -99,6 +100,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.replies = {server: np.zeros(2, np.int64) for server in self.shards}
         """What each server said with its last answer: V, and how many gradients it has applied."""
         self.k = 0
+        self.has_rested = False
+        """Whether all workers have ended meanwhile, for a checkpoint, or in another process."""
 
     @classmethod
     def traits_of(cls, options):
@@ -123,6 +126,34 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
     def start(self):
         if self.server is not None:
             self.server.start()
+
+    def begin(self):
+        """After a rest all workers go on from the present model."""
+        if self.has_rested:
+            yield from self.pull()
+        if self.server is not None:
+            self.server.begin()
+        self.has_rested = True
+
+    def pull(self):
+        """Schedule, on all ranks at once: give all workers the present model."""
+        if self.server is not None:
+            begin, end = self.shards[self.comm.rank]
+            self.x.tensor[begin:end].copy_(self.server.w)
+            self.server.go_on()
+        for server, (begin, end) in self.shards.items():
+            yield from broadcast(self.uncounted_comm, self.x.array[begin:end], root=server)
+
+    def state(self):
+        of_server = self.server.state() if self.server is not None else {}
+        return super().state() | {f"server.{name}": value for name, value in of_server.items()}
+
+    def restore(self, state):
+        of_server = {name: value for name, value in state.items() if name.startswith("server.")}
+        super().restore({name: value for name, value in state.items() if name not in of_server})
+        if self.server is not None:
+            self.server.restore({name.removeprefix("server."): value for name, value in of_server.items()})
+        self.has_rested = True
 
     def step(self):
         """Push, and wait for the answers."""

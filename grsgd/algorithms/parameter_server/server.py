@@ -18,6 +18,7 @@ from grsgd.comm.pollables import Delay, Signal
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica
+from grsgd.models.values import fill
 
 torch = LazyModule("torch")
 
@@ -112,12 +113,35 @@ class Server:
         self.activities = []
 
     def start(self):
+        """All workers have the first model now."""
+        self.strategy = make_strategy(self.options, self.n, self.driver.clock())
+
+    def go_on(self):
+        """All workers have the present model now, after a rest."""
+        self.finished.clear()
+        self.strategy.go_on(set(range(self.n)), self.driver.clock())
+        self.versions = [self.strategy.version] * self.n
+        for answer in self.answers:
+            answer.tensor.copy_(self.w)
+
+    def begin(self):
         """Serve all workers but the one on this rank, in the background."""
         others = [worker for worker in range(self.n) if worker != self.comm.rank]
-        self.strategy = make_strategy(self.options, self.n, self.driver.clock())
         self.activities = [self.driver.start(self.receive_pushes(worker)) for worker in others]
         if others and self.timeout < math.inf:
             self.activities.append(self.driver.start(self.watch(others)))
+
+    def state(self) -> dict[str, object]:
+        """Return what a checkpoint keeps, while all rest."""
+        strategy = {name: getattr(self.strategy, name) for name in self.strategy.remembers}
+        return {"w": self.w, "applied": self.applied, "states": self.states, "strategy": copy.deepcopy(strategy)}
+
+    def restore(self, state: dict[str, object]):
+        """Go on where another process has ended."""
+        self.applied, self.states = state["applied"], state["states"]
+        fill(self.w, state["w"])
+        for name, value in state["strategy"].items():
+            setattr(self.strategy, name, value)
 
     def receive_pushes(self, worker: int):
         """Background schedule: take in all that ``worker`` pushes, until it has ended its training or has died."""

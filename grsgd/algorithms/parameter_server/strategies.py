@@ -102,6 +102,8 @@ class Strategy:
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
+    remembers: ClassVar[tuple[str, ...]] = ("version", "clocks")
+    """What a checkpoint keeps; while all rest, nothing is in the buffer and no worker is blocked."""
 
     def __init__(
         self,
@@ -129,6 +131,11 @@ class Strategy:
         self.pulled_at = [start] * workers
         self.staleness_aware = staleness_aware
         self.delay_compensation = delay_compensation
+
+    def go_on(self, workers: set[int], now: float):
+        """Let these workers go on, all with the present model, after a rest before which all were `lost`."""
+        self.active, self.blocked, self.buffer = set(workers), set(), {}
+        self.pulled_at = [now] * len(self.clocks)
 
     def push(self, worker: int, version: int, now: float) -> Decision:
         """A gradient of ``worker``, computed at model ``version``, has arrived at time ``now``, in seconds.
@@ -252,6 +259,7 @@ class Dssp(Ssp):
     """
 
     Options = DsspOptions
+    remembers = ("version", "clocks", "credit")
 
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)
@@ -259,6 +267,10 @@ class Dssp(Ssp):
         """Steps that each may still go on, whatever its lead."""
         self.pushed_at = [(start, start) for start in self.pulled_at]
         """Times of the last push but one and of the last one."""
+
+    def go_on(self, workers, now):
+        super().go_on(workers, now)
+        self.pushed_at = [(now, now) for _ in self.clocks]
 
     def arrived(self, worker, now):
         self.pushed_at[worker] = self.pushed_at[worker][1], now
@@ -321,6 +333,7 @@ class Adsp(Strategy):
     """
 
     Options = AdspOptions
+    remembers = ("version", "clocks", "delays", "late", "states")
 
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)

@@ -68,6 +68,7 @@ class FolderSplit:
         augment: bool = False,
         seed: int | Sequence[int] = 0,
         workers: int = 0,
+        first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield batches as ``Split.batches`` says, decoded by ``workers`` processes, or in this one if there are none.
 
@@ -76,7 +77,7 @@ class FolderSplit:
         a worker dies or takes two minutes over a batch.
         """
         decoder = _Decoder(self._folder, self._files, self._size, seed if augment else None)
-        for images, index in _pull(_loader(decoder, enumerate(indices), workers)):
+        for images, index in _pull(_loader(decoder, enumerate(indices, first), workers)):
             yield self._normalise(images), torch.from_numpy(self.labels)[index]
 
 

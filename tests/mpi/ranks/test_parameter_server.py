@@ -50,6 +50,7 @@ def train(algorithm, steps, pause=lambda step: 0.0):
     """All of a training; returns the gradients that this rank has pushed."""
     driver, pushed = algorithm.driver, []
     algorithm.start()
+    driver.run(algorithm.begin())
     while not algorithm.is_worker and not driver.run(algorithm.serve()):
         pass
     for step in range(steps if algorithm.is_worker else 0):

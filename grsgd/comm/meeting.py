@@ -1,0 +1,114 @@
+"""All ranks are to do something together, between two steps, because any of them has asked for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.allreduce import halving_doubling_allreduce
+from grsgd.comm.backend import ANY_RANK
+from grsgd.comm.communicator import Communicator
+from grsgd.runs.ending import ASKED_TO_END
+
+MESSAGE_BYTES = 256
+"""Bytes of a message: the number of the meeting, int64, then why the run is to end after it, as text, cut off or filled
+up; without text it is to go on."""
+GO_ON = ""
+ASKED = ASKED_TO_END
+"""The reason on a rank that does not know which other one has asked, and why."""
+
+
+class Meeting:
+    """Any rank may `ask` all to meet, at any moment.
+
+    Ranks that run free meet each before its next step. Those in lockstep meet before the first step that none of them
+    has begun: a rank that hears of it says how many steps it has taken, and takes one more at most until it knows of
+    all others. So none has begun the step after the largest of these numbers, and all can get there: they need no
+    message of a rank that waits here.
+
+    ``comm``: a communicator on which no other messages have these tags.
+    """
+
+    def __init__(self, comm: Communicator, driver, in_lockstep: bool):
+        self.comm, self.driver, self.in_lockstep = comm, driver, in_lockstep
+        self.number = 0
+        """Of the next meeting; the same on all ranks that are not in one."""
+        self.reason: str | None = None
+        """Why the run is to end after the meeting that is being arranged, as far as this rank knows; GO_ON if it is not
+        to end, None if there is no meeting."""
+        self.is_held = False
+        """Whether this rank has stopped to step, and hears of no other meeting before this one is over."""
+        self._asked: str | None = None
+        self._taken = 0
+        self._said: np.ndarray | None = None
+        """Steps taken, by rank, and how many ranks want the run to end."""
+        self._exchange = None
+        self._sending = []
+
+    def ask(self, reason: str = GO_ON):
+        """Ask all ranks to meet, and to end the run then if there is a reason; from any thread."""
+        self._asked = self._asked or reason
+
+    def watch(self, steps: int):
+        """Look whether somebody has asked; ``steps``: how many this rank has taken. Called before each step, and while
+        this rank waits."""
+        if self.reason is not None or self.is_held:
+            return
+        reason, self._asked = self._asked, None
+        if reason is not None:
+            self._tell(reason)
+        else:
+            reason = self._heard()
+        self.reason = reason
+        if reason is not None and self.in_lockstep:
+            self._taken = steps
+            self._exchange = self.driver.start(self._exchange_steps())
+
+    def before_step(self, step: int):
+        """Schedule, before each step: returns whether to meet now."""
+        self.watch(step)
+        if self.reason is None or not self.in_lockstep:
+            return self.reason is not None
+        if step > self._taken:  # another one might be past where all can meet
+            yield self._exchange
+        return self._exchange.Test() and step > self._said[:-1].max()
+
+    def over(self, reasons: float | None = None) -> str:
+        """Note, on all ranks, that they have met; returns why the run is to end, or GO_ON.
+
+        reasons: how many ranks know of a reason; None where they have told each other before.
+        """
+        known, reasons = self.reason, self._said[-1] if reasons is None else reasons
+        self.reason, self._exchange, self.is_held = None, None, False
+        self.number += 1
+        return (known or ASKED) if reasons else GO_ON
+
+    def end(self):
+        """Schedule, after the last step: ends when all ranks are here. Until then others may ask to meet at a step that
+        nobody takes any more."""
+        yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.MEETING_END)
+
+    def _exchange_steps(self):
+        """Background schedule: learn how many steps each rank has taken, and whether one has a reason to end."""
+        self._said = np.zeros(self.comm.size + 1)
+        self._said[self.comm.rank], self._said[-1] = self._taken, bool(self.reason)
+        yield from halving_doubling_allreduce(self.comm, self._said, tags.MEETING_STEPS)
+
+    def _tell(self, reason: str):
+        content = self.number.to_bytes(8, "little") + reason.encode()
+        message = np.frombuffer(content[:MESSAGE_BYTES].ljust(MESSAGE_BYTES), np.uint8).copy()
+        others = (rank for rank in range(self.comm.size) if rank != self.comm.rank)
+        self._sending = [sending for sending in self._sending if not sending.Test()]
+        self._sending += [self.comm.Isend(message, rank, tags.MEETING) for rank in others]
+
+    def _heard(self) -> str | None:
+        """Return what another rank has asked for; of a meeting that is over, nothing: several may ask for the same."""
+        while self.comm.size > 1 and self.comm.Iprobe(ANY_RANK, tags.MEETING):
+            buffer = np.zeros(MESSAGE_BYTES, np.uint8)
+            receiving = self.comm.Irecv(buffer, ANY_RANK, tags.MEETING)
+            while not receiving.Test():  # it has come already: the probe found it
+                pass
+            content = buffer.tobytes()
+            if int.from_bytes(content[:8], "little") >= self.number:
+                return content[8:].decode(errors="replace").strip()
+        return None

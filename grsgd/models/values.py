@@ -1,0 +1,48 @@
+"""Copies of arrays, tensors and numbers that share no memory with them, and back."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from grsgd.lazy import LazyModule
+from grsgd.models.flat import Flat
+
+torch = LazyModule("torch")
+
+
+def array_of(value: Flat | torch.Tensor) -> np.ndarray:
+    """Return a copy on the host."""
+    tensor = value.tensor if isinstance(value, Flat) else value
+    return tensor.detach().cpu().numpy().copy()
+
+
+def value_of(value):
+    """Return a copy of an array or tensor, and anything else as JSON has it."""
+    if isinstance(value, Flat | torch.Tensor):
+        return array_of(value)
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else copy.deepcopy(value)
+
+
+def fill(into: Flat | torch.Tensor, content: np.ndarray):
+    """Copy an array into where a tensor lies."""
+    tensor = into.tensor if isinstance(into, Flat) else into
+    tensor.copy_(torch.from_numpy(content))
+
+
+def set_value(owner, name: str, value):
+    """Give an attribute the value that `value_of` has made of it; arrays and tensors stay where they are."""
+    now = getattr(owner, name)
+    if isinstance(now, Flat | torch.Tensor):
+        fill(now, value)
+    elif isinstance(now, np.ndarray):
+        now[...] = value
+    elif isinstance(now, tuple):
+        setattr(owner, name, type(now)(*value))
+    else:
+        setattr(owner, name, value)

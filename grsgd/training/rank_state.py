@@ -1,0 +1,124 @@
+"""What a rank needs to go on where it was: all that its next steps and its run file depend on.
+
+A state is a tree of dicts whose leaves are arrays and what JSON can hold. It shares no memory with the rank.
+"""
+
+from collections import Counter
+from dataclasses import asdict
+
+import numpy as np
+import torch
+
+from grsgd.models.values import array_of, fill, set_value, value_of
+from grsgd.training.snapshots import Moment
+from grsgd.training.trainer import Trainer
+
+
+def state_of(trainer: Trainer) -> dict:
+    """Return the state of a rank between two of its steps, while no message of its algorithm is under way."""
+    replica, progress, traffic, curve = trainer.replica, trainer.progress, trainer.comm.traffic, trainer.snapshots
+    return {
+        "model": {
+            "parameters": array_of(replica.params),
+            "buffers": array_of(replica.buffers),
+            "buffers_at_start": array_of(replica.buffers_at_start),
+            "others": {str(number): array_of(tensor) for number, tensor in enumerate(replica.outside())},
+        },
+        "optimizer": state_of_optimizer(trainer.optimizer.optimizer),
+        "algorithm": {name: value_of(value) for name, value in trainer.algorithm.state().items()},
+        "streams": state_of_streams(trainer),
+        "progress": progress.state() | {"elapsed": progress.elapsed(), "passed": progress.marks.passed},
+        "totals": asdict(trainer.totals),
+        "losses": {str(block): list(losses) for block, losses in trainer.losses.items()},
+        "traffic": {name: value_of(value) for name, value in vars(traffic).items()},
+        "staleness": [[int(age), int(count)] for age, count in trainer.algorithm.staleness.items()],
+        "curve": {
+            "moments": [moment_to_json(moment) for moment in curve.moments],
+            "numbers": list(curve.numbers),
+            "weights": list(curve.weights),
+        },
+        "weight": trainer.algorithm.weight,
+        "result": result_of(trainer),
+    }
+
+
+def restore(trainer: Trainer, state: dict):
+    """Put a rank that has not taken a step yet into a state; its algorithm has started."""
+    replica, model = trainer.replica, state["model"]
+    fill(replica.params, model["parameters"])
+    fill(replica.buffers, model["buffers"])
+    fill(replica.buffers_at_start, model["buffers_at_start"])
+    for number, tensor in enumerate(replica.outside()):
+        fill(tensor, model["others"][str(number)])
+    restore_optimizer(trainer.optimizer.optimizer, state["optimizer"])
+    trainer.algorithm.restore(state["algorithm"])
+    trainer.algorithm.staleness.update(Counter(dict(state["staleness"])))
+    for name, value in state["totals"].items():
+        setattr(trainer.totals, name, value)
+    trainer.losses = {int(block): losses for block, losses in state["losses"].items()}
+    for name, value in state["traffic"].items():
+        set_value(trainer.comm.traffic, name, value)
+    progress = dict(state["progress"])
+    trainer.progress.marks.passed = progress.pop("passed")
+    trainer.progress.elapsed_before = progress.pop("elapsed")
+    trainer.progress.restore(progress)
+    curve = trainer.snapshots
+    curve.moments = [moment_from_json(moment) for moment in state["curve"]["moments"]]
+    curve.numbers, curve.weights = list(state["curve"]["numbers"]), list(state["curve"]["weights"])
+    trainer.go_on_from(trainer.totals.steps)
+    restore_streams(trainer, state["streams"])  # last: making the batches has drawn from them
+
+
+# ---- parts
+
+
+def result_of(trainer: Trainer) -> dict:
+    """Return the parameters that count in the average of all ranks, where they are not those of the replica."""
+    parameters, _ = trainer.algorithm.snapshot()
+    is_own = torch.equal(parameters, trainer.replica.params.tensor)
+    return {} if is_own else {"parameters": array_of(parameters)}
+
+
+def state_of_optimizer(optimizer: torch.optim.Optimizer) -> dict:
+    """Return what the optimizer remembers of each parameter, by the parameter's number, and its groups."""
+    whole = optimizer.state_dict()
+    remembered = {
+        str(number): {name: value_of(value) for name, value in of_one.items()}
+        for number, of_one in whole["state"].items()
+    }
+    return {"remembered": remembered, "groups": [dict(group) for group in whole["param_groups"]]}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict):
+    remembered = {
+        int(number): {
+            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in of_one.items()
+        }
+        for number, of_one in state["remembered"].items()
+    }
+    optimizer.load_state_dict({"state": remembered, "param_groups": state["groups"]})
+
+
+def state_of_streams(trainer: Trainer) -> dict:
+    """Return where the random streams are: the algorithm's, and torch's, of which models draw."""
+    streams = {"algorithm": trainer.algorithm.rng.bit_generator.state, "torch": torch.get_rng_state().numpy().copy()}
+    if trainer.replica.device.type == "cuda":
+        streams["cuda"] = torch.cuda.get_rng_state(trainer.replica.device).numpy().copy()
+    return streams
+
+
+def restore_streams(trainer: Trainer, streams: dict):
+    trainer.algorithm.rng.bit_generator.state = streams["algorithm"]
+    torch.set_rng_state(torch.from_numpy(streams["torch"]))
+    if "cuda" in streams:
+        torch.cuda.set_rng_state(torch.from_numpy(streams["cuda"]), trainer.replica.device)
+
+
+def moment_to_json(moment: Moment) -> list:
+    losses = [[block, *loss] for block, loss in moment.train_loss.items()]
+    return [moment.time, moment.step, moment.samples, losses]
+
+
+def moment_from_json(content: list) -> Moment:
+    time, step, samples, losses = content
+    return Moment(time, step, samples, {block: (loss, weight) for block, loss, weight in losses})

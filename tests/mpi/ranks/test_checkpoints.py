@@ -1,0 +1,212 @@
+"""Runs that are ended after a checkpoint, and go on from it."""
+
+import copy
+import os
+import signal
+import time
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+
+from grsgd import load_run
+from grsgd.config import parse
+from grsgd.errors import SetupError
+from grsgd.job.progress_line import ProgressLine
+from grsgd.job.resume import Resumed
+from grsgd.job.run import Keeping, run
+from grsgd.runs.ending import ASKED_TO_END
+from grsgd.training.checkpoints import KEPT, Every, file_of, read, samples_of
+from grsgd.training.rank_state import state_of
+from grsgd.training.saving import ModelFiles
+
+STEPS, ENDED_AT = 12, 5
+CONFIG = {
+    "model": {"name": "mlp", "hidden": [4]},
+    "data": {"name": "synthetic", "samples": 120, "shape": [1, 4, 4], "classes": 3, "batch_size": 6},
+    "optimizer": {"lr": 0.1, "momentum": 0.9},
+    "schedule": {"name": "cosine", "warmup": 0.1},
+    "train": {"steps": STEPS, "snapshots": 4},
+    "comm": {"timeout": 20.0},
+}
+VARIANTS = {
+    "ring_allreduce": {},
+    "dpsgd": {},
+    "sgp": {},
+    "local_sgd": {"H": 4},
+    "local_sgd, slow momentum": {"H": 3, "beta": 0.7},
+    "easgd": {"centre": "allreduce", "period": 3},
+    "cssgd": {"r": 1},
+    "cssgd, auto": {"r": "auto"},
+    "ssgd": {},
+}
+
+
+FREE = {
+    "grsgd": {},
+    "grsgd, plain averages": {"merge": "average", "inbox_full": "merge"},
+    "gosgd": {"p": 0.5},
+    "adpsgd": {},
+    "gossip": {},
+    "gossip, push": {"mode": "push", "period": 2},
+    "gossip, adaptive": {"adaptive": True, "metric": "layerwise", "target_rate": 0.5},
+    "easgd, server": {"period": 2},
+    "lasgd": {"Hmin": 2},
+    "lasgd, anchor": {"merge": "anchor", "Hmin": 2},
+    "sgp, overlapped": {"tau": 1},
+    "asgd": {"server": "shared"},
+    "parameter_server, bsp": {"strategy": "bsp", "server": "shared"},
+    "parameter_server, ssp": {"strategy": "ssp"},
+    "parameter_server, dssp": {"strategy": "dssp", "server": "shared"},
+    "parameter_server, adsp": {"strategy": "adsp"},
+}
+"""Those of which messages are under way between two steps."""
+
+
+class Ending(ProgressLine):
+    """Sends this process SIGUSR1 after some of its steps."""
+
+    def __init__(self, steps: int):
+        super().__init__(is_shown=False)
+        self.left = steps
+
+    def update(self, progress, loss):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.03)  # steps are short: the thread that waits for signals is to have it before the next
+
+
+def config(variant: str, **tables):
+    options = (VARIANTS | FREE)[variant]
+    return parse(CONFIG | {"algorithm": {"name": variant.partition(",")[0], **options}} | tables)
+
+
+@pytest.fixture
+def folder(world, tmp_path_factory):
+    return world.bcast(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture
+def trained(world, folder):
+    """Trains; returns how the run ended, the run, and its final model."""
+
+    def train(name: str, config, keeping=None, ended_at=None, mpi=world):
+        line = Ending(ended_at) if ended_at and mpi.rank == 0 else None
+        out, models = folder / f"{name}.h5", ModelFiles(str(folder / f"{name}.pt"), None)
+        end = run(mpi, config, out, line=line, models=models, keeping=keeping or Keeping())
+        mpi.Barrier()
+        return end, load_run(out), torch.load(folder / f"{name}.pt", weights_only=True)
+
+    return train
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_that_goes_on_is_the_undisturbed_one_bit_for_bit(variant, trained, folder, world):
+    kept = folder / "kept"
+    end, *_ = trained("ended", config(variant), Keeping(kept, Every(steps=4)), ENDED_AT)
+    assert end.reason == ASKED_TO_END and end.checkpoint.parent == kept
+    assert len(samples_of(kept, world.rank)) == 2 and max(samples_of(kept, world.rank)) < STEPS * 6 * world.size
+    decided = parse(tomllib.loads(load_run(folder / "ended.h5").attributes["config"]))  # of r = "auto", too
+    _, undisturbed, expected = trained("whole", decided)
+    at = int(end.checkpoint.name.removeprefix("samples-"))
+    end, found, model = trained("resumed", config(variant), Keeping(kept, Every(steps=4), kept))
+    assert end.reason == "steps" and found.attributes["resumed"] == at
+    assert all(torch.equal(model[name], expected[name]) for name in expected)
+    for name in found.curve.keys() - {"time"}:
+        np.testing.assert_array_equal(found.curve[name], undisturbed.curve[name])
+    for name in ("sent", "headers", "messages", "sent_once"):
+        np.testing.assert_array_equal(found.traffic[name], undisturbed.traffic[name])
+    np.testing.assert_array_equal(found.ranks["steps"], undisturbed.ranks["steps"])
+    assert (np.diff(found.curve["time"]) > 0).all()
+    assert len(samples_of(kept, world.rank)) <= KEPT
+
+
+def different(one, other, where: str = "") -> list[str]:
+    """Return where two states differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return [
+            path for name in {**one, **other} for path in different(one.get(name), other.get(name), f"{where}/{name}")
+        ]
+    alike = np.array_equal(one, other, equal_nan=True) if isinstance(one, np.ndarray) else repr(one) == repr(other)
+    return [] if alike else [f"{where}: {one!r}, {other!r}"]
+
+
+@pytest.mark.ranks(2, 3, 4, 5)
+@pytest.mark.parametrize("variant", FREE)
+def test_a_run_whose_messages_are_under_way_goes_on_with_all_of_them(variant, trained, folder, world, monkeypatch):
+    kept, restored = folder / "kept", []
+
+    def restore(resumed, trainer):
+        original(resumed, trainer)
+        restored.append((copy.deepcopy(resumed.state), state_of(trainer)))  # training writes into its arrays
+
+    original = Resumed.restore
+    monkeypatch.setattr(Resumed, "restore", restore)
+    delays = {str(rank): {"probability": 1.0, "seconds": 0.004} for rank in range(world.size)}
+    slow = config(variant, train={"steps": 40, "snapshots": 4}, stragglers={"tail": delays})
+    end, ended, _ = trained("ended", slow, Keeping(kept, Every(steps=2)), ENDED_AT)
+    assert end.reason == ASKED_TO_END and end.checkpoint.parent == kept
+    state, _ = read(end.checkpoint / file_of(world.rank))
+    if "a" in state["algorithm"]:
+        assert sum(world.allgather(state["algorithm"]["a"])) == pytest.approx(world.size, rel=1e-12)
+    end, found, model = trained("resumed", slow, Keeping(kept, Every(steps=2), kept))
+    ((before, after),) = restored
+    for tree in before, after:
+        del tree["progress"]["elapsed"]
+    assert different(before, after) == []
+    assert end.reason == "steps" and found.attributes["resumed"] == sum(world.allgather(before["totals"]["samples"]))
+    assert found.curve["samples"][-1] >= 40 * 6 * len(found.ranks["steps"].nonzero()[0])
+    assert (found.ranks["steps"] >= ended.ranks["steps"]).all()
+    assert found.traffic["sent"].sum() > ended.traffic["sent"].sum()
+    assert all(tensor.isfinite().all() for tensor in model.values())
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_other_ranks_go_on_from_the_average(trained, folder, world):
+    kept, few = folder / "kept", world.Split(world.rank == 0)
+    _, ended, average = trained("ended", config("dpsgd"), Keeping(kept, Every(steps=4)), ENDED_AT)
+    if world.rank:
+        _, found, _ = trained("resumed", config("dpsgd"), Keeping(None, None, kept), mpi=few)
+        samples = ended.curve["samples"][-1] // (6 * few.size) * 6 * few.size
+        assert found.attributes["ranks"] == few.size and found.curve["samples"][0] == samples
+        assert found.curve["samples"][-1] == STEPS * 6 * few.size or samples >= STEPS * 6 * few.size
+        np.testing.assert_allclose(found.curve["test_accuracy"][0], ended.curve["test_accuracy"][-1])
+    few.Free()
+
+
+def test_a_checkpoint_in_time_is_taken_by_all_at_once(trained, folder, world):
+    kept = folder / "kept"
+    end, *_ = trained(
+        "timed", config("dpsgd", train={"seconds": 1.5, "snapshots": 2}, schedule={}), Keeping(kept, Every(seconds=0.2))
+    )
+    assert end.reason == "seconds" and end.checkpoint is not None
+    assert len(set(map(frozenset, world.allgather(samples_of(kept, world.rank))))) == 1
+
+
+@pytest.mark.parametrize(
+    ("tables", "named"),
+    [({"seed": 1}, "seed: 0, now 1"), ({"optimizer": {"lr": 0.2, "momentum": 0.9}}, "optimizer.lr: 0.1, now 0.2")],
+)
+def test_what_does_not_fit_is_refused_on_all_ranks(tables, named, trained, folder):
+    kept = folder / "kept"
+    trained("ended", config("dpsgd"), Keeping(kept, Every(steps=4)))
+    with pytest.raises(SetupError, match=named):
+        trained("other", config("dpsgd", **tables), Keeping(kept, Every(steps=4), kept))
+    with pytest.raises(SetupError, match="checkpoints of another run"):
+        trained("other", config("dpsgd"), Keeping(kept, Every(steps=4)))
+    with pytest.raises(SetupError, match="no checkpoint of rank 0"):
+        trained("other", config("dpsgd"), Keeping(None, None, folder / "none"))
+    evicting = {"name": "asgd", "server": "shared", "on_lost_worker": "evict"}
+    with pytest.raises(SetupError, match="not with algorithm.on_lost_worker"):
+        trained("other", config("dpsgd", algorithm=evicting), Keeping(folder / "new", Every(steps=4)))
+
+
+def test_a_full_disk_ends_no_run(trained, folder):
+    """The folder is a file: nothing can be written there."""
+    kept = folder / "kept"
+    kept.touch()
+    end, found, _ = trained("run", config("dpsgd"), Keeping(kept, Every(steps=4)))
+    assert end.reason == "steps" and end.checkpoint is None
+    assert any("kept: " in warning for warning in found.attributes["warnings"])
