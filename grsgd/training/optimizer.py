@@ -61,7 +61,8 @@ def never_compiled(cls: type[torch.optim.Optimizer]) -> type[torch.optim.Optimiz
     As it is made, and in every step, that imports torch's compiler, to tell it to leave the optimizer alone. It takes
     as long as to import torch.
     """
-    own = {"add_param_group": inspect.unwrap(cls.add_param_group), "step": torch.no_grad()(inspect.unwrap(cls.step))}
+    own = {name: inspect.unwrap(getattr(cls, name)) for name in ("add_param_group", "state_dict", "load_state_dict")}
+    own["step"] = torch.no_grad()(inspect.unwrap(cls.step))
     return type(cls.__name__, (cls,), own)
 
 
