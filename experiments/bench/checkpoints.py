@@ -1,4 +1,4 @@
-"""What a checkpoint costs: the same training with and without one in every hundred steps.
+"""The cost of a checkpoint: the same training with and without one in every hundred steps.
 
 The time is that from the first step to the last, with what is still to be written then.
 """

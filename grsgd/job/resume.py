@@ -22,7 +22,7 @@ from grsgd.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a rank goes on from.
+    """A checkpoint, as one rank goes on from it.
 
     folder: of the checkpoints. samples: of all ranks, at this one. ranks: of the job that has made it. state: of this
     rank, or, where there were other ranks, of rank 0. model: parameters and buffers, the average of all ranks'; on rank
@@ -48,8 +48,9 @@ class Resumed:
         """Return the configuration with all options of the algorithm as they were decided; raises ConfigError if it is
         not the one of the checkpoint, or cannot go on with so many ranks."""
         before = configurations.parse(tomllib.loads(self.config), str(self))
+        wanted = tomllib.loads(config.toml())
         for key, was in tomllib.loads(before.toml()).items():
-            now = tomllib.loads(config.toml()).get(key)
+            now = wanted.get(key)
             if key in MAY_CHANGE or now == was:
                 continue
             if key == "algorithm" and now["name"] == was["name"]:
@@ -103,12 +104,14 @@ def find(mpi, folder: Path, timeout: float) -> Resumed:
     with launch.collective_setup(mpi, timeout):
         if not there[0]:
             raise RunFileError(f"{folder}: there is no checkpoint of rank 0")
-        newest = max(set.intersection(*there) or there[0])
-        found = read(folder / name_of(newest) / file_of(0))
-        ranks = found[1]["ranks"]
+        common = set.intersection(*there)
+        ranks = None
+        if mpi.rank == 0:  # others may not see its files
+            ranks = read(folder / name_of(max(common or there[0])) / file_of(0))[1]["ranks"]
+    with within(timeout, "telling all ranks how many there were"):
+        ranks = mpi.bcast(ranks)
     if ranks == mpi.size:
         with launch.collective_setup(mpi, timeout):
-            common = set.intersection(*there)
             if not common:
                 raise RunFileError(f"{folder}: there is no checkpoint of which every rank finds its file")
             samples = max(common)

@@ -134,7 +134,7 @@ class Server:
     def state(self) -> dict[str, object]:
         """Return what a checkpoint keeps, while all rest."""
         strategy = {name: getattr(self.strategy, name) for name in self.strategy.remembers}
-        return {"w": self.w, "applied": self.applied, "states": self.states, "strategy": copy.deepcopy(strategy)}
+        return {"w": self.w, "applied": self.applied, "states": self.states, "strategy": strategy}
 
     def restore(self, state: dict[str, object]):
         """Go on where another process has ended."""
