@@ -15,6 +15,8 @@ AS_IF_ON_GPU = [
     ("mpich", "direct", ["test_allreduce.py", "test_coding.py"]),
 ]
 AS_IF_ON_GPU_QUICK = [("openmpi", "staged", ["test_allreduce.py", "test_coding.py"])]
+HANGS_SECONDS = 120
+"""After so long in one test each rank prints where it stands: a job that is killed for its time cannot say it."""
 QUICK, REST, EVERY = "not exhaustive", "exhaustive", ""
 
 
@@ -29,7 +31,8 @@ def with_cases(jobs, cases, *marks) -> list:
 def run_tests(library, ranks, cases, *files, **environment):
     folder = "tests/mpi/ranks"
     what = [f"{folder}/{file}" for file in files] or [folder]
-    arguments = ["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "-m", cases, *what]
+    says_where = ["-o", f"faulthandler_timeout={HANGS_SECONDS}"]
+    arguments = ["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", *says_where, "-m", cases, *what]
     environment |= {"GRSGD_TEST_RANKS": str(ranks), "GRSGD_TEST_LIBRARY": library}
     code, output = mpiexec(library, ranks, arguments, timeout=600, environment=environment)
     assert code == 0, output[-8000:]
