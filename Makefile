@@ -31,7 +31,7 @@ REPRODUCE = $(BIN)/python -m experiments.tables $(if $(IMAGENET),--imagenet $(IM
 # Jobs of several ranks wait half of their time: a file of tests beside another one.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all test-rest mutants test-faults setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-scaling test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-scaling test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -58,6 +58,9 @@ mutants: $(READY)  ## what the unit tests catch of small changes to the code
 
 test-faults: $(READY) $(MPICH)/ready  ## every algorithm with every fault under every MPI library; an hour
 	$(BIN)/python -m pytest tests/faults -m ""
+
+campaign: $(READY) $(MPICH)/ready  ## 200 faults drawn at random on all algorithms by the clock; half an hour. FAULTS=, SEED=
+	$(BIN)/python -m tests.faults.campaign $(FAULTS:%=--faults %) $(SEED:%=--seed %)
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .

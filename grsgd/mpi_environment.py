@@ -37,6 +37,12 @@ LAUNCHER_VARIABLES = (
 """Beginnings of the variables by which a launcher makes a process a rank of its job."""
 
 
+def fault_tolerant() -> bool:
+    """Whether Open MPI was started with ``--with-ft ulfm``: then its MPI_Abort ends the process that calls it, and no
+    other rank learns of that, nor of one that leaves with an exit code other than 0."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes")
+
+
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
 """Beginnings of the names of launchers' processes."""
 

@@ -30,6 +30,8 @@ class Purpose(enum.Enum):
     """With whom a rank exchanges models, and whether it does; key (rank)."""
     STRAGGLERS = "stragglers"
     """Random delays of a rank's steps; key (rank, step)."""
+    DEATHS = "deaths"
+    """When the processes of which ranks die; no key."""
     COMPUTE_TIMES = "compute times"
     """How long a step computes in simulated time; key (rank, step)."""
     OWN_LOOP_SHARDS = "own loop shards"

@@ -60,6 +60,8 @@ class Traits:
     """Whether the algorithm works with ``distribute()``: one gradient per rank and step, on any data."""
     tolerates_lost_ranks: bool = False
     """Whether a run goes on without ranks that are lost."""
+    survives_deaths: bool = False
+    """Whether a run goes on when the process of any rank dies, with another process in its place or with none."""
     splits_model: bool = False
     """Whether the optimizer of a rank sees slices of the model, so that it must treat every element by itself."""
     label: str = ""
@@ -175,6 +177,12 @@ class Algorithm:
         """Go on where another process has ended, after `start`; ``state``: arrays and numbers of `state`."""
         for name, value in state.items():
             set_value(self, name, value)
+
+    def changed(self, rank: int):
+        """Note that another process holds ``rank`` than before, or none (``comm.lost``); called in the background.
+
+        For an algorithm with ``survives_deaths`` in its traits, which has a ``topology`` and counts its steps in ``k``.
+        """
 
     def warnings(self) -> list[str]:
         """Return what users must know of this rank's training when it is over, a line each."""

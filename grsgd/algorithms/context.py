@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import Driver
+from grsgd.comm.membership import Membership
 from grsgd.comm.stop_signal import StopSignal
 
 
@@ -25,6 +26,8 @@ class RankContext:
         The run's; the same on all ranks.
     replication
         On how many ranks each shard of the training data lies.
+    membership
+        Which process holds which rank, where the run goes on without those that die; else None.
     """
 
     comm: Communicator
@@ -33,3 +36,4 @@ class RankContext:
     stop_signal: StopSignal | None = None
     seed: int = 0
     replication: int = 1
+    membership: Membership | None = None

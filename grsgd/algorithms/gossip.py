@@ -11,7 +11,7 @@ from grsgd.algorithms.adaptive import AdaptiveOptions
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.triggered import FINISHED, TriggeredAlgorithm
 from grsgd.comm import tags, topology
-from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
 from grsgd.comm.mailbox import UNWEIGHTED_HEADER, ModelMessage, SendBuffers
 from grsgd.comm.pollables import Until
 from grsgd.models.mixing import add_difference
@@ -53,7 +53,7 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
         "Jin, Yuan, Iandola, Keutzer 2016, How to scale distributed deep learning?; adaptive: Ho, Wu, Liu 2018, "
         "Adaptive communication for distributed deep learning on commodity GPU cluster"
     )
-    traits = Traits(synchronous=False, in_background=True)
+    traits = Traits(synchronous=False, in_background=True, survives_deaths=True)
     Options = GossipOptions
     remembers = ("k", "begun", "served", "times_due")
 
@@ -69,6 +69,10 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
         """Held by the activity that changes x: the trainer, or the background."""
         self.offering: list = []
         """pair: the message that carries ``mine``."""
+        self.finished: set[int] = set()
+        """The ranks that have ended their training, as they have said to this one."""
+        self.has_ended = self.is_closed = False
+        """Whether this rank has said so, and whether its model is not to change any more."""
         self.pushing = SendBuffers(self.x)
         """push: the offers."""
 
@@ -87,6 +91,8 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
             self.mine, self.theirs = ModelMessage(self.x), ModelMessage(self.x)
 
     def begin(self):
+        self.finished.clear()
+        self.has_ended = self.is_closed = False
         if self.comm.size > 1:
             self.server = self.driver.start(self.serve())
 
@@ -102,7 +108,7 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
             mask = self.trigger.due(self.x.tensor, self.k, eta)
             if not mask.any():
                 return
-            neighbours = self.topology.out_neighbours(self.comm.rank, self.times_due)
+            neighbours = self.topology.out_neighbours(self.comm.rank, self.times_due, without=self.comm.lost)
             self.times_due += 1
             if not neighbours:
                 return
@@ -121,9 +127,14 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
         if self.serving:
             # Half of s has been given away already: with two more averages, less than that would be left of it here.
             yield Until(lambda: self.served > served, "the end of an exchange that another rank has begun")
-        yield self.offering
+        yield from until_over(self.offering)
         request = self.request(self.comm.rank, self.k, mask=mask)
-        yield self.send_request(request, j), self.comm.Irecv(self.theirs.buffer, j, tags.GOSSIP_ANSWER)
+        try:
+            yield self.send_request(request, j), self.comm.Irecv(self.theirs.buffer, j, tags.GOSSIP_ANSWER)
+        except LostRank:  # this step has no exchange
+            if not self.comm.survives_deaths:
+                raise
+            return
         with self.lock:
             if self.options.mode == "pair":
                 self.write(self.mine, mask)
@@ -153,24 +164,38 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
     def drain(self):
         """A rank that has ended its training goes on answering until its neighbours have."""
         if self.comm.size > 1:
-            yield self.offering
-            yield self.pushing.in_flight()
-            finished = self.request(self.comm.rank, FINISHED)
-            yield [self.send_request(finished, j) for j in self.topology.out_neighbours(self.comm.rank)]
-            yield self.server
+            yield from until_over(self.offering)
+            yield from self.pushing.until_delivered()
+            self.last_request = self.request(self.comm.rank, FINISHED)
+            self.has_ended = True
+            neighbours = self.topology.out_neighbours(self.comm.rank, without=self.comm.lost)
+            yield from until_over([self.send_request(self.last_request, j) for j in neighbours])
+            can_die = self.comm.survives_deaths  # then the server goes on, for whoever takes a rank late
+            yield Until(self.all_have_finished, "neighbours that still train") if can_die else self.server
+            with self.lock:
+                self.is_closed = True
+
+    def all_have_finished(self) -> bool:
+        """Whether all ranks that may ask this one have ended their training."""
+        lost = self.comm.lost
+        return set(self.topology.in_neighbours(self.comm.rank, without=lost)) <= self.finished
+
+    def changed(self, rank):
+        self.finished.discard(rank)
+        if self.has_ended and rank not in self.comm.lost:
+            self.send_request(self.last_request, rank)
 
     # ---- the background
 
     def serve(self):
         """Background schedule: answer requests and take in offers until all that may ask have ended their training."""
-        training = len(self.topology.in_neighbours(self.comm.rank))
         request = self.request(0, 0)
         s, offer = ModelMessage(self.x), ModelMessage(self.x)
-        while training:
+        while self.comm.survives_deaths or not self.all_have_finished():
             yield self.comm.Irecv(request, ANY_RANK, tags.EXCHANGE_REQUEST)
             i, step, mask = int(request[0]), int(request[1]), self.mask_of(request)
             if step == FINISHED:
-                training -= 1
+                self.finished.add(i)
                 continue
             messages = []
             with self.lock:
@@ -182,12 +207,19 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
                 if self.options.mode != "pull":
                     messages += [self.comm.Irecv(offer.buffer, i, tags.GOSSIP_OFFER)]
                 self.serving = self.options.mode == "pair"
-            yield messages
+            try:
+                yield messages
+                is_whole = True
+            except LostRank:  # it has died in between: the model stays what it is
+                if not self.comm.survives_deaths:
+                    raise
+                is_whole = False
             with self.lock:
-                for packed, part in self.slices.selected(mask):
-                    self.take(self.x.tensor[part], offer.x.tensor[packed], s.x.tensor[packed])
-                if self.options.mode != "pull":
-                    self.merged(step, mask)
+                if is_whole and not self.is_closed:
+                    for packed, part in self.slices.selected(mask):
+                        self.take(self.x.tensor[part], offer.x.tensor[packed], s.x.tensor[packed])
+                    if self.options.mode != "pull":
+                        self.merged(step, mask)
                 self.serving = False
                 self.served += 1
 

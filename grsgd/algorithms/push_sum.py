@@ -1,11 +1,13 @@
 """Push-sum in which no rank waits for another: what GRSGD and GoSGD have in common."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from grsgd.algorithms.averaging import average_weighted_models
 from grsgd.algorithms.base import Algorithm, Traits
 from grsgd.comm import topology
+from grsgd.comm.communicator import ANY_RANK
 from grsgd.comm.mailbox import Mailbox, ModelMessage
+from grsgd.comm.pollables import Until
 from grsgd.models.flat import Flat
 
 MIN_WEIGHT = 1e-200
@@ -25,10 +27,14 @@ class PushSum(Algorithm, name=None):
     At any moment the weights a of all ranks and messages sum to n, so ``sum a x`` changes by gradients only, however
     late or one-sided the messages are. The final model is ``sum a x / n`` once all messages have arrived.
 
+    With a process that dies its weight is lost, and so is that of messages from it that have not arrived; a message to
+    it comes back. Whoever takes its rank begins with a neighbour's model and weight 1, and in the end weights are
+    scaled so that they sum to the number of ranks that are left: the model is the mean of theirs.
+
     A subclass says when a push is `due`, which neighbour to `choose`, and makes the mailbox.
     """
 
-    traits = Traits(synchronous=False, in_background=True)
+    traits = Traits(synchronous=False, in_background=True, survives_deaths=True)
     remembers = ("a", "k", "pushes")
     weighted = True
     """Whether models are merged by weight; without, merges are plain averages, which do not keep the mean."""
@@ -49,8 +55,16 @@ class PushSum(Algorithm, name=None):
     def make_mailbox(self, backpressure: bool) -> Mailbox:
         """Return the mailbox to and from all neighbours; see `Mailbox` for ``backpressure``."""
         receivers, sources = self.topology.out_neighbours(self.comm.rank), self.topology.in_neighbours(self.comm.rank)
-        capacity = self.options.inbox_capacity
-        return Mailbox(self.comm, self.x, receivers, sources, capacity, self.merge_oldest, backpressure=backpressure)
+        return Mailbox(
+            self.comm,
+            self.x,
+            receivers,
+            sources,
+            self.options.inbox_capacity,
+            self.merge_oldest,
+            self.take_back,
+            backpressure=backpressure,
+        )
 
     def due(self) -> bool:
         """Return whether to push after this step."""
@@ -60,9 +74,10 @@ class PushSum(Algorithm, name=None):
         """Return which of these neighbours to push to."""
         raise NotImplementedError(f"{self.name} has no choose()")
 
-    def receive_from(self, sources: Iterable[int]):
+    def receive_from(self, sources: Collection[int]):
         """Start to receive, in the background, from each of these ranks (or `ANY_RANK`) on its own."""
         self.mailbox.open()
+        self.receives_from_any = ANY_RANK in sources
         self.receiving = [self.driver.start(self.mailbox.receive_loop(source)) for source in sources]
 
     def before_backward(self):
@@ -73,7 +88,7 @@ class PushSum(Algorithm, name=None):
         self.update()
         self.k += 1
         if self.due():
-            neighbours = self.topology.out_neighbours(self.comm.rank, self.pushes)
+            neighbours = self.topology.out_neighbours(self.comm.rank, self.pushes, without=self.comm.lost)
             if neighbours:
                 self.push(self.choose(neighbours))
             self.pushes += 1
@@ -89,6 +104,19 @@ class PushSum(Algorithm, name=None):
         self.a = self.merge_into(self.x, self.a, message.x, message.weight)
         self.staleness[self.k - message.step] += 1
 
+    def take_back(self, message: ModelMessage):
+        """Take back the weight of a message to a rank that has died."""
+        if self.weighted:
+            self.a += message.weight
+
+    def changed(self, rank):
+        i, lost = self.comm.rank, self.comm.lost
+        receivers = self.topology.out_neighbours(i, without=lost)
+        new = self.mailbox.changed(rank, receivers, self.topology.in_neighbours(i, without=lost))
+        if not self.receives_from_any:
+            for source in new:
+                self.driver.start(self.mailbox.receive_loop(source))
+
     def merge_oldest(self, older: ModelMessage, newer: ModelMessage):
         """Put the oldest message of a full inbox into the one after it, as if they had been one."""
         newer.weight = self.merge_into(newer.x, newer.weight, older.x, older.weight)
@@ -103,7 +131,8 @@ class PushSum(Algorithm, name=None):
 
     def drain(self):
         yield from self.mailbox.close()
-        yield self.receiving
+        can_die = self.comm.survives_deaths  # then there may be other neighbours than at the beginning
+        yield Until(self.mailbox.has_ended, "the last messages of all neighbours") if can_die else self.receiving
         for message in self.mailbox.pop_received():
             self.merge(message)
 

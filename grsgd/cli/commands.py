@@ -75,9 +75,10 @@ def train_on_all_ranks(options) -> int:
         models = ModelFiles(options.save, options.save_best)
         problem = None
         try:
-            reason, remaining, checkpoint = run(mpi, config, out, start_up, line, models, keeping=keeping)
+            end = run(mpi, config, out, start_up, line, models, keeping=keeping, spares=options.spares)
         except SavedElsewhere as error:  # on one rank; the job has ended all the same
-            problem, (reason, remaining, checkpoint) = error, error.end
+            problem, end = error, error.end
+        reason, remaining, checkpoint, survived = end
         if problem:
             line.clear()
             print_error(problem)
@@ -86,8 +87,8 @@ def train_on_all_ranks(options) -> int:
             if checkpoint and how_ended(reason) is Ended.INTERRUPTED:
                 print(f"{checkpoint}: --resume {folder} goes on from here", file=sys.stderr, flush=True)
     completed, complete = how_ended(reason) is Ended.COMPLETED, remaining.size == mpi.size
-    if not (completed and complete):
-        launch.exit_job(remaining, exit_code(reason, checkpoint), complete=complete)
+    if survived or not (completed and complete):
+        launch.exit_job(remaining, exit_code(reason, checkpoint), complete=complete or survived)
     return 1 if problem else 0
 
 
@@ -143,6 +144,7 @@ def simulate(options) -> int:
 def simulate_until_interrupted(options) -> int:
     """Simulate; returns the exit code. Raises KeyboardInterrupt before there is anything to save, and after."""
     with importing():
+        from grsgd.comm.communicator import LostRank
         from grsgd.job.rescue import path_of
         from grsgd.job.signals import EXIT_CODE
         from grsgd.simulate.driver import Deadlock
@@ -151,7 +153,7 @@ def simulate_until_interrupted(options) -> int:
         from grsgd.simulate.run import simulate as run
         from grsgd.training.saving import ModelFiles
 
-    check_at_least("--ranks", options.ranks, 1)
+    check_at_least("--ranks", options.ranks, options.spares + 1)
     config = load_config(options)
     spec = network(options.network)
     out = Path(options.out or default_out(config.algorithm_class.name))
@@ -159,12 +161,14 @@ def simulate_until_interrupted(options) -> int:
         with ProgressLine(config.algorithm_class.name) as line:
             line.loggers = loggers(options)
             models = ModelFiles(options.save, options.save_best)
-            reason = run(config, options.ranks, spec, out, options.compute, options.timing_only, line, models, True)
+            ranks = options.ranks - options.spares
+            arguments = config, ranks, spec, out, options.compute, options.timing_only, line, models
+            reason = run(*arguments, stops_gently=True, spares=options.spares)
             announce(path_of(out, reason), line)
     except NotEvaluated as interrupt:
         print_error(interrupt)
         return EXIT_CODE
-    except Deadlock as error:
+    except (Deadlock, LostRank) as error:
         print_error(error)
         return 1
     return exit_code(reason)

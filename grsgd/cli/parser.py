@@ -73,7 +73,18 @@ def add_train(add):
     sub.add_argument(
         "--every", default="600s", metavar="N", help="a checkpoint every N steps or seconds: 60s (default: %(default)s)"
     )
+    add_spares(sub)
     sub.add_argument("--resume", metavar="FOLDER", help="go on from the last checkpoint there, and take others there")
+
+
+def add_spares(sub: argparse.ArgumentParser):
+    sub.add_argument(
+        "--spares",
+        type=int,
+        default=0,
+        metavar="K",
+        help="the last K processes wait and take the ranks of those that die",
+    )
 
 
 def add_check(sub: argparse.ArgumentParser):
@@ -114,6 +125,7 @@ def add_model_files(sub):
 def add_simulate(add):
     sub = configured(add, commands.simulate)
     add_check(sub)
+    add_spares(sub)
     add_outputs(sub)
     add_model_files(sub)
     sub.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: %(default)s)")

@@ -1,17 +1,18 @@
 """Carriers of the messages of a `Communicator`: MPI, MPI with arrays in GPU memory, or the simulator."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from grsgd.comm.watchdog import within
+from grsgd.mpi_environment import fault_tolerant
 
 ANY_RANK = -1
 """As a source: a message from any rank."""
 MAX_ELEMENTS = 2**31 - 1
 """The largest number of a C int, which MPI libraries before version 4 of the standard count with."""
-PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED")
+PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED", "MPI_ERR_REVOKED", "MPIX_ERR_REVOKED")
 """What fault-tolerant MPI libraries (ULFM) call it when a rank's process has died; others end the whole job."""
 
 
@@ -34,6 +35,8 @@ class Backend(Protocol):
     size: int
     lost: tuple[int, ...]
     """Ranks whose processes have died, as far as `Iprobe` has noticed."""
+    survives_deaths: bool
+    """Whether the others go on then; else a death ends the run."""
 
     def Isend(self, array, dest: int, tag: int) -> Request:
         """Send; complete when ``array`` may be reused."""
@@ -74,6 +77,8 @@ class MpiBackend:
         Seconds that making another communicator out of this one may take; then the job ends.
     """
 
+    survives_deaths = False
+
     def __init__(self, mpi, timeout: float = 600.0):
         from mpi4py import MPI
 
@@ -81,16 +86,20 @@ class MpiBackend:
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
         self.lost: tuple[int, ...] = ()
+        self.fault_tolerant = fault_tolerant()
         self._any_source, self._in_place = MPI.ANY_SOURCE, MPI.IN_PLACE
 
     def Isend(self, array, dest, tag):
-        return self.mpi.Isend(countable(array), dest, tag)
+        return begun(lambda: self.mpi.Isend(countable(array), dest, tag))
 
     def Issend(self, array, dest, tag):
-        return self.mpi.Issend(countable(array), dest, tag)
+        return begun(lambda: self.mpi.Issend(countable(array), dest, tag))
 
     def Irecv(self, array, source, tag):
-        return self.mpi.Irecv(countable(array), self._any_source if source == ANY_RANK else source, tag)
+        if source == ANY_RANK and self.fault_tolerant:
+            return FromAnyRank(self, countable(array), tag)
+        source = self._any_source if source == ANY_RANK else source
+        return begun(lambda: self.mpi.Irecv(countable(array), source, tag))
 
     def Ibcast(self, array, root):
         return self.mpi.Ibcast(countable(array), root)
@@ -104,9 +113,13 @@ class MpiBackend:
         except RuntimeError as error:
             if source != ANY_RANK or not has_died(error):
                 raise
-            self.mpi.Ack_failed(self.size)  # a receive from that rank still fails
-            self.lost = died_in(self.mpi)
+            self.note_failures()
             return False
+
+    def note_failures(self):
+        """Receive from any rank again, although some have died; a receive from one of those still fails."""
+        self.mpi.Ack_failed(self.size)
+        self.lost = died_in(self.mpi)
 
     def dup(self):
         with within(self.timeout, "making a communicator of all ranks"):
@@ -122,6 +135,65 @@ class MpiBackend:
 
     def free(self):
         self.mpi.Free()
+
+
+class Failed:
+    """A message that could not even begin: ``Test()`` raises why."""
+
+    def __init__(self, error: RuntimeError):
+        self.error = error
+
+    def Test(self) -> bool:
+        raise self.error
+
+
+def begun(begin: Callable[[], Request]) -> Request:
+    """Return what ``begin()`` returns, or, where a process has died, a request that says so when it is tested."""
+    try:
+        return begin()
+    except RuntimeError as error:
+        if not has_died(error):
+            raise
+        return Failed(error)
+
+
+class FromAnyRank:
+    """A receive from any rank, which goes on when some of them have died.
+
+    ``source``: who has sent the message, when it is complete.
+    """
+
+    def __init__(self, backend: MpiBackend, array, tag: int):
+        self.backend, self.array, self.tag = backend, array, tag
+        self.source: int | None = None
+        self._request = self._status = None
+        self._post()
+
+    def Test(self) -> bool:
+        if self.source is not None:
+            return True
+        if self._request is None:
+            self._post()
+        try:
+            if self._request is None or not self._request.Test(self._status):
+                return False
+        except RuntimeError as error:
+            if not has_died(error):
+                raise
+            self.backend.note_failures()
+            return False
+        self.source = self._status.source
+        return True
+
+    def _post(self):
+        from mpi4py import MPI
+
+        try:
+            self._request, self._status = self.backend.mpi.Irecv(self.array, MPI.ANY_SOURCE, self.tag), MPI.Status()
+        except RuntimeError as error:
+            if not has_died(error):
+                raise
+            self.backend.note_failures()
 
 
 def countable(array):

@@ -1,6 +1,6 @@
 """Messages between the ranks of a group, named, and counted as they leave."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 
 from coding.partition import part
@@ -40,6 +40,15 @@ class Message:
         return f"{subject}{self.verb} {peer} ({self.nbytes} bytes, tag {self.tag})"
 
 
+def until_over(messages: Iterable[Message]):
+    """Schedule: wait until all of these are complete; one to or from a rank whose process has died is over, too."""
+    for message in messages:
+        try:
+            yield message
+        except LostRank:
+            pass
+
+
 class Communicator:
     """Messages between this rank and the others of a group, by any `Backend`; counts bytes and names messages.
 
@@ -52,16 +61,25 @@ class Communicator:
     """
 
     def __init__(self, backend: Backend, members: Sequence[int] | None = None, traffic: Traffic | None = None):
-        self.backend = backend
-        self.rank, self.size = backend.rank, backend.size
+        self.backend, self.size = backend, backend.size
         self.members: tuple[int, ...] = tuple(range(self.size) if members is None else members)
         self.traffic = Traffic(self.size) if traffic is None else traffic
         self._spare: dict[tuple, list] = {}
 
     @property
+    def rank(self) -> int:
+        """This rank's number; of a spare that has taken a rank since, that one (`grsgd.comm.membership`)."""
+        return self.backend.rank
+
+    @property
     def lost(self) -> tuple[int, ...]:
-        """Ranks whose processes have died, as far as `Iprobe` has noticed."""
+        """Ranks whose processes have died, as far as `Iprobe` has noticed, and which no other process holds."""
         return self.backend.lost
+
+    @property
+    def survives_deaths(self) -> bool:
+        """Whether the others go on when the process of a rank dies, whose messages raise LostRank."""
+        return self.backend.survives_deaths
 
     def Isend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
         """Send; complete when ``array`` may be reused. ``header`` bytes of it are bookkeeping, not payload."""

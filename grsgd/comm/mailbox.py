@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 
-from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
 from grsgd.comm.pollables import Until
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
@@ -43,15 +44,18 @@ class ModelMessage:
     weight = property(lambda self: float(self._weight[0]), lambda self, weight: self._weight.fill(weight))
 
 
+OVER = Until(lambda: True, "nothing")
+
+
 class SendBuffers:
     """Model messages like ``x`` under way to other ranks, at most one to each.
 
     A delivered message is used again for the next one, whichever rank that is for: there are never more of them than
-    were under way at once.
+    were under way at once. One that was under way to a rank whose process has died is given to ``returned(message)``.
     """
 
-    def __init__(self, x: Flat):
-        self._x = x
+    def __init__(self, x: Flat, returned: Callable[[ModelMessage], None] = lambda message: None):
+        self._x, self.returned = x, returned
         self._sending: dict[int, tuple[object, ModelMessage]] = {}
         """The last message to each receiver, and the pollable that is true when that is delivered."""
         self._spare: list[ModelMessage] = []
@@ -60,23 +64,36 @@ class SendBuffers:
 
     def ready(self, receiver: int) -> bool:
         """Return whether the last message to ``receiver`` is delivered, so that the next may go."""
-        return receiver not in self._sending or self._sending[receiver][0].Test()
+        return receiver not in self._sending or self._is_over(receiver)
 
     def take_buffer(self) -> ModelMessage:
         """Return a message to write and then `keep_until`; for the trainer only."""
-        for receiver, (delivered, message) in list(self._sending.items()):
-            if delivered.Test():
-                del self._sending[receiver]
-                self._put_back(message)
+        for receiver in list(self._sending):
+            if self._is_over(receiver):
+                self._put_back(self._sending.pop(receiver)[1])
         return self._take_spare()
 
     def keep_until(self, delivered, receiver: int, message: ModelMessage):
         """Leave ``message`` to ``receiver`` alone until the pollable ``delivered`` is true; only when `ready`."""
         self._sending[receiver] = delivered, message
 
-    def in_flight(self) -> list:
-        """Return the pollables to wait for until all messages are delivered."""
-        return [delivered for delivered, _ in self._sending.values()]
+    def until_delivered(self):
+        """Schedule: wait until all messages are delivered."""
+        for receiver, (delivered, _) in list(self._sending.items()):
+            try:
+                yield delivered
+            except LostRank:
+                self._is_over(receiver)
+
+    def _is_over(self, receiver: int) -> bool:
+        """Whether the last message to ``receiver`` is delivered, or returned."""
+        delivered, message = self._sending[receiver]
+        try:
+            return delivered.Test()
+        except LostRank:
+            self._sending[receiver] = OVER, message
+            self.returned(message)
+            return True
 
     def _take_spare(self) -> ModelMessage:
         with self._lock:
@@ -94,36 +111,56 @@ class Mailbox(SendBuffers):
     the next one before some are popped; without, it can, and ``merge_oldest(older, newer)`` puts the oldest into the
     one after it. Nothing is lost either way. From `close` on there is no backpressure: messages beyond the capacity are
     merged. `receive_loop` must run in the background, once per source or once for all, until every stream has ended.
+
+    A message to a rank whose process has died is given to ``returned(message)``. The stream of such a rank begins anew
+    with the process that takes its place; without one it ends when this rank closes.
     """
 
     END_OF_STREAM = -1
     """The step in a message without a model that ends the stream of messages to a receiver."""
 
     def __init__(
-        self, comm, x: Flat, receivers, sources, capacity: int, merge_oldest, tag: int = 0, backpressure: bool = False
+        self,
+        comm,
+        x: Flat,
+        receivers,
+        sources,
+        capacity: int,
+        merge_oldest,
+        returned=lambda message: None,
+        tag: int = 0,
+        backpressure: bool = False,
     ):
-        super().__init__(x)
+        super().__init__(x, returned)
         self.comm = comm
         self.tag = tag
         self.receivers = list(receivers)
         self.sources = list(sources)
+        self._open = set(self.sources)
+        """The sources whose streams have not ended."""
+        self._neighbours = set(self.sources)
+        """The sources that there are now: while a rank has no process, others take its place."""
         self.capacity = capacity
         self.merge_oldest = merge_oldest
         self.backpressure = self._has_backpressure = backpressure
         self._ended: set[int] = set()
+        self._closed = False
+        self._last: dict[int, ModelMessage] = {}
+        """What ends streams, by the rank whose stream it is: this one's, or, to itself, that of one that has died."""
         self._waiting: dict[int, list[ModelMessage]] = defaultdict(list)
         """By the source that `receive_loop` was given: what has come and is not popped yet, the oldest first."""
 
     def ready(self, receiver: int) -> bool:
         """Return whether the last message to ``receiver`` is delivered, so that the next may go.
 
-        False for good once the receiver has ended its own stream.
+        False for good once the receiver has ended its own stream, or has died.
         """
-        return receiver not in self._ended and super().ready(receiver)
+        return receiver not in self._ended and receiver not in self.comm.lost and super().ready(receiver)
 
     def open(self):
         """Begin, or begin again when all streams have ended."""
-        self.backpressure = self._has_backpressure
+        self.backpressure, self._closed = self._has_backpressure, False
+        self._open = set(self.sources)
         self._ended.clear()
 
     def send(self, receiver: int, x: Flat, weight: float, step: int):
@@ -137,19 +174,24 @@ class Mailbox(SendBuffers):
 
     def receive_loop(self, source: int):
         """Background schedule: receive messages from ``source``, or `ANY_RANK`, until their streams have ended."""
-        sending = set(self.sources if source == ANY_RANK else [source])
         sender = "any rank" if source == ANY_RANK else f"rank {source}"
         room = Until(
             lambda: not self.backpressure or len(self._waiting[source]) < self.capacity,
             f"room in the inbox for {sender}'s model",
         )
-        while sending:
+        while self._open if source == ANY_RANK else source in self._open:
             message = self._take_spare()
             yield room
-            yield self.comm.Irecv(message.buffer, source, self.tag)
+            try:
+                yield self.comm.Irecv(message.buffer, source, self.tag)
+            except LostRank:
+                self._put_back(message)
+                yield Until(lambda: source not in self.comm.lost or self._closed, f"a process that holds {sender}")
+                continue
             if message.step == self.END_OF_STREAM:
                 self._ended.add(message.sender)
-                sending.remove(message.sender)
+                self._open.discard(message.sender)
+                self._put_back(message)
                 continue
             with self._lock:
                 waiting = self._waiting[source]
@@ -176,8 +218,46 @@ class Mailbox(SendBuffers):
     def close(self):
         """Schedule: wait until all messages are delivered, then end the stream to every receiver."""
         self.backpressure = False  # two ranks that close must not wait for each other's inboxes
-        yield self.in_flight()
-        last = self.take_buffer()
-        last.step, last.sender = self.END_OF_STREAM, self.comm.rank
-        header = last.buffer[:HEADER]
-        yield [self.comm.Isend(header, receiver, self.tag, header=HEADER) for receiver in self.receivers]
+        yield from self.until_delivered()
+        self._closed = True
+        self._last[self.comm.rank] = self.take_buffer()
+        last = [self._end_stream(receiver) for receiver in self.receivers]
+        for source in self.comm.lost:
+            self._end_lost_stream(source)
+        yield from until_over(last)
+
+    def has_ended(self) -> bool:
+        """Whether the streams of all neighbours have ended. One that is none any more need not know that it was one."""
+        return not self._open & self._neighbours
+
+    def changed(self, rank: int, receivers: list[int], sources: list[int]) -> list[int]:
+        """Note that another process holds ``rank`` than before, or none, and who the neighbours are now.
+
+        Returns the new sources, from each of which `receive_loop` is to receive.
+        """
+        new_receivers, new_sources = set(receivers) - set(self.receivers), set(sources) - set(self.sources)
+        self.receivers += sorted(new_receivers)
+        self.sources += sorted(new_sources)
+        self._open |= new_sources
+        self._neighbours = set(sources)
+        self._ended.discard(rank)
+        if self._closed:
+            for receiver in new_receivers | ({rank} & set(self.receivers)):
+                self._end_stream(receiver)
+            self._end_lost_stream(rank)
+        return sorted(new_sources)
+
+    def _end_lost_stream(self, source: int):
+        """End the stream of a rank that no process holds; `receive_loop` may wait for a message of any rank."""
+        if source in self.comm.lost and source in self._open:
+            self._open.discard(source)
+            self._end_stream(self.comm.rank, sender=source)
+
+    def _end_stream(self, receiver: int, sender: int | None = None):
+        """Return the message to ``receiver`` that ends the stream of ``sender``, by default this rank."""
+        sender = self.comm.rank if sender is None else sender
+        if sender not in self._last:
+            self._last[sender] = self._take_spare()
+        last = self._last[sender]
+        last.step, last.sender = self.END_OF_STREAM, sender
+        return self.comm.Isend(last.buffer[:HEADER], receiver, self.tag, header=HEADER)

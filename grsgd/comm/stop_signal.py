@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from grsgd.comm import tags
-from grsgd.comm.backend import ANY_RANK, has_died
+from grsgd.comm.backend import ANY_RANK
 from grsgd.comm.communicator import Communicator, LostRank
 
 MESSAGE_BYTES = 512
@@ -78,16 +78,17 @@ class StopSignal:
         if self.comm.lost and not self.tolerant:
             raise LostRank(died(self.comm.lost))
 
-    def _send(self, kind: bytes):
+    def repeat(self, rank: int):
+        """Tell a rank, which another process holds now, what all others have been told already."""
+        if self.reason is not None:
+            self._send(FAILURE if self.failed else STOP, [rank])
+
+    def _send(self, kind: bytes, ranks: Sequence[int] | None = None):
         content = (kind + self.reason.encode())[:MESSAGE_BYTES].ljust(MESSAGE_BYTES)
         message = np.frombuffer(content, np.uint8).copy()
-        for rank in range(self.comm.size):
+        for rank in range(self.comm.size) if ranks is None else ranks:
             if rank not in (self.comm.rank, *self.comm.lost):
-                try:
-                    self._sending.append(self.comm.Isend(message, rank, tags.STOP))
-                except RuntimeError as error:
-                    if not has_died(error):
-                        raise
+                self._sending.append(self.comm.Isend(message, rank, tags.STOP))
 
 
 def died(ranks: Sequence[int]) -> str:

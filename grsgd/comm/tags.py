@@ -38,6 +38,13 @@ CODED_PACKETS = 3
 
 RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE = 0, 1
 
+# ---- the communicator of all processes, where they may die
+
+TAKEOVER, TRAINING, FINISHED = 1, 2, 3
+"""A process has taken a rank; it has a model to train with; it has ended its training (to the spares)."""
+STATE_REQUEST, STATE = 4, 5
+"""A process that has taken a rank, to another one: what it begins with. On a communicator of their own."""
+
 # ---- the communicator of a calibration
 
 CALIBRATION = 1

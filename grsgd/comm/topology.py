@@ -1,7 +1,7 @@
 """Which rank sends its model to which, and with which weights models are mixed: graphs over the ranks."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -65,13 +65,21 @@ class Topology:
         """Return the graph of ``step``, or without one that of all steps together: bool [n, n], from column to row."""
         return (self.matrices.max(0) if step is None else self.matrix(step)) > 0
 
-    def out_neighbours(self, rank: int, step: int | None = None) -> list[int]:
-        """Return the ranks other than ``rank`` that it sends to in ``step``, or in any step, ascending."""
+    def out_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
+        """Return the ranks other than ``rank`` that it sends to in ``step``, or in any step, ascending.
+
+        Of ranks ``without`` processes the neighbours take the place: a ring closes again.
+        """
+        if without:
+            return bypassing(self.edges(step).T, rank, without)
         column = self.matrices[:, :, rank].max(0) if step is None else self.matrix(step)[:, rank]
         return [int(i) for i in np.flatnonzero(column) if i != rank]
 
-    def in_neighbours(self, rank: int, step: int | None = None) -> list[int]:
-        """Return the ranks other than ``rank`` that send to it in ``step``, or in any step, ascending."""
+    def in_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
+        """Return the ranks other than ``rank`` that send to it in ``step``, or in any step, ascending; ``without`` as
+        for `out_neighbours`."""
+        if without:
+            return bypassing(self.edges(step), rank, without)
         row = self.matrices[:, rank].max(0) if step is None else self.matrix(step)[rank]
         return [int(j) for j in np.flatnonzero(row) if j != rank]
 
@@ -116,6 +124,19 @@ class Topology:
                 elif j != i and side[j] == side[i]:
                     return None
         return [side[rank] for rank in range(self.size)]
+
+
+def bypassing(edges: np.ndarray, rank: int, without: Sequence[int]) -> list[int]:
+    """Return the ranks that row ``rank`` of ``edges``, bool [n, n], leads to, directly or by way of ranks ``without``
+    processes, ascending."""
+    found, passed, looking = set(), {rank}, [rank]
+    for at in looking:
+        for next_rank in np.flatnonzero(edges[at]).tolist():
+            if next_rank in passed:
+                continue
+            passed.add(next_rank)
+            (looking.append if next_rank in without else found.add)(next_rank)
+    return sorted(found)
 
 
 def connected(edges: np.ndarray) -> bool:

@@ -14,6 +14,7 @@ from grsgd.config.reading import check_whole_numbers, override, read
 from grsgd.config.sections import (
     Comm,
     Data,
+    Faults,
     NamedAlgorithm,
     NamedModel,
     Optimizer,
@@ -45,6 +46,7 @@ class Config(Section):
     schedule: Schedule = Schedule()
     train: Train
     stragglers: Stragglers = Stragglers()
+    faults: Faults = Faults()
     comm: Comm = Comm()
 
     @property
@@ -66,6 +68,9 @@ class Config(Section):
         content["algorithm"] |= self.algorithm_options.model_dump(exclude_none=True)
         for kind in ("slowdown", "tail", "pause"):
             content["stragglers"][kind] = {str(rank): value for rank, value in content["stragglers"][kind].items()}
+        content["faults"]["die"] = {str(rank): value for rank, value in content["faults"]["die"].items()}
+        if self.faults == Faults():
+            del content["faults"]
         return tomli_w.dumps(content)
 
     def check_measured(self):
@@ -82,6 +87,9 @@ class Config(Section):
             for rank in getattr(self.stragglers, kind):
                 if rank >= ranks:
                     raise ConfigError(f"stragglers.{kind}: rank {rank} in a job of {ranks}; allowed: 0 to {ranks - 1}")
+        for rank in self.faults.die:
+            if rank >= ranks:
+                raise ConfigError(f"faults.die: rank {rank} in a job of {ranks}; allowed: 0 to {ranks - 1}")
         try:
             self.algorithm_class.check(self.algorithm_options, ranks)
         except ValueError as error:

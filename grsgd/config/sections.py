@@ -141,6 +141,20 @@ class Stragglers(Section):
     )
 
 
+class Faults(Section):
+    """Processes die. The run goes on without them where the algorithm can, and MPI: see docs/failures.md."""
+
+    die: Annotated[dict[Rank, PositiveFloat], BeforeValidator(integer_keys)] = Field(
+        {}, description="rank = seconds after the start of training when its process dies"
+    )
+    every: PositiveFloat | None = Field(
+        None, description="mean seconds from one death to the next, of a random rank; exponentially distributed"
+    )
+    notice_seconds: float = Field(
+        0.01, ge=0, le=3600, description="seconds until the others notice it; in simulated time alone"
+    )
+
+
 class Comm(Section):
     renamed: ClassVar[dict[str, str]] = {"progress": "progress_mode"}
 

@@ -17,6 +17,7 @@ from grsgd.comm.stop_signal import UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, starting_within, within
 from grsgd.errors import SetupError, UsageError
 from grsgd.job.ending import end_with_launcher
+from grsgd.mpi_environment import fault_tolerant
 
 EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, UsageError)
 """Errors that say all there is to say: no traceback."""
@@ -232,12 +233,6 @@ def report(mpi, error: BaseException, thread: str | None = None):
     sys.stderr.flush()
 
 
-def fault_tolerant() -> bool:
-    """Whether Open MPI was started with ``--with-ft ulfm``: then its MPI_Abort ends the process that calls it, and no
-    other rank learns of that, nor of one that leaves with an exit code other than 0."""
-    return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes")
-
-
 def abort(mpi, failed_here: bool = True):
     """End the whole job with an exit code other than 0, after the launcher has had time to pass on what was printed.
 
@@ -364,7 +359,8 @@ def exit_job(mpi, code: int, complete: bool = True):
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    mpi.Barrier()
+    with suppress(RuntimeError):  # a process has died meanwhile
+        mpi.Barrier()
     if not complete:
         if mpi.rank == 0:
             time.sleep(0.3)  # until the launcher has passed on what was printed

@@ -11,6 +11,7 @@ from grsgd.comm import tags, watchdog
 from grsgd.comm.backend import has_died
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import WaitTimeout
+from grsgd.comm.membership import Membership
 from grsgd.comm.stop_signal import Stopped, StopSignal, died
 from grsgd.errors import RunFileError
 from grsgd.files import places_instead
@@ -40,7 +41,8 @@ class Rescue:
 
     ``mpi``: a communicator that is used for nothing else; ``processes``: `launch.processes`; ``interface()``: bytes
     that the host's interfaces have counted; ``attributes``: of the run file, but for how it ended; ``handover``: to the
-    process that evaluates what a job has measured that is killed. Training begins now.
+    process that evaluates what a job has measured that is killed; ``membership``: which process holds which rank, where
+    the run goes on without those that die. Training begins now.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Rescue:
         interface: Callable,
         attributes: dict,
         handover: Handover | None = None,
+        membership: Membership | None = None,
     ):
+        self.membership = membership
         self.handover, self.early_out = handover, path_of(out, INTERRUPTED)
         self.mpi, self.stop_signal, self.processes, self.out = mpi, stop_signal, processes, out
         self.trainer, self.interface, self.attributes = trainer, interface, attributes
@@ -68,7 +72,7 @@ class Rescue:
 
     def nothing(self) -> Record:
         """Return what stands for a rank that does not answer."""
-        return Record.of_nothing(self.mpi.size)
+        return Record.of_nothing(self.mpi.size if self.membership is None else self.membership.size)
 
     def assembled(self, records: list[Record], attributes: dict) -> Run:
         """Return the run of all ranks' records, as far as it needs no computing."""
@@ -100,7 +104,7 @@ class Rescue:
             while not self.trainer.has_ended and time.perf_counter() < deadline:  # it takes a last snapshot
                 time.sleep(1e-3)
             self.hand_over(reason, False)
-        self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost))
+        self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
 
     def hand_over(self, reason: str, starts: bool, lost: Collection[int] = ()) -> bool:
         """Leave what this rank has measured to a process that makes a run file of it if the launcher kills the job,
@@ -119,9 +123,14 @@ class Rescue:
             if not self._told(launch.stagger(self.mpi)):
                 launch.report(self.mpi, error)
                 self.stop_signal.fail(self._reason(error))
-        lost = set(self.stop_signal.comm.lost)
-        saved = self._save(self.stop_signal.reason, FAILURE_SECONDS, tags.RESCUE_AFTER_FAILURE, lost)
+        saved = self._save(self.stop_signal.reason, FAILURE_SECONDS, tags.RESCUE_AFTER_FAILURE, self._gone())
         launch.end_after_failure(self.mpi, last=saved)
+
+    def _gone(self) -> set[int]:
+        """Return the processes that have nothing to say: dead ones, and spares."""
+        if self.membership is None:
+            return set(self.stop_signal.comm.lost)
+        return self.membership.dead | self.membership.spares
 
     def _told(self, seconds: float) -> bool:
         """Whether another rank has failed and says so within ``seconds``: when all fail alike, one of them says why."""
@@ -192,7 +201,8 @@ class Rescue:
             time.sleep(1e-3)
         if min(answers) < mpi.rank or (tag == tags.RESCUE_AFTER_SIGNAL and set(range(mpi.rank)) - gone):
             return None
-        return [answers.get(rank) or self.nothing() for rank in range(mpi.size)]
+        holders = range(mpi.size) if self.membership is None else self.membership.holders
+        return [answers.get(holder) or self.nothing() for holder in holders]
 
 
 def print_error(line: str):

@@ -1,5 +1,6 @@
 """A run on real MPI, from the configuration to the run file."""
 
+import math
 import os
 import shutil
 import sys
@@ -19,11 +20,13 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.gpu.select import select_transport
 from grsgd.comm.meeting import Meeting
+from grsgd.comm.membership import MembersBackend, Membership
 from grsgd.comm.stop_signal import Stopped, StopSignal
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, within
 from grsgd.config import Config
+from grsgd.config.sections import Faults
 from grsgd.errors import ConfigError, RunFileError
-from grsgd.job import launch
+from grsgd.job import launch, survivors
 from grsgd.job import network_counters as interfaces
 from grsgd.job.handover import Handover, Task
 from grsgd.job.progress_line import ProgressLine
@@ -31,7 +34,8 @@ from grsgd.job.rescue import Rescue, save, save_with_models
 from grsgd.job.resume import Resumed, find
 from grsgd.job.signals import EXIT_CODE, Interruption
 from grsgd.job.startup import StartUp
-from grsgd.mpi_environment import say
+from grsgd.job.survivors import Survival
+from grsgd.mpi_environment import fault_tolerant, say
 from grsgd.runs.ending import ASKED_TO_END, STOP_CRITERIA, TERMINATED, end_attributes, joint_reason
 from grsgd.runs.run_file import check_writable
 from grsgd.training import device as gpu
@@ -50,12 +54,14 @@ from grsgd.training.trainer import Trainer
 class RunEnd(NamedTuple):
     """Why a run ended, and the ranks that remained to its end, an mpi4py communicator; the lowest has saved it.
 
-    checkpoint: the last one that is complete, if checkpoints were taken.
+    checkpoint: the last one that is complete, if checkpoints were taken. survived: whether ranks could die; then all
+    processes that live have come to the end.
     """
 
     reason: str
     remaining: object
     checkpoint: Path | None = None
+    survived: bool = False
 
 
 class Keeping(NamedTuple):
@@ -86,8 +92,10 @@ def run(
     models: ModelFiles | None = None,
     timed: Callable[[], AbstractContextManager] = nullcontext,
     keeping: Keeping = NOTHING_KEPT,
+    spares: int = 0,
 ) -> RunEnd:
-    """Train on all ranks of ``mpi`` and write the run file on rank 0, or on the lowest that is left.
+    """Train on all processes of ``mpi`` but the last ``spares``, which take the ranks of those that die, and write the
+    run file on rank 0, or on the lowest that is left.
 
     ``start_up``: of this process, up to here; told before training begins, if it is to be shown. ``line``: says how far
     the run is, by default nothing. ``models``: the files that models are saved in, by default none. ``timed``: makes a
@@ -101,7 +109,9 @@ def run(
     with Interruption(partial(before_training, mpi)) as interruption:
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
         line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
-        job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models, keeping)
+        job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models, keeping, spares)
+        if job.survival is not None:
+            return survivors.run(job, models, interruption, timed)
         interruption.on_signal = partial(while_training, job)
         with timed():
             reason, records, remaining, evaluation = train(job)
@@ -129,6 +139,8 @@ class Communicators:
 
     def __init__(self, backend: MpiBackend):
         self.backend = backend
+        self.membership: Membership | None = None
+        """Which process holds which rank, where the run goes on without those that die."""
         self.copies: list[MpiBackend] = []
 
     def copy(self) -> MpiBackend:
@@ -137,7 +149,12 @@ class Communicators:
         return self.copies[-1]
 
     def communicator(self) -> Communicator:
-        """Return a communicator with messages of its own."""
+        """Return a communicator of all ranks with messages of its own."""
+        backend = self.copy()
+        return Communicator(MembersBackend(backend, self.membership) if self.membership else backend)
+
+    def of_processes(self) -> Communicator:
+        """Return one of all processes, spares among them."""
         return Communicator(self.copy())
 
     def free(self):
@@ -157,6 +174,7 @@ class Prepared(NamedTuple):
     line: ProgressLine
     rescue: Rescue
     evaluation: Communicator
+    survival: Survival | None = None
 
 
 def prepare(
@@ -168,17 +186,19 @@ def prepare(
     line: ProgressLine,
     models: ModelFiles,
     keeping: Keeping,
+    spares: int = 0,
 ) -> Prepared:
     """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
-    timeout = config.comm.timeout
+    timeout, ranks = config.comm.timeout, mpi.size - spares
     with within(timeout, "looking for ranks on the same host"):
         local_rank, local_ranks = launch.local_ranks(mpi)
     with launch.collective_setup(mpi, timeout):
         config.check_measured()
-        config.check_ranks(mpi.size)
+        check_spares(config, keeping, spares, mpi.size)
+        config.check_ranks(ranks)
         check_keeping(config, keeping)
         if mpi.rank == 0:
-            check_writable(out, expected_bytes(config, mpi.size))
+            check_writable(out, expected_bytes(config, ranks))
         device = gpu.pick_device(config.device, local_rank)
     gpu.use_threads()
     use_device = partial(gpu.use, device)
@@ -188,11 +208,14 @@ def prepare(
         driver = launch.driver(
             mpi, timeout, config.comm.progress_mode, prepare_thread=use_device, compute_seconds=least
         )
+    if survives(config, keeping):
+        comms.membership = Membership(comms.of_processes(), ranks, driver.clock)
     resumed = find(mpi, keeping.resume, timeout) if keeping.resume else None
     if resumed:
         with launch.collective_setup(mpi, timeout):
             config = resumed.configured(config, mpi.size)
-    stop_signal = StopSignal(comms.communicator(), tolerant=config.traits.tolerates_lost_ranks)
+    tolerant = config.traits.tolerates_lost_ranks or comms.membership is not None
+    stop_signal = StopSignal(comms.communicator(), tolerant)
     start_up.passed("MPI")
     line.doing(f"reading {config.data.name}")
     with launch.collective_setup(mpi, timeout):
@@ -215,9 +238,16 @@ def prepare(
         trial = RankContext(comms.communicator(), comms.communicator(), driver)
         config, why = driver.run(choose_options(config, dataset, model, trial))
         context = RankContext(
-            comms.communicator(), comms.communicator(), driver, stop_signal, config.seed, config.data.replication
+            comms.communicator(),
+            comms.communicator(),
+            driver,
+            stop_signal,
+            config.seed,
+            config.data.replication,
+            comms.membership,
         )
-        trainer = Trainer(config, dataset, model, context, early_marks=early_marks, on_step=line.update)
+        make = partial(Trainer, config, dataset, model, context, early_marks=early_marks, on_step=line.update)
+        trainer = make() if mpi.rank < ranks else None
         start_up.passed("algorithm")
     if keeping.folder:
         meeting = Meeting(comms.communicator(), driver, config.traits.synchronous)
@@ -225,16 +255,27 @@ def prepare(
     if resumed:
         resumed.give_model(trainer.replica)
         trainer.on_started = partial(go_on, resumed, trainer)
-    driver.run(trainer.broadcast_initial_model())
-    attributes = describe(trainer) | {"redundancy": why, "clock": "wall", "mpi": launch.library()}
+    if trainer:
+        driver.run(trainer.broadcast_initial_model())
+    attributes = {"redundancy": why, "clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
     attributes |= {"resumed": resumed.samples if resumed else None}
     with within(timeout, "telling all ranks where they are"):
-        attributes |= {"hosts": launch.hosts(mpi), "gpus": mpi.allgather(gpu.name(device))}
-        attributes["commit"], processes = mpi.bcast(attributes["commit"]), launch.processes(mpi)
-        handover = Handover(trainer.snapshots.share(), Task(out.absolute(), attributes, (models.final, models.best)))
-        handover.exchange(mpi, processes)
-    rescue, evaluation = comms.copy().mpi, comms.communicator()
+        attributes |= {"hosts": launch.hosts(mpi)[:ranks], "gpus": mpi.allgather(gpu.name(device))[:ranks]}
+        attributes["commit"], processes = mpi.bcast(attributes.get("commit")), launch.processes(mpi)
+        handover = None
+        if comms.membership is None:
+            task = Task(out.absolute(), attributes, (models.final, models.best))
+            handover = Handover(trainer.snapshots.share(), task)
+            handover.exchange(mpi, processes)
+    rescue = comms.copy().mpi
+    evaluation, survival = None, None
+    if comms.membership is None:
+        evaluation = comms.communicator()
+    else:
+        beside = MpiDriver(mpi.rank, math.inf, driver.progress_mode, prepare_thread=use_device)
+        beside.thread_allowed = driver.thread_allowed
+        survival = Survival(comms.membership, beside, comms.of_processes(), comms.copy().mpi, make)
     launch.barrier(mpi, timeout)
     start_up.passed("other ranks")
     line.clear()
@@ -244,10 +285,42 @@ def prepare(
     start_up.tell(mpi, timeout)
     counters = interfaces.counters()
     rescue = Rescue(
-        rescue, stop_signal, processes, out, trainer, lambda: interfaces.counters() - counters, attributes, handover
+        rescue,
+        stop_signal,
+        processes,
+        out,
+        trainer,
+        lambda: interfaces.counters() - counters,
+        attributes,
+        handover,
+        comms.membership,
     )
     rescue.began -= resumed.elapsed if resumed else 0.0
-    return Prepared(mpi, driver, stop_signal, trainer, line, rescue, evaluation)
+    return Prepared(mpi, driver, stop_signal, trainer, line, rescue, evaluation, survival)
+
+
+def survives(config: Config, keeping: Keeping) -> bool:
+    """Whether the run goes on without processes that die."""
+    return fault_tolerant() and config.traits.survives_deaths and not (keeping.folder or keeping.resume)
+
+
+def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
+    """Raise ConfigError where spares could not take the place of a rank, or none could die as planned."""
+    if config.faults != Faults() and not survives(config, keeping):
+        raise ConfigError(
+            "faults: by the clock only under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives "
+            "deaths, and without checkpoints"
+        )
+    if not spares:
+        return
+    if not 0 < spares < processes:
+        raise ConfigError(f"--spares {spares}: must be from 1 to {processes - 1}, for some of {processes} train")
+    if not fault_tolerant():
+        raise ConfigError(f"--spares {spares}: only where MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm")
+    if not config.traits.survives_deaths:
+        raise ConfigError(f"--spares {spares}: with {config.algorithm.name} the run ends when a rank dies")
+    if keeping.folder or keeping.resume:
+        raise ConfigError(f"--spares {spares}: not with --checkpoint or --resume")
 
 
 def check_keeping(config: Config, keeping: Keeping):
@@ -278,7 +351,7 @@ def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
     Returns why training ended, what all ranks have measured, and the ranks that remain, twice: an mpi4py communicator,
     and one to evaluate with.
     """
-    mpi, driver, stop_signal, trainer, line, rescue, evaluation = job
+    mpi, driver, stop_signal, trainer, line, rescue, evaluation, _ = job
     line.training(trainer)
     try:
         reason = driver.run(trainer.train())

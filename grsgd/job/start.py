@@ -75,6 +75,8 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
         raise UsageError(f"run: {target}: no such file: must be a configuration (.toml) or a script (.py)")
     program = [target] if target.endswith(".py") else ["-m", "grsgd", "train", target]
     variables, command = start_command(launcher, ranks)
+    if "--spares" in arguments and library_of(command[0]) == "Open MPI":
+        command[1:1] = ["--with-ft", "ulfm"]
     missing = {name: value for name, value in variables.items() if name not in os.environ}
     return Job(missing, [*command, sys.executable, "-u", *program, *arguments])
 

@@ -40,7 +40,12 @@ class Activity(Waitable):
             while True:
                 while self.pending and error is None:
                     pollable = self.pending[-1]
-                    if not pollable.Test():
+                    try:
+                        ready = pollable.Test()
+                    except Exception as caught:  # fails where the schedule waits, so that it can clean up
+                        error = caught
+                        break
+                    if not ready:
                         error = driver.stop_error(self)
                         if error is None:
                             self._wait(pollable)
@@ -122,6 +127,17 @@ class SimulatedDriver:
         self._ready: deque[Activity] = deque()
         self._background: list[Activity] = []
         self._running = False
+        self.is_dead = self.polls_messages = False
+        """``polls_messages``: whether activities that wait for a flag look for messages themselves."""
+
+    def kill(self):
+        """Let the process die that this rank is: nothing of it goes on."""
+        self.is_dead = True
+        self.abandon()
+        self.polled.clear()
+        self._ready.clear()
+        if self.foreground is not None:
+            self.foreground.abandoned = self.foreground.complete = True
 
     def keep_random_state(self):
         """Let this rank draw from a random stream of torch of its own, which goes on from torch's present one."""
@@ -172,6 +188,8 @@ class SimulatedDriver:
 
         One activity runs at a time, until it waits again, so that nothing changes between two yields.
         """
+        if self.is_dead:
+            return
         if waiter is not None:
             self._ready.append(waiter)
         if self._running:
@@ -184,7 +202,7 @@ class SimulatedDriver:
                     activity.resume(error)
                 error = None
             for activity in tuple(self.polled):
-                if activity.pending[-1].Test():
+                if is_over(activity.pending[-1]) and activity in self.polled:
                     self.polled.remove(activity)
                     self._ready.append(activity)
             if not self._ready:
@@ -194,6 +212,8 @@ class SimulatedDriver:
     def on_unexpected_message(self):
         """A message has come for which no receive is posted: perhaps the one that says that the run is over."""
         activity = self.foreground
+        if self.polls_messages:
+            self.notify(None)
         if activity is None or activity.complete:
             return
         self.unexpected_message = True
@@ -236,6 +256,14 @@ class SimulatedDriver:
         event = self.env.timeout(seconds)
         event.callbacks.append(lambda _: timer.finish(self))
         return timer
+
+
+def is_over(pollable) -> bool:
+    """Whether it is true, or raises what whoever waits for it must be told."""
+    try:
+        return pollable.Test()
+    except Exception:  # noqa: BLE001  raised again where the schedule waits
+        return True
 
 
 def run_all(env: simpy.Environment, drivers: list[SimulatedDriver], schedules) -> list:

@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 import numpy as np
 
 from grsgd.comm.allreduce import ring_allreduce
-from grsgd.comm.backend import ANY_RANK
+from grsgd.comm.backend import ANY_RANK, PROCESS_FAILURES
 from grsgd.comm.communicator import Communicator
 from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.simulate.flows import Network
@@ -21,14 +21,23 @@ from grsgd.simulate.flows import Network
 class Waitable:
     """A pollable for which one schedule can wait; that schedule is resumed when this is complete."""
 
-    __slots__ = ("complete", "waiter")
+    __slots__ = ("complete", "waiter", "failed")
 
     def __init__(self):
-        self.complete = False
+        self.complete = self.failed = False
         self.waiter = None
 
     def Test(self) -> bool:
+        """Raises RuntimeError as an MPI library does where the process of a rank has died."""
+        if self.failed:
+            raise RuntimeError(PROCESS_FAILURES[0])
         return self.complete
+
+    def fail(self, driver):
+        """Raise an error from now on; ``driver`` is that of the rank that waits."""
+        self.failed = True
+        waiter, self.waiter = self.waiter, None
+        driver.notify(waiter)
 
     def finish(self, driver):
         """Become complete; ``driver`` is that of the rank that waits."""
@@ -59,8 +68,15 @@ class Sending(Waitable):
         self.receiving: Receiving | None = None
         self.order = 0
 
+    def is_gone(self) -> bool:
+        """Whether a process has died without which the message cannot arrive; a short one has left at once."""
+        dead = self.fabric.dead
+        return self.dest in dead or (self.source in dead and not self.short)
+
     def on_left(self):
         """The last byte has left."""
+        if self.is_gone():
+            return
         if not self.short:
             copy_into(self.receiving.array, self.array)  # the last moment at which the sender must keep it
         if not self.synchronous and not self.complete:
@@ -68,6 +84,8 @@ class Sending(Waitable):
 
     def on_arrived(self, dest, _):
         """The last byte has arrived."""
+        if self.is_gone():
+            return
         if self.receiving is not None:
             self.on_received()
         else:
@@ -75,7 +93,7 @@ class Sending(Waitable):
 
     def on_announced(self, _=None):
         """A short message, or the announcement of a long one, has arrived."""
-        if self.receiving is None:
+        if self.receiving is None and not self.is_gone():
             self.has_arrived = True
             self.order = next(self.fabric.counter)
             self.fabric.match(self.inbox, self.source)
@@ -97,11 +115,13 @@ class Sending(Waitable):
 class Receiving(Waitable):
     """A posted receive."""
 
-    __slots__ = ("array", "order")
+    __slots__ = ("array", "order", "source")
 
     def __init__(self, array, order: int = 0):
         super().__init__()
         self.array, self.order = array, order
+        self.source: int | None = None
+        """Who sends the message, once there is one."""
 
 
 class Inbox:
@@ -142,6 +162,36 @@ class MessageFabric:
         self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
         self._multicasts: dict[tuple, Multicast] = {}
         self.counter = itertools.count()
+        self.dead: set[int] = set()
+        self.known_dead: list[set[int]] = [set() for _ in drivers]
+        """Which processes each one knows to have died."""
+
+    def kill(self, process: int, seconds: float = 0.0):
+        """Let a process die; the others notice after so many ``seconds``."""
+        self.dead.add(process)
+        self.drivers[process].kill()
+        self.network.after(seconds, lambda _: [self._notice(other, process) for other in range(self.size)])
+
+    def _notice(self, other: int, process: int):
+        """Tell ``other`` that a process has died, and let its messages to and from that one fail."""
+        if other in self.dead:
+            return
+        self.known_dead[other].add(process)
+        failing: list[Waitable] = []
+        for (_, dest, _), inbox in self._inboxes.items():
+            if dest == other:
+                failing += inbox.posted.pop(process, ())
+                inbox.sent[process] = deque(sending for sending in inbox.sent[process] if sending.short)
+        for sending in list(self.under_way):
+            if sending.source == other and sending.dest == process and not sending.complete:
+                failing.append(sending)
+                del self.under_way[sending]
+            elif sending.source == process and sending.dest == other and not sending.short:
+                failing += [sending.receiving] if sending.receiving else []
+                del self.under_way[sending]
+        for waitable in failing:
+            waitable.fail(self.drivers[other])
+        self.drivers[other].notify(None)
 
     def communicators(self) -> list[Communicator]:
         """Return one communicator per rank, of a new group of all ranks."""
@@ -158,6 +208,9 @@ class MessageFabric:
         """Send from rank ``source`` of the fabric to ``dest``; with ``synchronous``, complete when it is received."""
         inbox = self._inboxes[group, dest, tag]
         sending = Sending(self, array, source, dest, tag, synchronous, inbox)
+        if dest in self.known_dead[source]:
+            sending.failed = True
+            return sending
         self.under_way[sending] = None
         inbox.sent[source].append(sending)
         if sending.short:
@@ -170,6 +223,9 @@ class MessageFabric:
     def receive(self, group, array, dest: int, source: int, tag: int) -> Receiving:
         """Post a receive of rank ``dest`` of the fabric from ``source`` or `ANY_RANK`."""
         receiving = Receiving(array, next(self.counter))
+        if source in self.known_dead[dest]:
+            receiving.failed = True
+            return receiving
         inbox = self._inboxes[group, dest, tag]
         if source == ANY_RANK:
             inbox.posted_any.append(receiving)
@@ -205,7 +261,7 @@ class MessageFabric:
                     f"rank {sending.source} sends {sending.nbytes} bytes with tag {sending.tag} to rank "
                     f"{sending.dest}, which has room for {receiving.array.nbytes}"
                 )
-            sending.receiving = receiving
+            sending.receiving, receiving.source = receiving, sending.source
             if not sending.short:
                 self.network.transfer(sending.source, (sending.dest,), sending.nbytes, sending)
             elif sending.has_arrived:
@@ -301,7 +357,7 @@ class SimulatedBackend:
         This one's number in the group.
     """
 
-    lost = ()
+    survives_deaths = False
 
     def __init__(self, fabric: MessageFabric, group: tuple, members: tuple[int, ...], rank: int):
         self.fabric, self.group, self.members, self.rank = fabric, group, members, rank
@@ -312,6 +368,11 @@ class SimulatedBackend:
         self._allreduces = itertools.count()
         self._subsets: dict[tuple[int, ...], int] = {}
         self._for_allreduce: Communicator | None = None
+
+    @property
+    def lost(self):
+        known = self.fabric.known_dead[self.fabric_rank]
+        return tuple(self.members.index(process) for process in sorted(known)) if known else ()
 
     def Isend(self, array, dest, tag):
         return self.fabric.send(self.group, array, self.fabric_rank, self.members[dest], tag, False)

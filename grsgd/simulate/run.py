@@ -4,7 +4,7 @@ import gc
 import platform
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +12,11 @@ import simpy
 import torch
 
 from grsgd.algorithms.context import RankContext
+from grsgd.comm.communicator import Communicator, LostRank
+from grsgd.comm.membership import MembersBackend, Membership
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import Config
+from grsgd.config.sections import Faults
 from grsgd.errors import ConfigError
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import path_of, save_with_models
@@ -32,6 +35,7 @@ from grsgd.simulate.network import NetworkSpec
 from grsgd.training import device as gpu
 from grsgd.training import memory
 from grsgd.training.automatic_options import choose_options
+from grsgd.training.deaths import accounts, planned_deaths
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import build_model, load_data
@@ -39,6 +43,7 @@ from grsgd.training.progress import FreeRunning
 from grsgd.training.record import Record, assemble
 from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY
+from grsgd.training.succession import Succession
 from grsgd.training.trainer import Trainer, ignore
 
 RANK_BYTES = 1_500_000
@@ -61,8 +66,10 @@ class Simulation:
         timing_only: bool = False,
         on_step=ignore,
         models: ModelFiles | None = None,
+        spares: int = 0,
     ):
-        """``on_step``: of rank 0's `Trainer`. ``models``: are told of each model that is evaluated."""
+        """``on_step``: of rank 0's `Trainer`. ``models``: are told of each model that is evaluated. ``spares``:
+        processes besides, which take the ranks of those that die."""
         check_memory(ranks, 0)  # before anything is made that grows with the number of ranks
         config.check_ranks(ranks)
         network.check_ranks(ranks)
@@ -83,20 +90,31 @@ class Simulation:
         self.compute = self._compute_time(form, numbers, blueprint, dataset, device)
         compute_times.check_end(config, self.compute)
         self.env = simpy.Environment()
-        self.drivers = [SimulatedDriver(self.env, rank, self.compute, timing_only) for rank in range(ranks)]
-        self.network = Network(self.env, network, ranks)
+        check_faults(config, spares)
+        self.survives = spares > 0 or config.faults != Faults()
+        processes = ranks + spares
+        self.drivers = [SimulatedDriver(self.env, rank, self.compute, timing_only) for rank in range(processes)]
+        self.network = Network(self.env, network, processes)
         self.fabric = MessageFabric(self.network, self.drivers)
         # Bookkeeping travels out of band: it takes the network's latency and none of its bandwidth.
         out_of_band = NetworkSpec(bandwidth="inf bit", latency=f"{network.latency!r} s")
-        self.uncounted = MessageFabric(Network(self.env, out_of_band, ranks), self.drivers)
-        signals = [StopSignal(comm) for comm in self.uncounted.communicators()]
-        replicas = [
-            without_content(blueprint) if timing_only else build_model(config, dataset, device) for _ in range(ranks)
-        ]
+        self.uncounted = MessageFabric(Network(self.env, out_of_band, processes), self.drivers)
+        self.memberships: list[Membership | None] = [None] * ranks
+        if self.survives:
+            comms = zip(self.uncounted.communicators(), self.drivers, strict=True)
+            self.memberships = [Membership(comm, ranks, driver.clock, look_seconds=0) for comm, driver in comms]
+        self.signals = [StopSignal(comm, tolerant=self.survives) for comm in self._communicators(self.uncounted)]
+        self.dataset = dataset
+        self.make_model = partial(build_model, config, dataset, device)
+        if timing_only:
+            self.make_model = partial(without_content, blueprint)
+        replicas = [self.make_model() for _ in range(ranks)]
         self.config, self.redundancy = config, _ = self._choose_options(dataset, replicas)
         self.request: str | None = None
         """A reason to stop after the step under way."""
-        self.trainers = self._make_trainers(dataset, replicas, signals, on_step)
+        self.contexts = self._make_contexts()
+        self.trainers = [self._make_trainer(rank, model, on_step) for rank, model in enumerate(replicas)]
+        self.states = self.uncounted.communicators() if self.survives else None
         self.evaluation = Evaluation(self.trainers, models or ModelFiles())
         self.is_at_target = False
         """Whether training has ended, or is about to, because the target accuracy is reached."""
@@ -105,29 +123,40 @@ class Simulation:
         self.began = 0.0
         """When training did: what is done before it takes simulated time, too."""
 
-    def _make_trainers(self, dataset, models, signals, on_step) -> list[Trainer]:
-        trainers = []
-        communicators = zip(self.fabric.communicators(), self.uncounted.communicators(), strict=True)
-        for rank, (comm, uncounted) in enumerate(communicators):
-            driver, config = self.drivers[rank], self.config
-            context = RankContext(comm, uncounted, driver, signals[rank], config.seed, config.data.replication)
-            trainer = Trainer(
-                config,
-                dataset,
-                models[rank],
-                context,
-                snapshot_memory=MEMORY // self.ranks,
-                on_step=partial(self._after_step, rank, on_step if rank == 0 else ignore),
-            )
-            driver.keep_random_state()
-            trainers.append(trainer)
-        return trainers
+    def _communicators(self, fabric: MessageFabric) -> list[Communicator]:
+        """Return one communicator a process, of a new group of all ranks."""
+        comms = fabric.communicators()
+        if not self.survives:
+            return comms
+        pairs = zip(comms, self.memberships, strict=True)
+        return [Communicator(MembersBackend(comm.backend, membership)) for comm, membership in pairs]
+
+    def _make_contexts(self) -> list[RankContext]:
+        """Return that of each process."""
+        config, comms = self.config, (self._communicators(fabric) for fabric in (self.fabric, self.uncounted))
+        parts = zip(*comms, self.drivers, self.signals, self.memberships, strict=True)
+        return [
+            RankContext(comm, uncounted, driver, signal, config.seed, config.data.replication, membership)
+            for comm, uncounted, driver, signal, membership in parts
+        ]
+
+    def _make_trainer(self, process: int, model, on_step=ignore) -> Trainer:
+        trainer = Trainer(
+            self.config,
+            self.dataset,
+            model,
+            self.contexts[process],
+            snapshot_memory=MEMORY // self.ranks,
+            on_step=partial(self._after_step, process, on_step if process == 0 else ignore),
+        )
+        self.drivers[process].keep_random_state()
+        return trainer
 
     def stop(self, reason: str):
         """End the training after the step under way; from a signal handler."""
         self.request = reason
 
-    def _after_step(self, rank: int, on_step, progress, loss: float | None):
+    def _after_step(self, process: int, on_step, progress, loss: float | None):
         on_step(progress, loss)
         train = self.config.train
         if train.stop_at_target and not self.is_at_target:
@@ -136,13 +165,13 @@ class Simulation:
             if self.is_at_target:
                 self.stop(TARGET_REACHED)
         if self.request is not None:  # one rank tells all others
-            self.trainers[rank].stop_signal.request, self.request = self.request, None
+            self.signals[process].request, self.request = self.request, None
 
     def train(self) -> str:
         """Train on all ranks; returns why the run ended. Raises Deadlock, and what any rank raises."""
         self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
         self.began = self.env.now
-        reasons = self.run(trainer.train() for trainer in self.trainers)
+        reasons = self.outlive() if self.survives else self.run(trainer.train() for trainer in self.trainers)
         if self.is_at_target:
             for trainer in self.trainers:
                 trainer.snapshots.keep_first(self.evaluation.marks_seen)
@@ -156,8 +185,36 @@ class Simulation:
             return self.env.now - self.began
         return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
 
+    def outlive(self) -> list[str | None]:
+        """Train on ranks whose processes die as planned, and with spares in their places; returns why each rank has
+        ended, None for those that no process holds in the end."""
+        lives = [Life(self, process) for process in range(len(self.drivers))]
+        deaths = self.env.process(self._let_die())
+        ends = self.run(life.live() for life in lives)
+        deaths.interrupt() if deaths.is_alive else None
+        reasons: list[str | None] = [None] * self.ranks
+        for life, reason in zip(lives, ends, strict=True):
+            if reason is not None:
+                self.trainers[life.membership.rank], reasons[life.membership.rank] = life.trainer, reason
+        self.lost = frozenset(rank for rank, reason in enumerate(reasons) if reason is None)
+        if len(self.lost) == self.ranks:
+            raise LostRank(f"the processes of all ranks have died, at {self.env.now - self.began:.9g} s")
+        return reasons
+
+    def _let_die(self):
+        """A process of the simulation kernel: kill whichever process holds a rank, as planned."""
+        with suppress(simpy.Interrupt):
+            for seconds, rank in planned_deaths(self.config.faults, self.ranks, self.config.seed):
+                yield self.env.timeout(self.began + seconds - self.env.now)
+                holders = [p for p, m in enumerate(self.memberships) if m.rank == rank and not self.drivers[p].is_dead]
+                for process in holders:
+                    for fabric in (self.fabric, self.uncounted):
+                        fabric.kill(process, self.config.faults.notice_seconds)
+
     def left(self) -> list[int]:
         """The ranks that the others have not left behind."""
+        if self.survives:
+            return [rank for rank in range(self.ranks) if rank not in self.lost]
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
         return [rank for rank in range(self.ranks) if rank not in lost]
 
@@ -166,6 +223,11 @@ class Simulation:
         left, ranks = self.left(), range(self.ranks)
         nothing = Record.of_nothing(self.ranks)
         records = [Record.of(self.trainers[rank]) if rank in left else nothing for rank in ranks]
+        if self.survives:
+            trainers = {rank: self.trainers[rank] for rank in left}
+            deaths = (death.after(self.began) for trainer in trainers.values() for death in trainer.membership.deaths)
+            waits = {rank: trainer.longest_wait for rank, trainer in trainers.items()}
+            records[left[0]].extra |= accounts(deaths, waits, self.ranks)
         return records, [rank for rank in ranks if rank not in left] or None
 
     def evaluate(self, line: ProgressLine | None = None) -> tuple[list, object]:
@@ -185,16 +247,17 @@ class Simulation:
         return known + qualities, final
 
     def run(self, schedules) -> list:
-        """Drive one schedule a rank to its end; returns their values."""
+        """Drive one schedule each to its end, on the first processes; returns their values."""
+        schedules = list(schedules)
         gc.freeze()  # otherwise Python looks for garbage among thousands of objects that stay
         try:
-            return run_all(self.env, self.drivers, schedules)
+            return run_all(self.env, self.drivers[: len(schedules)], schedules)
         finally:
             gc.unfreeze()  # or they would stay for ever
 
     def _choose_options(self, dataset, models):
         """The configuration with all options decided, and why so."""
-        communicators = zip(models, self.fabric.communicators(), self.drivers, strict=True)
+        communicators = zip(models, self._communicators(self.fabric), self.drivers, strict=False)
         return self.run(
             choose_options(self.config, dataset, model, RankContext(comm, comm, driver))
             for model, comm, driver in communicators
@@ -216,6 +279,31 @@ class Simulation:
         return ComputeTime(*compute_times.measure(step), seed)
 
 
+class Life:
+    """One process of a simulated job whose processes may die."""
+
+    def __init__(self, simulation: Simulation, process: int):
+        self.simulation, self.process = simulation, process
+        self.membership, self.driver = simulation.memberships[process], simulation.drivers[process]
+        self.trainer = simulation.trainers[process] if process < simulation.ranks else None
+
+    def live(self):
+        """Schedule: train, or wait as a spare; returns why training has ended, None if it never began."""
+        membership, simulation = self.membership, self.simulation
+        self.driver.polls_messages = True
+        self.driver.start(membership.attend())
+        is_late = self.trainer is None
+        if is_late:
+            if not (yield from membership.stand_by()):
+                return None
+            self.trainer = simulation._make_trainer(self.process, simulation.make_model())
+        succession = Succession(membership, simulation.states[self.process], self.trainer)
+        if is_late:
+            yield from succession.take()
+        self.driver.start(succession.give())
+        return (yield from self.trainer.train())
+
+
 class NotEvaluated(KeyboardInterrupt):
     """A signal has come while accuracies were computed: the run was saved without them, as the message says."""
 
@@ -230,6 +318,7 @@ def simulate(
     line: ProgressLine | None = None,
     models: ModelFiles | None = None,
     stops_gently: bool = False,
+    spares: int = 0,
 ) -> str:
     """Simulate a run and write its run file. Returns why the run ended.
 
@@ -244,7 +333,7 @@ def simulate(
     began = time.perf_counter()
     gpu.use_threads()
     line.doing(f"preparing {ranks} rank{'s' if ranks > 1 else ''}")
-    simulation = Simulation(config, ranks, network, compute, timing_only, line.update, models)
+    simulation = Simulation(config, ranks, network, compute, timing_only, line.update, models, spares)
     models.check(out, simulation.trainers[0].replica.model)
     attributes = describe(simulation.trainers[0]) | {
         "clock": "virtual",
@@ -297,6 +386,13 @@ def without_content(model: torch.nn.Module) -> torch.nn.Module:
     flat.x = torch.nn.Parameter(torch.empty(sum(p.numel() for p in parameters), device="meta"))
     flat.register_buffer("statistics", torch.empty(sum(b.numel() for b in buffers), device="meta"))
     return flat
+
+
+def check_faults(config: Config, spares: int):
+    """Raise ConfigError where the run would not go on when a process dies."""
+    if (spares or config.faults != Faults()) and not config.traits.survives_deaths:
+        what = f"--spares {spares}" if spares else "faults"
+        raise ConfigError(f"{what}: with {config.algorithm.name} the run ends when a rank dies")
 
 
 def check_memory(ranks: int, model_bytes: int):

@@ -64,20 +64,27 @@ def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight:
     """Schedule, on all ranks at once: the `Quality` of the present replicas. Leaves their average in the replica.
 
     ``replicas``: whether to evaluate single ones, each on all of ``split``; their average is evaluated by all together.
-    ``weight``: how much this rank's parameters count in it, compared with the others'. Of the buffers all count alike.
+    ``weight``: how much this rank's parameters count in it, compared with the others'; of 0, its model is not known. Of
+    the buffers all count alike.
     """
     everything = np.arange(len(split))
-    own = correct(replica.model, split, everything, replica.device) / len(split) if replicas else math.nan
+    own = correct(replica.model, split, everything, replica.device) / len(split) if replicas and weight else math.nan
     local = replica.params.tensor.clone()
     yield from exact_average(comm, replica.params, weight)
     yield from average_buffers(comm, replica)
     mean = replica.params.tensor
     accuracies = np.zeros(comm.size)
     accuracies[comm.rank] = own
-    sums = np.array([float((local - mean).double().square().sum()), 0.0])
+    sums = np.array([float((local - mean).double().square().sum()) if weight else 0.0, 0.0])
     sums[1] = correct(replica.model, split, share(split, comm.rank, comm.size), replica.device)
     yield from halving_doubling_allreduce(comm, accuracies)
     yield from halving_doubling_allreduce(comm, sums)
     norm = float(mean.double().norm())
     distance = float(np.sqrt(sums[0] / comm.size)) / norm if norm else 0.0
-    return Quality(sums[1] / len(split), accuracies.min(), accuracies.max(), distance)
+    return Quality(sums[1] / len(split), *of_replicas(accuracies), distance)
+
+
+def of_replicas(accuracies: np.ndarray) -> tuple[float, float]:
+    """Return the lowest and the highest of accuracies, NaN if none is known."""
+    known = accuracies[~np.isnan(accuracies)]
+    return (float(known.min()), float(known.max())) if known.size else (math.nan, math.nan)

@@ -13,6 +13,7 @@ from grsgd.algorithms.context import RankContext
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.membership import Tolerant
 from grsgd.comm.pollables import Signal
 from grsgd.config import Config
 
@@ -238,6 +239,58 @@ class FreeRunning(Progress):
         yield answers + [self.comm.Isend(total, rank, tags.PROGRESS_TOTAL) for rank in range(1, self.comm.size)]
 
 
+class Counted(Progress):
+    """Every rank keeps how many samples each has processed, as far as it knows, and tells the others in turn.
+
+    So no rank is needed, and what a rank has done that dies is not forgotten. Where a process takes its place, at most
+    what it did since it last told somebody is missing.
+    """
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.counts = np.zeros(self.comm.size, np.int64)
+        self.reported = self.reports = 0
+        self.step = max(1, self.end // (RESOLUTION * self.comm.size)) if self.end is not None else 1
+        self._sending: list = []
+
+    def begin(self):
+        self.activity = self.driver.start(self._learn())
+
+    def advance(self, samples):
+        super().advance(samples)
+        rank, size = self.comm.rank, self.comm.size
+        self.counts[rank] += samples
+        self.samples = int(self.counts.sum())
+        if size > 1 and self.own - self.reported >= self.step:
+            self.reported = self.own
+            self._tell([(rank + 1 + self.reports % (size - 1)) % size])
+            self.reports += 1
+
+    def take(self, counts: np.ndarray):
+        """Go on where another rank is, as it knows: with the counts of all."""
+        self.counts[:] = counts
+        self.samples = int(self.counts.sum())
+
+    def finish(self):
+        self._tell([rank for rank in range(self.comm.size) if rank != self.comm.rank])
+        yield from ()
+
+    def _tell(self, ranks: list[int]):
+        self._sending = [sending for sending in self._sending if not sending.Test()]
+        for rank in set(ranks) - set(self.comm.lost):
+            report = self.counts.copy()
+            self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
+
+    def _learn(self):
+        """Background schedule without end."""
+        report = np.zeros(self.comm.size, np.int64)
+        others = np.arange(self.comm.size) != self.comm.rank  # this rank's own count is the trainer's to change
+        while True:
+            yield self.comm.Irecv(report, ANY_RANK, tags.PROGRESS_REPORT)
+            self.counts[others] = np.maximum(self.counts, report)[others]
+            self.samples = int(self.counts.sum())
+
+
 def make_progress(
     config: Config, samples: int, workers: int, context: RankContext, is_known: bool, early_marks: int = 0
 ) -> Progress:
@@ -247,6 +300,8 @@ def make_progress(
     ``early_marks``: as for `Marks`.
     """
     kind = Progress if is_known else Lockstep if config.traits.synchronous else FreeRunning
+    if context.membership is not None:
+        kind = Counted
     train, batch_size = config.train, config.data.batch_size
     end = train.samples
     if train.epochs is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from grsgd.runs.ending import STOP_CRITERIA
 from grsgd.runs.run_file import Run
 from grsgd.training.evaluation import Quality
-from grsgd.training.snapshots import Moment, common_marks, train_loss
+from grsgd.training.snapshots import NOT_THERE, Moment, common_marks, train_loss
 from grsgd.training.times import RankTotals
 from grsgd.training.trainer import Trainer
 
@@ -84,7 +84,9 @@ def assemble(
     """
     answered = [record for record in records if record.moments]
     marks = marks_of(records, attributes["reason"])
-    rows = [[record.moments[mark] for record in answered] for mark in marks]
+    rows = [
+        [record.moments[mark] for record in answered if record.numbers[mark] != NOT_THERE] for mark in marks
+    ]
     unknown = Quality(math.nan, math.nan, math.nan, math.nan)
     qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]
     ages = sorted(set().union(*(record.staleness for record in records)))

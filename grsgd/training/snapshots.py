@@ -19,7 +19,8 @@ from grsgd.training.snapshot_file import SnapshotFile
 MEMORY = 256 * 2**20
 """Bytes of snapshots that a process keeps in memory; with more, they go to a temporary file."""
 
-NOT_KEPT = -1
+NOT_KEPT, NOT_THERE = -1, -2
+"""In place of the number of a copy: there was no room for it; the process did not hold the rank yet."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Snapshots:
         """How many of the first marks only a run that ends before its time counts."""
         self.moments: list[Moment] = []
         self.numbers: list[int] = []
-        """Which stored copy belongs to which mark; NOT_KEPT where there was no room for one."""
+        """Which stored copy belongs to which mark; NOT_KEPT or NOT_THERE where there is none."""
         self.weights: list[float] = []
         """The weight of the rank's model in the average of all, by mark."""
         self.trouble: str | None = None
@@ -93,6 +94,12 @@ class Snapshots:
         self.weights += [weight] * marks
         self.numbers += [number] * marks
 
+    def skip(self, marks: int):
+        """Take none at the next ``marks`` marks: another process held the rank then, which has died."""
+        self.moments += [Moment(-math.inf, 0, 0, {})] * marks
+        self.weights += [0.0] * marks
+        self.numbers += [NOT_THERE] * marks
+
     def content(self, number: int) -> bytes:
         """Return the bytes of a stored copy; from any thread, after `share`."""
         return os.pread(self._file.fileno(), self.bytes, number * self.bytes)
@@ -106,7 +113,7 @@ class Snapshots:
     @property
     def count(self) -> int:
         """How many copies are stored."""
-        return 1 + max(self.numbers, default=NOT_KEPT)
+        return 1 + max((number for number in self.numbers if number >= 0), default=-1)
 
     @property
     def bytes(self) -> int:
@@ -122,7 +129,9 @@ class Snapshots:
         return [f"{missing} of {len(self)} snapshots were not kept: {self.trouble}"] if missing else []
 
     def restore(self, index: int):
-        """Put snapshot ``index`` back into the replica."""
+        """Put snapshot ``index`` back into the replica; where it is NOT_THERE, nothing, whose weight is 0."""
+        if self.numbers[index] == NOT_THERE:
+            return
         flats = (self.replica.params, self.replica.buffers)
         self._file.seek(self.numbers[index] * self.bytes)
         for flat in flats:
@@ -131,12 +140,16 @@ class Snapshots:
 
 
 def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:
-    """Return the marks at which every rank has kept a snapshot, and some rank another one than at the mark before.
+    """Return the marks at which every rank has kept a snapshot, and some rank another one than at the mark before. Of
+    processes that did not hold a rank yet nothing is asked.
 
     ``numbers``: `Snapshots.numbers` of each rank; ``first``: the first mark that counts.
     """
     rows = list(zip(*numbers, strict=False))[first:]
-    kept = [NOT_KEPT not in row and (at == 0 or row != rows[at - 1]) for at, row in enumerate(rows)]
+    kept = [
+        NOT_KEPT not in row and set(row) != {NOT_THERE} and (at == 0 or row != rows[at - 1])
+        for at, row in enumerate(rows)
+    ]
     return [first + at for at, is_kept in enumerate(kept) if is_kept]
 
 

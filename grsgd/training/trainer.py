@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import threading
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -85,6 +87,14 @@ class Trainer:
         """None on a rank that does not train."""
         self.delays = DelayModel(config.stragglers, self.comm.rank, config.seed)
         self.totals = RankTotals()
+        self.longest_wait = 0.0
+        """Seconds of the longest wait for others before or after a gradient."""
+        self.membership = context.membership
+        """Which process holds which rank, where the run goes on without those that die."""
+        self.changing = threading.Lock()
+        """With a membership: held while this thread changes the model, and not while it waits."""
+        self.final: tuple[torch.Tensor, torch.Tensor] | None = None
+        """With a membership, after training: the model, before all are averaged."""
         self.snapshots = Snapshots(self.replica, snapshot_memory, early_marks)
         self.losses: dict[int, list[float]] = {}
         """The losses since the last snapshot, by number of the block."""
@@ -94,6 +104,8 @@ class Trainer:
         """The `Checkpoints` that are taken, if any."""
         self.on_started: Callable[[], None] = lambda: None
         """Called when the algorithm has started, before the first step: where a run goes on, it restores the rank."""
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called when the algorithm has begun what goes on in the background."""
 
     def make_gradients(self, first: int = 0) -> OwnBatches | CommonBatch | None:
         """Return what computes this rank's gradients, from step ``first`` on; None on a rank that does not train."""
@@ -142,7 +154,8 @@ class Trainer:
                     break
                 yield from self.begin()
             self.take_snapshot(self.progress.marks.total - len(self.snapshots))
-            yield from self.algorithm.average() or ()
+            if self.membership is None:  # else others may die meanwhile: see grsgd.job.survivors
+                yield from self.algorithm.average() or ()
         except Stopped as stopped:
             self.driver.abandon()  # what is under way in the background must not change the replica any more
             if len(self.snapshots) < self.progress.marks.total:  # else the run was over but for the average
@@ -151,6 +164,9 @@ class Trainer:
         finally:
             self.has_ended = True
             self.driver.watch = None
+            if self.membership is not None:
+                self.final = tuple(tensor.clone() for tensor in self.algorithm.snapshot())
+                self.membership.finish()
             if self.gradients is not None:
                 self.gradients.close()
         return next(key for key in STOP_CRITERIA if getattr(config.train, key) is not None)
@@ -158,6 +174,7 @@ class Trainer:
     def begin(self):
         """Schedule: begin what goes on in the background."""
         yield from self.algorithm.begin() or ()
+        self.on_begun()
         self.progress.begin()
 
     def watch(self):
@@ -230,7 +247,15 @@ class Trainer:
 
     def timed(self, hook):
         """Schedule: one of the algorithm's hooks, timed."""
-        return timed(hook, self.totals, self.driver, self.optimizer)
+        if self.membership is not None:
+            hook = partial(locked, hook, self.changing)
+        waited = self.totals.wait_seconds
+        yield from timed(hook, self.totals, self.driver, self.optimizer)
+        self.longest_wait = max(self.longest_wait, self.totals.wait_seconds - waited)
+
+    def model(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the parameters and buffers of this rank, the final ones after training."""
+        return self.final if self.final is not None else self.algorithm.snapshot()
 
     def take_snapshot(self, marks: int = 1):
         """Take a snapshot that stands for as many marks as have been passed since the last one."""
@@ -259,7 +284,7 @@ class Trainer:
         after each snapshot with how many are done. ``evaluated``: called with each averaged model, the final one too,
         which is left in the replica.
         """
-        final = [tensor.clone() for tensor in self.algorithm.snapshot()]
+        final = [tensor.clone() for tensor in self.model()]
         qualities = yield from self.evaluate_snapshots(comm, marks, on_each, evaluated)
         self.replica.params.tensor.copy_(final[0])
         self.replica.buffers.tensor.copy_(final[1])
@@ -283,3 +308,21 @@ class Trainer:
             yield from self.algorithm.broadcast_model(comm)
         replicas = self.config.train.evaluate_replicas
         return (yield from quality(comm, self.replica, self.data.test, replicas, weight))
+
+
+def locked(hook: Callable, lock: threading.Lock):
+    """Schedule: a hook, with ``lock`` held while it does something, and not while it waits."""
+    with lock:
+        schedule = hook()
+    error = None
+    while schedule is not None:
+        try:
+            with lock:
+                pending = next(schedule) if error is None else schedule.throw(error)
+        except StopIteration:
+            return
+        error = None
+        try:
+            yield pending
+        except Exception as caught:  # fails where the hook waits, so that it can clean up
+            error = caught

@@ -236,7 +236,7 @@ def test_push_uses_few_messages():
     """As many as are under way at once, not one for each other rank."""
     job = shifted_job("gossip", 6, ComputeTime(1e-3), mode="push")
     kept = []
-    job.train(40, after_step=lambda rank: kept.append(len(rank.pushing.in_flight()) + len(rank.pushing._spare)))
+    job.train(40, after_step=lambda rank: kept.append(len(rank.pushing._sending) + len(rank.pushing._spare)))
     assert begun(job) == 6 * 40 and max(kept) == 1
 
 

@@ -58,7 +58,8 @@ def test_what_is_listed():
     assert set(listed(Driver)) == {
         *("clock", "poll", "start", "abandon", "wait_seconds", "progress_mode", "timeout", "watch")
     }
-    assert set(listed(Backend)) == SENDING | {"Iprobe", "dup", "subset", "free", "rank", "size", "lost"}
+    others = {"Iprobe", "dup", "subset", "free", "rank", "size", "lost", "survives_deaths"}
+    assert set(listed(Backend)) == SENDING | others
 
 
 def test_drivers():

@@ -561,6 +561,8 @@ def test_the_time_of_a_hook_is_split_into_three():
         driver=SimpleNamespace(clock=lambda: next(now), wait_seconds=50.0),
         optimizer=SimpleNamespace(seconds=70.0),
         totals=RankTotals(),
+        membership=None,
+        longest_wait=0.0,
     )
 
     def hook():

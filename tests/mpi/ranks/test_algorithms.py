@@ -62,7 +62,7 @@ def lockstep(algorithm, world):
         while senders - {message.sender for message in mailbox.waiting()}:
             algorithm.driver.poll()
             yield
-        yield mailbox.in_flight()
+        yield from mailbox.until_delivered()
 
     algorithm.driver.run(arrived())
     world.Barrier()
@@ -145,7 +145,7 @@ def test_reaches_the_optimum_of_a_quadratic(world, driver, name):
         # Equal speeds: the ranks' losses differ, so a fast rank would pull the mean to its own; and so would one
         # whose messages wait, since it keeps its weight. The driver goes on with what others need meanwhile.
         if hasattr(algorithm, "mailbox"):
-            driver.run(message for message in algorithm.mailbox.in_flight())
+            driver.run(algorithm.mailbox.until_delivered())
         driver.run(request for request in [world.Ibarrier()])
     finish(algorithm)
     assert np.linalg.norm(algorithm.x.array - optimum) < 0.3 * np.linalg.norm(PROBLEM.initial(1)[0] - optimum)

@@ -1,0 +1,168 @@
+"""Goodput under fire: how many of an undisturbed run's steps are in the final model when processes die all the time.
+
+    python -m experiments.survival.goodput --kills 250 --out FOLDER      # by the clock, 8 ranks
+    python -m experiments.survival.goodput --simulated --ranks 1000 --out FOLDER
+
+A rank's process gets SIGKILL every 5.5 or 1.2 steps on average, at random moments, whichever rank's it is, and
+whatever it does then; spares take the ranks. Goodput is (steps in the final model) / (steps in that of a run without
+deaths of the same length), as `experiments.survival.counted` counts them. The reference by the clock is all-reduce on a
+ring, whose job ends with each death and is started again from its last checkpoint: its steps are those of the last one.
+"""
+
+import argparse
+import json
+import math
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grsgd import load_run
+from grsgd.mpi_environment import find_mpiexec, job_environment
+
+ALGORITHMS = {"grsgd": {}, "gossip": {"topology": "ring"}}
+STEPS_PER_KILL = (5.5, 1.2)
+STEP_SECONDS = 0.25
+RUN_KILLS = 30
+"""Deaths of one job, on average: each has a spare, and starting those takes a second of a core each."""
+HANGS_SECONDS = 600.0
+RATE = 0.3
+
+
+def config_of(algorithm: str, options: dict, ranks: int, seconds: float, every: float | None, seed: int) -> str:
+    """Return a configuration, as TOML. A step is a pause, and a little computing."""
+    lines = [f"seed = {seed}", "[algorithm]", f'name = "{algorithm}"']
+    lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
+    lines += ["[model]", 'name = "counted"', f"rate = {RATE}", "[data]", 'name = "digits"', "batch_size = 32"]
+    lines += ["[optimizer]", f"lr = {RATE}", "[train]", f"seconds = {seconds}", "snapshots = 4"]
+    lines += ["[comm]", "timeout = 60.0"]
+    lines += ["[faults]", f"every = {every}"] if every else []
+    lines += ["[stragglers.pause]", *(f"{rank} = {{ every = 1, seconds = {STEP_SECONDS} }}" for rank in range(ranks))]
+    return "\n".join(lines) + "\n"
+
+
+def spares_for(deaths: float) -> int:
+    """Return how many spares are enough for so many deaths on average, but once in a thousand runs."""
+    return math.ceil(deaths + 3.1 * math.sqrt(deaths)) + 1
+
+
+def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: bool) -> dict:
+    """Make one run; returns what it came to."""
+    path, out, model = (folder / f"{name}{suffix}" for suffix in (".toml", ".h5", ".pt"))
+    path.write_text(text)
+    program = [sys.executable, "-m", "experiments.survival.counted"]
+    count = ranks + spares
+    if simulated:
+        command = [*program, "simulate", path, "--ranks", count, "--compute", "lognormal:0.01,0.3"]
+    else:
+        tolerant = ["--with-ft", "ulfm"] if spares else []
+        command = [find_mpiexec(), *tolerant, "-n", count, *program, "train", path]
+    command += ["--out", out, "--save", model, *(["--spares", spares] if spares else [])]
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [str(word) for word in command],
+            env=job_environment(),
+            capture_output=True,
+            text=True,
+            timeout=None if simulated else HANGS_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return {"name": name, "hung": True}
+    if done.returncode or not model.exists():
+        return {"name": name, "failed": (done.stdout + done.stderr)[-2000:]}
+    found = load_run(out)
+    steps = ranks * float(torch.load(model, weights_only=True)["steps"])
+    waits = found.extra.get("longest_wait", np.zeros(1))
+    return {
+        "name": name,
+        "deaths": int(found.extra["death_rank"].size) if "death_rank" in found.extra else 0,
+        "steps": steps,
+        "accuracy": found.attributes["final_test_accuracy"],
+        "longest_wait": float(np.nanmax(waits)),
+        "lost": len(found.attributes.get("lost") or []),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def restarted(folder: Path, ranks: int, seconds: float, every: float, seed: int) -> dict:
+    """All-reduce on a ring, started again from its last checkpoint whenever a process has died."""
+    random = np.random.default_rng(seed)
+    kept, out = folder / "kept", folder / "ring.h5"
+    shutil.rmtree(kept, ignore_errors=True)
+    path = folder / "ring.toml"
+    path.write_text(config_of("ring_allreduce", {}, ranks, 1e6, None, seed).replace("snapshots = 4", "snapshots = 1"))
+    deaths, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        resume = kept.exists() and any(kept.iterdir())
+        command = [find_mpiexec(), "-n", ranks, sys.executable, "-m", "experiments.survival.counted", "train", path]
+        command += ["--out", out, "--every", "1", "--resume" if resume else "--checkpoint", kept]
+        with subprocess.Popen(
+            [str(word) for word in command], env=job_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as job:
+            try:
+                job.wait(min(random.exponential(every), end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                job.kill()
+                deaths += 1
+    samples = max((int(each.name.split("-")[1]) for each in kept.glob("samples-*")), default=0)
+    return {"name": f"ring-{every:g}", "deaths": deaths, "steps": samples / 32}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=250, help="of each algorithm at each rate (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, default=8, help="that train (default: %(default)s)")
+    parser.add_argument("--simulated", action="store_true", help="in simulated time")
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
+    parser.add_argument("--out", type=Path, default=Path("results/goodput"), metavar="FOLDER")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for algorithm in options.algorithms:
+        for per_kill in STEPS_PER_KILL:
+            every = per_kill * STEP_SECONDS
+            seconds = RUN_KILLS * every
+            runs = math.ceil(options.kills / RUN_KILLS)
+            seeds = range(runs)
+            print(f"{algorithm}, a kill every {per_kill:g} steps: {runs} runs of {seconds:.0f} s", flush=True)
+            common = algorithm, ALGORITHMS[algorithm], options.ranks, seconds
+            label = f"{algorithm}-{options.ranks}-{per_kill:g}" + ("-simulated" if options.simulated else "")
+            calm = run(options.out, f"{label}-calm", config_of(*common, None, 0), options.ranks, 0, options.simulated)
+            found = []
+            for seed in seeds:
+                text = config_of(*common, every, seed)
+                spares = spares_for(RUN_KILLS)
+                found.append(run(options.out, f"{label}-{seed}", text, options.ranks, spares, options.simulated))
+                print(f"  {found[-1]}", flush=True)
+            rows.append(row(algorithm, per_kill, options.ranks, calm, found))
+            (options.out / f"{label}.json").write_text(json.dumps({"calm": calm, "runs": found}, indent=1))
+            print(rows[-1], flush=True)
+    print("\n".join([HEAD, *rows]))
+
+
+HEAD = (
+    "| algorithm | ranks | steps per kill | kills | hung or failed | goodput, mean (lowest) | accuracy, undisturbed | "
+    "longest wait in a step |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+def row(algorithm: str, per_kill: float, ranks: int, calm: dict, runs: list[dict]) -> str:
+    """Return a row of the table."""
+    whole = [each for each in runs if "steps" in each]
+    goodput = [each["steps"] / calm["steps"] for each in whole]
+    accuracy = np.mean([each["accuracy"] for each in whole])
+    deaths, failed = sum(each["deaths"] for each in whole), len(runs) - len(whole)
+    return (
+        f"| {algorithm} | {ranks} | {per_kill:g} | {deaths} | {failed} | "
+        f"{np.mean(goodput):.1%} ({min(goodput):.1%}) | {accuracy:.1%}, {calm['accuracy']:.1%} | "
+        f"{1e3 * max(each['longest_wait'] for each in whole):.0f} ms |"
+    )
+
+
+if __name__ == "__main__":
+    main()

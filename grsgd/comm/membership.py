@@ -1,0 +1,331 @@
+"""Which process holds which rank of a run whose processes may die, and be replaced by others.
+
+A job of N processes trains on the first n, its *ranks*; the others are *spares*, which wait. When a process has died,
+the lowest spare that lives takes the lowest rank that nobody holds, and tells all others. No process decides for all,
+and none waits: each learns of deaths by itself, and of takeovers by a message of the process that takes over.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.backend import ANY_RANK, Backend, Request, has_died
+from grsgd.comm.communicator import Communicator, LostRank
+from grsgd.comm.pollables import Until
+
+LOOK_SECONDS = 2e-3
+"""How often a process of a real job looks for deaths and takeovers."""
+
+
+class Death(NamedTuple):
+    """A rank whose process has died, as one process has learnt of it: ``clock()`` then, and when another process held
+    the rank; None if none does."""
+
+    rank: int
+    process: int
+    noticed: float
+    replaced: float | None = None
+
+    def after(self, began: float) -> tuple:
+        """Return the same, with times as seconds since ``began``."""
+        replaced = None if self.replaced is None else self.replaced - began
+        return self.rank, self.process, self.noticed - began, replaced
+
+
+class Membership:
+    """One process's view of which process holds which rank.
+
+    Parameters
+    ----------
+    comm
+        Of all processes of the job; carries nothing else.
+    ranks
+        How many there are: those of the first processes at first.
+    clock
+        Gives seconds.
+    look_seconds
+        How often to look for deaths and takeovers.
+    """
+
+    def __init__(
+        self, comm: Communicator, ranks: int, clock: Callable[[], float], look_seconds: float = LOOK_SECONDS
+    ):
+        self.comm, self.size, self.clock, self.look_seconds = comm, ranks, clock, look_seconds
+        self.holders: list[int | None] = list(range(ranks))
+        """The process of each rank; None where it has died and no other has taken its place."""
+        self.spares = set(range(ranks, comm.size))
+        self.training = set(range(ranks))
+        """The processes that hold a rank and have a model, as far as they have told."""
+        self.finished: set[int] = set()
+        """The processes that have ended their training, as far as they have told; they tell spares alone."""
+        self.dead: set[int] = set()
+        self.deaths: list[Death] = []
+        self.on_change: list[Callable[[int], None]] = []
+        """Called with each rank that is held by another process than before, or by none."""
+        self._sending: list = []
+        self._noting = threading.RLock()
+        """Held while something is noted: the trainer may learn of a death while the background looks."""
+        self._looked = -look_seconds
+
+    @property
+    def process(self) -> int:
+        """This process's number."""
+        return self.comm.rank
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that this process holds; None for a spare."""
+        return self.holders.index(self.process) if self.process in self.holders else None
+
+    @property
+    def vacant(self) -> tuple[int, ...]:
+        """The ranks that no process holds."""
+        return tuple(rank for rank, holder in enumerate(self.holders) if holder is None)
+
+    @property
+    def living(self) -> list[int]:
+        """All processes that live, spares among them."""
+        return [process for process in range(self.comm.size) if process not in self.dead]
+
+    def attend(self):
+        """Background schedule without end: learn of deaths and takeovers."""
+        yield Until(self._look_now_and_then, "deaths of other processes")
+
+    def look(self):
+        """Learn of deaths and takeovers now."""
+        with self._noting:
+            self._look()
+
+    def _look(self):
+        for rank, process in self._come(tags.TAKEOVER):
+            self._hold(rank, process)
+        for _, process in self._come(tags.TRAINING):
+            self.training.add(process)
+        for _, process in self._come(tags.FINISHED):
+            self.finished.add(process)
+        for process in sorted(set(self.comm.lost) - self.dead):
+            self.note_death(process)
+
+    def note_death(self, process: int):
+        """Note that a process has died."""
+        with self._noting:
+            if process in self.dead:
+                return
+            rank = self.holders.index(process) if process in self.holders else None
+            self._forget(process)
+            if rank is not None:
+                self.deaths.append(Death(rank, process, self.clock()))
+                self._change(rank, None)
+
+    def _forget(self, process: int):
+        self.dead.add(process)
+        self.spares.discard(process)
+        self.training.discard(process)
+
+    def take_over(self) -> bool:
+        """On a spare: take the lowest rank that nobody holds, unless a lower spare lives; returns whether it has."""
+        self.look()
+        if not self.vacant or not self.is_next:
+            return False
+        rank = self.vacant[0]
+        self._hold(rank, self.process)
+        self._tell(self.living, tags.TAKEOVER)
+        return True
+
+    def stand_by(self):
+        """Schedule, on a spare: wait until it has taken a rank, or all others have ended; returns whether it has."""
+        yield Until(self.is_called, "a rank without a process")
+        return self.rank is not None
+
+    def is_called(self) -> bool:
+        """On a spare: whether it has taken a rank, now or before, or all others have ended."""
+        return self.rank is not None or self.is_over or self.take_over()
+
+    @property
+    def is_next(self) -> bool:
+        """On a spare: whether it is the one that takes the next rank."""
+        return self.process == min(self.spares, default=None)
+
+    def begin(self):
+        """Tell all that this process, which has taken a rank, has a model now."""
+        self.training.add(self.process)
+        self._tell(self.living, tags.TRAINING)
+
+    def finish(self):
+        """Tell the spares that this process has ended its training."""
+        self._tell(self.spares, tags.FINISHED)
+
+    @property
+    def is_over(self) -> bool:
+        """On a spare: whether no process trains any more."""
+        holders = {holder for holder in self.holders if holder is not None}
+        return holders <= self.finished
+
+    def _come(self, tag: int):
+        """Iterate over the messages that have come: (rank, process)."""
+        while self.comm.Iprobe(ANY_RANK, tag):
+            message = np.zeros(2, np.int64)
+            receiving = self.comm.Irecv(message, ANY_RANK, tag)
+            while not receiving.Test():  # it has come already: the probe found it
+                pass
+            yield tuple(int(number) for number in message)
+
+    def _tell(self, processes: Iterable[int], tag: int):
+        message = np.array([self.rank, self.process], np.int64)
+        for process in set(processes) - {self.process}:
+            self._sending.append(Tolerant(self.comm.Isend(message, process, tag), message))
+
+    def _look_now_and_then(self) -> bool:
+        now = self.clock()
+        if now - self._looked >= self.look_seconds:
+            self._looked = now
+            self.look()
+            self._sending = [sending for sending in self._sending if not sending.Test()]
+        return False
+
+    def _hold(self, rank: int, process: int):
+        """Note that ``process`` has taken ``rank``. Spares take ranks in ascending order, so of two that have taken the
+        same one the lower has died."""
+        holder = self.holders[rank]
+        self.spares.discard(process)
+        if process in self.dead or (holder is not None and holder > process):
+            return
+        now = self.clock()
+        if holder is not None:  # its death is not known here yet
+            self._forget(holder)
+            self.deaths.append(Death(rank, holder, now))
+        for number, death in enumerate(self.deaths):
+            if death.rank == rank and death.replaced is None:
+                self.deaths[number] = death._replace(replaced=now)
+        self._change(rank, process)
+
+    def _change(self, rank: int, process: int | None):
+        self.holders[rank] = process
+        for tell in self.on_change:
+            tell(rank)
+
+
+class Tolerant:
+    """A message that is also over when the process it goes to has died; ``content``: is kept until then."""
+
+    def __init__(self, message, content=None):
+        self.message, self.content, self.is_over = message, content, False
+
+    def Test(self) -> bool:
+        if not self.is_over:
+            try:
+                self.is_over = self.message.Test()
+            except LostRank:
+                self.is_over = True
+        return self.is_over
+
+    def __str__(self):
+        return str(self.message)
+
+
+class Vacant:
+    """A message to or from a rank that no process holds."""
+
+    def __init__(self, rank: int):
+        self.rank = rank
+
+    def Test(self) -> bool:
+        raise LostRank(f"rank {self.rank}: no process holds it")
+
+
+class WithMember:
+    """A message to or from the process that holds a rank; one that fails tells of its death first."""
+
+    def __init__(self, membership: Membership, process: int, request: Request):
+        self.membership, self.process, self.request = membership, process, request
+
+    def Test(self) -> bool:
+        try:
+            return self.request.Test()
+        except RuntimeError as error:
+            if has_died(error):
+                self.membership.note_death(self.process)
+            raise
+
+
+class FromMembers:
+    """A receive from any rank, which does not take what a process has left that holds no rank any more.
+
+    status: has the number of the process that has sent, once ``request`` is complete.
+    """
+
+    def __init__(self, membership: Membership, post: Callable[[], Request]):
+        self.membership, self.post = membership, post
+        self.request = post()
+
+    def Test(self) -> bool:
+        while self.request.Test():
+            if self.request.source in self.membership.holders:
+                return True
+            self.request = self.post()
+        return False
+
+
+class MembersBackend:
+    """Messages between ranks, by whichever process holds each: a `grsgd.comm.backend.Backend`.
+
+    A message to or from a rank whose process has died raises LostRank when it is tested; the next one goes to the
+    process that holds the rank then.
+
+    ``processes``: a backend of all processes, with messages of its own.
+    """
+
+    survives_deaths = True
+
+    def __init__(self, processes: Backend, membership: Membership):
+        self.processes, self.membership = processes, membership
+        self.size = membership.size
+
+    @property
+    def rank(self) -> int | None:
+        return self.membership.rank
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        return self.membership.vacant
+
+    def Isend(self, array, dest, tag):
+        return self._with(dest, lambda process: self.processes.Isend(array, process, tag))
+
+    def Issend(self, array, dest, tag):
+        return self._with(dest, lambda process: self.processes.Issend(array, process, tag))
+
+    def Irecv(self, array, source, tag):
+        if source == ANY_RANK:
+            return FromMembers(self.membership, lambda: self.processes.Irecv(array, ANY_RANK, tag))
+        return self._with(source, lambda process: self.processes.Irecv(array, process, tag))
+
+    def Iprobe(self, source, tag):
+        if source == ANY_RANK:
+            return self.processes.Iprobe(ANY_RANK, tag)
+        process = self.membership.holders[source]
+        return process is not None and self.processes.Iprobe(process, tag)
+
+    def dup(self):
+        return MembersBackend(self.processes.dup(), self.membership)
+
+    def subset(self, ranks: Sequence[int]):
+        raise NotImplementedError("no subsets of ranks whose processes may die")
+
+    def Ibcast(self, array, root):
+        raise NotImplementedError("no broadcasts to ranks whose processes may die")
+
+    def Iallreduce(self, array):
+        raise NotImplementedError("no all-reduces of a library over ranks whose processes may die")
+
+    def free(self):
+        self.processes.free()
+
+    def _with(self, rank: int, begin: Callable[[int], Request]) -> Request:
+        process = self.membership.holders[rank]
+        if process is None:
+            return Vacant(rank)
+        return WithMember(self.membership, process, begin(process))

@@ -1,0 +1,189 @@
+"""A run that goes on without the processes that die, and with spares in their place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from grsgd.comm.backend import MpiBackend, has_died
+from grsgd.comm.communicator import Communicator, LostRank
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.membership import LOOK_SECONDS, Membership
+from grsgd.comm.stop_signal import Stopped
+from grsgd.runs.ending import end_attributes, joint_reason
+from grsgd.training.deaths import accounts, planned_deaths
+from grsgd.training.description import describe
+from grsgd.training.record import Record
+from grsgd.training.succession import Succession
+from grsgd.training.trainer import Trainer
+
+LATER_LOOK_SECONDS = 0.05
+"""How often a spare looks for deaths that is not the next to take a rank."""
+
+
+class Survival(NamedTuple):
+    """What a process needs besides, where others may die.
+
+    membership: which process holds which rank. driver: of what goes on beside the training. states: a communicator of
+    all processes, for `Succession`. world: an mpi4py communicator of all processes, for the end. make_trainer: makes
+    that of the rank that this process holds.
+    """
+
+    membership: Membership
+    driver: MpiDriver
+    states: Communicator
+    world: object
+    make_trainer: Callable[[], Trainer]
+
+
+class Part(NamedTuple):
+    """What one rank knows when its training is over."""
+
+    rank: int
+    record: Record
+    reason: str
+    seconds: float
+    deaths: list[tuple]
+    longest_wait: float
+
+
+def run(job, models, interruption, timed):
+    """Train on a rank, or wait as a spare; returns the `grsgd.job.run.RunEnd`. A spare that was not needed does not
+    return."""
+    survival = job.survival
+    interruption.on_signal = partial(while_training, job)
+    with timed():
+        trainer = job.trainer or stand_by(job)
+        survival.driver.start(survival.membership.attend())
+        part = train(job._replace(trainer=trainer)) if trainer else None
+    return conclude(job._replace(trainer=trainer), part, models)
+
+
+def while_training(job, reason: str):
+    """Save what there is, on a signal, and end; a spare ends when the ranks have."""
+    if job.rescue.trainer is not None:
+        job.rescue.interrupted(reason)
+
+
+def stand_by(job) -> Trainer | None:
+    """Wait, as a spare, until a rank is to be taken over; returns its trainer, None if all others have ended."""
+    survival = job.survival
+    membership = survival.membership
+    while not membership.is_called():  # no schedule, whose driver would take too much of a core that others train on
+        time.sleep(LOOK_SECONDS if membership.is_next else LATER_LOOK_SECONDS)
+    if membership.rank is None:
+        return None
+    trainer = survival.make_trainer()
+    job.rescue.trainer = trainer
+    job.rescue.attributes |= describe(trainer) | {"commit": job.rescue.attributes["commit"]}
+    return trainer
+
+
+def train(job) -> Part:
+    """Train; does not return where the run has failed."""
+    survival, trainer = job.survival, job.trainer
+    membership = survival.membership
+    succession = Succession(membership, survival.states, trainer)
+    job.line.training(trainer)
+    try:
+        if job.mpi.rank >= membership.size:
+            job.driver.run(succession.take())
+        survival.driver.start(succession.give())
+        threading.Thread(target=die_as_planned, args=(trainer,), name="grsgd-faults", daemon=True).start()
+        reason = job.driver.run(trainer.train())
+    except Exception as error:
+        job.rescue.failed(error)
+    if job.stop_signal.failed:
+        job.rescue.failed(Stopped(job.stop_signal.reason))
+    began = trainer.progress.began
+    deaths = [death.after(began) for death in membership.deaths]
+    return Part(
+        membership.rank,
+        job.rescue.measured(),
+        reason,
+        trainer.progress.elapsed(),
+        deaths,
+        trainer.longest_wait,
+    )
+
+
+def die_as_planned(trainer: Trainer):
+    """Kill this process when the configuration says that its rank dies."""
+    config, membership = trainer.config, trainer.membership
+    started = trainer.progress.began
+    while trainer.progress.began == started and not trainer.has_ended:  # training has not begun
+        time.sleep(LOOK_SECONDS)
+    for seconds, rank in planned_deaths(config.faults, membership.size, config.seed):
+        left = seconds - trainer.progress.elapsed()
+        if left < 0:
+            continue
+        time.sleep(left)
+        if trainer.has_ended:
+            return
+        if rank == membership.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def conclude(job, part: Part | None, models):
+    """Evaluate and save, on all processes that live, and once more without those that die meanwhile."""
+    world = job.survival.world
+    while True:
+        living, made = world.Shrink(), []
+        try:
+            end = evaluate(job, part, models, living, made)
+            is_done = True
+        except (RuntimeError, LostRank) as error:
+            if not (isinstance(error, LostRank) or has_died(error)):
+                raise
+            is_done = False
+            for mpi in (*made, living):
+                mpi.Revoke()
+        if agreed(living, is_done):
+            break
+    if part is None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    return end
+
+
+def agreed(mpi, is_done: bool) -> bool:
+    """Whether all have done it, and all live."""
+    with suppress(RuntimeError):
+        return bool(mpi.Agree(int(is_done)))
+    return False
+
+
+def evaluate(job, part: Part | None, models, living, made: list):
+    """One attempt, with all processes of ``living``; communicators are added to ``made``."""
+    from grsgd.job import run as regular
+
+    mpi = living.Split(part is None, part.rank if part else 0)
+    made.append(mpi)
+    if part is None:
+        return None
+    parts: list[Part] = mpi.allgather(part)
+    membership, rescue = job.survival.membership, job.rescue
+    records = [Record.of_nothing(membership.size) for _ in range(membership.size)]
+    for each in parts:
+        records[each.rank] = each.record
+    deaths = (death for each in parts for death in each.deaths)
+    records[parts[0].rank].extra |= accounts(deaths, {each.rank: each.longest_wait for each in parts}, membership.size)
+    reason = joint_reason([each.reason for each in parts])
+    lost = sorted(set(range(membership.size)) - {each.rank for each in parts})
+    attributes = rescue.attributes | end_attributes(reason) | {"lost": lost or None}
+    attributes["wall_seconds"] = max(each.seconds for each in parts)
+    made.append(mpi.Dup())
+    evaluation = Communicator(MpiBackend(made[-1], job.driver.timeout))
+    problem = regular.evaluate(job, records, attributes, mpi, evaluation, models)
+    end = regular.RunEnd(reason, mpi, None, survived=True)
+    if problem:
+        raise regular.SavedElsewhere(problem, end)
+    return end

@@ -1,0 +1,51 @@
+"""Deaths of processes: which rank's is to die when, and what the run file says of those that have died."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from grsgd.config.sections import Faults
+from grsgd.seeding import Purpose, generator
+
+
+def planned_deaths(faults: Faults, ranks: int, seed: int) -> Iterator[tuple[float, int]]:
+    """Yield (seconds after the start of training, rank), ascending: whichever process holds the rank then dies."""
+    listed = sorted((seconds, rank) for rank, seconds in faults.die.items())
+    return heapq.merge(listed, random_deaths(faults.every, ranks, seed) if faults.every else ())
+
+
+def random_deaths(mean: float, ranks: int, seed: int) -> Iterator[tuple[float, int]]:
+    random, now = generator(Purpose.DEATHS, seed), 0.0
+    while True:
+        now += random.exponential(mean)
+        yield now, int(random.integers(ranks))
+
+
+def accounts(
+    deaths: Iterable[tuple], waits: dict[int, float], ranks: int
+) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
+    """Return what the run file says of deaths, as for `Algorithm.extra`.
+
+    ``deaths``: those that each of the processes that are left has noticed (`Death.after`); ``waits``: the longest wait
+    of each, by rank.
+    """
+    noticed: dict[int, tuple[float, int]] = {}
+    replaced: dict[int, float] = {}
+    for rank, process, at, until in deaths:
+        noticed[process] = min((at, rank), noticed.get(process, (at, rank)))
+        if until is not None:
+            replaced[process] = min(until, replaced.get(process, until))
+    order = sorted(noticed, key=noticed.get)
+    return {
+        "death_rank": (np.array([noticed[process][1] for process in order], np.int64), ("", "rank whose process died")),
+        "death_seconds": (np.array([noticed[process][0] for process in order]), ("s", "when it was noticed first")),
+        "death_replaced_seconds": (
+            np.array([replaced.get(process, np.nan) for process in order]),
+            ("s", "when another process had taken the rank; NaN: none has"),
+        ),
+        "longest_wait": (
+            np.array([waits.get(rank, np.nan) for rank in range(ranks)]),
+            ("s", "longest wait in a step, of the process that held each rank in the end"),
+        ),
+    }

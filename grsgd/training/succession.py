@@ -1,0 +1,108 @@
+"""How a process takes the rank of one that has died: it begins with the model of a rank that lives."""
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.communicator import ANY_RANK, Communicator, LostRank, until_over
+from grsgd.comm.membership import Membership
+from grsgd.comm.pollables import Until
+from grsgd.training.trainer import Trainer
+
+MORE = 3
+"""Numbers in a state, float64, beside the samples of each rank: the giver's step, seconds since the run began, and how
+many marks it has passed."""
+
+
+class Succession:
+    """On a rank: gives its state to processes that take the rank of one that has died.
+
+    Parameters
+    ----------
+    membership
+        Which process holds which rank.
+    comm
+        Of all processes; carries nothing else.
+    trainer
+        Of this rank.
+    """
+
+    def __init__(self, membership: Membership, comm: Communicator, trainer: Trainer):
+        self.membership, self.comm, self.trainer = membership, comm, trainer
+        trainer.on_begun = self._begin
+
+    def give(self):
+        """Background schedule without end."""
+        request = np.zeros(1, np.int64)
+        while True:
+            yield self.comm.Irecv(request, ANY_RANK, tags.STATE_REQUEST)
+            process = int(request[0])
+            yield Until(self._is_steady, "the end of this rank's step")
+            state = self._state()
+            yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
+
+    def take(self):
+        """Schedule, on a process that has just taken its rank: begin where a neighbour is.
+
+        Raises LostRank if no process has a model any more.
+        """
+        trainer, membership = self.trainer, self.membership
+        replica, progress = trainer.replica, trainer.progress
+        replica.note_buffers()
+        numbers = np.zeros(membership.size + MORE)
+        while True:
+            giver = self._giver()
+            messages = [self.comm.Isend(np.array([membership.process], np.int64), giver, tags.STATE_REQUEST)]
+            arrays = (numbers, replica.params.array, replica.buffers.array)
+            messages += [self.comm.Irecv(array, giver, tags.STATE) for array in arrays]
+            try:
+                yield messages
+                break
+            except LostRank:
+                continue
+        step, marks = int(numbers[0]), int(numbers[2])
+        progress.take(numbers[MORE:])
+        progress.elapsed_before = numbers[1]
+        progress.marks.passed = marks
+        trainer.snapshots.skip(marks)
+        trainer.go_on_from(int(progress.counts[membership.rank]) // trainer.config.data.batch_size)
+        trainer.algorithm.k = step
+        membership.begin()
+
+    def _giver(self) -> int:
+        """Return the process to ask: a neighbour that has a model, or any that has one."""
+        membership, rank = self.membership, self.membership.rank
+        topology = self.trainer.algorithm.topology
+        neighbours = topology.in_neighbours(rank, without=membership.vacant)
+        for candidates in (neighbours, range(membership.size)):
+            for holder in (membership.holders[other] for other in candidates if other != rank):
+                if holder is not None and holder not in membership.dead and holder in membership.training:
+                    return holder
+        raise LostRank(f"rank {rank} was taken over, but no process is left that has a model")
+
+    def _is_steady(self) -> bool:
+        """Whether the trainer does not change the model now."""
+        if not self.trainer.changing.acquire(blocking=False):
+            return False
+        self.trainer.changing.release()
+        return True
+
+    def _state(self) -> tuple:
+        trainer = self.trainer
+        with trainer.changing:
+            copies = []
+            for flat, tensor in zip((trainer.replica.params, trainer.replica.buffers), trainer.model(), strict=True):
+                copies.append(flat.like())
+                copies[-1].tensor.copy_(tensor)
+            progress = trainer.progress
+            numbers = [trainer.algorithm.k, progress.elapsed(), progress.marks.passed, *progress.counts]
+        return np.array(numbers, np.float64), *(copy.array for copy in copies)
+
+    def _begin(self):
+        """Tell the algorithm from now on, and of what it does not know yet."""
+        self.membership.on_change.append(self._changed)
+        for rank in self.membership.vacant:
+            self._changed(rank)
+
+    def _changed(self, rank: int):
+        self.trainer.algorithm.changed(rank)
+        self.trainer.stop_signal.repeat(rank)

@@ -1,0 +1,99 @@
+"""Processes die, under a fault-tolerant Open MPI, and the run goes on: with spares in their place, or without."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from grsgd import load_run
+from tests.support.training_job import RANKS
+
+EXHAUSTIVE = pytest.mark.exhaustive
+VARIANTS = [
+    ("grsgd", ""),
+    pytest.param("grsgd", 'merge = "average"', marks=EXHAUSTIVE),
+    pytest.param("grsgd", 'topology = "directed-ring"', marks=EXHAUSTIVE),
+    pytest.param("gosgd", "p = 0.5", marks=EXHAUSTIVE),
+    pytest.param("gossip", "", marks=EXHAUSTIVE),
+    pytest.param("gossip", 'mode = "push"', marks=EXHAUSTIVE),
+    pytest.param("gossip", 'mode = "pull"\ntopology = "ring"', marks=EXHAUSTIVE),
+    pytest.param("gossip", "adaptive = true", marks=EXHAUSTIVE),
+]
+BOUND = 60
+
+
+@pytest.fixture
+def run(start):
+    """Starts a run of 8 s with spares, kills processes one after the other, and returns the run file of its end."""
+
+    def run(algorithm, options, victims, spares=0, launcher="ulfm"):
+        arguments = ["--spares", str(spares)] if spares else []
+        job = start(launcher, algorithm, options, seconds=8.0, ranks=RANKS + spares, arguments=arguments)
+        job.wait_for_snapshots(RANKS)
+        for victim in victims:
+            job.wait_for(f"{victim}.begun")
+            time.sleep(0.3)
+            job.signal(victim, signal.SIGKILL)
+        code, output = job.finish(BOUND)
+        assert code == 0 and "Traceback" not in output and str(job.out) in output, output
+        return load_run(job.out)
+
+    return run
+
+
+@pytest.mark.parametrize(("algorithm", "options"), VARIANTS)
+def test_spares_take_the_ranks_of_processes_that_die(algorithm, options, run):
+    """The first spare among them, and rank 0, which otherwise saves."""
+    found = run(algorithm, options, victims=[0, RANKS, 2], spares=3)
+    assert found.attributes["reason"] == "seconds" and "lost" not in found.attributes
+    assert found.extra["death_rank"].tolist() == [0, 0, 2]
+    repairs = found.extra["death_replaced_seconds"] - found.extra["death_seconds"]
+    assert (repairs >= 0).all() and repairs.max() < 2
+    assert (found.ranks["steps"] > 0).all()
+    assert found.attributes["final_test_accuracy"] > 0.1 and len(found.curve["time"]) > 5
+    assert np.isfinite(found.curve["test_accuracy"]).all()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [("gossip", ""), pytest.param("gosgd", "p = 0.5", marks=EXHAUSTIVE), pytest.param("grsgd", "", marks=EXHAUSTIVE)],
+)
+def test_the_others_go_on_without_a_rank(algorithm, options, run):
+    found = run(algorithm, options, victims=[1])
+    assert found.attributes["reason"] == "seconds" and found.attributes["lost"] == [1]
+    assert found.extra["death_rank"].tolist() == [1] and np.isnan(found.extra["death_replaced_seconds"]).all()
+    assert found.ranks["steps"][1] == 0 and (found.ranks["steps"][[0, 2]] > 0).all()
+    assert found.attributes["final_test_accuracy"] > 0.1
+
+
+@EXHAUSTIVE
+def test_spares_that_are_not_needed_end_with_the_run(run):
+    found = run("grsgd", "", victims=[], spares=2)
+    assert found.attributes["reason"] == "seconds" and found.extra["death_rank"].size == 0
+
+
+@EXHAUSTIVE
+def test_a_spare_dies_before_it_is_needed(run, start):
+    job = start("ulfm", "grsgd", seconds=6.0, ranks=RANKS + 2, arguments=["--spares", "2"])
+    job.wait_for_snapshots(RANKS)
+    job.signal(RANKS, signal.SIGKILL)
+    job.signal(1, signal.SIGKILL)
+    code, output = job.finish(BOUND)
+    assert code == 0 and "Traceback" not in output, output
+    found = load_run(job.out)
+    assert found.extra["death_rank"].tolist() == [1] and np.isfinite(found.extra["death_replaced_seconds"]).all()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "algorithm", "spares", "words"),
+    [
+        ("openmpi", "grsgd", 1, "--spares 1: only where MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm"),
+        pytest.param("ulfm", "dpsgd", 1, "--spares 1: with dpsgd the run ends when a rank dies", marks=EXHAUSTIVE),
+        pytest.param("ulfm", "grsgd", RANKS, "--spares 3: must be from 1 to 2, for some of 3 train", marks=EXHAUSTIVE),
+    ],
+)
+def test_refusals(launcher, algorithm, spares, words, start):
+    job = start(launcher, algorithm, arguments=["--spares", str(spares)])
+    code, output = job.finish(BOUND)
+    assert code == 2 and f"grsgd: error: {words}\n" in output and output.count("grsgd: ") == 1, output

@@ -1,0 +1,282 @@
+"""Processes that die in simulated time: the others go on, and spares take their ranks."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grsgd import load_run
+from grsgd.algorithms.push_sum import PushSum
+from grsgd.comm import topology
+from grsgd.comm.communicator import Communicator, LostRank, until_over
+from grsgd.comm.mailbox import Mailbox
+from grsgd.comm.membership import MembersBackend, Membership
+from grsgd.config.sections import Faults
+from grsgd.errors import ConfigError
+from grsgd.models.flat import Flat
+from grsgd.simulate.network import network
+from grsgd.simulate.run import simulate
+from grsgd.training.deaths import accounts, planned_deaths
+from tests.support import training
+from tests.support.simulated import Ranks, seeded
+
+VARIANTS = [
+    {"name": "grsgd"},
+    {"name": "grsgd", "topology": "directed-ring", "inbox_full": "merge"},
+    {"name": "grsgd", "merge": "average", "topology": "full"},
+    {"name": "gosgd", "p": 0.5},
+    {"name": "gossip"},
+    {"name": "gossip", "topology": "ring", "mode": "push"},
+    {"name": "gossip", "topology": "ring", "mode": "pull"},
+    {"name": "gossip", "adaptive": True},
+]
+
+
+# ---- who holds which rank
+
+
+class Members(Ranks):
+    """Processes of which the first ``n`` hold ranks; those that are no spares attend from the beginning."""
+
+    def __init__(self, n: int, spares: int, random=None):
+        super().__init__(n + spares, random=random)
+        self.members = [Membership(comm, n, self.drivers[0].clock, look_seconds=0) for comm in self.comms]
+        self.ends = [
+            MembersBackend(comm.backend, member)
+            for comm, member in zip(self.fabric.communicators(), self.members, strict=True)
+        ]
+        for driver, member in zip(self.drivers, self.members, strict=True):
+            driver.polls_messages = True
+            driver.start(member.attend())
+        self.waiting = {p: self.drivers[p].start(self.members[p].stand_by()) for p in range(n, n + spares)}
+
+    def living(self) -> list[Membership]:
+        return [member for member in self.members if member.process not in self.fabric.dead]
+
+
+@seeded
+@given(st.data(), st.integers(2, 6), st.integers(0, 5), st.integers(0, 2**32 - 1))
+def test_all_agree_in_the_end_on_who_holds_which_rank(data, n, spares, seed):
+    """Whatever order word of deaths and of takeovers comes in."""
+    job = Members(n, spares, np.random.default_rng(seed))
+    victims = data.draw(st.permutations(range(n + spares)))[: data.draw(st.integers(0, n + spares - 1))]
+    for victim in victims:
+        for _ in range(data.draw(st.integers(0, 4))):
+            job.event()
+        job.fabric.kill(victim, float(job.network.random.exponential(1e-3)))
+    job.settle()
+    living = job.living()
+    holders = [member.holders for member in living]
+    assert all(found == holders[0] for found in holders)
+    held = [holder for holder in holders[0] if holder is not None]
+    assert len(held) == len(set(held)) and set(held) <= {member.process for member in living}
+    left = {member.process for member in living} - set(held)
+    assert len(held) == n or not left or not held  # without a model nothing can go on
+    assert all(member.dead == set(victims) for member in living)
+
+
+def test_a_message_to_a_rank_goes_to_whoever_holds_it():
+    job = Members(2, 1)
+    job.fabric.kill(1)
+    job.settle()
+    got = np.zeros(1)
+    receiving, sending = job.ends[2].Irecv(got, 0, 0), job.ends[0].Isend(np.ones(1), 1, 0)
+    job.settle()
+    assert receiving.Test() and sending.Test() and got[0] == 1 and job.ends[2].rank == 1
+    job.fabric.kill(2)
+    job.settle()
+    assert job.ends[0].lost == (1,)
+    with pytest.raises(LostRank):
+        job.ends[0].Isend(np.ones(1), 1, 0).Test()
+
+
+def test_what_a_process_has_left_that_holds_no_rank_is_not_received_from_any():
+    job = Members(3, 1)
+    job.ends[1].Isend(np.full(1, 1.0), 0, 0)
+    job.settle()
+    job.fabric.kill(1)
+    job.settle()
+    got = np.zeros(1)
+    receiving = job.ends[0].Irecv(got, -1, 0)
+    job.settle()
+    assert not receiving.Test()
+    job.ends[3].Isend(np.full(1, 3.0), 0, 0)
+    job.settle()
+    assert receiving.Test() and got[0] == 3
+
+
+def test_a_wait_for_several_messages_outlives_one_that_fails():
+    job = Members(3, 0)
+    got = np.zeros(1)
+
+    def both():
+        yield from until_over([Lost(), arriving])
+
+    class Lost:
+        def Test(self):
+            raise LostRank("gone")
+
+    arriving = job.comms[0].Irecv(got, 2, 9)
+    activity = job.drivers[0].start(both())
+    job.comms[2].Isend(np.full(1, 5.0), 0, 9)
+    job.settle()
+    assert activity.complete and got[0] == 5
+
+
+def test_word_of_an_earlier_takeover_that_comes_late_changes_nothing():
+    """Spare 2 has taken rank 1, and died; spare 3 has taken it then; this process hears of that first."""
+    job = Members(2, 2)
+    member = job.members[0]
+    member._hold(1, 3)
+    member._hold(1, 2)
+    assert member.holders == [0, 3] and [death.process for death in member.deaths] == [1]
+
+
+def mailbox_of(job, returned=lambda message: None) -> Mailbox:
+    """That of rank 0, to and from rank 1."""
+    x = Flat.zeros(4, torch.float64, torch.device("cpu"))
+    return Mailbox(Communicator(job.ends[0]), x, [1], [1], 2, None, returned)
+
+
+def test_a_message_to_a_process_that_dies_comes_back_once():
+    job, returned = Members(2, 0), []
+    mailbox = mailbox_of(job, lambda message: returned.append(message.weight))
+    mailbox.send(1, mailbox._x, 0.25, 3)
+    job.settle()
+    assert not mailbox.ready(1) and returned == []
+    job.fabric.kill(1)
+    job.settle()
+    assert not mailbox.ready(1) and mailbox.take_buffer() and returned == [0.25]
+
+
+def test_a_rank_that_had_ended_is_sent_to_again_when_another_process_holds_it():
+    job = Members(2, 1)
+    mailbox = mailbox_of(job)
+    job.drivers[0].start(mailbox.receive_loop(1))
+    ending = np.zeros(2, np.int32)
+    ending[:] = Mailbox.END_OF_STREAM, 1
+    job.ends[1].Isend(ending.view(np.uint8), 0, 0)
+    job.settle()
+    assert not mailbox.ready(1)
+    job.fabric.kill(1)
+    job.settle()
+    mailbox.changed(1, [1], [1])
+    assert job.members[0].holders == [0, 2] and mailbox.ready(1)
+
+
+@pytest.mark.parametrize("algorithm", [VARIANTS[0], VARIANTS[3]], ids=str)
+def test_weights_come_back_from_those_that_die(algorithm, tmp_path, monkeypatch):
+    """With no message of the dead under way, what the others weigh is what they have not given to it."""
+    back = []
+    monkeypatch.setattr(
+        PushSum,
+        "take_back",
+        lambda self, message, was=PushSum.take_back: (
+            back.append(self.a),
+            was(self, message),
+            back.append(self.a - message.weight),
+        ),
+    )
+    for seed in range(8):
+        run(tmp_path, algorithm, ranks=3, die={"1": 1.0 + 0.03 * seed}, seconds=2.0, seed=seed)
+    assert len(back) >= 2 and np.allclose(back[::2], back[1::2])
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "rank", "without", "expected"),
+    [
+        ("ring", 6, 0, (1,), [2, 5]),
+        ("ring", 6, 0, (1, 2, 5), [3, 4]),
+        ("ring", 4, 0, (1, 2, 3), []),
+        ("directed-ring", 5, 0, (1, 2), [3]),
+        ("full", 4, 0, (2,), [1, 3]),
+    ],
+)
+def test_neighbours_of_those_that_are_gone_take_their_place(name, n, rank, without, expected):
+    assert topology.build(name, n).out_neighbours(rank, without=without) == expected
+
+
+# ---- runs
+
+
+def run(tmp_path, algorithm, ranks=5, spares=0, die=None, every=None, seconds=4.0, **more):
+    faults = {"die": die or {}} | ({"every": every} if every else {})
+    config = training.config(algorithm, train={"seconds": seconds, "snapshots": 4}, faults=faults, **more)
+    simulate(config, ranks, network("switch"), tmp_path / "run.h5", "lognormal:0.1,0.3", spares=spares)
+    return load_run(tmp_path / "run.h5")
+
+
+@pytest.mark.parametrize("algorithm", VARIANTS, ids=str)
+def test_spares_take_the_ranks_of_processes_that_die(algorithm, tmp_path):
+    found = run(tmp_path, algorithm, spares=3, die={"0": 0.55, "3": 1.2, "4": 1.2005})
+    assert found.attributes["reason"] == "seconds" and "lost" not in found.attributes
+    assert found.extra["death_rank"].tolist() == [0, 3, 4]
+    assert np.allclose(found.extra["death_seconds"], [0.56, 1.21, 1.2105], atol=1e-3)
+    assert (found.extra["death_replaced_seconds"] - found.extra["death_seconds"] < 1e-3).all()
+    assert (found.ranks["steps"] > 15).all() and found.attributes["virtual_seconds"] < 4.6
+    assert np.nanmax(found.extra["longest_wait"]) < 1
+
+
+@pytest.mark.parametrize("algorithm", VARIANTS, ids=str)
+def test_the_others_go_on_without_those_that_die(algorithm, tmp_path):
+    found = run(tmp_path, algorithm, die={"0": 0.55, "1": 1.2, "3": 2.0})
+    assert found.attributes["lost"] == [0, 1, 3] and found.attributes["virtual_seconds"] < 4.6
+    assert (found.ranks["steps"][[2, 4]] > 25).all() and not found.ranks["steps"][[0, 1, 3]].any()
+    assert np.isfinite(found.attributes["final_test_accuracy"])
+
+
+@pytest.mark.parametrize("algorithm", VARIANTS, ids=str)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_ends_however_many_die(algorithm, seed, tmp_path):
+    """A death a step of one of four ranks, at any moment: while a process takes over, and at the end."""
+    found = run(tmp_path, algorithm, ranks=4, spares=30, every=0.1, seconds=1.5, seed=seed)
+    assert found.attributes["virtual_seconds"] < 2.5 and len(found.extra["death_rank"]) >= 5
+
+
+def test_rank_0_is_not_needed_to_end_after_so_many_samples(tmp_path):
+    config = training.config({"name": "grsgd"}, train={"steps": 30, "snapshots": 4}, faults={"die": {"0": 0.5}})
+    simulate(config, 4, network("switch"), tmp_path / "run.h5", "constant:0.1")
+    found = load_run(tmp_path / "run.h5")
+    assert found.attributes["lost"] == [0] and found.attributes["reason"] == "steps"
+    assert 115 <= found.ranks["steps"].sum() + 5 <= 132
+
+
+def test_the_same_seed_is_the_same_run(tmp_path):
+    one, other = (run(tmp_path, VARIANTS[0], spares=4, every=0.5) for _ in range(2))
+    assert np.array_equal(one.curve["train_loss"], other.curve["train_loss"])
+    assert np.array_equal(one.traffic["sent"], other.traffic["sent"])
+
+
+def test_deaths_are_planned_by_the_seed_and_come_in_order():
+    faults = Faults(die={2: 1.0, 0: 0.25}, every=0.5)
+    plan = list(itertools.islice(planned_deaths(faults, 3, seed=1), 50))
+    assert plan == sorted(plan) and (1.0, 2) in plan and (0.25, 0) in plan
+    assert plan == list(itertools.islice(planned_deaths(faults, 3, seed=1), 50))
+    assert plan != list(itertools.islice(planned_deaths(faults, 3, seed=2), 50))
+    assert 15 < plan[-1][0] < 40 and {rank for _, rank in plan} == {0, 1, 2}
+    assert list(planned_deaths(Faults(), 3, seed=1)) == []
+
+
+def test_what_several_have_noticed_is_told_once():
+    found = accounts([(1, 7, 2.0, None), (1, 7, 1.5, 1.75), (0, 3, 1.0, 1.25), (1, 7, 1.6, 1.7)], {0: 0.5}, 2)
+    values = {name: array.tolist() for name, (array, _) in found.items()}
+    assert values["death_rank"] == [0, 1] and values["death_seconds"] == [1.0, 1.5]
+    assert values["death_replaced_seconds"] == [1.25, 1.7]
+    assert values["longest_wait"][0] == 0.5 and np.isnan(values["longest_wait"][1])
+
+
+def test_a_run_whose_processes_have_all_died(tmp_path):
+    with pytest.raises(LostRank, match="the processes of all ranks have died, at 0.6"):
+        run(tmp_path, {"name": "grsgd"}, ranks=2, die={"0": 0.5, "1": 0.6})
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(ConfigError, match="^--spares 1: with dpsgd the run ends when a rank dies$"):
+        run(tmp_path, {"name": "dpsgd"}, spares=1)
+    with pytest.raises(ConfigError, match="^faults: with lasgd the run ends when a rank dies$"):
+        run(tmp_path, {"name": "lasgd"}, every=1.0)
+    with pytest.raises(ConfigError, match="^faults.die: rank 5 in a job of 5; allowed: 0 to 4$"):
+        run(tmp_path, {"name": "grsgd"}, die={"5": 1.0})
