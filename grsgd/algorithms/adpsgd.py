@@ -8,7 +8,7 @@ from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
 from grsgd.comm import tags, topology
-from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
 from grsgd.comm.mailbox import UNWEIGHTED_HEADER, ModelMessage
 from grsgd.comm.pollables import Until
 from grsgd.comm.topology import Topology
@@ -42,14 +42,17 @@ class ADPSGD(Algorithm, name="adpsgd"):
     """
 
     paper = "Lian, Zhang, Zhang, Liu 2018, Asynchronous decentralized parallel stochastic gradient descent"
-    traits = Traits(synchronous=False, in_background=True)
+    traits = Traits(synchronous=False, in_background=True, survives_deaths=True)
     Options = ADPSGDOptions
-    remembers = ("h", "h_last", "exchanges")
+    remembers = ("k", "k_last", "exchanges")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.h = self.h_last = 0
-        self.ended = False
+        self.k = self.k_last = 0
+        self.ended = self.is_closed = False
+        """Whether this rank has ended its training, and whether its model is not to change any more."""
+        self.finished: set[int] = set()
+        """The active partners of a passive rank that have ended their training."""
         self.exchanges = 0
         self.topology = topology.build(self.options.topology, self.comm.size)
         self.active = active_ranks(self.topology)
@@ -74,65 +77,90 @@ class ADPSGD(Algorithm, name="adpsgd"):
 
     def partners(self, exchange: int | None = None) -> list[int]:
         """Return the neighbours in the other role, in this rank's exchange number ``exchange`` or in any."""
-        neighbours = self.topology.out_neighbours(self.comm.rank, exchange)
+        neighbours = self.topology.out_neighbours(self.comm.rank, exchange, without=self.comm.lost)
         return [j for j in neighbours if (j in self.active) != self.is_active]
 
     def begin(self):
-        self.ended = False
+        self.ended = self.is_closed = False
+        self.finished.clear()
         if self.comm.size > 1:
             self.gossip = self.driver.start(self.active_gossip() if self.is_active else self.passive_gossip())
 
     def step(self):
         with self.lock:
             self.update()
-            self.h += 1
+            self.k += 1
 
     def active_gossip(self):
         while True:
-            yield Until(lambda: self.h - self.h_last >= self.options.period or self.ended, "local steps")
+            yield Until(lambda: self.is_due() or self.ended, "local steps")
             if self.ended:
                 break
             partners = self.partners(self.exchanges)
             j = partners[self.rng.integers(len(partners))]
             with self.lock:
                 self.write()
-            yield (
-                self.comm.Isend(self.mine.buffer, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER),
-                self.comm.Irecv(self.theirs.buffer, j, tags.ADPSGD_REPLY),
-            )
+            try:
+                yield (
+                    self.comm.Isend(self.mine.buffer, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER),
+                    self.comm.Irecv(self.theirs.buffer, j, tags.ADPSGD_REPLY),
+                )
+            except LostRank:  # there is no exchange
+                if not self.comm.survives_deaths:
+                    raise
+                continue
             with self.lock:
                 self.merge()
-        self.mine.step = FINISHED
+        yield from until_over([self.finish(j) for j in self.partners()])
+
+    def is_due(self) -> bool:
+        """Whether it is time for an exchange, and there is a partner."""
+        return self.k - self.k_last >= self.options.period and bool(self.partners(self.exchanges))
+
+    def finish(self, j: int):
+        """Tell the passive rank j that this one has ended its training; returns the message."""
+        self.mine.step, self.mine.sender = FINISHED, self.comm.rank
         finished = self.mine.buffer[:UNWEIGHTED_HEADER]
-        yield [self.comm.Isend(finished, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER) for j in self.partners()]
+        return self.comm.Isend(finished, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER)
 
     def passive_gossip(self):
         """Schedule, until all active neighbours have finished; a rank that has ended its training still answers."""
-        training = len(self.partners())
-        while training:
+        while self.comm.survives_deaths or not self.all_have_finished():
             yield self.comm.Irecv(self.theirs.buffer, ANY_RANK, tags.ADPSGD_CALL)
+            caller = self.theirs.sender
             if self.theirs.step == FINISHED:
-                training -= 1
+                self.finished.add(caller)
                 continue
             with self.lock:
                 self.write()
-                self.merge()
-            yield self.comm.Isend(self.mine.buffer, self.theirs.sender, tags.ADPSGD_REPLY, header=UNWEIGHTED_HEADER)
+                if not self.is_closed:
+                    self.merge()
+            reply = self.comm.Isend(self.mine.buffer, caller, tags.ADPSGD_REPLY, header=UNWEIGHTED_HEADER)
+            yield from until_over([reply])
+
+    def all_have_finished(self) -> bool:
+        """Whether all active partners of this passive rank have ended their training."""
+        return set(self.partners()) <= self.finished
+
+    def changed(self, rank):
+        self.finished.discard(rank)
+        if self.is_active and self.ended and rank not in self.comm.lost and rank in self.partners():
+            self.finish(rank)
 
     def write(self):
         """Put the present model into the message to the partner."""
         self.mine.x.tensor.copy_(self.x.tensor)
-        self.mine.step, self.mine.sender = self.h, self.comm.rank
-        self.h_last = self.h
+        self.mine.step, self.mine.sender = self.k, self.comm.rank
+        self.k_last = self.k
 
     def merge(self):
         """Merge the partner's model."""
         x, y = self.x.tensor, self.theirs.x.tensor
-        if self.options.merge == "average" or self.h == self.mine.step:
+        if self.options.merge == "average" or self.k == self.mine.step:
             x.lerp_(y, 0.5)
         else:
             add_difference(x, y, self.mine.x.tensor, 0.5)
-        self.staleness[self.h - self.theirs.step] += 1
+        self.staleness[self.k - self.theirs.step] += 1
         self.exchanges += 1
 
     def snapshot(self):
@@ -142,7 +170,10 @@ class ADPSGD(Algorithm, name="adpsgd"):
     def drain(self):
         self.ended = True
         if self.comm.size > 1:
-            yield self.gossip
+            goes_on = self.comm.survives_deaths and not self.is_active  # to answer whoever takes a rank late
+            yield Until(self.all_have_finished, "active partners that still train") if goes_on else self.gossip
+            with self.lock:
+                self.is_closed = True
 
 
 def active_ranks(graph: Topology) -> list[int]:

@@ -15,6 +15,7 @@ VARIANTS = [
     pytest.param("grsgd", 'merge = "average"', marks=EXHAUSTIVE),
     pytest.param("grsgd", 'topology = "directed-ring"', marks=EXHAUSTIVE),
     pytest.param("gosgd", "p = 0.5", marks=EXHAUSTIVE),
+    pytest.param("adpsgd", "", marks=EXHAUSTIVE),
     pytest.param("gossip", "", marks=EXHAUSTIVE),
     pytest.param("gossip", 'mode = "push"', marks=EXHAUSTIVE),
     pytest.param("gossip", 'mode = "pull"\ntopology = "ring"', marks=EXHAUSTIVE),

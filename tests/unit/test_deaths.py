@@ -28,6 +28,8 @@ VARIANTS = [
     {"name": "grsgd", "topology": "directed-ring", "inbox_full": "merge"},
     {"name": "grsgd", "merge": "average", "topology": "full"},
     {"name": "gosgd", "p": 0.5},
+    {"name": "adpsgd"},
+    {"name": "adpsgd", "topology": "full", "merge": "delta"},
     {"name": "gossip"},
     {"name": "gossip", "topology": "ring", "mode": "push"},
     {"name": "gossip", "topology": "ring", "mode": "pull"},
