@@ -252,9 +252,10 @@ class WithMember:
 
 
 class FromMembers:
-    """A receive from any rank, which does not take what a process has left that holds no rank any more.
+    """A receive from any rank, which does not take what a process has left that has died. What one has sent that is not
+    known to hold a rank waits until word of its takeover has come.
 
-    status: has the number of the process that has sent, once ``request`` is complete.
+    ``post()`` begins the receive; once that is complete, its ``source`` is the process that has sent.
     """
 
     def __init__(self, membership: Membership, post: Callable[[], Request]):
@@ -263,8 +264,8 @@ class FromMembers:
 
     def Test(self) -> bool:
         while self.request.Test():
-            if self.request.source in self.membership.holders:
-                return True
+            if self.request.source not in self.membership.dead:
+                return self.request.source in self.membership.holders
             self.request = self.post()
         return False
 

@@ -17,6 +17,8 @@ from grsgd.comm.communicator import Communicator, LostRank
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.membership import LOOK_SECONDS, Membership
 from grsgd.comm.stop_signal import Stopped
+from grsgd.comm.watchdog import within
+from grsgd.mpi_environment import say
 from grsgd.runs.ending import end_attributes, joint_reason
 from grsgd.training.deaths import accounts, planned_deaths
 from grsgd.training.description import describe
@@ -117,8 +119,7 @@ def train(job) -> Part:
 def die_as_planned(trainer: Trainer):
     """Kill this process when the configuration says that its rank dies."""
     config, membership = trainer.config, trainer.membership
-    started = trainer.progress.began
-    while trainer.progress.began == started and not trainer.has_ended:  # training has not begun
+    while not trainer.progress.began and not trainer.has_ended:
         time.sleep(LOOK_SECONDS)
     for seconds, rank in planned_deaths(config.faults, membership.size, config.seed):
         left = seconds - trainer.progress.elapsed()
@@ -133,11 +134,14 @@ def die_as_planned(trainer: Trainer):
 
 def conclude(job, part: Part | None, models):
     """Evaluate and save, on all processes that live, and once more without those that die meanwhile."""
+    from grsgd.job import run as regular
+
     world = job.survival.world
     while True:
-        living, made = world.Shrink(), []
+        with within(job.driver.timeout, "meeting all processes that live, after training"):
+            living, made = world.Shrink(), []
         try:
-            end = evaluate(job, part, models, living, made)
+            end, problem = evaluate(job, part, models, living, made)
             is_done = True
         except (RuntimeError, LostRank) as error:
             if not (isinstance(error, LostRank) or has_died(error)):
@@ -151,6 +155,8 @@ def conclude(job, part: Part | None, models):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+    if problem:
+        raise regular.SavedElsewhere(problem, end)
     return end
 
 
@@ -162,13 +168,20 @@ def agreed(mpi, is_done: bool) -> bool:
 
 
 def evaluate(job, part: Part | None, models, living, made: list):
-    """One attempt, with all processes of ``living``; communicators are added to ``made``."""
+    """One attempt, with all processes of ``living``; communicators are added to ``made``.
+
+    Returns how the run has ended, and what could not be written; a spare None.
+    """
     from grsgd.job import run as regular
 
+    if not any(living.allgather(part is not None)):
+        if living.rank == 0:
+            say("the processes of all ranks have died: there is no run file")
+        os._exit(1)
     mpi = living.Split(part is None, part.rank if part else 0)
     made.append(mpi)
     if part is None:
-        return None
+        return None, None
     parts: list[Part] = mpi.allgather(part)
     membership, rescue = job.survival.membership, job.rescue
     records = [Record.of_nothing(membership.size) for _ in range(membership.size)]
@@ -183,7 +196,4 @@ def evaluate(job, part: Part | None, models, living, made: list):
     made.append(mpi.Dup())
     evaluation = Communicator(MpiBackend(made[-1], job.driver.timeout))
     problem = regular.evaluate(job, records, attributes, mpi, evaluation, models)
-    end = regular.RunEnd(reason, mpi, None, survived=True)
-    if problem:
-        raise regular.SavedElsewhere(problem, end)
-    return end
+    return regular.RunEnd(reason, mpi, None, survived=True), problem

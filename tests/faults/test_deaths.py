@@ -86,6 +86,20 @@ def test_a_spare_dies_before_it_is_needed(run, start):
     assert found.extra["death_rank"].tolist() == [1] and np.isfinite(found.extra["death_replaced_seconds"]).all()
 
 
+@EXHAUSTIVE
+def test_nothing_is_left_when_all_ranks_die(start):
+    job = start("ulfm", "grsgd", ranks=RANKS + 1, arguments=["--spares", "1"])
+    job.wait_until_it_trains(RANKS)
+    for rank in range(RANKS):
+        job.signal(rank, signal.SIGSTOP)
+    for rank in range(RANKS):
+        job.signal(rank, signal.SIGKILL)
+    code, output = job.finish(BOUND)
+    assert code != 0 and "Traceback" not in output, output
+    # as the spare has learnt of all deaths at once, or of one first, whose rank it has taken
+    assert "the processes of all ranks have died: there is no run file" in output or "no process is left" in output
+
+
 @pytest.mark.parametrize(
     ("launcher", "algorithm", "spares", "words"),
     [

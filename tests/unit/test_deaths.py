@@ -128,6 +128,18 @@ def test_a_wait_for_several_messages_outlives_one_that_fails():
     assert activity.complete and got[0] == 5
 
 
+def test_a_message_may_come_before_word_of_the_takeover():
+    job = Members(2, 1)
+    got = np.zeros(1)
+    receiving = job.ends[0].Irecv(got, -1, 0)
+    job.ends[2].Isend(np.full(1, 2.0), 0, 0)
+    job.settle()
+    assert not receiving.Test()
+    job.fabric.kill(1)
+    job.settle()
+    assert receiving.Test() and got[0] == 2
+
+
 def test_word_of_an_earlier_takeover_that_comes_late_changes_nothing():
     """Spare 2 has taken rank 1, and died; spare 3 has taken it then; this process hears of that first."""
     job = Members(2, 2)
