@@ -87,6 +87,7 @@ class MpiBackend:
         self.size: int = mpi.Get_size()
         self.lost: tuple[int, ...] = ()
         self.fault_tolerant = fault_tolerant()
+        self._last_sender = 0
         self._any_source, self._in_place = MPI.ANY_SOURCE, MPI.IN_PLACE
 
     def Isend(self, array, dest, tag):
@@ -115,6 +116,24 @@ class MpiBackend:
                 raise
             self.note_failures()
             return False
+
+    def next_sender(self, tag: int) -> int | None:
+        """Return a rank that lives and of which a message with this tag has come, in turn; None if there is none."""
+        for step in range(1, self.size + 1):
+            rank = (self._last_sender + step) % self.size
+            if rank in self.lost:
+                continue
+            try:
+                has_come = self.mpi.Iprobe(rank, tag)
+            except RuntimeError as error:
+                if not has_died(error):
+                    raise
+                self.note_failures()
+                continue
+            if has_come:
+                self._last_sender = rank
+                return rank
+        return None
 
     def note_failures(self):
         """Receive from any rank again, although some have died; a receive from one of those still fails."""
@@ -158,7 +177,10 @@ def begun(begin: Callable[[], Request]) -> Request:
 
 
 class FromAnyRank:
-    """A receive from any rank, which goes on when some of them have died.
+    """A receive from any rank, of which some may die: from the first, in turn, of which a message has come.
+
+    It is not posted before. A posted one may be taken by the announcement of a long message whose sender dies then:
+    Open MPI 5 keeps it for ever, and never says so.
 
     ``source``: who has sent the message, when it is complete.
     """
@@ -166,34 +188,26 @@ class FromAnyRank:
     def __init__(self, backend: MpiBackend, array, tag: int):
         self.backend, self.array, self.tag = backend, array, tag
         self.source: int | None = None
-        self._request = self._status = None
-        self._post()
+        self._request, self._sender = None, 0
 
     def Test(self) -> bool:
         if self.source is not None:
             return True
         if self._request is None:
-            self._post()
+            sender = self.backend.next_sender(self.tag)
+            if sender is None:
+                return False
+            self._request, self._sender = self.backend.Irecv(self.array, sender, self.tag), sender
         try:
-            if self._request is None or not self._request.Test(self._status):
+            if not self._request.Test():
                 return False
         except RuntimeError as error:
             if not has_died(error):
                 raise
-            self.backend.note_failures()
+            self._request = None
             return False
-        self.source = self._status.source
+        self.source = self._sender
         return True
-
-    def _post(self):
-        from mpi4py import MPI
-
-        try:
-            self._request, self._status = self.backend.mpi.Irecv(self.array, MPI.ANY_SOURCE, self.tag), MPI.Status()
-        except RuntimeError as error:
-            if not has_died(error):
-                raise
-            self.backend.note_failures()
 
 
 def countable(array):
