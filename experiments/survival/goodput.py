@@ -30,14 +30,14 @@ STEP_SECONDS = 0.25
 RUN_KILLS = 30
 """Deaths of one job, on average: each has a spare, and starting those takes a second of a core each."""
 HANGS_SECONDS = 600.0
-RATE = 0.3
+RATE, BATCH = 0.3, 32
 
 
 def config_of(algorithm: str, options: dict, ranks: int, seconds: float, every: float | None, seed: int) -> str:
     """Return a configuration, as TOML. A step is a pause, and a little computing."""
     lines = [f"seed = {seed}", "[algorithm]", f'name = "{algorithm}"']
     lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
-    lines += ["[model]", 'name = "counted"', f"rate = {RATE}", "[data]", 'name = "digits"', "batch_size = 32"]
+    lines += ["[model]", 'name = "counted"', f"rate = {RATE}", "[data]", 'name = "digits"', f"batch_size = {BATCH}"]
     lines += ["[optimizer]", f"lr = {RATE}", "[train]", f"seconds = {seconds}", "snapshots = 4"]
     lines += ["[comm]", "timeout = 60.0"]
     lines += ["[faults]", f"every = {every}"] if every else []
@@ -90,7 +90,10 @@ def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: 
 
 
 def restarted(folder: Path, ranks: int, seconds: float, every: float, seed: int) -> dict:
-    """All-reduce on a ring, started again from its last checkpoint whenever a process has died."""
+    """Train by all-reduce on a ring, started again from its last checkpoint whenever a process has died.
+
+    Nothing dies while it starts. Returns how often one has, and the steps of all ranks in the last checkpoint.
+    """
     random = np.random.default_rng(seed)
     kept, out = folder / "kept", folder / "ring.h5"
     shutil.rmtree(kept, ignore_errors=True)
@@ -98,19 +101,34 @@ def restarted(folder: Path, ranks: int, seconds: float, every: float, seed: int)
     path.write_text(config_of("ring_allreduce", {}, ranks, 1e6, None, seed).replace("snapshots = 4", "snapshots = 1"))
     deaths, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
-        resume = kept.exists() and any(kept.iterdir())
+        before = samples_in(kept)
         command = [find_mpiexec(), "-n", ranks, sys.executable, "-m", "experiments.survival.counted", "train", path]
-        command += ["--out", out, "--every", "1", "--resume" if resume else "--checkpoint", kept]
-        with subprocess.Popen(
-            [str(word) for word in command], env=job_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        ) as job:
-            try:
-                job.wait(min(random.exponential(every), end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                job.kill()
-                deaths += 1
-    samples = max((int(each.name.split("-")[1]) for each in kept.glob("samples-*")), default=0)
-    return {"name": f"ring-{every:g}", "deaths": deaths, "steps": samples / 32}
+        command += ["--out", out, "--every", "1", "--resume" if before else "--checkpoint", kept]
+        job = subprocess.Popen(
+            [str(word) for word in command], env=job_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while samples_in(kept) == before and job.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(max(min(random.exponential(every), end - time.monotonic()), 0))
+        job.kill()
+        job.wait()
+        deaths += 1
+    return {"deaths": deaths, "steps": samples_in(kept) / BATCH}
+
+
+def samples_in(folder: Path) -> int:
+    """Return the samples of all ranks at the last checkpoint."""
+    return max((int(each.name.split("-")[1]) for each in folder.glob("samples-*")), default=0)
+
+
+def reference(folder: Path, ranks: int, per_kill: float) -> str:
+    """Return the row of all-reduce on a ring with restarts, by the clock."""
+    every = per_kill * STEP_SECONDS
+    seconds = RUN_KILLS * every
+    calm = run(folder, "ring-calm", config_of("ring_allreduce", {}, ranks, seconds, None, 0), ranks, 0, False)
+    found = restarted(folder, ranks, seconds, every, seed=0)
+    goodput = found["steps"] / calm["steps"]
+    return f"| ring_allreduce, restarted | {ranks} | {per_kill:g} | {found['deaths']} | 0 | {goodput:.1%} | | |"
 
 
 def main():
@@ -142,6 +160,8 @@ def main():
             rows.append(row(algorithm, per_kill, options.ranks, calm, found))
             (options.out / f"{label}.json").write_text(json.dumps({"calm": calm, "runs": found}, indent=1))
             print(rows[-1], flush=True)
+    if not options.simulated:
+        rows += [reference(options.out, options.ranks, per_kill) for per_kill in STEPS_PER_KILL]
     print("\n".join([HEAD, *rows]))
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import grsgd
+from grsgd.algorithms import ALGORITHMS
 from grsgd.cli import main
 from grsgd.config import load
 from grsgd.errors import ConfigError
@@ -140,6 +141,8 @@ def test_a_module_by_its_name(folder, monkeypatch):
     (folder / "my_package").mkdir()
     source = (folder / "mine.py").read_text().replace("my_local_sgd", "of_a_module")
     (folder / "my_package" / "local.py").write_text(source)
+    monkeypatch.setitem(ALGORITHMS, "of_a_module", None)  # which other tests need not know of, is removed afterwards
+    del ALGORITHMS["of_a_module"]
     run = simulated("run.h5", "--set", "algorithm.name=my_package.local:Local")
     assert run.attributes["algorithm"] == "of_a_module" and run.attributes["algorithm_source"] == source
 
