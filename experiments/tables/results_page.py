@@ -17,7 +17,7 @@ from grsgd.files import atomic_write
 
 SHOWN = (DESK, SMOKE)
 """The scales that the page has, the one that says most first."""
-MOST_BYTES = 100_000
+MOST_BYTES = 200_000
 """Of a picture: larger ones are left to the page of the scale."""
 
 

@@ -1,5 +1,6 @@
 """Shared by the tables and figures of CSSGD: models, algorithms, networks, and the runs that they stand for."""
 
+import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
@@ -188,13 +189,21 @@ def steps(
     methods: Callable[[int, Network], list[Method]],
     seeds: int | None = None,
 ) -> dict[Hashable, Need]:
-    """Return the short runs of these methods, for all n of each network. seeds: None for as many as the scale has."""
+    """Return the short runs of these methods, for all n of each network, as far as a step has a sample for each block.
+    seeds: None for as many as the scale has."""
+    batch = task.batch(conditions)
     return {
         (task, network, method, n): Steps(setting(conditions, task, method, n, network), seeds, TIMED_STEPS)
         for network in networks
         for n in network.nodes(conditions)
         for method in methods(n, network)
+        if method.config != "coded" or blocks(n, method.r) <= n * batch
     }
+
+
+def blocks(n: int, r: int) -> int:
+    """Return into how many blocks CSSGD cuts the samples of a step (section 3.1): one for every r of n nodes."""
+    return math.comb(n, r)
 
 
 def step_seconds(found: Found, *key) -> Sample:
@@ -203,7 +212,8 @@ def step_seconds(found: Found, *key) -> Sample:
 
 
 def fastest(found: Found, task: Task, network: Network, methods: list[Method], n: int) -> Method:
-    """Return the method whose step takes the least time, by medians."""
+    """Return the method whose step takes the least time, by medians, of those that were timed."""
+    methods = [method for method in methods if (task, network, method, n) in found]
     return min(methods, key=lambda method: step_seconds(found, task, network, method, n).median())
 
 
@@ -239,6 +249,14 @@ def combined(function: Callable[..., float], *samples: Sample) -> Sample:
 
 def notes(section: Section, conditions: Conditions, task: Task):
     """Write what is to be known of times to the target accuracy."""
+    batch = task.batch(conditions)
+    for n in task.nodes(conditions):
+        left_out = [r for r in range(1, n) if blocks(n, r) > n * batch]
+        if left_out:
+            section.note(
+                f"{task.name} on {n} nodes without r = {', '.join(map(str, left_out))}: CSSGD would cut the samples of "
+                f"a step, {n * batch}, into up to {max(blocks(n, r) for r in left_out)} blocks."
+            )
     section.note(
         f"{task.name}: n nodes train on the first n classes, to a test accuracy of {task.target(conditions):.0%}; "
         f"the paper's benchmark is {task.benchmark:.0%}. {SAME_STEPS} {NETWORKS_NOTE}"
