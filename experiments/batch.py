@@ -60,7 +60,8 @@ class Training(NamedTuple):
 
         Raises SetupError.
         """
-        stopped, remaining, _ = run(mpi, load(mpi, self.config, self.overrides), out, timed=timed)
+        end = run(mpi, load(mpi, self.config, self.overrides), out, timed=timed)
+        stopped, remaining = end.reason, end.remaining
         if not finished(stopped) or remaining.size < mpi.size:
             if remaining.rank == 0:
                 print(f"grsgd: error: {stopped}", file=sys.stderr)
