@@ -42,7 +42,7 @@ class Rescue:
     ``mpi``: a communicator that is used for nothing else; ``processes``: `launch.processes`; ``interface()``: bytes
     that the host's interfaces have counted; ``attributes``: of the run file, but for how it ended; ``handover``: to the
     process that evaluates what a job has measured that is killed; ``membership``: which process holds which rank, where
-    the run goes on without those that die. Training begins now.
+    the run goes on without those that die. Training begins at `begin`.
     """
 
     def __init__(
@@ -61,10 +61,14 @@ class Rescue:
         self.handover, self.early_out = handover, path_of(out, INTERRUPTED)
         self.mpi, self.stop_signal, self.processes, self.out = mpi, stop_signal, processes, out
         self.trainer, self.interface, self.attributes = trainer, interface, attributes
-        self.began = time.perf_counter()
+        self.began = self._made = time.perf_counter()
         self._failing = self._has_said = False
         self._speaker = speaker()
         self._saving = threading.Lock()
+
+    def begin(self):
+        """Training begins now, and not when this was made."""
+        self.began += time.perf_counter() - self._made
 
     def measured(self) -> Record:
         """Return what this rank has measured so far."""

@@ -353,6 +353,7 @@ def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
     """
     mpi, driver, stop_signal, trainer, line, rescue, evaluation, _ = job
     line.training(trainer)
+    rescue.begin()
     try:
         reason = driver.run(trainer.train())
         record = rescue.measured()
