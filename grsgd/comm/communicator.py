@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
 from coding.partition import part
 from grsgd.comm import tags
 from grsgd.comm.backend import ANY_RANK, Backend, has_died
@@ -38,6 +40,17 @@ class Message:
         peer = "any rank" if self.peer == ANY_RANK else f"rank {self.peer}"
         subject = f"{self.subject}: " if self.subject is not None else ""
         return f"{subject}{self.verb} {peer} ({self.nbytes} bytes, tag {self.tag})"
+
+
+def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | None:
+    """Return a message of any rank, of at most ``size`` elements, if one has come; else None."""
+    if not comm.Iprobe(ANY_RANK, tag):
+        return None
+    array = np.zeros(size, dtype)
+    receiving = comm.Irecv(array, ANY_RANK, tag)
+    while not receiving.Test():  # it has come already: the probe found it
+        pass
+    return array
 
 
 def until_over(messages: Iterable[Message]):

@@ -6,8 +6,7 @@ import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.allreduce import halving_doubling_allreduce
-from grsgd.comm.backend import ANY_RANK
-from grsgd.comm.communicator import Communicator
+from grsgd.comm.communicator import Communicator, receive_if_come
 from grsgd.runs.ending import ASKED_TO_END
 
 MESSAGE_BYTES = 256
@@ -103,12 +102,8 @@ class Meeting:
 
     def _heard(self) -> str | None:
         """Return what another rank has asked for; of a meeting that is over, nothing: several may ask for the same."""
-        while self.comm.size > 1 and self.comm.Iprobe(ANY_RANK, tags.MEETING):
-            buffer = np.zeros(MESSAGE_BYTES, np.uint8)
-            receiving = self.comm.Irecv(buffer, ANY_RANK, tags.MEETING)
-            while not receiving.Test():  # it has come already: the probe found it
-                pass
-            content = buffer.tobytes()
+        while self.comm.size > 1 and (come := receive_if_come(self.comm, tags.MEETING, MESSAGE_BYTES)) is not None:
+            content = come.tobytes()
             if int.from_bytes(content[:8], "little") >= self.number:
                 return content[8:].decode(errors="replace").strip()
         return None

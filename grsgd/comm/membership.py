@@ -13,7 +13,7 @@ import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.backend import ANY_RANK, Backend, Request, has_died
-from grsgd.comm.communicator import Communicator, LostRank
+from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 from grsgd.comm.pollables import Until
 
 LOOK_SECONDS = 2e-3
@@ -166,11 +166,7 @@ class Membership:
 
     def _come(self, tag: int):
         """Iterate over the messages that have come: (rank, process)."""
-        while self.comm.Iprobe(ANY_RANK, tag):
-            message = np.zeros(2, np.int64)
-            receiving = self.comm.Irecv(message, ANY_RANK, tag)
-            while not receiving.Test():  # it has come already: the probe found it
-                pass
+        while (message := receive_if_come(self.comm, tag, 2, np.int64)) is not None:
             yield tuple(int(number) for number in message)
 
     def _tell(self, processes: Iterable[int], tag: int):

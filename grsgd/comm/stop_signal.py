@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from grsgd.comm import tags
-from grsgd.comm.backend import ANY_RANK
-from grsgd.comm.communicator import Communicator, LostRank
+from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 
 MESSAGE_BYTES = 512
 """Bytes of a message: its kind, then the reason as text, cut off or filled up with spaces."""
@@ -64,12 +63,11 @@ class StopSignal:
 
     def watch_failures(self):
         """Raise Stopped if any rank has called `fail`, and LostRank if one has died."""
-        while self.comm.size > 1 and not self.failed and self.comm.Iprobe(ANY_RANK, tags.STOP):
-            buffer = np.zeros(MESSAGE_BYTES, np.uint8)
-            receiving = self.comm.Irecv(buffer, ANY_RANK, tags.STOP)
-            while not receiving.Test():  # it has come already: the probe found it
-                pass
-            content = buffer.tobytes()
+        while self.comm.size > 1 and not self.failed:
+            come = receive_if_come(self.comm, tags.STOP, MESSAGE_BYTES)
+            if come is None:
+                break
+            content = come.tobytes()
             self.failed = content[:1] == FAILURE
             if self.failed or self.reason is None:
                 self.reason = content[1:].decode(errors="replace").strip()

@@ -273,8 +273,10 @@ def prepare(
     if comms.membership is None:
         evaluation = comms.communicator()
     else:
-        beside = MpiDriver(mpi.rank, math.inf, driver.progress_mode, prepare_thread=use_device)
-        beside.thread_allowed = driver.thread_allowed
+        allowed = driver.thread_allowed
+        beside = MpiDriver(
+            mpi.rank, math.inf, driver.progress_mode, prepare_thread=use_device, thread_allowed=allowed
+        )
         survival = Survival(comms.membership, beside, comms.of_processes(), comms.copy().mpi, make)
     launch.barrier(mpi, timeout)
     start_up.passed("other ranks")

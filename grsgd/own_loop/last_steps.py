@@ -3,7 +3,7 @@
 import numpy as np
 
 from grsgd.comm import tags
-from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.communicator import ANY_RANK, receive_if_come
 from grsgd.comm.stop_signal import UnevenSteps
 
 
@@ -23,11 +23,7 @@ class LastSteps:
 
     def watch(self):
         """Raise UnevenSteps if this rank, which waits, does so in a step that another rank will not take."""
-        while self.step and self.comm.Iprobe(ANY_RANK, tags.LAST_STEPS):
-            message = np.zeros(2, np.int64)
-            receiving = self.comm.Irecv(message, ANY_RANK, tags.LAST_STEPS)
-            while not receiving.Test():  # it is here already: a probe found it
-                pass
+        while self.step and (message := receive_if_come(self.comm, tags.LAST_STEPS, 2, np.int64)) is not None:
             self._note(message)
         for rank, steps in self._steps.items():
             if self.step > steps:
