@@ -92,12 +92,11 @@ def train(job) -> Part:
     """Train; does not return where the run has failed."""
     survival, trainer = job.survival, job.trainer
     membership = survival.membership
-    succession = Succession(membership, survival.states, trainer)
+    succession = Succession(membership, survival.states, trainer, survival.driver)
     job.line.training(trainer)
     try:
         if job.mpi.rank >= membership.size:
             job.driver.run(succession.take())
-        survival.driver.start(succession.give())
         threading.Thread(target=die_as_planned, args=(trainer,), name="grsgd-faults", daemon=True).start()
         reason = job.driver.run(trainer.train())
     except Exception as error:

@@ -297,10 +297,9 @@ class Life:
             if not (yield from membership.stand_by()):
                 return None
             self.trainer = simulation._make_trainer(self.process, simulation.make_model())
-        succession = Succession(membership, simulation.states[self.process], self.trainer)
+        succession = Succession(membership, simulation.states[self.process], self.trainer, self.driver)
         if is_late:
             yield from succession.take()
-        self.driver.start(succession.give())
         return (yield from self.trainer.train())
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.communicator import ANY_RANK, Communicator, LostRank, until_over
+from grsgd.comm.driver import Driver
 from grsgd.comm.membership import Membership
 from grsgd.comm.pollables import Until
 from grsgd.training.trainer import Trainer
@@ -24,10 +25,12 @@ class Succession:
         Of all processes; carries nothing else.
     trainer
         Of this rank.
+    driver
+        Of what goes on beside the training.
     """
 
-    def __init__(self, membership: Membership, comm: Communicator, trainer: Trainer):
-        self.membership, self.comm, self.trainer = membership, comm, trainer
+    def __init__(self, membership: Membership, comm: Communicator, trainer: Trainer, driver: Driver):
+        self.membership, self.comm, self.trainer, self.driver = membership, comm, trainer, driver
         trainer.on_begun = self._begin
 
     def give(self):
@@ -98,7 +101,8 @@ class Succession:
         return np.array(numbers, np.float64), *(copy.array for copy in copies)
 
     def _begin(self):
-        """Tell the algorithm from now on, and of what it does not know yet."""
+        """Give from now on, for the run's time is known; tell the algorithm, also of what it does not know yet."""
+        self.driver.start(self.give())
         self.membership.on_change.append(self._changed)
         for rank in self.membership.vacant:
             self._changed(rank)
