@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -25,10 +26,25 @@ def pytest_configure(config):
 
 def keep_jobs_apart(config):
     """Open MPI names the shared memory of a job by 16 bits: of two jobs at once, each may take the other's messages for
-    its own. So each process that runs tests has a folder for that of its jobs."""
+    its own. So each process that runs tests has a folder for that of its jobs, and for what launchers keep."""
     folder = tempfile.TemporaryDirectory(prefix="grsgd-tests-", dir=next(filter(Path.is_dir, [Path("/dev/shm")]), None))
     config.add_cleanup(folder.cleanup)
-    os.environ["OMPI_MCA_btl_sm_backing_directory"] = folder.name
+    os.environ["OMPI_MCA_btl_sm_backing_directory"] = os.environ["PRTE_MCA_prte_tmpdir_base"] = folder.name
+    config.pluginmanager.register(Leftovers(Path(folder.name)))
+
+
+class Leftovers:
+    """Removes, after each test, what launchers have left that were killed: Open MPI's does not start where one with its
+    process id has left a folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self):
+        for left in self.folder.glob("ompi.*"):
+            if not Path("/proc", left.suffix[1:]).exists():
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @pytest.hookimpl(trylast=True)

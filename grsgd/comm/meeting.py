@@ -6,7 +6,7 @@ import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.allreduce import halving_doubling_allreduce
-from grsgd.comm.communicator import Communicator, receive_if_come
+from grsgd.comm.communicator import ANY_RANK, Communicator, receive_if_come
 from grsgd.runs.ending import ASKED_TO_END
 
 MESSAGE_BYTES = 256
@@ -43,6 +43,8 @@ class Meeting:
         """Steps taken, by rank, and how many ranks want the run to end."""
         self._exchange = None
         self._sending = []
+        self._told = self._heard_of = 0
+        """How many times this rank has told all others, and how many messages of others it has received."""
 
     def ask(self, reason: str = GO_ON):
         """Ask all ranks to meet, and to end the run then if there is a reason; from any thread."""
@@ -58,10 +60,8 @@ class Meeting:
             self._tell(reason)
         else:
             reason = self._heard()
-        self.reason = reason
-        if reason is not None and self.in_lockstep:
-            self._taken = steps
-            self._exchange = self.driver.start(self._exchange_steps())
+        if reason is not None:
+            self._arrange(reason, steps)
 
     def before_step(self, step: int):
         """Schedule, before each step: returns whether to meet now."""
@@ -83,9 +83,30 @@ class Meeting:
         return (known or ASKED) if reasons else GO_ON
 
     def end(self):
-        """Schedule, after the last step: ends when all ranks are here. Until then others may ask to meet at a step that
-        nobody takes any more."""
+        """Schedule, after the last step: ends when all ranks are here, and no message of a meeting is under way.
+
+        Until then others may ask to meet at a step that nobody takes any more. What is left of a communicator when it
+        is freed, a later one of the same process may receive: MPI libraries use the numbers of communicators again.
+        """
         yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.MEETING_END)
+        self.is_held = True
+        told = np.zeros(self.comm.size)
+        told[self.comm.rank] = self._told
+        yield from halving_doubling_allreduce(self.comm, told, tags.MEETING_END)
+        while self._heard_of < told.sum() - self._told:
+            message = np.zeros(MESSAGE_BYTES, np.uint8)
+            yield self.comm.Irecv(message, ANY_RANK, tags.MEETING)
+            reason = self._read(message)
+            if reason is not None and self.reason is None:
+                self._arrange(reason, self._taken)
+        if self._exchange is not None:
+            yield self._exchange
+
+    def _arrange(self, reason: str, steps: int):
+        self.reason = reason
+        if self.in_lockstep:
+            self._taken = steps
+            self._exchange = self.driver.start(self._exchange_steps())
 
     def _exchange_steps(self):
         """Background schedule: learn how many steps each rank has taken, and whether one has a reason to end."""
@@ -99,11 +120,17 @@ class Meeting:
         others = (rank for rank in range(self.comm.size) if rank != self.comm.rank)
         self._sending = [sending for sending in self._sending if not sending.Test()]
         self._sending += [self.comm.Isend(message, rank, tags.MEETING) for rank in others]
+        self._told += 1
 
     def _heard(self) -> str | None:
-        """Return what another rank has asked for; of a meeting that is over, nothing: several may ask for the same."""
+        """Return what another rank has asked for; of a meeting that is over, None: several may ask for the same."""
         while self.comm.size > 1 and (come := receive_if_come(self.comm, tags.MEETING, MESSAGE_BYTES)) is not None:
-            content = come.tobytes()
-            if int.from_bytes(content[:8], "little") >= self.number:
-                return content[8:].decode(errors="replace").strip()
+            if (reason := self._read(come)) is not None:
+                return reason
         return None
+
+    def _read(self, message: np.ndarray) -> str | None:
+        self._heard_of += 1
+        content = message.tobytes()
+        is_over = int.from_bytes(content[:8], "little") < self.number
+        return None if is_over else content[8:].decode(errors="replace").strip()

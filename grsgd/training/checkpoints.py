@@ -149,6 +149,7 @@ class Checkpoints:
             yield from halving_doubling_allreduce(self.comm, votes, tags.CHECKPOINT)
             reason = self.meeting.over(votes[1])
             if votes[0]:
+                yield from self.meeting.end()
                 yield from self.written()
                 return True
         yield from self._take(trainer, reason)

@@ -60,22 +60,22 @@ def accuracy_and_loss(model: torch.nn.Module, split: Split, device, ranks: int =
     return right / len(split), loss / len(split)
 
 
-def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight: float = 1.0):
+def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight: float = 1.0, known: bool = True):
     """Schedule, on all ranks at once: the `Quality` of the present replicas. Leaves their average in the replica.
 
     ``replicas``: whether to evaluate single ones, each on all of ``split``; their average is evaluated by all together.
-    ``weight``: how much this rank's parameters count in it, compared with the others'; of 0, its model is not known. Of
-    the buffers all count alike.
+    ``weight``: how much this rank's parameters count in it, compared with the others'. Of the buffers all count alike.
+    ``known``: whether this rank has a model at all; where not, its weight has to be 0, and there is no replica of it.
     """
     everything = np.arange(len(split))
-    own = correct(replica.model, split, everything, replica.device) / len(split) if replicas and weight else math.nan
+    own = correct(replica.model, split, everything, replica.device) / len(split) if replicas and known else math.nan
     local = replica.params.tensor.clone()
     yield from exact_average(comm, replica.params, weight)
     yield from average_buffers(comm, replica)
     mean = replica.params.tensor
     accuracies = np.zeros(comm.size)
     accuracies[comm.rank] = own
-    sums = np.array([float((local - mean).double().square().sum()) if weight else 0.0, 0.0])
+    sums = np.array([float((local - mean).double().square().sum()) if known else 0.0, 0.0])
     sums[1] = correct(replica.model, split, share(split, comm.rank, comm.size), replica.device)
     yield from halving_doubling_allreduce(comm, accuracies)
     yield from halving_doubling_allreduce(comm, sums)

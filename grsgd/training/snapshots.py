@@ -128,15 +128,16 @@ class Snapshots:
         missing = self.numbers.count(NOT_KEPT)
         return [f"{missing} of {len(self)} snapshots were not kept: {self.trouble}"] if missing else []
 
-    def restore(self, index: int):
-        """Put snapshot ``index`` back into the replica; where it is NOT_THERE, nothing, whose weight is 0."""
+    def restore(self, index: int) -> bool:
+        """Put snapshot ``index`` back into the replica; returns False where it is NOT_THERE, and its weight is 0."""
         if self.numbers[index] == NOT_THERE:
-            return
+            return False
         flats = (self.replica.params, self.replica.buffers)
         self._file.seek(self.numbers[index] * self.bytes)
         for flat in flats:
             host = np.frombuffer(self._file.read(flat.array.nbytes), str(flat.array.dtype)).copy()
             flat.tensor.copy_(torch.from_numpy(host))
+        return True
 
 
 def common_marks(numbers: list[list[int]], first: int = 0) -> list[int]:

@@ -296,18 +296,18 @@ class Trainer:
         """Schedule: the same without the final model; the last of the averaged models is left in the replica."""
         qualities: list[Quality] = []
         for mark in marks:
-            self.snapshots.restore(mark)
-            qualities.append((yield from self.quality(comm, self.snapshots.weights[mark])))
+            known = self.snapshots.restore(mark)
+            qualities.append((yield from self.quality(comm, self.snapshots.weights[mark], known)))
             evaluated(self.replica.model, qualities[-1])
             on_each(len(qualities))
         return qualities
 
-    def quality(self, comm, weight: float):
+    def quality(self, comm, weight: float, known: bool = True):
         """Schedule, on all ranks at once: the `Quality` of the models in the replicas."""
         if self.is_central:
             yield from self.algorithm.broadcast_model(comm)
         replicas = self.config.train.evaluate_replicas
-        return (yield from quality(comm, self.replica, self.data.test, replicas, weight))
+        return (yield from quality(comm, self.replica, self.data.test, replicas, weight, known))
 
 
 def locked(hook: Callable, lock: threading.Lock):

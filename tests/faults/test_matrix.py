@@ -19,7 +19,7 @@ FAULTS = ("killed", "stopped", "raises", "SIGINT", "SIGTERM")
 CELLS = [
     cell
     for cell in itertools.product(sorted(ALGORITHMS), FAULTS, LAUNCHERS)
-    if not (cell[1:] == ("killed", "ulfm") and ALGORITHMS[cell[0]].traits.survives_deaths)  # see test_deaths
+    if not (cell[1:] == ("killed", "ulfm") and ALGORITHMS[cell[0]].traits.survives_deaths)  # see test_spares
 ]
 DRAWN = random.Random(8).sample(CELLS, 3)
 QUICK = [("dpsgd", "SIGTERM", "ulfm"), ("gossip", "raises", "openmpi")]

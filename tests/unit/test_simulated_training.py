@@ -32,7 +32,7 @@ from tests.support.exhaustive import exhaustive_unless
 from tests.support.simulated import models_sent, models_under_way, network_of, seeded
 from tests.support.training import CONSTANT, SLOW, STEP, config, simulation
 
-SOME = ("ring_allreduce", "grsgd", "lasgd", "parameter_server", "cssgd")
+SOME = ("ring_allreduce", "grsgd", "lasgd", "easgd", "parameter_server", "cssgd")
 """Algorithms of each kind."""
 
 WALL = {"started", "wall_seconds"}
