@@ -90,10 +90,9 @@ class Meeting:
         """
         yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.MEETING_END)
         self.is_held = True
-        told = np.zeros(self.comm.size)
-        told[self.comm.rank] = self._told
+        told = np.array([float(self._told)])
         yield from halving_doubling_allreduce(self.comm, told, tags.MEETING_END)
-        while self._heard_of < told.sum() - self._told:
+        while self._heard_of < told[0] - self._told:
             message = np.zeros(MESSAGE_BYTES, np.uint8)
             yield self.comm.Irecv(message, ANY_RANK, tags.MEETING)
             reason = self._read(message)

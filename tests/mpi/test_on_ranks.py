@@ -32,6 +32,7 @@ def run_tests(library, ranks, cases, *files, **environment):
     folder = "tests/mpi/ranks"
     what = [f"{folder}/{file}" for file in files] or [folder]
     says_where = ["-o", f"faulthandler_timeout={HANGS_SECONDS}"]
+    # -s: what a rank says that ends its job at once, would be lost with what pytest has captured of it.
     arguments = ["-m", "pytest", "-q", "-s", "--color=no", "-p", "no:cacheprovider", *says_where, "-m", cases, *what]
     environment |= {"GRSGD_TEST_RANKS": str(ranks), "GRSGD_TEST_LIBRARY": library}
     code, output = mpiexec(library, ranks, arguments, timeout=600, environment=environment)

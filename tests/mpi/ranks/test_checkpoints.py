@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from grsgd import load_run
+from grsgd.comm.meeting import Meeting
 from grsgd.config import parse
 from grsgd.errors import SetupError
 from grsgd.job.progress_line import ProgressLine
@@ -201,6 +202,18 @@ def test_what_does_not_fit_is_refused_on_all_ranks(tables, named, trained, folde
     evicting = {"name": "asgd", "server": "shared", "on_lost_worker": "evict"}
     with pytest.raises(SetupError, match="not with algorithm.on_lost_worker"):
         trained("other", config("dpsgd", algorithm=evicting), Keeping(folder / "new", Every(steps=4)))
+
+
+@pytest.mark.parametrize("in_lockstep", [False, True])
+def test_who_asks_when_nobody_steps_any_more_leaves_no_message(in_lockstep, comm, driver):
+    meeting = Meeting(comm, driver, in_lockstep)
+    if comm.rank == comm.size - 1:
+        meeting.ask()
+    if comm.rank != 0:  # which is at its end before it can hear
+        meeting.watch(7)
+    driver.run(meeting.end())
+    comm.backend.mpi.Barrier()
+    assert not comm.backend.mpi.Iprobe()
 
 
 def test_a_full_disk_ends_no_run(trained, folder):
