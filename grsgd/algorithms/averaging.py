@@ -47,19 +47,23 @@ def average_array(comm, flat: Flat, weight: float = 1.0):
         flat.tensor.copy_(average.tensor)
 
 
-def exact_average(comm, flat: Flat, weight: float = 1.0):
+def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
     """Make ``flat`` the mean over all ranks, each counted with its ``weight``, in place; where all are equal they stay.
 
-    The mean is taken of the differences to rank 0's array, so equal ones have none at all.
+    The mean is taken of the differences to the array of rank ``root``, so equal ones have none at all. Returns the sum
+    of all weights; if it is 0, there is no mean, and the arrays are left as they are.
     """
     reference = flat.like()
     reference.tensor.copy_(flat.tensor)
-    yield from broadcast(comm, reference.array)
+    yield from broadcast(comm, reference.array, root=root)
     total = np.array([weight])
     yield from halving_doubling_allreduce(comm, total)
+    if total[0] == 0:
+        return 0.0
     flat.tensor.sub_(reference.tensor).mul_(weight * comm.size / total[0])
     yield from halving_doubling_allreduce(comm, flat.array, scale=1 / comm.size)
     flat.tensor.add_(reference.tensor)
+    return float(total[0])
 
 
 def average_buffers(comm, replica: Replica, buffers: Flat | None = None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -60,8 +60,10 @@ class Traits:
     """Whether the algorithm works with ``distribute()``: one gradient per rank and step, on any data."""
     tolerates_lost_ranks: bool = False
     """Whether a run goes on without ranks that are lost."""
-    survives_deaths: bool = False
-    """Whether a run goes on when the process of any rank dies, with another process in its place or with none."""
+    survives_deaths: Literal[False, True, "together"] = False
+    """Whether a run goes on when the process of any rank dies, with another process in its place or with none.
+    ``"together"``, where a step needs all ranks: those that are left begin again from the average of their models, with
+    the algorithm made anew for as many ranks."""
     splits_model: bool = False
     """Whether the optimizer of a rank sees slices of the model, so that it must treat every element by itself."""
     label: str = ""

@@ -1,6 +1,7 @@
 """Decentralized parallel SGD (Lian et al. 2017)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from pydantic import Field
 
@@ -27,7 +28,7 @@ class DPSGD(Algorithm, name="dpsgd"):
     paper = (
         "Lian, Zhang, Zhang, Hsieh, Zhang, Liu 2017, Can decentralized algorithms outperform centralized algorithms?"
     )
-    traits = Traits(synchronous=True, in_background=True, rests_between_steps=True)
+    traits = Traits(synchronous=True, in_background=True, rests_between_steps=True, survives_deaths="together")
     Options = DPSGDOptions
     remembers = ("k",)
 
@@ -36,6 +37,11 @@ class DPSGD(Algorithm, name="dpsgd"):
         self.k = 0
         self.topology = topology.build(self.options.topology, self.comm.size)
         self.received = {j: self.x.like() for j in self.topology.in_neighbours(self.comm.rank)}
+
+    @classmethod
+    def traits_of(cls, options):
+        survives = topology.is_for_any_number(options.topology) and cls.traits.survives_deaths
+        return replace(cls.traits, survives_deaths=survives)
 
     @classmethod
     def check(cls, options, ranks):

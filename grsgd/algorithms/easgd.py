@@ -78,6 +78,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         return replace(
             super().traits_of(options),
             synchronous=options.centre == "allreduce",
+            survives_deaths="together" if options.centre == "allreduce" else False,
             rests_between_steps=options.centre == "allreduce",
             comparison=f"centre = {options.centre}",
         )

@@ -1,6 +1,7 @@
 """LASGD: locally asynchronous SGD, all-reduce in the background of local training (Avidor, Tal-Israel 2022)."""
 
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -66,7 +67,7 @@ class LASGD(Algorithm, name="lasgd"):
         "Avidor, Tal-Israel 2022, Locally asynchronous SGD; cocod: Shen et al. 2019, Faster distributed deep net "
         "training; anchor: Wang, Liang, Joshi 2020, Overlap Local-SGD"
     )
-    traits = Traits(synchronous=False, in_background=True)
+    traits = Traits(synchronous=False, in_background=True, survives_deaths="together")
     Options = LASGDOptions
     remembers = ("h", "h_last", "rounds", "z", "v")
 
@@ -84,6 +85,10 @@ class LASGD(Algorithm, name="lasgd"):
         self.a = [flat.like() for flat in self.flats]
         if self.options.merge == "anchor":
             self.z, self.v = self.x.like().tensor, self.x.like().tensor
+
+    @classmethod
+    def traits_of(cls, options):
+        return replace(cls.traits, survives_deaths=options.variant != "mpi" and cls.traits.survives_deaths)
 
     # ---- the trainer
 

@@ -1,5 +1,6 @@
 """Local SGD, with the outer step of SlowMo or BMUF, and post-local SGD."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -34,7 +35,7 @@ class LocalSGD(Algorithm, name="local_sgd"):
         "Stich 2019, Local SGD converges fast and communicates little; post-local: Lin, Stich, Patel, Jaggi 2020; "
         "SlowMo: Wang, Tantia, Ballas, Rabbat 2020; BMUF: Chen, Huo 2016"
     )
-    traits = Traits(synchronous=True, rests_between_steps=True)
+    traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
     Options = LocalSGDOptions
     remembers = ("k", "u", "x_prev")
 
@@ -46,6 +47,10 @@ class LocalSGD(Algorithm, name="local_sgd"):
         self.slow = self.options.beta != 0 or self.options.alpha != 1
         if self.slow:
             self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
+
+    @classmethod
+    def traits_of(cls, options):
+        return replace(cls.traits, survives_deaths=options.variant != "mpi" and cls.traits.survives_deaths)
 
     def start(self):
         if self.slow:

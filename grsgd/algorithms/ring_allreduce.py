@@ -25,13 +25,22 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
     """
 
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
-    traits = Traits(synchronous=True, sends_gradients=True, exact_gradient=True, rests_between_steps=True)
+    traits = Traits(
+        synchronous=True,
+        sends_gradients=True,
+        exact_gradient=True,
+        rests_between_steps=True,
+        survives_deaths="together",
+    )
     Options = RingAllreduceOptions
     remembers = ()
 
     @classmethod
     def traits_of(cls, options):
-        return cls.traits if options.variant == "ring" else replace(cls.traits, label=f"{cls.name} {options.variant}")
+        if options.variant == "ring":
+            return cls.traits
+        survives = options.variant != "mpi" and cls.traits.survives_deaths
+        return replace(cls.traits, label=f"{cls.name} {options.variant}", survives_deaths=survives)
 
     def reduce(self):
         if self.comm.size > 1:

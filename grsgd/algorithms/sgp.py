@@ -44,7 +44,7 @@ class SGP(Algorithm, name="sgp"):
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"
-    traits = Traits(synchronous=True, in_background=True, rests_between_steps=True)
+    traits = Traits(synchronous=True, in_background=True, rests_between_steps=True, survives_deaths="together")
     Options = SGPOptions
     remembers = ("k", "w")
 
@@ -59,7 +59,8 @@ class SGP(Algorithm, name="sgp"):
 
     @classmethod
     def traits_of(cls, options):
-        return replace(cls.traits, rests_between_steps=options.tau == 0)
+        survives = topology.is_for_any_number(options.topology) and cls.traits.survives_deaths
+        return replace(cls.traits, rests_between_steps=options.tau == 0, survives_deaths=survives)
 
     @classmethod
     def check(cls, options, ranks):

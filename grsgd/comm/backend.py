@@ -23,6 +23,13 @@ class Request(Protocol):
         """Whether it is complete."""
 
 
+class Receive(Request, Protocol):
+    """A message that is received."""
+
+    def Cancel(self):
+        """Become complete without a message, if none has begun to arrive."""
+
+
 class Backend(Protocol):
     """Non-blocking messages between the ranks of one group: the verbs of MPI, without counting anything.
 
@@ -44,7 +51,7 @@ class Backend(Protocol):
     def Issend(self, array, dest: int, tag: int) -> Request:
         """Like `Isend`, but complete only when the receiver has begun to receive."""
 
-    def Irecv(self, array, source: int, tag: int) -> Request:
+    def Irecv(self, array, source: int, tag: int) -> Receive:
         """Receive into ``array``, which may be longer than the message, from ``source`` or `ANY_RANK`."""
 
     def Ibcast(self, array, root: int) -> Request:
@@ -164,6 +171,9 @@ class Failed:
 
     def Test(self) -> bool:
         raise self.error
+
+    def Cancel(self):
+        """Do nothing: it has failed."""
 
 
 def begun(begin: Callable[[], Request]) -> Request:

@@ -57,10 +57,10 @@ class Membership:
         self.holders: list[int | None] = list(range(ranks))
         """The process of each rank; None where it has died and no other has taken its place."""
         self.spares = set(range(ranks, comm.size))
-        self.training = set(range(ranks))
-        """The processes that hold a rank and have a model, as far as they have told."""
+        self.joined: dict[int, int] = {rank: rank for rank in range(ranks)}
+        """The rank of each process that has ever trained, as far as they have told."""
         self.finished: set[int] = set()
-        """The processes that have ended their training, as far as they have told; they tell spares alone."""
+        """The processes that have ended their training, as far as they have told."""
         self.dead: set[int] = set()
         self.deaths: list[Death] = []
         self.on_change: list[Callable[[int], None]] = []
@@ -90,6 +90,12 @@ class Membership:
         """All processes that live, spares among them."""
         return [process for process in range(self.comm.size) if process not in self.dead]
 
+    @property
+    def training(self) -> dict[int, int]:
+        """The rank of each process that lives and has a model."""
+        joined = dict(self.joined)  # which another thread may add to
+        return {process: rank for process, rank in joined.items() if process not in self.dead}
+
     def attend(self):
         """Background schedule without end: learn of deaths and takeovers."""
         yield Until(self._look_now_and_then, "deaths of other processes")
@@ -102,8 +108,8 @@ class Membership:
     def _look(self):
         for rank, process in self._come(tags.TAKEOVER):
             self._hold(rank, process)
-        for _, process in self._come(tags.TRAINING):
-            self.training.add(process)
+        for rank, process in self._come(tags.TRAINING):
+            self.joined[process] = rank
         for _, process in self._come(tags.FINISHED):
             self.finished.add(process)
         for process in sorted(set(self.comm.lost) - self.dead):
@@ -123,7 +129,6 @@ class Membership:
     def _forget(self, process: int):
         self.dead.add(process)
         self.spares.discard(process)
-        self.training.discard(process)
 
     def take_over(self) -> bool:
         """On a spare: take the lowest rank that nobody holds, unless a lower spare lives; returns whether it has."""
@@ -150,13 +155,13 @@ class Membership:
         return self.process == min(self.spares, default=None)
 
     def begin(self):
-        """Tell all that this process, which has taken a rank, has a model now."""
-        self.training.add(self.process)
+        """Tell all that this process, which has taken a rank, trains from now on."""
+        self.joined[self.process] = self.rank
         self._tell(self.living, tags.TRAINING)
 
-    def finish(self):
-        """Tell the spares that this process has ended its training."""
-        self._tell(self.spares, tags.FINISHED)
+    def finish(self, to_all: bool):
+        """Tell all, or the spares alone, that this process has ended its training."""
+        self._tell(self.living if to_all else self.spares, tags.FINISHED)
 
     @property
     def is_over(self) -> bool:
@@ -245,6 +250,10 @@ class WithMember:
             if has_died(error):
                 self.membership.note_death(self.process)
             raise
+
+    def Cancel(self):
+        """End a receive that has not begun to arrive; one that has goes on."""
+        self.request.Cancel()
 
 
 class FromMembers:

@@ -250,6 +250,11 @@ def build(name: str, n: int) -> Topology:
     return topology
 
 
+def is_for_any_number(name: str) -> bool:
+    """Whether there is a topology ``name`` for every number of ranks."""
+    return name in TOPOLOGIES and name != "hypercube"
+
+
 @lru_cache(maxsize=16)
 def of_function(function: Callable[[int], np.ndarray], n: int, name: str) -> Topology:
     """Return the topology that ``function`` gives for n ranks, the same one to all ranks of a simulation."""

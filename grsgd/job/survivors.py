@@ -20,7 +20,7 @@ from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import within
 from grsgd.mpi_environment import say
 from grsgd.runs.ending import end_attributes, joint_reason
-from grsgd.training.deaths import accounts, planned_deaths
+from grsgd.training.deaths import accounts, planned_deaths, without
 from grsgd.training.description import describe
 from grsgd.training.record import Record
 from grsgd.training.succession import Succession
@@ -88,21 +88,27 @@ def stand_by(job) -> Trainer | None:
     return trainer
 
 
-def train(job) -> Part:
-    """Train; does not return where the run has failed."""
+def train(job) -> Part | None:
+    """Train; returns None where the run has ended before this process could. Does not return where it has failed."""
     survival, trainer = job.survival, job.trainer
     membership = survival.membership
-    succession = Succession(membership, survival.states, trainer, survival.driver)
+    is_late = job.mpi.rank >= membership.size
     job.line.training(trainer)
     try:
-        if job.mpi.rank >= membership.size:
-            job.driver.run(succession.take())
+        if trainer.group is None:
+            succession = Succession(membership, survival.states, trainer, survival.driver)
+            if is_late:
+                job.driver.run(succession.take())
+        elif is_late:
+            membership.begin()
         threading.Thread(target=die_as_planned, args=(trainer,), name="grsgd-faults", daemon=True).start()
         reason = job.driver.run(trainer.train())
     except Exception as error:
         job.rescue.failed(error)
     if job.stop_signal.failed:
         job.rescue.failed(Stopped(job.stop_signal.reason))
+    if not trainer.has_trained:
+        return None
     began = trainer.progress.began
     deaths = [death.after(began) for death in membership.deaths]
     return Part(
@@ -190,6 +196,9 @@ def evaluate(job, part: Part | None, models, living, made: list):
     records[parts[0].rank].extra |= accounts(deaths, {each.rank: each.longest_wait for each in parts}, membership.size)
     reason = joint_reason([each.reason for each in parts])
     lost = sorted(set(range(membership.size)) - {each.rank for each in parts})
+    config, labels = job.trainer.config, job.trainer.data.train.labels
+    for rank in lost:
+        records[rank].warnings.append(without(rank, lost, membership.size, config, labels))
     attributes = rescue.attributes | end_attributes(reason) | {"lost": lost or None}
     attributes["wall_seconds"] = max(each.seconds for each in parts)
     made.append(mpi.Dup())

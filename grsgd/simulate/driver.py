@@ -6,7 +6,7 @@ from collections import deque
 import simpy
 import torch
 
-from grsgd.comm.communicator import Message
+from grsgd.comm.communicator import LostRank, Message
 from grsgd.comm.driver import Schedule, as_list
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.simulate.fabric import Waitable
@@ -19,7 +19,7 @@ class Deadlock(RuntimeError):
 class Activity(Waitable):
     """A schedule that runs in simulated time; itself a pollable, true when the schedule has ended."""
 
-    __slots__ = ("driver", "schedule", "pending", "value", "blocked_at", "abandoned")
+    __slots__ = ("driver", "schedule", "pending", "value", "blocked_at", "abandoned", "lost")
 
     def __init__(self, driver: "SimulatedDriver", schedule: Schedule):
         super().__init__()
@@ -28,6 +28,13 @@ class Activity(Waitable):
         self.value = None
         self.blocked_at: float | None = None
         self.abandoned = False
+        self.lost: LostRank | None = None
+        """What has ended it, in the background: raised where the schedule is waited for."""
+
+    def Test(self) -> bool:
+        if self.lost is not None:
+            raise self.lost
+        return self.complete
 
     def resume(self, error: BaseException | None = None):
         """Go on until the schedule waits or ends; with ``error``, raise it where the schedule waits."""
@@ -60,6 +67,11 @@ class Activity(Waitable):
                     self.pending = [driver.begin(pollable) for pollable in as_list(pending)]
         except StopIteration as end:
             self.value = end.value
+            self.finish(driver)
+        except LostRank as lost:
+            if self is driver.foreground:
+                raise
+            self.lost = lost
             self.finish(driver)
         except BaseException as error:
             if not getattr(error, "__notes__", None):
@@ -126,6 +138,7 @@ class SimulatedDriver:
         self._computed = 0
         self._ready: deque[Activity] = deque()
         self._background: list[Activity] = []
+        self._beside: list[Activity] = []
         self._running = False
         self.is_dead = self.polls_messages = False
         """``polls_messages``: whether activities that wait for a flag look for messages themselves."""
@@ -133,6 +146,7 @@ class SimulatedDriver:
     def kill(self):
         """Let the process die that this rank is: nothing of it goes on."""
         self.is_dead = True
+        self._background += self._beside
         self.abandon()
         self.polled.clear()
         self._ready.clear()
@@ -152,6 +166,14 @@ class SimulatedDriver:
     def start(self, schedule: Schedule) -> Activity:
         activity = Activity(self, schedule)
         self._background = [started for started in self._background if not started.complete] + [activity]
+        return self._begin(activity)
+
+    def start_beside(self, schedule: Schedule) -> Activity:
+        """Drive ``schedule`` in the background as another driver of the rank would: `abandon` does not end it."""
+        self._beside.append(Activity(self, schedule))
+        return self._begin(self._beside[-1])
+
+    def _begin(self, activity: Activity) -> Activity:
         if self._running:
             activity.resume()  # post the first messages at once
         else:

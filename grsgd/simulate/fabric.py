@@ -95,6 +95,7 @@ class Sending(Waitable):
         """A short message, or the announcement of a long one, has arrived."""
         if self.receiving is None and not self.is_gone():
             self.has_arrived = True
+            self.inbox.waiting += 1
             self.order = next(self.fabric.counter)
             self.fabric.match(self.inbox, self.source)
             if self.receiving is None:
@@ -115,24 +116,33 @@ class Sending(Waitable):
 class Receiving(Waitable):
     """A posted receive."""
 
-    __slots__ = ("array", "order", "source")
+    __slots__ = ("array", "order", "source", "queue")
 
     def __init__(self, array, order: int = 0):
         super().__init__()
         self.array, self.order = array, order
+        self.queue: deque[Receiving] | None = None
+        """Where it waits for a message, if it has waited."""
         self.source: int | None = None
         """Who sends the message, once there is one."""
+
+    def Cancel(self):
+        if self.queue is not None and self in self.queue:
+            self.queue.remove(self)
+            self.complete = True
 
 
 class Inbox:
     """The messages one rank has not yet received, and the receives it has posted, in one group with one tag."""
 
-    __slots__ = ("sent", "posted", "posted_any")
+    __slots__ = ("sent", "posted", "posted_any", "waiting")
 
     def __init__(self):
         self.sent: dict[int, deque[Sending]] = defaultdict(deque)
         self.posted: dict[int, deque[Receiving]] = defaultdict(deque)
         self.posted_any: deque[Receiving] = deque()
+        self.waiting = 0
+        """How many messages have arrived, or their announcements, for which no receive is posted."""
 
     def match(self, source: int):
         """Iterate over the pairs (sending, receiving) that are due for messages from ``source``."""
@@ -141,12 +151,22 @@ class Inbox:
             if posted_any and (not posted or posted_any[0].order < posted[0].order):
                 if not sent[0].has_arrived:
                     return  # another rank's message may come first
-                yield sent.popleft(), posted_any.popleft()
+                receiving = posted_any.popleft()
             else:
-                yield sent.popleft(), posted.popleft()
+                receiving = posted.popleft()
+            self.waiting -= sent[0].has_arrived
+            yield sent.popleft(), receiving
+
+    def forget(self, source: int):
+        """Drop the long messages from ``source``, which has died; short ones have left it at once."""
+        if self.sent.get(source):
+            self.waiting -= sum(sending.has_arrived and not sending.short for sending in self.sent[source])
+            self.sent[source] = deque(sending for sending in self.sent[source] if sending.short)
 
     def first_arrived(self) -> int | None:
         """The source of the message that came first of those that wait; None if there is none."""
+        if not self.waiting:
+            return None
         waiting = [queue[0] for queue in self.sent.values() if queue and queue[0].has_arrived]
         return min(waiting, key=lambda sending: sending.order).source if waiting else None
 
@@ -170,28 +190,29 @@ class MessageFabric:
         """Let a process die; the others notice after so many ``seconds``."""
         self.dead.add(process)
         self.drivers[process].kill()
-        self.network.after(seconds, lambda _: [self._notice(other, process) for other in range(self.size)])
+        self.network.after(seconds, lambda _: self._notice(process))
 
-    def _notice(self, other: int, process: int):
-        """Tell ``other`` that a process has died, and let its messages to and from that one fail."""
-        if other in self.dead:
-            return
-        self.known_dead[other].add(process)
-        failing: list[Waitable] = []
+    def _notice(self, process: int):
+        """Tell all others that a process has died, and let their messages to and from it fail."""
+        living = [other for other in range(self.size) if other not in self.dead]
+        failing: dict[int, list[Waitable]] = {other: [] for other in living}
+        for other in living:
+            self.known_dead[other].add(process)
         for (_, dest, _), inbox in self._inboxes.items():
-            if dest == other:
-                failing += inbox.posted.pop(process, ())
-                inbox.sent[process] = deque(sending for sending in inbox.sent[process] if sending.short)
+            if dest in failing:
+                failing[dest] += inbox.posted.pop(process, ())
+                inbox.forget(process)
         for sending in list(self.under_way):
-            if sending.source == other and sending.dest == process and not sending.complete:
-                failing.append(sending)
+            if sending.source in failing and sending.dest == process and not sending.complete:
+                failing[sending.source].append(sending)
                 del self.under_way[sending]
-            elif sending.source == process and sending.dest == other and not sending.short:
-                failing += [sending.receiving] if sending.receiving else []
+            elif sending.source == process and sending.dest in failing and not sending.short:
+                failing[sending.dest] += [sending.receiving] if sending.receiving else []
                 del self.under_way[sending]
-        for waitable in failing:
-            waitable.fail(self.drivers[other])
-        self.drivers[other].notify(None)
+        for other, waitables in failing.items():
+            for waitable in waitables:
+                waitable.fail(self.drivers[other])
+            self.drivers[other].notify(None)
 
     def communicators(self) -> list[Communicator]:
         """Return one communicator per rank, of a new group of all ranks."""
@@ -227,11 +248,10 @@ class MessageFabric:
             receiving.failed = True
             return receiving
         inbox = self._inboxes[group, dest, tag]
+        receiving.queue = inbox.posted_any if source == ANY_RANK else inbox.posted[source]
+        receiving.queue.append(receiving)
         if source == ANY_RANK:
-            inbox.posted_any.append(receiving)
             source = inbox.first_arrived()
-        else:
-            inbox.posted[source].append(receiving)
         if source is not None:
             self.match(inbox, source)
         return receiving
@@ -367,12 +387,15 @@ class SimulatedBackend:
         self._children = itertools.count()
         self._allreduces = itertools.count()
         self._subsets: dict[tuple[int, ...], int] = {}
+        self._lost: tuple[int, ...] = ()
         self._for_allreduce: Communicator | None = None
 
     @property
     def lost(self):
         known = self.fabric.known_dead[self.fabric_rank]
-        return tuple(self.members.index(process) for process in sorted(known)) if known else ()
+        if len(known) != len(self._lost):  # it is asked for at every event
+            self._lost = tuple(rank for rank, process in enumerate(self.members) if process in known)
+        return self._lost
 
     def Isend(self, array, dest, tag):
         return self.fabric.send(self.group, array, self.fabric_rank, self.members[dest], tag, False)

@@ -35,7 +35,7 @@ from grsgd.simulate.network import NetworkSpec
 from grsgd.training import device as gpu
 from grsgd.training import memory
 from grsgd.training.automatic_options import choose_options
-from grsgd.training.deaths import accounts, planned_deaths
+from grsgd.training.deaths import accounts, planned_deaths, without
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import build_model, load_data
@@ -221,14 +221,19 @@ class Simulation:
     def records(self) -> tuple[list[Record], list[int] | None]:
         """Return what all ranks have measured, and which of them the others have left behind, if any."""
         left, ranks = self.left(), range(self.ranks)
-        nothing = Record.of_nothing(self.ranks)
-        records = [Record.of(self.trainers[rank]) if rank in left else nothing for rank in ranks]
+        lost = [rank for rank in ranks if rank not in left]
+        records = [
+            Record.of_nothing(self.ranks) if rank in lost else Record.of(self.trainers[rank]) for rank in ranks
+        ]
         if self.survives:
+            for rank in lost:
+                labels = self.dataset.train.labels
+                records[rank].warnings.append(without(rank, lost, self.ranks, self.config, labels))
             trainers = {rank: self.trainers[rank] for rank in left}
             deaths = (death.after(self.began) for trainer in trainers.values() for death in trainer.membership.deaths)
             waits = {rank: trainer.longest_wait for rank, trainer in trainers.items()}
             records[left[0]].extra |= accounts(deaths, waits, self.ranks)
-        return records, [rank for rank in ranks if rank not in left] or None
+        return records, lost or None
 
     def evaluate(self, line: ProgressLine | None = None) -> tuple[list, object]:
         """The qualities at the snapshots that all ranks have, and the final one; ``line`` says how many are done.
@@ -291,16 +296,20 @@ class Life:
         """Schedule: train, or wait as a spare; returns why training has ended, None if it never began."""
         membership, simulation = self.membership, self.simulation
         self.driver.polls_messages = True
-        self.driver.start(membership.attend())
+        self.driver.start_beside(membership.attend())
         is_late = self.trainer is None
         if is_late:
             if not (yield from membership.stand_by()):
                 return None
             self.trainer = simulation._make_trainer(self.process, simulation.make_model())
-        succession = Succession(membership, simulation.states[self.process], self.trainer, self.driver)
-        if is_late:
-            yield from succession.take()
-        return (yield from self.trainer.train())
+        if self.trainer.group is None:
+            succession = Succession(membership, simulation.states[self.process], self.trainer, self.driver)
+            if is_late:
+                yield from succession.take()
+        elif is_late:
+            membership.begin()
+        reason = yield from self.trainer.train()
+        return reason if self.trainer.has_trained else None
 
 
 class NotEvaluated(KeyboardInterrupt):

@@ -1,11 +1,13 @@
 """Deaths of processes: which rank's is to die when, and what the run file says of those that have died."""
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
+from grsgd.config import Config
 from grsgd.config.sections import Faults
+from grsgd.data.shards import held_by, shards
 from grsgd.seeding import Purpose, generator
 
 
@@ -20,6 +22,20 @@ def random_deaths(mean: float, ranks: int, seed: int) -> Iterator[tuple[float, i
     while True:
         now += random.exponential(mean)
         yield now, int(random.integers(ranks))
+
+
+def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels: np.ndarray) -> str:
+    """Return what a run lacks for which no process holds ``rank`` in the end, one of those ``lost``.
+
+    ``labels``: of the training data, of which a rank's shards may lie on other ranks, too.
+    """
+    parts = shards(labels, ranks, alpha=config.data.alpha, seed=config.seed)
+    left = set(range(ranks)) - set(lost)
+    read = {shard for other in left for shard in held_by(other, ranks, config.data.replication)}
+    said = "its process has died, and none has taken its place"
+    if rank in read:
+        return f"{said}; other ranks have read its shard of the training data"
+    return f"{said}; its shard, {len(parts[rank]) / len(labels):.1%} of the training data, was not read any more"
 
 
 def accounts(

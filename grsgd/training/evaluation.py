@@ -66,11 +66,12 @@ def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight:
     ``replicas``: whether to evaluate single ones, each on all of ``split``; their average is evaluated by all together.
     ``weight``: how much this rank's parameters count in it, compared with the others'. Of the buffers all count alike.
     ``known``: whether this rank has a model at all; where not, its weight has to be 0, and there is no replica of it.
+    Where all weights are 0, for the rank that had the result has died, nothing is known of the mean.
     """
     everything = np.arange(len(split))
     own = correct(replica.model, split, everything, replica.device) / len(split) if replicas and known else math.nan
     local = replica.params.tensor.clone()
-    yield from exact_average(comm, replica.params, weight)
+    total = yield from exact_average(comm, replica.params, weight)
     yield from average_buffers(comm, replica)
     mean = replica.params.tensor
     accuracies = np.zeros(comm.size)
@@ -81,6 +82,8 @@ def quality(comm, replica: Replica, split: Split, replicas: bool = True, weight:
     yield from halving_doubling_allreduce(comm, sums)
     norm = float(mean.double().norm())
     distance = float(np.sqrt(sums[0] / comm.size)) / norm if norm else 0.0
+    if not total:
+        return Quality(math.nan, *of_replicas(accuracies), math.nan)
     return Quality(sums[1] / len(split), *of_replicas(accuracies), distance)
 
 

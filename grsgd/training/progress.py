@@ -109,6 +109,16 @@ class Progress:
         for name in self.remembers:
             setattr(self, name, state[name])
 
+    steps = 0
+    """How many steps all ranks have taken, if they all take the same number."""
+    counts = np.zeros(0, np.int64)
+    """Samples of each rank, if they are counted so."""
+
+    def go_on(self, comm, furthest) -> int:
+        """Go on with the ranks of ``comm``, where the ``furthest`` of them is (`grsgd.training.regroup.HowFar`).
+        Returns how many batches of its own a rank has used that has got another process."""
+        raise NotImplementedError
+
     def advance(self, samples: int):
         """Note that this rank has processed ``samples`` more."""
         self.own += samples
@@ -149,8 +159,18 @@ class Lockstep(Progress):
 
     def advance(self, samples):
         super().advance(samples)
-        self.samples = self.own * self.comm.size
+        self.samples += samples * self.comm.size
         self.step += 1
+
+    @property
+    def steps(self) -> int:
+        return self.step
+
+    def go_on(self, comm, furthest) -> int:
+        self.comm, self.step, self.samples = comm, int(furthest.steps), int(furthest.samples)
+        self.marks.passed = int(furthest.marks)
+        self.meeting = self.step
+        return self.step
 
     def skip(self, steps, batch, ranks):
         super().skip(steps, batch, ranks)
@@ -252,9 +272,17 @@ class Counted(Progress):
         self.reported = self.reports = 0
         self.step = max(1, self.end // (RESOLUTION * self.comm.size)) if self.end is not None else 1
         self._sending: list = []
+        self._report = np.zeros(self.comm.size, np.int64)
+        self._receiving = None
 
     def begin(self):
         self.activity = self.driver.start(self._learn())
+
+    def go_on(self, comm, furthest):
+        """Go on; ranks are counted as before, also those that are gone."""
+        self.take(furthest.counts)
+        self.marks.passed = max(self.marks.passed, int(furthest.marks))
+        return int(self.counts[self.comm.rank]) // self.samples_per_step
 
     def advance(self, samples):
         super().advance(samples)
@@ -272,7 +300,8 @@ class Counted(Progress):
         self.samples = int(self.counts.sum())
 
     def finish(self):
-        self._tell([rank for rank in range(self.comm.size) if rank != self.comm.rank])
+        if self.end is not None:  # others may wait for these samples
+            self._tell([rank for rank in range(self.comm.size) if rank != self.comm.rank])
         yield from ()
 
     def _tell(self, ranks: list[int]):
@@ -282,12 +311,13 @@ class Counted(Progress):
             self._sending.append(Tolerant(self.comm.Isend(report, rank, tags.PROGRESS_REPORT), report))
 
     def _learn(self):
-        """Background schedule without end."""
-        report = np.zeros(self.comm.size, np.int64)
+        """Background schedule without end; one that is begun anew goes on with the receive of the one before."""
         others = np.arange(self.comm.size) != self.comm.rank  # this rank's own count is the trainer's to change
         while True:
-            yield self.comm.Irecv(report, ANY_RANK, tags.PROGRESS_REPORT)
-            self.counts[others] = np.maximum(self.counts, report)[others]
+            self._receiving = self._receiving or self.comm.Irecv(self._report, ANY_RANK, tags.PROGRESS_REPORT)
+            yield self._receiving
+            self._receiving = None
+            self.counts[others] = np.maximum(self.counts, self._report)[others]
             self.samples = int(self.counts.sum())
 
 
@@ -300,7 +330,7 @@ def make_progress(
     ``early_marks``: as for `Marks`.
     """
     kind = Progress if is_known else Lockstep if config.traits.synchronous else FreeRunning
-    if context.membership is not None:
+    if context.membership is not None and kind is FreeRunning:
         kind = Counted
     train, batch_size = config.train, config.data.batch_size
     end = train.samples

@@ -4,15 +4,18 @@ import itertools
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 
+from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.central import CentralAlgorithm, Excluded, workers_of
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.context import RankContext
 from grsgd.comm.allreduce import broadcast
+from grsgd.comm.group import Group
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.comm.stop_signal import Stopped
 from grsgd.config import Config
@@ -23,6 +26,7 @@ from grsgd.training.evaluation import Quality, quality
 from grsgd.training.gradients import CommonBatch, OwnBatches
 from grsgd.training.optimizer import build_optimizer
 from grsgd.training.progress import Progress, make_progress
+from grsgd.training.regroup import MORE, HowFar, together
 from grsgd.training.schedule import ScheduledOptimizer
 from grsgd.training.snapshots import MEMORY, Moment, Snapshots
 from grsgd.training.stragglers import DelayModel
@@ -68,12 +72,22 @@ class Trainer:
         self.comm, self.driver, self.stop_signal = context.comm, context.driver, context.stop_signal
         options, traits, n = config.algorithm_options, config.traits, self.comm.size
         algorithm = config.algorithm_class
+        self.group: Group | None = None
+        """Those that train together, where the run goes on without those that die."""
+        if context.membership is not None and traits.survives_deaths == "together":
+            self.group = Group(context.membership, context.comm, context.uncounted_comm, MORE + n)
+            if self.has_trained:
+                comm, uncounted = self.group.communicators()
+                context = replace(context, comm=comm, uncounted_comm=uncounted)
         self.is_central = issubclass(algorithm, CentralAlgorithm)
         self.workers = workers_of(algorithm, options, n)
         self.replica = Replica(
             model, getattr(torch, config.dtype), traits.sends_gradients and (n > 1 or not traits.supports_own_loop)
         )
-        self.progress = make_progress(config, len(dataset.train), self.workers, context, self.is_central, early_marks)
+        of_progress = context if traits.synchronous else self.context
+        self.progress = make_progress(
+            config, len(dataset.train), self.workers, of_progress, self.is_central, early_marks
+        )
         self.optimizer = ScheduledOptimizer(
             build_optimizer(config.optimizer, model.parameters()),
             config.schedule,
@@ -81,14 +95,14 @@ class Trainer:
             epoch=len(dataset.train),
             clock=self.driver.clock,
         )
-        arguments = options, self.replica, self.optimizer, context
-        self.algorithm = algorithm(*arguments, self.progress) if self.is_central else algorithm(*arguments)
+        self.algorithm = self.make_algorithm(context)
         self.gradients = self.make_gradients()
         """None on a rank that does not train."""
         self.delays = DelayModel(config.stragglers, self.comm.rank, config.seed)
         self.totals = RankTotals()
         self.longest_wait = 0.0
         """Seconds of the longest wait for others before or after a gradient."""
+        self.last_wait = 0.0
         self.membership = context.membership
         """Which process holds which rank, where the run goes on without those that die."""
         self.changing = threading.Lock()
@@ -106,6 +120,10 @@ class Trainer:
         """Called when the algorithm has started, before the first step: where a run goes on, it restores the rank."""
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the algorithm has begun what goes on in the background."""
+
+    def make_algorithm(self, context: RankContext) -> Algorithm:
+        config, central = self.config, (self.progress,) if self.is_central else ()
+        return config.algorithm_class(config.algorithm_options, self.replica, self.optimizer, context, *central)
 
     def make_gradients(self, first: int = 0) -> OwnBatches | CommonBatch | None:
         """Return what computes this rank's gradients, from step ``first`` on; None on a rank that does not train."""
@@ -136,24 +154,15 @@ class Trainer:
         config = self.config
         self.driver.watch = self.watch
         try:
-            yield from self.algorithm.start() or ()
-            self.on_started()
-            self.progress.start()
-            yield from self.begin()
+            if self.has_trained:
+                yield from self.algorithm.start() or ()
+                self.on_started()
+                self.progress.start()
             if self.algorithm.traits.in_background and self.comm.size > 1 and self.driver.progress_mode == "inline":
                 self.replica.on_each_gradient(self.driver.poll)
-            while True:
-                ended = yield from self.steps() if self.gradients is not None else self.serve()
-                if self.checkpoints is not None:
-                    self.checkpoints.leave_steps()
-                yield from self.algorithm.drain() or ()  # tells the others that this rank stops: they may wait for it
-                if self.comm.rank in self.lost:
-                    raise Stopped("the others went on without this rank, which was silent for too long")
-                yield from self.progress.finish()
-                if self.checkpoints is None or (yield from self.checkpoints.at_rest(self, ended)):
-                    break
-                yield from self.begin()
-            self.take_snapshot(self.progress.marks.total - len(self.snapshots))
+            yield from self.to_the_end() if self.group is None else together(self)
+            if self.has_trained:
+                self.take_snapshot(self.progress.marks.total - len(self.snapshots))
             if self.membership is None:  # else others may die meanwhile: see grsgd.job.survivors
                 yield from self.algorithm.average() or ()
         except Stopped as stopped:
@@ -166,10 +175,47 @@ class Trainer:
             self.driver.watch = None
             if self.membership is not None:
                 self.final = tuple(tensor.clone() for tensor in self.algorithm.snapshot())
-                self.membership.finish()
+                self.membership.finish(to_all=self.group is not None)
             if self.gradients is not None:
                 self.gradients.close()
         return next(key for key in STOP_CRITERIA if getattr(config.train, key) is not None)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether this process has ever trained: one that has joined may find the run at its end."""
+        return self.group is None or self.group.epoch is not None
+
+    def to_the_end(self):
+        """Schedule: all steps, and rests between them."""
+        while True:
+            yield from self.begin()
+            ended = yield from self.steps() if self.gradients is not None else self.serve()
+            if self.checkpoints is not None:
+                self.checkpoints.leave_steps()
+            yield from self.algorithm.drain() or ()  # tells the others that this rank stops: they may wait for it
+            if self.comm.rank in self.lost:
+                raise Stopped("the others went on without this rank, which was silent for too long")
+            yield from self.progress.finish()
+            if self.checkpoints is None or (yield from self.checkpoints.at_rest(self, ended)):
+                break
+
+    def go_on_with(self, context: RankContext, furthest: HowFar):
+        """Go on with the algorithm made anew for the ranks of a group, which have the same model now, from where the
+        furthest of them is."""
+        before, progress = self.algorithm, self.progress
+        self.algorithm = self.make_algorithm(context)
+        self.algorithm.rng, self.algorithm.staleness = before.rng, before.staleness
+        self.algorithm.start()
+        self.algorithm.k = int(furthest.steps)
+        missing = int(furthest.marks) - progress.marks.passed
+        first = progress.go_on(context.uncounted_comm, furthest)
+        if not progress.began:  # this process has joined just now
+            progress.elapsed_before = furthest.seconds
+            progress.start()
+            self.snapshots.skip(missing)
+            self.go_on_from(first)
+        elif missing:
+            self.take_snapshot(missing)
 
     def begin(self):
         """Schedule: begin what goes on in the background."""
@@ -180,6 +226,8 @@ class Trainer:
     def watch(self):
         """Look for what other ranks, or signals, ask for; also called while this rank waits."""
         self.stop_signal.watch()
+        if self.group is not None:
+            self.group.watch()
         if self.checkpoints is not None:
             self.checkpoints.watch(self.totals.steps)
 
@@ -249,9 +297,12 @@ class Trainer:
         """Schedule: one of the algorithm's hooks, timed."""
         if self.membership is not None:
             hook = partial(locked, hook, self.changing)
-        waited = self.totals.wait_seconds
-        yield from timed(hook, self.totals, self.driver, self.optimizer)
-        self.longest_wait = max(self.longest_wait, self.totals.wait_seconds - waited)
+        waited = self.driver.wait_seconds
+        try:
+            yield from timed(hook, self.totals, self.driver, self.optimizer)
+        finally:
+            self.last_wait = self.driver.wait_seconds - waited
+            self.longest_wait = max(self.longest_wait, self.last_wait)
 
     def model(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the parameters and buffers of this rank, the final ones after training."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 
 from grsgd import load_run
 from grsgd.algorithms import ALGORITHMS
@@ -57,9 +58,10 @@ class Attempt:
         self.case, self.folder = case, folder
         self.jobs: list[TrainingJob] = []
 
-    def start(self, seconds=60.0, ranks=RANKS, arguments=(), data="digits") -> TrainingJob:
-        """Start the job, which trains for so long."""
+    def start(self, seconds=60.0, steps=None, ranks=RANKS, arguments=(), data="digits") -> TrainingJob:
+        """Start the job, which trains for so long, or so many steps."""
         text = CONFIG.format(algorithm=self.case.algorithm, options="", seconds=seconds, timeout=10.0)
+        text = text if steps is None else text.replace(f"seconds = {seconds}", f"steps = {steps}")
         text, arguments = text.replace("digits", data), [str(argument) for argument in arguments]
         job = TrainingJob(self.case.launcher, self.folder, text, ranks=ranks, arguments=arguments)
         self.jobs.append(job)
@@ -161,17 +163,28 @@ def launcher_killed(attempt: Attempt) -> str:
     return "ended, with what was measured" if job.out.exists() else "ended, without a run file"
 
 
-@kind("all are killed between checkpoints", KEEPING, ["openmpi"])
+@kind("all are killed between checkpoints", KEEPING, ["openmpi", "mpich"])
 def resumed(attempt: Attempt) -> str:
-    kept = attempt.folder / "kept"
-    job = attempt.started(arguments=["--checkpoint", kept, "--every", 5])
+    """With a checkpoint every fifth step many are killed while one is written, some while the run file is.
+
+    The model of a synchronous algorithm must be the one of a run that was not disturbed.
+    """
+    kept, undisturbed, disturbed = (attempt.folder / name for name in ("kept", "undisturbed.pt", "disturbed.pt"))
+    job = attempt.started(steps=70, arguments=["--checkpoint", kept, "--every", 5])
     for rank in range(RANKS):
-        job.signal(rank, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have ended
+            job.signal(rank, signal.SIGKILL)
     job.finish(BOUND)
     is_there = any(kept.glob("samples-*"))
-    again = attempt.start(seconds=4.0, arguments=["--resume" if is_there else "--checkpoint", kept])
-    attempt.ends(again, succeeds=True)
-    return "went on from its checkpoint" if is_there else "began anew: no checkpoint yet"
+    arguments = ["--resume" if is_there else "--checkpoint", kept, "--save", disturbed]
+    attempt.ends(attempt.start(steps=70, arguments=arguments), succeeds=True)
+    outcome = "went on from its checkpoint" if is_there else "began anew: no checkpoint yet"
+    if not ALGORITHMS[attempt.case.algorithm].traits.synchronous:
+        return outcome
+    attempt.ends(attempt.start(steps=70, arguments=["--save", undisturbed]), succeeds=True)
+    models = [torch.load(path, weights_only=True) for path in (undisturbed, disturbed)]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0]), "another model than undisturbed"
+    return f"{outcome}, with the same model in the end"
 
 
 @kind("the disk is full", launchers=["openmpi"])
@@ -225,10 +238,10 @@ def is_there(launcher: str) -> bool:
     return True
 
 
-def draw(number: int, seed: int) -> Case:
-    """Return case ``number`` of a campaign: the kinds in turn, all else at random."""
+def draw(number: int, seed: int, only: str | None = None) -> Case:
+    """Return case ``number`` of a campaign: the kinds in turn, or ``only`` one, all else at random."""
     random_ = random.Random(f"{seed} {number}")
-    name = list(KINDS)[number % len(KINDS)]
+    name = only or list(KINDS)[number % len(KINDS)]
     _, algorithms, launchers = KINDS[name]
     launcher = random_.choice([launcher for launcher in launchers if is_there(launcher)])
     return Case(number, name, random_.choice(algorithms), launcher, random_.randrange(RANKS), 1.5 * random_.random())
@@ -262,13 +275,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--faults", type=int, default=200, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=KINDS, metavar="KIND", help=f"one kind of fault: {', '.join(KINDS)}")
     parser.add_argument("--at-once", type=int, default=2, help="jobs side by side (default: %(default)s)")
     options = parser.parse_args()
     outcomes: dict[str, Counter] = defaultdict(Counter)
     wrong, began, printing = [], time.monotonic(), threading.Lock()
 
     def one(number: int):
-        case = draw(number, options.seed)
+        case = draw(number, options.seed, options.only)
         try:
             outcome = carry_out(case)
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  told, and the campaign goes on

@@ -20,6 +20,13 @@ VARIANTS = [
     pytest.param("gossip", 'mode = "push"', marks=EXHAUSTIVE),
     pytest.param("gossip", 'mode = "pull"\ntopology = "ring"', marks=EXHAUSTIVE),
     pytest.param("gossip", "adaptive = true", marks=EXHAUSTIVE),
+    ("ring_allreduce", ""),
+    pytest.param("local_sgd", "H = 3", marks=EXHAUSTIVE),
+    pytest.param("dpsgd", "", marks=EXHAUSTIVE),
+    pytest.param("sgp", "", marks=EXHAUSTIVE),
+    pytest.param("sgp", "tau = 1", marks=EXHAUSTIVE),
+    pytest.param("lasgd", "", marks=EXHAUSTIVE),
+    pytest.param("easgd", 'centre = "allreduce"\nfinal = "average"', marks=EXHAUSTIVE),
 ]
 BOUND = 60
 
@@ -58,7 +65,14 @@ def test_spares_take_the_ranks_of_processes_that_die(algorithm, options, run):
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    [("gossip", ""), pytest.param("gosgd", "p = 0.5", marks=EXHAUSTIVE), pytest.param("grsgd", "", marks=EXHAUSTIVE)],
+    [
+        ("gossip", ""),
+        ("dpsgd", ""),
+        pytest.param("ring_allreduce", "", marks=EXHAUSTIVE),
+        pytest.param("sgp", "", marks=EXHAUSTIVE),
+        pytest.param("gosgd", "p = 0.5", marks=EXHAUSTIVE),
+        pytest.param("grsgd", "", marks=EXHAUSTIVE),
+    ],
 )
 def test_the_others_go_on_without_a_rank(algorithm, options, run):
     found = run(algorithm, options, victims=[1])
@@ -104,7 +118,7 @@ def test_nothing_is_left_when_all_ranks_die(start):
     ("launcher", "algorithm", "spares", "words"),
     [
         ("openmpi", "grsgd", 1, "--spares 1: only where MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm"),
-        pytest.param("ulfm", "dpsgd", 1, "--spares 1: with dpsgd the run ends when a rank dies", marks=EXHAUSTIVE),
+        pytest.param("ulfm", "cssgd", 1, "--spares 1: with cssgd the run ends when a rank dies", marks=EXHAUSTIVE),
         pytest.param("ulfm", "grsgd", RANKS, "--spares 3: must be from 1 to 2, for some of 3 train", marks=EXHAUSTIVE),
     ],
 )

@@ -1,6 +1,7 @@
 """Processes that die in simulated time: the others go on, and spares take their ranks."""
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,16 +11,22 @@ from hypothesis import strategies as st
 
 from grsgd import load_run
 from grsgd.algorithms.push_sum import PushSum
+from grsgd.algorithms.sgp import SGP
 from grsgd.comm import topology
 from grsgd.comm.communicator import Communicator, LostRank, until_over
+from grsgd.comm.group import Changed, Group
 from grsgd.comm.mailbox import Mailbox
 from grsgd.comm.membership import MembersBackend, Membership
+from grsgd.comm.pollables import Until
 from grsgd.config.sections import Faults
+from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError
 from grsgd.models.flat import Flat
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 from grsgd.training.deaths import accounts, planned_deaths
+from grsgd.training.regroup import HowFar, momenta
+from grsgd.training.trainer import Trainer
 from tests.support import training
 from tests.support.simulated import Ranks, seeded
 
@@ -34,7 +41,22 @@ VARIANTS = [
     {"name": "gossip", "topology": "ring", "mode": "push"},
     {"name": "gossip", "topology": "ring", "mode": "pull"},
     {"name": "gossip", "adaptive": True},
+    {"name": "ring_allreduce"},
+    {"name": "ring_allreduce", "variant": "halving-doubling"},
+    {"name": "local_sgd", "H": 3},
+    {"name": "local_sgd", "H": 2, "beta": 0.5, "variant": "tree"},
+    {"name": "dpsgd"},
+    {"name": "dpsgd", "topology": "torus"},
+    {"name": "sgp"},
+    {"name": "sgp", "tau": 1},
+    {"name": "easgd", "centre": "allreduce", "period": 2},
+    {"name": "easgd", "centre": "allreduce", "period": 2, "final": "average"},
+    {"name": "lasgd"},
+    {"name": "lasgd", "Hmin": 2, "Hmax": 4},
+    {"name": "lasgd", "merge": "anchor"},
+    {"name": "lasgd", "merge": "cocod", "Hmin": 3},
 ]
+TOGETHER = ("ring_allreduce", "local_sgd", "dpsgd", "sgp", "easgd", "lasgd")
 
 
 # ---- who holds which rank
@@ -245,9 +267,11 @@ def test_the_others_go_on_without_those_that_die(algorithm, tmp_path):
 @pytest.mark.parametrize("algorithm", VARIANTS, ids=str)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_run_ends_however_many_die(algorithm, seed, tmp_path):
-    """A death a step of one of four ranks, at any moment: while a process takes over, and at the end."""
-    found = run(tmp_path, algorithm, ranks=4, spares=30, every=0.1, seconds=1.5, seed=seed)
-    assert found.attributes["virtual_seconds"] < 2.5 and len(found.extra["death_rank"]) >= 5
+    """A death a step of one of four ranks, at any moment: while a process takes over, and at the end. Where all meet a
+    death every other step, or all would die before a process that takes over has a model."""
+    steps = 2 if algorithm["name"] in TOGETHER else 1
+    found = run(tmp_path, algorithm, ranks=4, spares=30, every=0.1 * steps, seconds=1.5 * steps, seed=seed)
+    assert found.attributes["virtual_seconds"] < 1.5 * steps + 1 and len(found.extra["death_rank"]) >= 5
 
 
 def test_rank_0_is_not_needed_to_end_after_so_many_samples(tmp_path):
@@ -258,10 +282,177 @@ def test_rank_0_is_not_needed_to_end_after_so_many_samples(tmp_path):
     assert 115 <= found.ranks["steps"].sum() + 5 <= 132
 
 
-def test_the_same_seed_is_the_same_run(tmp_path):
-    one, other = (run(tmp_path, VARIANTS[0], spares=4, every=0.5) for _ in range(2))
+@pytest.mark.parametrize("algorithm", [VARIANTS[0], {"name": "dpsgd"}], ids=str)
+def test_the_same_seed_is_the_same_run(algorithm, tmp_path):
+    one, other = (run(tmp_path, algorithm, spares=4, every=0.5) for _ in range(2))
     assert np.array_equal(one.curve["train_loss"], other.curve["train_loss"])
     assert np.array_equal(one.traffic["sent"], other.traffic["sent"])
+
+
+# ---- those that go on together
+
+
+class Seen(NamedTuple):
+    """What a rank was when it regrouped: its process, how many ranks there were then, and its state."""
+
+    process: int
+    ranks: int
+    step: int
+    samples: int
+    parameters: torch.Tensor
+    momenta: torch.Tensor
+
+
+@pytest.fixture
+def regrouped(monkeypatch):
+    """A list that every rank adds itself to when it has regrouped."""
+    seen = []
+
+    def go_on_with(trainer, context, furthest, was=Trainer.go_on_with):
+        was(trainer, context, furthest)
+        step, samples, x = trainer.progress.steps, trainer.progress.samples, trainer.replica.params.tensor.clone()
+        seen.append(Seen(trainer.membership.process, context.comm.size, step, samples, x, momenta(trainer).tensor))
+
+    monkeypatch.setattr(Trainer, "go_on_with", go_on_with)
+    return seen
+
+
+@pytest.mark.parametrize("algorithm", [each for each in VARIANTS if each["name"] in TOGETHER], ids=str)
+def test_after_a_death_all_that_are_left_begin_with_the_same(algorithm, regrouped, tmp_path):
+    run(tmp_path, algorithm, ranks=4, spares=1, die={"1": 0.75, "3": 1.5})
+    times = regrouped[:4], regrouped[4:]
+    assert [[each.ranks for each in together] for together in times] == [[4] * 4, [3] * 3]
+    assert [{each.process for each in together} for together in times] == [{0, 2, 3, 4}, {0, 2, 4}]
+    for first, *others in times:
+        for other in others:
+            assert torch.equal(other.parameters, first.parameters) and torch.equal(other.momenta, first.momenta)
+            assert (other.step, other.samples) == (first.step, first.samples)
+    assert all(first.momenta.any() and first.samples for first, *_ in times)
+
+
+def test_the_model_of_equal_replicas_goes_on_bit_for_bit(regrouped, monkeypatch, tmp_path):
+    """That of the ranks which had taken the last step; the others, which had not, take it."""
+    before = []
+
+    def of(cls, trainer, was=HowFar.of.__func__):
+        before.append((trainer.progress.steps, trainer.replica.params.tensor.clone()))
+        return was(cls, trainer)
+
+    monkeypatch.setattr(HowFar, "of", classmethod(of))
+    for seed in range(5):
+        before.clear(), regrouped.clear()
+        run(tmp_path, {"name": "ring_allreduce"}, ranks=5, die={"2": 0.9 + 0.03 * seed}, seconds=2.0, seed=seed)
+        assert len(before) == len(regrouped) == 4
+        step, parameters = max(before, key=lambda each: each[0])
+        assert all(each.step == step and torch.equal(each.parameters, parameters) for each in regrouped)
+
+
+@pytest.mark.parametrize("tau", [0, 1])
+def test_push_sum_weights_sum_to_the_ranks_that_are_left(tau, monkeypatch, tmp_path):
+    weights = []
+    monkeypatch.setattr(SGP, "drain", lambda self, was=SGP.drain: (yield from noting(self, was, weights)))
+    run(tmp_path, {"name": "sgp", "tau": tau}, ranks=5, die={"2": 0.9, "4": 1.7})
+    assert len(weights) == 3 and abs(sum(weights) - 3) < 1e-9
+
+
+def noting(algorithm, drain, weights):
+    yield from drain(algorithm) or ()
+    weights.append(algorithm.w)
+
+
+def test_a_run_of_so_many_samples_ends_after_as_many_with_fewer_ranks(tmp_path):
+    config = training.config("dpsgd", train={"steps": 30, "snapshots": 4}, faults={"die": {"0": 0.95}})
+    simulate(config, 4, network("switch"), tmp_path / "run.h5", "constant:0.1")
+    found = load_run(tmp_path / "run.h5")
+    assert found.attributes["lost"] == [0] and found.attributes["reason"] == "steps"
+    assert found.ranks["steps"].tolist() == [0, 37, 37, 37]  # 9 of 4 ranks, then 28 of 3: 120 in all
+    assert found.attributes["warnings"] == [
+        "rank 0: its process has died, and none has taken its place; its shard, 25.0% of the training data, was not "
+        "read any more"
+    ]
+
+
+def test_with_replication_other_ranks_read_the_shards_of_those_that_are_gone(monkeypatch, tmp_path):
+    """All samples are read after a death; without replication a quarter of them is not."""
+    for replication, read, words in ((1, 45, "was not read any more"), (2, 60, "other ranks have read its shard")):
+        samples = set()
+
+        def noted(*args, rank, samples=samples, **more):
+            for batch in index_stream(*args, rank=rank, **more):
+                samples.update(batch.tolist() if rank != 1 else ())
+                yield batch
+
+        monkeypatch.setattr("grsgd.training.gradients.index_stream", noted)
+        found = run(tmp_path, {"name": "local_sgd"}, ranks=4, die={"1": 0.01}, data={"replication": replication})
+        assert found.attributes["lost"] == [1] and words in found.attributes["warnings"][0]
+        assert len(samples) == read
+
+
+def test_a_message_of_a_group_that_is_no_more_reaches_nobody():
+    job = Members(3, 0)
+    comms = [Communicator(end) for end in job.ends]
+    groups = [Group(member, comm, comm, 1) for member, comm in zip(job.members, comms, strict=True)]
+    before = [group.communicators()[0] for group in groups]
+    late, got = np.zeros(1), np.zeros(1)
+    receiving = before[0].Irecv(late, 1)
+    job.fabric.kill(2)
+    job.settle()
+    assert [group.has_changed for group in groups[:2]] == [True, True]
+    with pytest.raises(Changed):
+        groups[0].watch()
+    told = [job.drivers[rank].start(regrouping(groups[rank], rank)) for rank in range(2)]
+    job.settle()
+    assert [each.complete for each in told] == [True, True] and receiving.Test()
+    assert [list(told[0].value), told[0].value[1].tolist()] == [[0, 1], [1]]
+    before[1].Isend(np.full(1, 7.0), 0)
+    after = [group.communicators()[0] for group in groups[:2]]
+    receiving = after[0].Irecv(got, 1)
+    job.settle()
+    assert late[0] == 0 and not receiving.Test()
+    after[1].Isend(np.full(1, 5.0), 0)
+    job.settle()
+    assert got[0] == 5 and after[0].size == 2
+
+
+def regrouping(group: Group, number: int):
+    yield from group.close()
+    return (yield from group.meet([number]))
+
+
+@seeded
+@given(st.data(), st.integers(2, 5), st.integers(0, 3), st.integers(0, 2**32 - 1))
+def test_all_that_are_left_meet_whoever_dies_meanwhile(data, n, spares, seed):
+    """All agree on who is there, whatever order word of deaths and of those that join comes in."""
+    job = Members(n, spares, np.random.default_rng(seed))
+    comms = [Communicator(end) for end in job.ends]
+    groups = [Group(member, comm, comm, 1) for member, comm in zip(job.members, comms, strict=True)]
+
+    def attend(process):
+        group = groups[process]
+        if process >= n:
+            yield job.waiting[process]
+            if group.membership.rank is None:
+                return
+            group.membership.begin()
+        while True:
+            yield Until(lambda: group.has_changed, "a change")
+            yield from regrouping(group, process)
+
+    for process in range(n + spares):
+        job.drivers[process].start(attend(process))
+    victims = data.draw(st.permutations(range(n + spares)))[: data.draw(st.integers(0, n - 1))]
+    for victim in victims:
+        for _ in range(data.draw(st.integers(0, 6))):
+            job.event()
+        job.fabric.kill(victim, float(job.network.random.exponential(1e-3)))
+    job.settle()
+    there = [groups[member.process] for member in job.living() if member.rank is not None]
+    ranks = sorted(there, key=lambda group: group.membership.rank)
+    expected = [group.membership.process for group in ranks]
+    assert all(group.processes == expected and not group.has_changed for group in there)
+
+
+# ---- planned deaths
 
 
 def test_deaths_are_planned_by_the_seed_and_come_in_order():
@@ -289,8 +480,8 @@ def test_a_run_whose_processes_have_all_died(tmp_path):
 
 def test_refusals(tmp_path):
     with pytest.raises(ConfigError, match="^--spares 1: with dpsgd the run ends when a rank dies$"):
-        run(tmp_path, {"name": "dpsgd"}, spares=1)
-    with pytest.raises(ConfigError, match="^faults: with lasgd the run ends when a rank dies$"):
-        run(tmp_path, {"name": "lasgd"}, every=1.0)
+        run(tmp_path, {"name": "dpsgd", "topology": "hypercube"}, ranks=4, spares=1)
+    with pytest.raises(ConfigError, match="^faults: with cssgd the run ends when a rank dies$"):
+        run(tmp_path, {"name": "cssgd"}, every=1.0)
     with pytest.raises(ConfigError, match="^faults.die: rank 5 in a job of 5; allowed: 0 to 4$"):
         run(tmp_path, {"name": "grsgd"}, die={"5": 1.0})

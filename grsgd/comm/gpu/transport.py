@@ -62,6 +62,13 @@ class Transfer:
             raise self.error
         return self.complete
 
+    def Cancel(self):
+        """Let a receive end without its content; as `grsgd.comm.backend.Receive`."""
+        with self.transport.lock:
+            for chunk in self.chunks:
+                chunk.on_received = lambda: None
+                chunk.request.Cancel()
+
     def advance(self) -> bool:
         """Go on as far as possible; returns whether this has ended. Never raises."""
         try:

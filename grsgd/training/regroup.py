@@ -1,0 +1,147 @@
+"""The ranks that are left begin again together, when the process of one of them has died, or another one has joined.
+
+That is what a run does that goes on from a checkpoint on another number of ranks, without the checkpoint: all begin
+with the average of their models, and the algorithm is made anew for as many ranks as there are. The step under way is
+given up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from grsgd.algorithms.averaging import exact_average
+from grsgd.comm.allreduce import halving_doubling_allreduce
+from grsgd.comm.communicator import LostRank
+from grsgd.comm.group import Changed
+from grsgd.models.flat import Flat
+
+if TYPE_CHECKING:
+    from grsgd.training.trainer import Trainer
+
+
+class HowFar(NamedTuple):
+    """What each rank tells the others: whether it has trained, how many steps all have taken, where they take the same
+    ones, the samples of all ranks, the marks that this one has passed, seconds since the run began, and the samples of
+    each rank, where they are counted so."""
+
+    has_trained: float
+    steps: float
+    samples: float
+    marks: float
+    seconds: float
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> HowFar:
+        progress, has_trained = trainer.progress, trainer.has_trained
+        seconds = progress.elapsed() if has_trained else 0.0
+        return cls(has_trained, progress.steps, progress.samples, progress.marks.passed, seconds, progress.counts)
+
+    @classmethod
+    def read(cls, numbers: np.ndarray) -> HowFar:
+        return cls(*numbers[:MORE], numbers[MORE:])
+
+
+MORE = len(HowFar._fields) - 1
+"""Numbers of a `HowFar` beside the samples of each rank."""
+
+
+def together(trainer: Trainer):
+    """Schedule: all steps, with whichever ranks are left; after a death, or when a process has joined, they regroup."""
+    group = trainer.group
+    while True:
+        try:
+            if group.has_changed and not (yield from regroup(trainer)):
+                return
+            yield from trainer.to_the_end()
+            # Until all have taken their last step:
+            yield from halving_doubling_allreduce(trainer.algorithm.uncounted_comm, np.zeros(1))
+            return
+        except (LostRank, Changed):
+            if not group.has_changed:
+                raise
+
+
+def regroup(trainer: Trainer):
+    """Schedule: begin again from the average of all models; returns False where another rank has ended its training,
+    and so this one may.
+
+    Processes that have joined have no model yet. Where an algorithm keeps all models equal, those that are a step
+    behind do not count either, so that the model is the one of the others, bit for bit. Momenta are averaged, too.
+    """
+    group, replica, driver = trainer.group, trainer.replica, trainer.driver
+    began = driver.clock()
+    driver.abandon()
+    yield from group.close()
+    mine = HowFar.of(trainer)
+    told = yield from group.meet([*mine[:MORE], *mine.counts])
+    if told is None:
+        return False
+    told = [HowFar.read(numbers) for numbers in told.values()]
+    furthest = max(told, key=lambda each: each[:MORE])._replace(counts=np.max([each.counts for each in told], axis=0))
+    if not furthest.has_trained:
+        raise RuntimeError("the processes of all ranks that had a model have died")
+    counts = [
+        each.has_trained and (each.steps == furthest.steps or not trainer.algorithm.traits.exact_gradient)
+        for each in told
+    ]
+    comm, uncounted = group.communicators()
+    weight, averages = float(counts[comm.rank]), []
+    flats = replica.params, replica.buffers, momenta(trainer)
+    for flat in flats:
+        averages.append(flat.like())
+        averages[-1].tensor.copy_(flat.tensor)
+        yield from exact_average(uncounted, averages[-1], weight, root=counts.index(True))
+    # From here on this rank waits for nobody: it has done all of what follows, or nothing.
+    for flat, average in zip(flats, averages, strict=True):
+        flat.tensor.copy_(average.tensor)
+    set_momenta(trainer, averages[-1].tensor)
+    trainer.go_on_with(replace(trainer.context, comm=comm, uncounted_comm=uncounted), furthest)
+    stood_still = driver.clock() - began + trainer.last_wait
+    trainer.longest_wait = max(trainer.longest_wait, stood_still)
+    return True
+
+
+def momenta(trainer: Trainer) -> Flat:
+    """Return all that the optimizer remembers of all parameters, one after the other."""
+    tensors, dtype, device = remembered(trainer), trainer.replica.dtype, trainer.replica.device
+    flat = Flat.zeros(sum(tensor.numel() for tensor in tensors), dtype, device)
+    if tensors:
+        flat.tensor.copy_(torch.cat([tensor.reshape(-1).to(device, dtype) for tensor in tensors]))
+    return flat
+
+
+def set_momenta(trainer: Trainer, content: torch.Tensor):
+    tensors = remembered(trainer)
+    for tensor, part in zip(tensors, content.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(part.reshape(tensor.shape))
+
+
+def remembered(trainer: Trainer) -> list[torch.Tensor]:
+    """Return the tensors that the optimizer remembers; before its first step they are made, of zeros."""
+    optimizer = trainer.optimizer.optimizer
+    if not optimizer.state:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        before = [(p.detach().clone(), p.grad) for p in parameters]
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        with torch.no_grad():
+            for parameter, (content, gradient) in zip(parameters, before, strict=True):
+                parameter.copy_(content)
+                parameter.grad = gradient
+        for of_one in optimizer.state.values():
+            for value in of_one.values():
+                if torch.is_tensor(value):
+                    value.zero_()
+    return [
+        value
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        for _, value in sorted(optimizer.state.get(parameter, {}).items())
+        if torch.is_tensor(value)
+    ]
