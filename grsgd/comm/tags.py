@@ -47,6 +47,10 @@ GROUP = 6
 STATE_REQUEST, STATE = 4, 5
 """A process that has taken a rank, to another one: what it begins with. On a communicator of their own."""
 
+# ---- the communicator of signs of life, of all processes of a host
+
+SIGN_OF_LIFE = 1
+
 # ---- the communicator of a calibration
 
 CALIBRATION = 1

@@ -165,3 +165,9 @@ class Comm(Section):
         "auto", description="how arrays in GPU memory travel; auto: the fastest, as measured at the start of the run"
     )
     timeout: PositiveFloat = Field(600.0, description="seconds after which a wait for other ranks is an error")
+    silent_seconds: float | None = Field(
+        None,
+        ge=1,
+        description="end a process that gives no sign of life for so long, where the run goes on without it; by "
+        "default it is waited for",
+    )

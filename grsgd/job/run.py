@@ -33,6 +33,7 @@ from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import Rescue, save, save_with_models
 from grsgd.job.resume import Resumed, find
 from grsgd.job.signals import EXIT_CODE, Interruption
+from grsgd.job.silence import Silence
 from grsgd.job.startup import StartUp
 from grsgd.job.survivors import Survival
 from grsgd.mpi_environment import fault_tolerant, say
@@ -277,7 +278,10 @@ def prepare(
         beside = MpiDriver(
             mpi.rank, math.inf, driver.progress_mode, prepare_thread=use_device, thread_allowed=allowed
         )
-        survival = Survival(comms.membership, beside, comms.of_processes(), comms.copy().mpi, make)
+        seconds, silence = config.comm.silent_seconds, None
+        if seconds is not None:
+            silence = Silence(comms.of_processes(), comms.membership, processes, seconds)
+        survival = Survival(comms.membership, beside, comms.of_processes(), comms.copy().mpi, make, silence)
     launch.barrier(mpi, timeout)
     start_up.passed("other ranks")
     line.clear()
@@ -312,6 +316,11 @@ def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
         raise ConfigError(
             "faults: by the clock only under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives "
             "deaths, and without checkpoints"
+        )
+    if config.comm.silent_seconds is not None and not survives(config, keeping):
+        raise ConfigError(
+            f"comm.silent_seconds = {config.comm.silent_seconds:g}: only where the run goes on without a process: "
+            "under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives deaths, and without checkpoints"
         )
     if not spares:
         return

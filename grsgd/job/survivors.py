@@ -18,6 +18,7 @@ from grsgd.comm.driver import MpiDriver
 from grsgd.comm.membership import LOOK_SECONDS, Membership
 from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import within
+from grsgd.job.silence import Silence
 from grsgd.mpi_environment import say
 from grsgd.runs.ending import end_attributes, joint_reason
 from grsgd.training.deaths import accounts, planned_deaths, without
@@ -35,7 +36,7 @@ class Survival(NamedTuple):
 
     membership: which process holds which rank. driver: of what goes on beside the training. states: a communicator of
     all processes, for `Succession`. world: an mpi4py communicator of all processes, for the end. make_trainer: makes
-    that of the rank that this process holds.
+    that of the rank that this process holds. silence: ends silent processes, if they are not to be waited for.
     """
 
     membership: Membership
@@ -43,6 +44,7 @@ class Survival(NamedTuple):
     states: Communicator
     world: object
     make_trainer: Callable[[], Trainer]
+    silence: Silence | None
 
 
 class Part(NamedTuple):
@@ -64,6 +66,8 @@ def run(job, models, interruption, timed):
     with timed():
         trainer = job.trainer or stand_by(job)
         survival.driver.start(survival.membership.attend())
+        if survival.silence:
+            survival.driver.start(survival.silence.attend())
         part = train(job._replace(trainer=trainer)) if trainer else None
     return conclude(job._replace(trainer=trainer), part, models)
 
@@ -79,6 +83,8 @@ def stand_by(job) -> Trainer | None:
     survival = job.survival
     membership = survival.membership
     while not membership.is_called():  # no schedule, whose driver would take too much of a core that others train on
+        if survival.silence:
+            survival.silence.look()
         time.sleep(LOOK_SECONDS if membership.is_next else LATER_LOOK_SECONDS)
     if membership.rank is None:
         return None
@@ -142,6 +148,8 @@ def conclude(job, part: Part | None, models):
     from grsgd.job import run as regular
 
     world = job.survival.world
+    if job.survival.silence:
+        job.survival.silence.is_over = True
     while True:
         with within(job.driver.timeout, "meeting all processes that live, after training"):
             living, made = world.Shrink(), []

@@ -128,6 +128,14 @@ def paused(attempt: Attempt) -> str:
     return attempt.ends(job, succeeds=True)
 
 
+@kind("a process stands still for good, and is not waited for", SURVIVORS, ["ulfm"])
+def silent(attempt: Attempt) -> str:
+    arguments = ["--spares", 1, "--set", "comm.silent_seconds=1.5"]
+    job = attempt.started(seconds=6.0, ranks=RANKS + 1, arguments=arguments)
+    job.signal(attempt.case.rank, signal.SIGSTOP)
+    return attempt.ends(job, succeeds=True, words="has given no sign of life")
+
+
 @kind("a rank raises an exception")
 def raises(attempt: Attempt) -> str:
     algorithm = ALGORITHMS[attempt.case.algorithm]

@@ -82,6 +82,20 @@ def test_the_others_go_on_without_a_rank(algorithm, options, run):
     assert found.attributes["final_test_accuracy"] > 0.1
 
 
+@pytest.mark.parametrize("algorithm", [pytest.param("grsgd", marks=EXHAUSTIVE), "local_sgd"])
+def test_a_process_that_is_silent_for_too_long_is_ended(algorithm, start):
+    silent = ["--spares", "1", "--set", "comm.silent_seconds=1.5"]
+    job = start("ulfm", algorithm, seconds=8.0, ranks=RANKS + 1, arguments=silent)
+    job.wait_for_snapshots(RANKS)
+    job.signal(1, signal.SIGSTOP)
+    code, output = job.finish(BOUND)
+    assert code == 0 and "Traceback" not in output, output
+    assert "grsgd: rank 1 has given no sign of life for 1.5 s: its process is ended\n" in output, output
+    found = load_run(job.out)
+    assert found.extra["death_rank"].tolist() == [1] and np.isfinite(found.extra["death_replaced_seconds"]).all()
+    assert found.attributes["reason"] == "seconds" and (found.ranks["steps"] > 0).all()
+
+
 @EXHAUSTIVE
 def test_spares_that_are_not_needed_end_with_the_run(run):
     found = run("grsgd", "", victims=[], spares=2)
