@@ -9,6 +9,7 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 
@@ -16,7 +17,7 @@ from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import ALGORITHMS, Algorithm
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.find import find
-from grsgd.comm.allreduce import broadcast
+from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.gpu.select import select_transport
@@ -25,6 +26,7 @@ from grsgd.config.complaints import describe
 from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job import launch
 from grsgd.models.replica import Replica, views
+from grsgd.own_loop import resume
 from grsgd.own_loop.checks import InPlace, check_memory, check_optimizer
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import Gradients
@@ -47,7 +49,8 @@ _unfinished: list["DistributedOptimizer"] = []
 class DistributedOptimizer(torch.optim.Optimizer):
     """A torch optimizer whose ``step()`` also mixes the models of all ranks; made by `distribute`.
 
-    Everything else is the wrapped optimizer's: ``param_groups``, ``state``, ``state_dict()``, learning-rate schedulers.
+    Everything else is the wrapped optimizer's: ``param_groups``, ``state``, learning-rate schedulers, and
+    ``state_dict()`` but for what it keeps of the algorithm.
     """
 
     def __init__(self, optimizer, replica, gradients, algorithm, context, transport):
@@ -67,7 +70,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
         self._last_steps = LastSteps(uncounted, algorithm.name) if algorithm.traits.synchronous else None
-        self._began = False
+        self._started = self._began = False
         self._step_under_way = False
         self._warned = False
         self._process = os.getpid()
@@ -187,7 +190,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self.finished:
             return result
         self._in_place.check()
-        self._start()
+        self._start_algorithm()
         params, buffers = self.replica.params.like(), self.replica.buffers.like()
         for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):
             flat.tensor.copy_(tensor)
@@ -208,11 +211,42 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """How many steps this rank has taken."""
         return self.times.totals.steps
 
+    def rest(self):
+        """Between two steps, on all ranks: take in all messages under way, so that `state_dict` has the algorithm, too.
+
+        Needed with asynchronous algorithms, and overlapped ``sgp``; does nothing with others. The next step goes on.
+        """
+        self._check()
+        if not self._is_at_rest:
+            self.driver.run(self.algorithm.drain())
+            self.driver.run(halving_doubling_allreduce(self._uncounted_comm, np.zeros(1)))
+            self._began = False
+
     def state_dict(self):
-        return self.optimizer.state_dict()
+        """Return that of the wrapped optimizer. With the key "grsgd" it has the state of the algorithm on this rank, if
+        a step was taken and no message is under way: at any time with algorithms that have none between two steps, else
+        after `rest`. Without the key a training that loads it begins the algorithm anew."""
+        state = self.optimizer.state_dict()
+        if self._started and self._is_at_rest and self.algorithm.remembers is not None:
+            state[resume.KEY] = resume.state_of(self.algorithm)
+        return state
 
     def load_state_dict(self, state_dict):
+        """Load a `state_dict` of the same rank; the model is loaded for itself, after `distribute`.
+
+        Raises ConfigError for one of another algorithm or rank, and RuntimeError if it has the algorithm's state, and
+        messages are under way here: `rest` before.
+        """
+        state_dict = dict(state_dict)
+        kept = state_dict.pop(resume.KEY, None)
+        if kept is not None:
+            resume.check(kept, self.algorithm)
+            if not self._is_at_rest:
+                raise RuntimeError("load_state_dict() while messages are under way: call optimizer.rest() on all ranks")
         self.optimizer.load_state_dict(state_dict)
+        if kept is not None:
+            self._start_algorithm()
+            resume.restore(self.algorithm, kept)
 
     def register_state_dict_pre_hook(self, hook, prepend=False):
         return self.optimizer.register_state_dict_pre_hook(self._given_this(hook), prepend)
@@ -281,11 +315,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self.stop_signal is not None:
             self.stop_signal.watch()
 
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether no message of the algorithm is under way between two steps."""
+        return self.algorithm.traits.rests_between_steps or not self._began
+
     def _start(self):
         if not self._began:
             self._began = True
-            self.driver.run(self.algorithm.start())
+            self._start_algorithm()
             self.driver.run(self.algorithm.begin())
+
+    def _start_algorithm(self):
+        if not self._started:
+            self._started = True
+            self.driver.run(self.algorithm.start())
 
     def _check_finished(self):
         """A rank that leaves without `finish` would let the others wait for ever; one that it has forked is none."""

@@ -238,6 +238,36 @@ def test_an_optimizer_is_the_one_that_it_wraps(monkeypatch):
     on_threads(monkeypatch, 1, work)
 
 
+def test_whose_state_is_refused(monkeypatch):
+    def work(mpi):
+        states = {}
+        for algorithm in ("dpsgd", "grsgd"):
+            model = network()
+            optimizer = distribute(model, sgd(model), algorithm, mpi)
+            plain(model, optimizer, lambda k, model=model: loss(model, 0, k), 0)
+            assert ("grsgd" in optimizer.state_dict()) == (algorithm == "dpsgd")
+            optimizer.rest()
+            states[algorithm] = optimizer.state_dict()
+            optimizer.load_state_dict(states[algorithm])
+            plain(model, optimizer, lambda k, model=model: loss(model, 0, k), 1)
+            if algorithm == "grsgd":
+                with pytest.raises(RuntimeError, match="under way: call optimizer.rest"):
+                    optimizer.load_state_dict(states[algorithm])
+            optimizer.finish()
+        model = network()
+        optimizer = distribute(model, sgd(model), "dpsgd", mpi)
+        with pytest.raises(ValueError, match='^state_dict of grsgd, for dpsgd: remove its key "grsgd" to begin'):
+            optimizer.load_state_dict(states["grsgd"])
+        states["dpsgd"]["grsgd"]["ranks"] = 2
+        with pytest.raises(ValueError, match="^state_dict of rank 0 of 2, on rank 0 of 1: give each rank its own, or"):
+            optimizer.load_state_dict(states["dpsgd"])
+        del states["dpsgd"]["grsgd"]
+        optimizer.load_state_dict(states["dpsgd"])
+        optimizer.finish()
+
+    on_threads(monkeypatch, 1, work)
+
+
 def test_hooks_are_called_as_torchs(monkeypatch):
     """In the order of torch, once a step, with the distributed optimizer; what a hook before returns is taken."""
 

@@ -1,5 +1,6 @@
 """Training scripts with `distribute`, held against the same scripts with DDP, or with blocking calls, in float64."""
 
+import io
 import itertools
 import os
 import tempfile
@@ -191,3 +192,71 @@ def test_a_part_of_the_ranks(algorithm):
     found = part.allgather([p.data for p in run.model.parameters()])
     assert all(torch.equal(p, q) for other in found for p, q in zip(found[0], other, strict=True))
     part.Free()
+
+
+def kept_of(run) -> dict:
+    """What a script saves, as it comes back from a file."""
+    file = io.BytesIO()
+    torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def trained(algorithm, options, steps, kept=None) -> Run:
+    """Train for these steps; from what was ``kept``, or from the beginning."""
+    torch.manual_seed(WORLD.rank)
+    model = Net().double()
+    optimizer = distributed(algorithm, **options)(model, HEAVY(model.parameters()))
+    if kept is not None:
+        model.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+    run = Run(model, model, optimizer)
+    for step in steps:
+        plain(run, step)
+    optimizer.rest()
+    return run
+
+
+SYNCHRONOUS = [
+    ("ring_allreduce", {}),
+    ("local_sgd", {"H": 4, "beta": 0.5}),
+    ("dpsgd", {}),
+    ("sgp", {}),
+    ("easgd", {"centre": "allreduce", "period": 3}),
+]
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize(("algorithm", "options"), SYNCHRONOUS, ids=str)
+def test_a_script_that_goes_on_is_the_undisturbed_one_bit_for_bit(algorithm, options):
+    whole, begun = trained(algorithm, options, range(11)), trained(algorithm, options, range(5))
+    later = trained(algorithm, options, range(5, 11), kept_of(begun))
+    for run in (whole, begun, later):
+        run.optimizer.finish()
+    assert all(torch.equal(p, q) for p, q in zip(whole.model.parameters(), later.model.parameters(), strict=True))
+    assert not any(torch.equal(p, q) for p, q in zip(whole.model.parameters(), begun.model.parameters(), strict=True))
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("algorithm", [*LOCAL, *GOSSIP])
+def test_all_ranks_go_on_with_what_they_had_together(algorithm):
+    begun = trained(algorithm, {}, range(5))
+    average = begun.optimizer.averaged_model()
+    later = trained(algorithm, {}, [], kept_of(begun))
+    pairs = zip(average.parameters(), later.optimizer.averaged_model().parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+    for step in range(5, 9):
+        plain(later, step)
+    for run in (begun, later):
+        run.optimizer.finish()  # raises where weights were lost
+    for p in later.model.parameters():
+        assert p.isfinite().all() and all(torch.equal(p, other) for other in WORLD.allgather(p.data))
+
+
+@pytest.mark.ranks(2)
+def test_without_rest_the_algorithm_is_not_kept():
+    run = trained("grsgd", {}, range(3))
+    assert "grsgd" in run.optimizer.state_dict()
+    plain(run, 3)
+    assert "grsgd" not in run.optimizer.state_dict()
+    run.optimizer.finish()
