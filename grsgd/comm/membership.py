@@ -61,6 +61,8 @@ class Membership:
         """The rank of each process that has ever trained, as far as they have told."""
         self.finished: set[int] = set()
         """The processes that have ended their training, as far as they have told."""
+        self.is_there = True
+        """On a spare: whether it may take a rank."""
         self.dead: set[int] = set()
         self.deaths: list[Death] = []
         self.on_change: list[Callable[[int], None]] = []
@@ -133,7 +135,7 @@ class Membership:
     def take_over(self) -> bool:
         """On a spare: take the lowest rank that nobody holds, unless a lower spare lives; returns whether it has."""
         self.look()
-        if not self.vacant or not self.is_next:
+        if not (self.is_there and self.vacant and self.is_next):
             return False
         rank = self.vacant[0]
         self._hold(rank, self.process)

@@ -68,7 +68,8 @@ class Config(Section):
         content["algorithm"] |= self.algorithm_options.model_dump(exclude_none=True)
         for kind in ("slowdown", "tail", "pause"):
             content["stragglers"][kind] = {str(rank): value for rank, value in content["stragglers"][kind].items()}
-        content["faults"]["die"] = {str(rank): value for rank, value in content["faults"]["die"].items()}
+        for kind in ("die", "cut"):
+            content["faults"][kind] = {str(rank): value for rank, value in content["faults"][kind].items()}
         if self.faults == Faults():
             del content["faults"]
         return tomli_w.dumps(content)
@@ -87,9 +88,10 @@ class Config(Section):
             for rank in getattr(self.stragglers, kind):
                 if rank >= ranks:
                     raise ConfigError(f"stragglers.{kind}: rank {rank} in a job of {ranks}; allowed: 0 to {ranks - 1}")
-        for rank in self.faults.die:
-            if rank >= ranks:
-                raise ConfigError(f"faults.die: rank {rank} in a job of {ranks}; allowed: 0 to {ranks - 1}")
+        for kind in ("die", "cut"):
+            for rank in getattr(self.faults, kind):
+                if rank >= ranks:
+                    raise ConfigError(f"faults.{kind}: rank {rank} in a job of {ranks}; allowed: 0 to {ranks - 1}")
         try:
             self.algorithm_class.check(self.algorithm_options, ranks)
         except ValueError as error:

@@ -141,8 +141,15 @@ class Stragglers(Section):
     )
 
 
+class Cut(Section):
+    """The link of a rank is cut ``at`` seconds after the start of training, for ``seconds``."""
+
+    at: float = Field(ge=0, description="seconds after the start of training")
+    seconds: PositiveFloat = Field(description="until the link is whole again")
+
+
 class Faults(Section):
-    """Processes die. The run goes on without them where the algorithm can, and MPI: see docs/failures.md."""
+    """Processes die, or links are cut. The run goes on where the algorithm can, and MPI: see docs/failures.md."""
 
     die: Annotated[dict[Rank, PositiveFloat], BeforeValidator(integer_keys)] = Field(
         {}, description="rank = seconds after the start of training when its process dies"
@@ -150,9 +157,22 @@ class Faults(Section):
     every: PositiveFloat | None = Field(
         None, description="mean seconds from one death to the next, of a random rank; exponentially distributed"
     )
+    back_seconds: PositiveFloat | None = Field(
+        None,
+        description="seconds after the k-th planned death from which on the k-th spare is there, as if the process had "
+        "come back; by default all are there from the start",
+    )
+    cut: Annotated[dict[Rank, Cut], BeforeValidator(integer_keys)] = Field(
+        {}, description="rank = { at, seconds }: messages from and to it wait meanwhile; in simulated time alone"
+    )
     notice_seconds: float = Field(
         0.01, ge=0, le=3600, description="seconds until the others notice it; in simulated time alone"
     )
+
+    @property
+    def are_deadly(self) -> bool:
+        """Whether any process is to die."""
+        return bool(self.die) or self.every is not None
 
 
 class Comm(Section):

@@ -24,7 +24,6 @@ from grsgd.comm.membership import MembersBackend, Membership
 from grsgd.comm.stop_signal import Stopped, StopSignal
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, within
 from grsgd.config import Config
-from grsgd.config.sections import Faults
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch, survivors
 from grsgd.job import network_counters as interfaces
@@ -281,7 +280,7 @@ def prepare(
         seconds, silence = config.comm.silent_seconds, None
         if seconds is not None:
             silence = Silence(comms.of_processes(), comms.membership, processes, seconds)
-        survival = Survival(comms.membership, beside, comms.of_processes(), comms.copy().mpi, make, silence)
+        survival = Survival(comms.membership, beside, comms.of_processes(), comms.copy().mpi, make, silence, config)
     launch.barrier(mpi, timeout)
     start_up.passed("other ranks")
     line.clear()
@@ -312,7 +311,9 @@ def survives(config: Config, keeping: Keeping) -> bool:
 
 def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
     """Raise ConfigError where spares could not take the place of a rank, or none could die as planned."""
-    if config.faults != Faults() and not survives(config, keeping):
+    if config.faults.cut:
+        raise ConfigError("faults.cut: in simulated time alone; by the clock links can be cut on the testbed's hosts")
+    if config.faults.are_deadly and not survives(config, keeping):
         raise ConfigError(
             "faults: by the clock only under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives "
             "deaths, and without checkpoints"

@@ -18,10 +18,11 @@ from grsgd.comm.driver import MpiDriver
 from grsgd.comm.membership import LOOK_SECONDS, Membership
 from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import within
+from grsgd.config import Config
 from grsgd.job.silence import Silence
 from grsgd.mpi_environment import say
 from grsgd.runs.ending import end_attributes, joint_reason
-from grsgd.training.deaths import accounts, planned_deaths, without
+from grsgd.training.deaths import accounts, comes_back, planned_deaths, without
 from grsgd.training.description import describe
 from grsgd.training.record import Record
 from grsgd.training.succession import Succession
@@ -36,7 +37,8 @@ class Survival(NamedTuple):
 
     membership: which process holds which rank. driver: of what goes on beside the training. states: a communicator of
     all processes, for `Succession`. world: an mpi4py communicator of all processes, for the end. make_trainer: makes
-    that of the rank that this process holds. silence: ends silent processes, if they are not to be waited for.
+    that of the rank that this process holds. silence: ends silent processes, if they are not to be waited for. config:
+    of the run.
     """
 
     membership: Membership
@@ -45,6 +47,7 @@ class Survival(NamedTuple):
     world: object
     make_trainer: Callable[[], Trainer]
     silence: Silence | None
+    config: Config
 
 
 class Part(NamedTuple):
@@ -81,8 +84,11 @@ def while_training(job, reason: str):
 def stand_by(job) -> Trainer | None:
     """Wait, as a spare, until a rank is to be taken over; returns its trainer, None if all others have ended."""
     survival = job.survival
-    membership = survival.membership
+    membership, config = survival.membership, survival.config
+    began, number = time.monotonic(), membership.process - membership.size
+    away = comes_back(config.faults, membership.size, config.seed, number)
     while not membership.is_called():  # no schedule, whose driver would take too much of a core that others train on
+        membership.is_there = time.monotonic() - began >= away
         if survival.silence:
             survival.silence.look()
         time.sleep(LOOK_SECONDS if membership.is_next else LATER_LOOK_SECONDS)

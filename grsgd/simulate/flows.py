@@ -7,7 +7,7 @@ event to the next. This is how flow-level simulators such as SimGrid model a net
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import simpy
@@ -36,10 +36,12 @@ class Connection:
     ``limit``: bytes/s of the link itself; ``rate``: those of a flow that shares its ports with no other.
     """
 
-    __slots__ = ("ports", "limit", "rate", "latencies", "queue")
+    __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks")
 
-    def __init__(self, ports: tuple[Port, ...], limit: float, latencies: list[tuple[int, float]]):
-        self.ports, self.limit, self.latencies = ports, limit, latencies
+    def __init__(
+        self, ports: tuple[Port, ...], limit: float, latencies: list[tuple[int, float]], ranks: tuple[int, ...]
+    ):
+        self.ports, self.limit, self.latencies, self.ranks = ports, limit, latencies, ranks
         self.rate = min([limit, *(port.bandwidth for port in ports)])
         self.queue: deque[Flow] = deque()
 
@@ -77,6 +79,8 @@ class Network:
         self._medium = Port(spec.bandwidth) if spec.medium == "shared" else None
         self._out = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self._in = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
+        self.cuts: dict[int, tuple[float, float]] = {}
+        """Of some ranks, from when until when their links are cut."""
         self._connections: dict[tuple, Connection] = {}
         self._dirty: dict[Port, None] = {}
 
@@ -87,7 +91,14 @@ class Network:
 
     def latency(self, source: int, dest: int) -> float:
         """Seconds from the last byte's departure to its arrival. Raises MissingLink."""
-        return self.connection(source, (dest,)).latencies[0][1]
+        return self.connection(source, (dest,)).latencies[0][1] + self.cut_seconds((source, dest))
+
+    def cut_seconds(self, ranks: Iterable[int]) -> float:
+        """Return how many seconds it takes until none of the ranks' links is cut any more."""
+        if not self.cuts:
+            return 0.0
+        now, cuts = self.env.now, (self.cuts.get(rank, (math.inf, 0.0)) for rank in ranks)
+        return max(end - now if begin <= now < end else 0.0 for begin, end in cuts)
 
     def transfer(self, source: int, dests: tuple[int, ...], nbytes: int, message):
         """Carry ``nbytes`` from ``source`` to ``dests``: one copy on the way out, one into each destination.
@@ -112,7 +123,7 @@ class Network:
                 ports = (self._out[source], *(self._in[dest] for dest in dests))
             limit = min(self.spec.link_bandwidth(source, dest) for dest in dests)
             latencies = [(dest, self.spec.link_latency(source, dest)) for dest in dests]
-            connection = self._connections[source, dests] = Connection(ports, limit, latencies)
+            connection = self._connections[source, dests] = Connection(ports, limit, latencies, (source, *dests))
         return connection
 
     def after(self, seconds: float, call: Callable, priority: int = simpy.events.NORMAL) -> simpy.Event:
@@ -124,12 +135,20 @@ class Network:
         return event
 
     def end(self, flow: Flow):
-        """Take ``flow``, whose last byte has left, off its ports, and begin the next message of its connection."""
-        connection = flow.connection
-        for port in connection.ports:
+        """Take ``flow``, whose last byte has left, off its ports, and begin the next message of its connection, once no
+        link on its way is cut any more."""
+        for port in flow.connection.ports:
             del port.flows[flow]
             if port.flows:
                 self._mark_dirty(port)
+        cut = self.cut_seconds(flow.connection.ranks)
+        if cut:
+            self.after(cut, lambda _: self._go_on_after(flow))
+        else:
+            self._go_on_after(flow)
+
+    def _go_on_after(self, flow: Flow):
+        connection = flow.connection
         connection.queue.popleft()
         if connection.queue:
             self._begin(connection.queue[0])

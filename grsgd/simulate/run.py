@@ -1,6 +1,7 @@
 """A run in simulated time, from the configuration to the run file."""
 
 import gc
+import math
 import platform
 import sys
 import time
@@ -14,9 +15,9 @@ import torch
 from grsgd.algorithms.context import RankContext
 from grsgd.comm.communicator import Communicator, LostRank
 from grsgd.comm.membership import MembersBackend, Membership
+from grsgd.comm.pollables import Delay
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import Config
-from grsgd.config.sections import Faults
 from grsgd.errors import ConfigError
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import path_of, save_with_models
@@ -35,7 +36,7 @@ from grsgd.simulate.network import NetworkSpec
 from grsgd.training import device as gpu
 from grsgd.training import memory
 from grsgd.training.automatic_options import choose_options
-from grsgd.training.deaths import accounts, planned_deaths, without
+from grsgd.training.deaths import accounts, comes_back, planned_deaths, without
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import build_model, load_data
@@ -91,7 +92,7 @@ class Simulation:
         compute_times.check_end(config, self.compute)
         self.env = simpy.Environment()
         check_faults(config, spares)
-        self.survives = spares > 0 or config.faults != Faults()
+        self.survives = spares > 0 or config.faults.are_deadly
         processes = ranks + spares
         self.drivers = [SimulatedDriver(self.env, rank, self.compute, timing_only) for rank in range(processes)]
         self.network = Network(self.env, network, processes)
@@ -171,6 +172,11 @@ class Simulation:
         """Train on all ranks; returns why the run ended. Raises Deadlock, and what any rank raises."""
         self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
         self.began = self.env.now
+        for network in (self.network, self.uncounted.network):
+            network.cuts = {
+                rank: (self.began + cut.at, self.began + cut.at + cut.seconds)
+                for rank, cut in self.config.faults.cut.items()
+            }
         reasons = self.outlive() if self.survives else self.run(trainer.train() for trainer in self.trainers)
         if self.is_at_target:
             for trainer in self.trainers:
@@ -299,6 +305,11 @@ class Life:
         self.driver.start_beside(membership.attend())
         is_late = self.trainer is None
         if is_late:
+            config, number = simulation.config, self.process - simulation.ranks
+            away = comes_back(config.faults, simulation.ranks, config.seed, number)
+            if away:
+                membership.is_there = False
+                self.driver.start_beside(self.come_back(away)) if away < math.inf else None
             if not (yield from membership.stand_by()):
                 return None
             self.trainer = simulation._make_trainer(self.process, simulation.make_model())
@@ -310,6 +321,12 @@ class Life:
             membership.begin()
         reason = yield from self.trainer.train()
         return reason if self.trainer.has_trained else None
+
+
+    def come_back(self, seconds: float):
+        """Background schedule: be there after so many seconds."""
+        yield Delay(seconds)
+        self.membership.is_there = True
 
 
 class NotEvaluated(KeyboardInterrupt):
@@ -398,7 +415,7 @@ def without_content(model: torch.nn.Module) -> torch.nn.Module:
 
 def check_faults(config: Config, spares: int):
     """Raise ConfigError where the run would not go on when a process dies."""
-    if (spares or config.faults != Faults()) and not config.traits.survives_deaths:
+    if (spares or config.faults.are_deadly) and not config.traits.survives_deaths:
         what = f"--spares {spares}" if spares else "faults"
         raise ConfigError(f"{what}: with {config.algorithm.name} the run ends when a rank dies")
 

@@ -1,7 +1,9 @@
 """Deaths of processes: which rank's is to die when, and what the run file says of those that have died."""
 
 import heapq
+import math
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -15,6 +17,14 @@ def planned_deaths(faults: Faults, ranks: int, seed: int) -> Iterator[tuple[floa
     """Yield (seconds after the start of training, rank), ascending: whichever process holds the rank then dies."""
     listed = sorted((seconds, rank) for rank, seconds in faults.die.items())
     return heapq.merge(listed, random_deaths(faults.every, ranks, seed) if faults.every else ())
+
+
+def comes_back(faults: Faults, ranks: int, seed: int, spare: int) -> float:
+    """Return how many seconds after the start of training a spare is there, by its number: 0 for the first."""
+    if faults.back_seconds is None:
+        return 0.0
+    died = next((at for at, _ in islice(planned_deaths(faults, ranks, seed), spare, None)), math.inf)
+    return died + faults.back_seconds
 
 
 def random_deaths(mean: float, ranks: int, seed: int) -> Iterator[tuple[float, int]]:

@@ -24,7 +24,7 @@ from grsgd.errors import ConfigError
 from grsgd.models.flat import Flat
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
-from grsgd.training.deaths import accounts, planned_deaths
+from grsgd.training.deaths import accounts, comes_back, planned_deaths
 from grsgd.training.regroup import HowFar, momenta
 from grsgd.training.trainer import Trainer
 from tests.support import training
@@ -455,6 +455,27 @@ def test_all_that_are_left_meet_whoever_dies_meanwhile(data, n, spares, seed):
 # ---- planned deaths
 
 
+def test_a_spare_is_there_when_a_process_has_come_back(tmp_path):
+    config = training.config(
+        "dpsgd", train={"seconds": 4.0, "snapshots": 4}, faults={"die": {"0": 0.55, "1": 1.2}, "back_seconds": 1.5}
+    )
+    simulate(config, 4, network("switch"), tmp_path / "run.h5", "constant:0.1", spares=3)
+    found = load_run(tmp_path / "run.h5")
+    assert np.allclose(found.extra["death_replaced_seconds"], [2.05, 2.7], atol=0.02)
+    assert "lost" not in found.attributes and found.attributes["virtual_seconds"] < 4.2
+    assert comes_back(config.faults, 4, config.seed, 2) == np.inf  # two deaths, so the third spare never comes
+
+
+@pytest.mark.parametrize(("algorithm", "waits"), [("ring_allreduce", True), ("grsgd", False)])
+def test_messages_wait_while_a_link_is_cut(algorithm, waits, tmp_path):
+    seconds = []
+    for faults in ({}, {"cut": {"1": {"at": 0.85, "seconds": 0.6}}}):
+        config = training.config(algorithm, train={"steps": 30, "snapshots": 4}, faults=faults)
+        simulate(config, 4, network("switch"), tmp_path / "run.h5", "constant:0.1")
+        seconds.append(load_run(tmp_path / "run.h5").attributes["virtual_seconds"])
+    assert seconds[1] - seconds[0] == pytest.approx(0.55 if waits else 0.0, abs=0.06)
+
+
 def test_deaths_are_planned_by_the_seed_and_come_in_order():
     faults = Faults(die={2: 1.0, 0: 0.25}, every=0.5)
     plan = list(itertools.islice(planned_deaths(faults, 3, seed=1), 50))
@@ -483,5 +504,8 @@ def test_refusals(tmp_path):
         run(tmp_path, {"name": "dpsgd", "topology": "hypercube"}, ranks=4, spares=1)
     with pytest.raises(ConfigError, match="^faults: with cssgd the run ends when a rank dies$"):
         run(tmp_path, {"name": "cssgd"}, every=1.0)
+    with pytest.raises(ConfigError, match="^faults.cut: rank 7 in a job of 3; allowed: 0 to 2$"):
+        config = training.config("grsgd", faults={"cut": {"7": {"at": 1.0, "seconds": 1.0}}})
+        simulate(config, 3, network("switch"), tmp_path / "run.h5")
     with pytest.raises(ConfigError, match="^faults.die: rank 5 in a job of 5; allowed: 0 to 4$"):
         run(tmp_path, {"name": "grsgd"}, die={"5": 1.0})
