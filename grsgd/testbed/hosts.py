@@ -175,6 +175,10 @@ class Testbed:
         ]
         return self.enter(self.head, [find_mpiexec(), *options, *arguments])
 
+    def cut(self, index: int):
+        """Return a context manager: the link of a host is cut until the block is left. Raises TestbedError."""
+        return links.cut(self.head, f"port{index}")
+
     def counters(self) -> np.ndarray:
         """Return the bytes sent and received by the interface of each host so far, int64 (hosts, 2)."""
         return np.array([links.counters(host) for host in self.hosts], np.int64)

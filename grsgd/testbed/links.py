@@ -6,6 +6,7 @@ do not meet, and all have the same addresses.
 
 import json
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -98,6 +99,16 @@ def plug_in(head: str, port: str, namespace: str, mtu: int):
     command("ip", "-n", head, "link", "add", port, "mtu", mtu, *veth)
     command("ip", "-n", head, "link", "set", port, "master", "bridge", "up")
     command("ip", "-n", namespace, "link", "set", "eth0", "up")
+
+
+@contextmanager
+def cut(head: str, port: str):
+    """Let nothing pass a port of the bridge, until the block is left."""
+    command("ip", "-n", head, "link", "set", port, "down")
+    try:
+        yield
+    finally:
+        command("ip", "-n", head, "link", "set", port, "up")
 
 
 def make_namespace(name: str):

@@ -27,6 +27,7 @@ import torch
 from grsgd import load_run
 from grsgd.algorithms import ALGORITHMS
 from grsgd.algorithms.central import workers_of
+from grsgd.testbed.hosts import Testbed
 from tests.faults.conftest import CONFIG
 from tests.support.launcher import bin_of
 from tests.support.training_job import RANKS, TrainingJob
@@ -58,12 +59,14 @@ class Attempt:
         self.case, self.folder = case, folder
         self.jobs: list[TrainingJob] = []
 
-    def start(self, seconds=60.0, steps=None, ranks=RANKS, arguments=(), data="digits") -> TrainingJob:
-        """Start the job, which trains for so long, or so many steps."""
+    def start(
+        self, seconds=60.0, steps=None, ranks=RANKS, arguments=(), data="digits", testbed=None
+    ) -> TrainingJob:
+        """Start the job, which trains for so long, or so many steps; on a testbed, if there is one."""
         text = CONFIG.format(algorithm=self.case.algorithm, options="", seconds=seconds, timeout=10.0)
         text = text if steps is None else text.replace(f"seconds = {seconds}", f"steps = {steps}")
         text, arguments = text.replace("digits", data), [str(argument) for argument in arguments]
-        job = TrainingJob(self.case.launcher, self.folder, text, ranks=ranks, arguments=arguments)
+        job = TrainingJob(testbed or self.case.launcher, self.folder, text, ranks=ranks, arguments=arguments)
         self.jobs.append(job)
         return job
 
@@ -134,6 +137,18 @@ def silent(attempt: Attempt) -> str:
     job = attempt.started(seconds=6.0, ranks=RANKS + 1, arguments=arguments)
     job.signal(attempt.case.rank, signal.SIGSTOP)
     return attempt.ends(job, succeeds=True, words="has given no sign of life")
+
+
+@kind("a link is cut for a while", launchers=["openmpi"])
+def cut(attempt: Attempt) -> str:
+    """TCP sends again what was lost; after longer and longer pauses, so it takes longer than the cut."""
+    if os.geteuid():
+        return "not tried: needs root"
+    with Testbed(hosts=RANKS) as testbed:
+        job = attempt.started(seconds=5.0, testbed=testbed)
+        with testbed.cut(attempt.case.rank):
+            time.sleep(0.2 + attempt.case.moment)
+        return attempt.ends(job, succeeds=True)
 
 
 @kind("a rank raises an exception")
@@ -304,7 +319,7 @@ def main() -> int:
         list(pool.map(one, range(options.faults)))
     print(f"\n{options.faults} faults in {(time.monotonic() - began) / 60:.0f} min, {len(wrong)} not as documented\n")
     print("| fault | outcomes |\n|---|---|")
-    for name in KINDS:
+    for name in filter(outcomes.get, KINDS):
         print(f"| {name} | {'; '.join(f'{count} {outcome}' for outcome, count in outcomes[name].most_common())} |")
     print("\n\n".join(["", *wrong]) if wrong else "")
     return bool(wrong)

@@ -43,6 +43,19 @@ def start(
     )
 
 
+def start_on(testbed, ranks: int, arguments: list, stdout=subprocess.PIPE) -> subprocess.Popen:
+    """The same of Open MPI over the hosts of a testbed."""
+    return subprocess.Popen(
+        testbed.mpiexec(["-n", ranks, sys.executable, *arguments]),
+        env=job_environment(),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
 def start_command(command: list, **kwargs) -> subprocess.Popen:
     """A command in a process group of its own that can be ended with Ctrl-C, which shells take from what they start in
     the background: tests, and what tests start."""

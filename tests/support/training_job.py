@@ -43,17 +43,20 @@ sys.exit(cli.main(sys.argv[1:]))
 class TrainingJob:
     """A job that trains with ``config``, the text of a file, in ``folder``.
 
-    ``start``: a key of ``LAUNCHERS``; ``program``: what each rank runs, given the folder as its last argument;
-    ``arguments``: further ones of `grsgd train`.
+    ``start``: a key of ``LAUNCHERS``, or a testbed, of whose hosts each has a rank; ``program``: what each rank runs,
+    given the folder as its last argument; ``arguments``: further ones of `grsgd train`.
     """
 
     def __init__(self, start, folder: Path, config: str, program=PROGRAM, ranks=RANKS, environment=None, arguments=()):
-        library, options = LAUNCHERS[start]
         self.folder, self.out, self.printed = folder, folder / "run.h5", folder / "printed.txt"
         (folder / "run.toml").write_text(config)
         arguments = ["-c", program, "train", folder / "run.toml", "--out", self.out, *arguments, folder]
         with self.printed.open("w") as printed:
-            self.process = launcher.start(library, ranks, arguments, environment, options=options, stdout=printed)
+            if isinstance(start, str):
+                library, options = LAUNCHERS[start]
+                self.process = launcher.start(library, ranks, arguments, environment, options=options, stdout=printed)
+            else:
+                self.process = launcher.start_on(start, ranks, arguments, stdout=printed)
 
     def wait_for(self, *names):
         """Wait until these files are in the folder."""
