@@ -5,8 +5,9 @@
 
 A rank's process gets SIGKILL every 5.5 or 1.2 steps on average, at random moments, whichever rank's it is, and
 whatever it does then; spares take the ranks. Goodput is (steps in the final model) / (steps in that of a run without
-deaths of the same length), as `experiments.survival.counted` counts them. The reference by the clock is all-reduce on a
-ring, whose job ends with each death and is started again from its last checkpoint: its steps are those of the last one.
+deaths of the same length), as `experiments.survival.counted` counts them; with all-reduce, gradients in it. The
+reference by the clock is all-reduce on a ring, whose job ends with each death and is started again from its last
+checkpoint: its steps are those of the last one.
 """
 
 import argparse
@@ -24,7 +25,14 @@ import torch
 from grsgd import load_run
 from grsgd.mpi_environment import find_mpiexec, job_environment
 
-ALGORITHMS = {"grsgd": {}, "gossip": {"topology": "ring"}}
+ALGORITHMS = {
+    "grsgd": {},
+    "gossip": {"topology": "ring"},
+    "ring_allreduce": {},
+    "dpsgd": {},
+    "lasgd": {},
+}
+BY_DEFAULT = ["grsgd", "gossip", "ring_allreduce"]
 STEPS_PER_KILL = (5.5, 1.2)
 STEP_SECONDS = 0.25
 RUN_KILLS = 30
@@ -79,6 +87,8 @@ def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: 
         return {"name": name, "failed": (done.stdout + done.stderr)[-2000:]}
     found = load_run(out)
     steps = ranks * float(torch.load(model, weights_only=True)["steps"])
+    if found.attributes["exact_gradient"]:  # a step counts once there, of however many gradients its mean is
+        steps = int(found.curve["samples"][-1]) / BATCH
     waits = found.extra.get("longest_wait", np.zeros(1))
     return {
         "name": name,
@@ -138,7 +148,7 @@ def main():
     parser.add_argument("--kills", type=int, default=250, help="of each algorithm at each rate (default: %(default)s)")
     parser.add_argument("--ranks", type=int, default=8, help="that train (default: %(default)s)")
     parser.add_argument("--simulated", action="store_true", help="in simulated time")
-    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=BY_DEFAULT)
     parser.add_argument("--out", type=Path, default=Path("results/goodput"), metavar="FOLDER")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,8 @@ class Driver(Protocol):
     """Time that the foreground has spent waiting."""
     watch: Callable[[], None] | None
     """Called now and then while the foreground waits; raises to break the wait off (another rank has stopped)."""
+    abandoned: list
+    """Schedules that were abandoned. They are kept, for MPI may still write into arrays of theirs."""
 
     def clock(self) -> float:
         """Return seconds since some fixed moment."""
@@ -100,7 +102,7 @@ class MpiDriver:
         self.thread_allowed = thread_allowed
         self.prepare_thread = prepare_thread
         self.compute_seconds = compute_seconds
-        self._abandoned: list[Handle] = []
+        self.abandoned: list[Handle] = []
 
     @property
     def background(self) -> list[Handle]:
@@ -148,7 +150,7 @@ class MpiDriver:
         ENGINE.check()
 
     def abandon(self):
-        self._abandoned += ENGINE.abandon(self)  # MPI may still write into the arrays of theirs
+        self.abandoned += ENGINE.abandon(self)
 
     def close(self):
         """End this driver. Schedules that have not ended are abandoned."""

@@ -139,6 +139,8 @@ class SimulatedDriver:
         self._ready: deque[Activity] = deque()
         self._background: list[Activity] = []
         self._beside: list[Activity] = []
+        self.abandoned: list = []
+        """Always empty: nothing is written into arrays of schedules that are not driven."""
         self._running = False
         self.is_dead = self.polls_messages = False
         """``polls_messages``: whether activities that wait for a flag look for messages themselves."""

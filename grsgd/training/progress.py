@@ -155,12 +155,15 @@ class Lockstep(Progress):
     def __init__(self, *args):
         super().__init__(*args)
         self.step = 0
+        self.absent = 0
+        """Ranks that have no share in the step under way: their processes have joined in its midst."""
         self.meeting = 1  # the step before which rank 0 tells the time, when the run is measured in seconds
 
     def advance(self, samples):
         super().advance(samples)
-        self.samples += samples * self.comm.size
+        self.samples += samples * (self.comm.size - self.absent)
         self.step += 1
+        self.absent = 0
 
     @property
     def steps(self) -> int:

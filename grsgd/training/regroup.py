@@ -20,16 +20,18 @@ from grsgd.comm.group import Changed
 from grsgd.models.flat import Flat
 
 if TYPE_CHECKING:
+    from grsgd.training.progress import Progress
     from grsgd.training.trainer import Trainer
 
 
 class HowFar(NamedTuple):
     """What each rank tells the others: whether it has trained, how many steps all have taken, where they take the same
-    ones, the samples of all ranks, the marks that this one has passed, seconds since the run began, and the samples of
-    each rank, where they are counted so."""
+    ones, whether this one has its gradient of the next step, the samples of all ranks, the marks that this one has
+    passed, seconds since the run began, and the samples of each rank, where they are counted so."""
 
     has_trained: float
     steps: float
+    has_gradient: float
     samples: float
     marks: float
     seconds: float
@@ -39,7 +41,8 @@ class HowFar(NamedTuple):
     def of(cls, trainer: Trainer) -> HowFar:
         progress, has_trained = trainer.progress, trainer.has_trained
         seconds = progress.elapsed() if has_trained else 0.0
-        return cls(has_trained, progress.steps, progress.samples, progress.marks.passed, seconds, progress.counts)
+        marks, has_gradient = progress.marks.passed, trainer.kept is not None and trainer.kept.is_there
+        return cls(has_trained, progress.steps, has_gradient, progress.samples, marks, seconds, progress.counts)
 
     @classmethod
     def read(cls, numbers: np.ndarray) -> HowFar:
@@ -48,6 +51,47 @@ class HowFar(NamedTuple):
 
 MORE = len(HowFar._fields) - 1
 """Numbers of a `HowFar` beside the samples of each rank."""
+
+
+class KeptGradient:
+    """A rank's own gradient, so that a step that was broken off while gradients were summed is taken again with it.
+
+    Nobody waits then for the gradient of a process that has joined just now: it has no share in the mean of this step.
+    """
+
+    def __init__(self, gradient: Flat, progress: Progress):
+        self.gradient, self.progress = gradient, progress
+        self.copy = gradient.like()
+        self.computed_after = -1
+        """How many steps had been taken when it was computed."""
+        self.weight: float | None = None
+        """With which it is put back; None where the step is begun with a new one."""
+        self.is_absent = False
+        """Whether this rank has no share in the mean of the step under way."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is of the step under way."""
+        return self.computed_after == self.progress.steps
+
+    def keep(self):
+        self.copy.tensor.copy_(self.gradient.tensor)
+        self.computed_after, self.is_absent = self.progress.steps, False
+
+    def settle(self, have: list[bool]):
+        """Note, after a death, which ranks have their gradient of the step; as many as the mean will be of."""
+        self.weight = None
+        if any(have):
+            self.weight = len(have) / sum(have) if self.is_there else 0.0
+            self.progress.absent = have.count(False)
+        self.is_absent = self.weight == 0
+
+    def put_back(self) -> bool:
+        """Put it back, if the step under way is taken again; returns whether it is."""
+        weight, self.weight = self.weight, None
+        if weight is not None:
+            torch.mul(self.copy.tensor, weight, out=self.gradient.tensor)
+        return weight is not None
 
 
 def together(trainer: Trainer):
@@ -71,12 +115,14 @@ def regroup(trainer: Trainer):
     and so this one may.
 
     Processes that have joined have no model yet. Where an algorithm keeps all models equal, those that are a step
-    behind do not count either, so that the model is the one of the others, bit for bit. Momenta are averaged, too.
+    behind do not count either, so that the model is the one of the others, bit for bit. Momenta are averaged, too. A
+    step that sends gradients is taken again with those that are there.
     """
     group, replica, driver = trainer.group, trainer.replica, trainer.driver
     began = driver.clock()
     driver.abandon()
     yield from group.close()
+    driver.abandoned.clear()
     mine = HowFar.of(trainer)
     told = yield from group.meet([*mine[:MORE], *mine.counts])
     if told is None:
@@ -101,6 +147,8 @@ def regroup(trainer: Trainer):
         flat.tensor.copy_(average.tensor)
     set_momenta(trainer, averages[-1].tensor)
     trainer.go_on_with(replace(trainer.context, comm=comm, uncounted_comm=uncounted), furthest)
+    if trainer.kept is not None:
+        trainer.kept.settle([each.has_gradient and is_counted for each, is_counted in zip(told, counts, strict=True)])
     stood_still = driver.clock() - began + trainer.last_wait
     trainer.longest_wait = max(trainer.longest_wait, stood_still)
     return True

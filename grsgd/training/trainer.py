@@ -26,7 +26,7 @@ from grsgd.training.evaluation import Quality, quality
 from grsgd.training.gradients import CommonBatch, OwnBatches
 from grsgd.training.optimizer import build_optimizer
 from grsgd.training.progress import Progress, make_progress
-from grsgd.training.regroup import MORE, HowFar, together
+from grsgd.training.regroup import MORE, HowFar, KeptGradient, together
 from grsgd.training.schedule import ScheduledOptimizer
 from grsgd.training.snapshots import MEMORY, Moment, Snapshots
 from grsgd.training.stragglers import DelayModel
@@ -98,6 +98,12 @@ class Trainer:
         self.algorithm = self.make_algorithm(context)
         self.gradients = self.make_gradients()
         """None on a rank that does not train."""
+        self.loss: float | None = None
+        """Of the last gradient."""
+        self.kept: KeptGradient | None = None
+        """The gradient of a step that may be broken off, where the step sends it."""
+        if self.group is not None and self.replica.grads is not None:
+            self.kept = KeptGradient(self.replica.grads, self.progress)
         self.delays = DelayModel(config.stragglers, self.comm.rank, config.seed)
         self.totals = RankTotals()
         self.longest_wait = 0.0
@@ -243,7 +249,8 @@ class Trainer:
             except Excluded:
                 return True
             self.totals.steps += 1
-            self.totals.samples += self.config.data.batch_size
+            if self.kept is None or not self.kept.is_absent:
+                self.totals.samples += self.config.data.batch_size
             self.progress.advance(self.config.data.batch_size)
             self.watch()
 
@@ -264,19 +271,25 @@ class Trainer:
 
     def step(self, step: int):
         """Schedule: one step, with its time split into computing, communicating and waiting."""
-        clock = self.driver.clock
         self.driver.poll()
         yield from self.timed(self.algorithm.before_backward)
-        begin = clock()
+        if self.kept is None or not self.kept.put_back():  # else the step is taken again
+            self.loss = yield from self.compute(step)
+            if self.kept is not None:
+                self.kept.keep()
+        yield from self.timed(self.algorithm.step)
+        self.on_step(self.progress, self.loss)
+
+    def compute(self, step: int):
+        """Schedule: the gradient of a step, and this rank's delay; returns the loss as `note_losses` does."""
+        begin = self.driver.clock()
         gradient = Compute(self.gradients.next_gradient, self.gradients.samples / self.config.data.batch_size)
         yield gradient
         delay = self.delays.delay(step, gradient.seconds)
         if delay > 0:
             yield Delay(delay)
-        self.totals.compute_seconds += clock() - begin
-        loss = self.note_losses(gradient.value, step)
-        yield from self.timed(self.algorithm.step)
-        self.on_step(self.progress, loss)
+        self.totals.compute_seconds += self.driver.clock() - begin
+        return self.note_losses(gradient.value, step)
 
     def note_losses(self, losses: dict[int, float] | None, step: int) -> float | None:
         """Keep the losses of the blocks for the next snapshot; returns their mean, None where there is none.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from grsgd import load_run
 from grsgd.algorithms.push_sum import PushSum
+from grsgd.algorithms.ring_allreduce import RingAllreduce
 from grsgd.algorithms.sgp import SGP
 from grsgd.comm import topology
 from grsgd.comm.communicator import Communicator, LostRank, until_over
@@ -28,7 +29,7 @@ from grsgd.training.deaths import accounts, comes_back, planned_deaths
 from grsgd.training.regroup import HowFar, momenta
 from grsgd.training.trainer import Trainer
 from tests.support import training
-from tests.support.simulated import Ranks, seeded
+from tests.support.simulated import Ranks, network_of, seeded
 
 VARIANTS = [
     {"name": "grsgd"},
@@ -345,6 +346,31 @@ def test_the_model_of_equal_replicas_goes_on_bit_for_bit(regrouped, monkeypatch,
         assert len(before) == len(regrouped) == 4
         step, parameters = max(before, key=lambda each: each[0])
         assert all(each.step == step and torch.equal(each.parameters, parameters) for each in regrouped)
+
+
+def test_a_step_that_is_taken_again_has_the_mean_of_the_gradients_that_are_there(monkeypatch, tmp_path):
+    """Of the step in which a process dies the others' gradients count, once; the spare in its place has none yet."""
+    own, applied = {}, {}
+
+    def noted(algorithm, was=RingAllreduce.reduce):
+        key = algorithm.replica, len(applied.setdefault(algorithm.replica, []))
+        own.setdefault(key, algorithm.replica.grads.tensor.clone())  # of a step that is taken again: the first time
+        yield from was(algorithm)
+        applied[algorithm.replica].append(algorithm.replica.grads.tensor.clone())
+
+    monkeypatch.setattr(RingAllreduce, "reduce", noted)
+    config = training.config(
+        "ring_allreduce", train={"steps": 12, "snapshots": 2}, faults={"die": {"1": 0.41}, "notice_seconds": 0.0}
+    )
+    slow = network_of(bandwidth="10 kbit", latency="1 ms", eager_bytes=64)  # an all-reduce takes 0.2 s
+    simulate(config, 4, slow, tmp_path / "run.h5", "constant:0.4", spares=1)
+    found = load_run(tmp_path / "run.h5")
+    left = [replica for replica, gradients in applied.items() if len(gradients) > 5]
+    first = [applied[replica][0] for replica in left]
+    mean = sum(own[replica, 0] for replica in left[:3]) / 3
+    assert len(left) == 4 and all(torch.equal(first[0], other) for other in first)
+    assert torch.allclose(first[0], mean, rtol=1e-5, atol=1e-7)
+    assert found.ranks["samples"].tolist() == [52, 48, 52, 52] and found.curve["samples"][-1] == 12 * 16 + 12
 
 
 @pytest.mark.parametrize("tau", [0, 1])

@@ -56,7 +56,7 @@ def mpi(monkeypatch):
 
 def test_what_is_listed():
     assert set(listed(Driver)) == {
-        *("clock", "poll", "start", "abandon", "wait_seconds", "progress_mode", "timeout", "watch")
+        *("clock", "poll", "start", "abandon", "wait_seconds", "progress_mode", "timeout", "watch", "abandoned")
     }
     others = {"Iprobe", "dup", "subset", "free", "rank", "size", "lost", "survives_deaths"}
     assert set(listed(Backend)) == SENDING | others
