@@ -7,7 +7,7 @@ import argparse
 import sys
 
 from grsgd import config
-from grsgd.algorithms.find import source_of
+from grsgd.config.sources import digests_of
 from grsgd.errors import ConfigError
 from grsgd.runs.finished import finished_run
 
@@ -15,11 +15,9 @@ from grsgd.runs.finished import finished_run
 def finished(path: str, ranks: int, wanted: config.Config) -> bool:
     """Whether the file has a run of this configuration on so many ranks that completed or diverged.
 
-    A run of an algorithm in a file of its own counts only while that file is the same.
+    A run of an algorithm, a model or data in a file outside of this package counts only while that file is the same.
     """
-    source = source_of(wanted.algorithm_class)
-    same = {"ranks": ranks, "config": wanted.toml(), "algorithm_sha256": source.sha256 if source else None}
-    return finished_run(path, same) is not None
+    return finished_run(path, {"ranks": ranks, "config": wanted.toml()} | digests_of(wanted)) is not None
 
 
 def main() -> int:

@@ -30,9 +30,9 @@ from tqdm import tqdm
 
 from experiments.cache import Unfinished, kept_run, make_in_parallel
 from grsgd.algorithms import ALGORITHMS
-from grsgd.algorithms.find import source_of
 from grsgd.config import Config, parse
 from grsgd.config.reading import apply, read
+from grsgd.config.sources import digests_of
 from grsgd.errors import ConfigError
 from grsgd.runs.measures import seconds_per_step
 from grsgd.runs.run_file import Run, load_run
@@ -116,11 +116,10 @@ def make_run(point: Point, folder: Path):
 def done(point: Point, folder: Path) -> Run | None:
     """Return the point's run if it is there, has finished, and is what would be run today."""
     config = point.config()
-    source = source_of(config.algorithm_class)
     today = {
         "ranks": point.ranks,
         "config": config.toml(),
-        "algorithm_sha256": source.sha256 if source else None,
+        "algorithm_sha256": digests_of(config)["algorithm_sha256"],
         "network": network(NETWORKS[point.network]).summary(),
         "compute": f"constant:{COMPUTE_SECONDS}",
         "timing_only": True,

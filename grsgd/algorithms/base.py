@@ -15,14 +15,13 @@ from grsgd.algorithms.context import RankContext
 from grsgd.lazy import LazyModule
 from grsgd.models.replica import Replica
 from grsgd.models.values import set_value
+from grsgd.outside import PREFIX
 from grsgd.seeding import Purpose, generator
 
 torch = LazyModule("torch")
 
 ALGORITHMS: dict[str, type[Algorithm]] = {}
 """Every algorithm by name. A class registers itself by ``class X(Algorithm, name="x")``."""
-OUTSIDE = "grsgd_algorithm_in_file_"
-"""Beginning of the names of modules that `find` makes of files: their algorithms are found by path, not by name."""
 
 
 class Options(BaseModel):
@@ -99,7 +98,7 @@ class Algorithm:
         super().__init_subclass__(**kwargs)
         if name is None:
             return
-        outside = cls.__module__.startswith(OUTSIDE)
+        outside = cls.__module__.startswith(PREFIX)
         if name in ALGORITHMS and not outside:
             raise TypeError(f"two algorithms are called {name!r}: {ALGORITHMS[name]} and {cls}")
         if not hasattr(cls, "traits"):

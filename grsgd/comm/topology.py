@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from grsgd import outside
 from grsgd.errors import UsageError
 
 TOPOLOGIES: dict[str, Callable[[int], np.ndarray]] = {}
@@ -218,7 +219,10 @@ def torus(n: int) -> np.ndarray:
     )
 
 
-OPTION = {"description": f"{', '.join(TOPOLOGIES)}, or a file with mixing matrices", "examples": list(TOPOLOGIES)}
+OPTION = {
+    "description": f"{', '.join(TOPOLOGIES)}, a file with mixing matrices, or FILE.py:NAME",
+    "examples": list(TOPOLOGIES),
+}
 """How the option ``topology`` is declared by the algorithms that have it."""
 
 
@@ -241,6 +245,8 @@ def build(name: str, n: int) -> Topology:
     """Return the topology ``name`` (a name of `TOPOLOGIES` or a file) for n ranks; raises TopologyError."""
     if name in TOPOLOGIES:
         return of_function(TOPOLOGIES[name], n, name)
+    if outside.is_outside(name) and not os.path.isfile(name):
+        return of_function(outside.load(name, callable, "topology"), n, name)
     if not os.path.isfile(name):  # false, too, where no file can have that name
         raise TopologyError(f"{name!r} is neither a matrix file nor one of {', '.join(TOPOLOGIES)}")
     found = os.stat(name)
@@ -252,7 +258,7 @@ def build(name: str, n: int) -> Topology:
 
 def is_for_any_number(name: str) -> bool:
     """Whether there is a topology ``name`` for every number of ranks."""
-    return name in TOPOLOGIES and name != "hypercube"
+    return (name in TOPOLOGIES and name != "hypercube") or outside.is_outside(name)
 
 
 @lru_cache(maxsize=16)

@@ -10,6 +10,11 @@ from grsgd.runs.ending import STOP_CRITERIA
 
 SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "schedule": ("warmup",)}
 """The sections whose ``name`` decides what further keys mean, and the keys that mean the same to all names."""
+OF_FILES = (
+    *((table, "name") for table in ("algorithm", "model", "data", "optimizer", "schedule")),
+    ("algorithm", "topology"),
+)
+"""Keys that may name something in a file."""
 
 
 def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
@@ -23,7 +28,7 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: a number may have too many digits
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    find_algorithm_beside(path, content)
+    find_beside(path, content)
     if "base" not in content:
         return content
     name = content.pop("base")
@@ -40,15 +45,16 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def find_algorithm_beside(path: Path, content: dict):
-    """Put a path that exists into ``algorithm.name = "FILE.py:CLASS"``.
+def find_beside(path: Path, content: dict):
+    """Put paths that exist into what is ``"FILE.py:NAME"``, such as ``algorithm.name``.
 
-    It is relative to the working directory, or else to the folder of the configuration.
+    They are relative to the working directory, or else to the folder of the configuration.
     """
-    name = section(content, "algorithm").get("name")
-    place, _, wanted = name.rpartition(":") if isinstance(name, str) else ("", "", "")
-    if place.endswith(".py") and not os.path.exists(place) and (path.parent / place).exists():
-        content["algorithm"]["name"] = f"{path.parent / place}:{wanted}"
+    for table, key in OF_FILES:
+        name = section(content, table).get(key)
+        place, _, wanted = name.rpartition(":") if isinstance(name, str) else ("", "", "")
+        if place.endswith(".py") and not os.path.exists(place) and (path.parent / place).exists():
+            content[table][key] = f"{path.parent / place}:{wanted}"
 
 
 def merge_with_base(base: dict, own: dict) -> dict:

@@ -38,11 +38,14 @@ class NamedAlgorithm(Named):
 
 
 class NamedModel(Named):
-    name: str = Field(description="`grsgd models` lists them, and NAME's further keys")
+    name: str = Field(description="`grsgd models` lists them, and NAME's further keys; or FILE.py:NAME")
 
 
 class Data(Named):
-    name: str = Field(description="`grsgd data list` lists them; further keys are options of imagefolder and synthetic")
+    name: str = Field(
+        description="`grsgd data list` lists them; or FILE.py:NAME; further keys are options of imagefolder and "
+        "synthetic, or of what is in the file"
+    )
     dir: str = Field("data", description="folder with the data sets")
     batch_size: int = Field(16, ge=1, le=10**7, description="samples per rank and step")
     alpha: PositiveFloat | None = Field(None, description="shards by label, Dirichlet(alpha); iid if not given")
@@ -55,7 +58,9 @@ class Data(Named):
 
 
 class Optimizer(Named):
-    name: str = Field("sgd", description="a class of torch.optim, in any case; further keys are its arguments")
+    name: str = Field(
+        "sgd", description="a class of torch.optim, in any case; or FILE.py:CLASS; further keys are its arguments"
+    )
     lr: PositiveFloat = Field(0.1, description="learning rate")
     decay_norms: bool = Field(True, description="whether weight_decay applies to biases and normalisation weights")
     clip: PositiveFloat | None = Field(None, description="the norm that a gradient is scaled down to if it is larger")

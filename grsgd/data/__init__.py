@@ -16,8 +16,10 @@ A new set is a file in ``sets`` with a loader under the decorator ``base.dataset
 from pathlib import Path
 from typing import NamedTuple
 
+from grsgd import outside
 from grsgd.data import sets  # noqa: F401  importing a loader registers it
-from grsgd.data.base import REGISTER, DamagedData, Dataset, MissingData, Split
+from grsgd.data.base import REGISTER, DamagedData, Dataset, Entry, MissingData, Split
+from grsgd.data.map_style import dataset_of
 from grsgd.errors import DataError
 
 __all__ = ["NAMES", "DataError", "Dataset", "Row", "Split", "load", "status"]
@@ -33,17 +35,28 @@ def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Datas
     is the only one to use ``seed``. Raises DataError, in one line, if the name or an option is unknown, or files are
     missing, truncated or corrupt; nothing is ever put in their place.
     """
-    if name not in REGISTER:
-        raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}")
-    entry = REGISTER[name]
+    entry = find(name)
     if unknown := sorted(options.keys() - entry.options.keys()):
         raise DataError(f"{name}: unknown option {unknown[0]}; allowed: {', '.join(entry.options) or 'none'}")
     try:
-        return entry.load(Path(directory).expanduser(), seed, **options)
+        return dataset_of(name, entry.make(Path(directory).expanduser(), seed, options))
     except (MissingData, DamagedData) as error:
         raise type(error)(f"{name}: {error}; {entry.hint}") from error
     except (DataError, OSError) as error:
         raise DataError(f"{name}: {error}") from error
+
+
+def find(name: str) -> Entry:
+    """Return the data set of this name: a registered one, one of a file or module (`grsgd.outside`), or a plug-in's.
+
+    Raises DataError if there is none.
+    """
+    if name in REGISTER:
+        return REGISTER[name]
+    make = outside.loaded(name, "data")
+    if make is None:
+        raise DataError(f"unknown data set {name}; there are {', '.join(NAMES)}, FILE.py:NAME and PACKAGE.MODULE:NAME")
+    return Entry(make, None, None, None, "it is of your own")
 
 
 class Row(NamedTuple):

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from grsgd import outside
+
 
 @dataclass(frozen=True)
 class Network:
@@ -27,7 +29,7 @@ class Network:
     def parameters(self) -> int:
         """Return the number of parameters for the usual images."""
         with torch.device("meta"):
-            return sum(p.numel() for p in self.make(*self.usual).parameters())
+            return sum(p.numel() for p in self.build(*self.usual, {}).parameters())
 
     def usual_images(self) -> str:
         shape, classes = self.usual
@@ -43,10 +45,18 @@ class Network:
 
     def options(self) -> dict[str, object]:
         """Return its options with their defaults."""
-        parameters = list(inspect.signature(self.make).parameters.values())[2:]
-        return {parameter.name: parameter.default for parameter in parameters}
+        parameters = inspect.signature(self.make).parameters.values()
+        return {parameter.name: parameter.default for parameter in parameters if parameter.name not in OF_DATA}
+
+    def build(self, shape: tuple[int, ...], classes: int, options: dict) -> nn.Module:
+        """Make the model, given what it asks for of the data: ``shape``, ``classes``."""
+        asked = inspect.signature(self.make).parameters
+        known = {"shape": shape, "classes": classes}
+        return self.make(**{name: value for name, value in known.items() if name in asked}, **options)
 
 
+OF_DATA = ("shape", "classes")
+"""What of its parameters a model is given of the data; all others are options."""
 MODELS: dict[str, Network] = {}
 IMAGENET = (3, 224, 224), 1000
 
@@ -71,16 +81,37 @@ def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module
 
     Raises ValueError, in one line, if the name or an option is unknown, or the model cannot take such images.
     """
-    if name not in MODELS:
-        raise ValueError(f"unknown model {name}; there are {', '.join(NAMES)}")
-    make, smallest, allowed = MODELS[name].make, MODELS[name].smallest, MODELS[name].options()
+    network = find(name)
+    allowed = network.options()
     if unknown := sorted(options.keys() - allowed.keys()):
         raise ValueError(f"model {name}: unknown option {unknown[0]}; allowed: {', '.join(allowed) or 'none'}")
+    if name not in MODELS:
+        model = network.build(tuple(shape), classes, options)
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"model {name}: makes {type(model).__name__}, expected a torch.nn.Module")
+        return model
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"model {name}: image shape {tuple(shape)}, expected (channels, height, width)")
-    if min(shape[1:]) < smallest:
-        raise ValueError(f"model {name}: images of {shape[1]}x{shape[2]}, expected at least {smallest}x{smallest}")
-    return make(tuple(shape), classes, **options)
+    if min(shape[1:]) < network.smallest:
+        least = f"{network.smallest}x{network.smallest}"
+        raise ValueError(f"model {name}: images of {shape[1]}x{shape[2]}, expected at least {least}")
+    return network.build(tuple(shape), classes, options)
+
+
+def find(name: str) -> Network:
+    """Return the model of this name: one of `MODELS`, of a file or module (`grsgd.outside`), or a plug-in's.
+
+    Raises ValueError if there is none.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    made = outside.loaded(name, "models")
+    if made is None:
+        raise ValueError(
+            f"unknown model {name}; there are {', '.join(NAMES)}, FILE.py:NAME and PACKAGE.MODULE:NAME"
+        )
+    source = outside.source_of(made)
+    return Network(made, 1, source.path if source else made.__module__, ((1, 28, 28), 10))
 
 
 def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:

@@ -77,7 +77,8 @@ def by_experiment(runs: Sequence[Run]) -> list[list[int]]:
     """Indices of the runs, those together that differ in nothing but the seed; in the order of the first of each."""
     groups: dict[tuple, list[int]] = {}
     for i, run in enumerate(runs):
-        names = ("algorithm", "algorithm_sha256", "ranks", "dataset", "model", "clock")
+        digests = (f"{what}_sha256" for what in ("algorithm", "model_code", "data_code", "optimizer_code"))
+        names = ("algorithm", *digests, "ranks", "dataset", "model", "clock")
         known = tuple(run.attributes.get(name) for name in names)
         groups.setdefault((*known, _config_without_seed(run)), []).append(i)
     return list(groups.values())

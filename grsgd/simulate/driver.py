@@ -68,12 +68,11 @@ class Activity(Waitable):
         except StopIteration as end:
             self.value = end.value
             self.finish(driver)
-        except LostRank as lost:
-            if self is driver.foreground:
-                raise
-            self.lost = lost
-            self.finish(driver)
         except BaseException as error:
+            if isinstance(error, LostRank) and self is not driver.foreground and driver.polls_messages:
+                self.lost = error  # the run goes on without that rank
+                self.finish(driver)
+                return
             if not getattr(error, "__notes__", None):
                 error.add_note(f"on simulated rank {driver.rank} at {driver.clock():.9g} s")
             raise

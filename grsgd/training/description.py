@@ -10,8 +10,9 @@ import torch
 
 from grsgd import __version__
 from grsgd.algorithms import Algorithm
-from grsgd.algorithms.find import source_of
 from grsgd.config import Config
+from grsgd.config.sources import sources_of
+from grsgd.outside import source_of
 from grsgd.training.trainer import Trainer
 
 
@@ -21,7 +22,7 @@ def describe(trainer: Trainer) -> dict:
     The value of ``commit`` is known on rank 0 only.
     """
     config = trainer.config
-    return describe_algorithm(trainer.algorithm) | {
+    return describe_algorithm(trainer.algorithm) | sources_of(config) | {
         "replication": config.data.replication,
         "seed": config.seed,
         "config": config.toml(),

@@ -21,9 +21,13 @@ def load_data(config: Config) -> Dataset:
     A batch may be larger than a rank's part of them, which it then holds several times, but not than all of them.
     """
     chosen = config.data
-    defaults = REGISTER[chosen.name].options if chosen.name in REGISTER else {}
+    try:
+        defaults = data.find(chosen.name).options
+    except ConfigError as error:
+        raise ConfigError(f"data.name = {error}") from None
     for key, value in chosen.options.items():
-        check_kind(f"data.{key}", value, defaults.get(key), whole=True)
+        default = defaults.get(key)
+        check_kind(f"data.{key}", value, default, whole=not isinstance(default, float))
     whole = data.load(chosen.name, chosen.dir, seed=config.seed, **chosen.options)
     dataset = part_of(whole, chosen.only_classes, chosen.only_train, chosen.only_test)
     if chosen.batch_size > len(dataset.train):

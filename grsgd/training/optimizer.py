@@ -5,6 +5,7 @@ from functools import cache
 
 import torch
 
+from grsgd import outside
 from grsgd.config.complaints import check_kind, unknown_key
 from grsgd.config.sections import Optimizer
 from grsgd.errors import ConfigError
@@ -27,10 +28,15 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
         for name, value in vars(torch.optim).items()
         if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
     }
-    if wanted.name.lower() not in classes:
+    if outside.is_outside(wanted.name):
+        cls = outside.load(wanted.name, is_optimizer, "optimizer")
+        if not is_optimizer(cls):
+            raise ConfigError(f"optimizer.name = {wanted.name!r}: not a torch.optim.Optimizer")
+    elif wanted.name.lower() in classes:
+        cls = classes[wanted.name.lower()]
+    else:
         allowed = sorted(name for name, cls in classes.items() if cls not in NOT_FOR_RUNS)
-        raise ConfigError(f"optimizer.name = {wanted.name!r}: unknown; allowed: {', '.join(allowed)}")
-    cls = classes[wanted.name.lower()]
+        raise ConfigError(f"optimizer.name = {wanted.name!r}: unknown; allowed: {', '.join(allowed)}, FILE.py:CLASS")
     if cls in NOT_FOR_RUNS:
         raise ConfigError(f"optimizer.name = {wanted.name!r}: {NOT_FOR_RUNS[cls]}")
     arguments = inspect.signature(cls).parameters
@@ -52,6 +58,10 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     if wanted.clip is not None:
         optimizer.register_step_pre_hook(lambda *_: clip(optimizer, wanted.clip))
     return optimizer
+
+
+def is_optimizer(value) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
 
 
 @cache

@@ -17,7 +17,6 @@ from grsgd.comm import topology
 from grsgd.comm.communicator import Communicator, LostRank, until_over
 from grsgd.comm.group import Changed, Group
 from grsgd.comm.mailbox import Mailbox
-from grsgd.comm.membership import MembersBackend, Membership
 from grsgd.comm.pollables import Until
 from grsgd.config.sections import Faults
 from grsgd.data.shards import index_stream
@@ -29,7 +28,8 @@ from grsgd.training.deaths import accounts, comes_back, planned_deaths
 from grsgd.training.regroup import HowFar, momenta
 from grsgd.training.trainer import Trainer
 from tests.support import training
-from tests.support.simulated import Ranks, network_of, seeded
+from tests.support.members import Members
+from tests.support.simulated import network_of, seeded
 
 VARIANTS = [
     {"name": "grsgd"},
@@ -61,25 +61,6 @@ TOGETHER = ("ring_allreduce", "local_sgd", "dpsgd", "sgp", "easgd", "lasgd")
 
 
 # ---- who holds which rank
-
-
-class Members(Ranks):
-    """Processes of which the first ``n`` hold ranks; those that are no spares attend from the beginning."""
-
-    def __init__(self, n: int, spares: int, random=None):
-        super().__init__(n + spares, random=random)
-        self.members = [Membership(comm, n, self.drivers[0].clock, look_seconds=0) for comm in self.comms]
-        self.ends = [
-            MembersBackend(comm.backend, member)
-            for comm, member in zip(self.fabric.communicators(), self.members, strict=True)
-        ]
-        for driver, member in zip(self.drivers, self.members, strict=True):
-            driver.polls_messages = True
-            driver.start(member.attend())
-        self.waiting = {p: self.drivers[p].start(self.members[p].stand_by()) for p in range(n, n + spares)}
-
-    def living(self) -> list[Membership]:
-        return [member for member in self.members if member.process not in self.fabric.dead]
 
 
 @seeded

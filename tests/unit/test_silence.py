@@ -3,7 +3,7 @@
 import signal
 
 from grsgd.job.silence import Silence
-from tests.unit.test_deaths import Members
+from tests.support.members import Members
 
 
 class Host:

@@ -1,0 +1,32 @@
+"""The files outside of this package that a configuration takes something from: what of them a run file keeps."""
+
+from grsgd import outside
+from grsgd.config import Config
+
+
+def sources_of(config: Config) -> dict[str, str | None]:
+    """Return path, content and digest of each, as attributes of a run file; None where there is no such file."""
+    attributes = {}
+    for name, thing in parts_of(config).items():
+        source = outside.source_of(thing)
+        attributes |= {
+            f"{name}_file": source.path if source else None,
+            f"{name}_source": source.text if source else None,
+            f"{name}_sha256": source.sha256 if source else None,
+        }
+    return attributes
+
+
+def digests_of(config: Config) -> dict[str, str | None]:
+    """Return the digests alone: a run with others is another experiment."""
+    return {name: value for name, value in sources_of(config).items() if name.endswith("_sha256")}
+
+
+def parts_of(config: Config) -> dict:
+    """Return what a configuration names that may be of a file, by how the run file calls it."""
+    return {
+        "algorithm": config.algorithm_class,
+        "model_code": outside.loaded(config.model.name, "models"),
+        "data_code": outside.loaded(config.data.name, "data"),
+        "optimizer_code": outside.loaded(config.optimizer.name),
+    }

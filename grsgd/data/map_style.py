@@ -1,0 +1,75 @@
+"""Any torch data set with ``len()`` and ``[i]``, such as torchvision's and Hugging Face's, as a ``Split``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from grsgd.data.base import Dataset
+from grsgd.errors import DataError
+from grsgd.lazy import LazyModule
+
+torch = LazyModule("torch")
+
+
+class MapStyleSplit:
+    """The samples (x, y) of a map-style data set; a ``Split``. What is random in it draws from torch's generator."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """Its ``targets`` or ``labels``, if it has them, as torchvision's sets do; else every sample is read once."""
+        for name in ("targets", "labels"):
+            if (known := getattr(self.samples, name, None)) is not None and len(known) == len(self):
+                return np.asarray(known).astype(np.int64)
+        return np.array([int(self.samples[index][1]) for index in range(len(self))], np.int64)
+
+    def batches(
+        self,
+        indices: Iterable[np.ndarray],
+        *,
+        augment: bool = False,
+        seed: int | Sequence[int] = 0,
+        workers: int = 0,
+        first: int = 0,
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield batches as ``Split.batches`` says, by torch's DataLoader."""
+        if augment:
+            raise DataError("augment is on: the samples of a data set of one's own are as its transforms make them")
+        numbers = (index.tolist() for index in indices)
+        loader = torch.utils.data.DataLoader(self.samples, batch_sampler=numbers, num_workers=workers)
+        return self._batches(loader)
+
+    def _batches(self, loader):
+        yield from loader  # a generator, which can be closed
+
+
+def dataset_of(name: str, made) -> Dataset:
+    """Return what a function of the user's has returned: a `Dataset`, or a pair (train, test) of map-style data sets.
+
+    Raises DataError.
+    """
+    if isinstance(made, Dataset):
+        return made
+    if not (isinstance(made, tuple | list) and len(made) == 2 and all(map(is_map_style, made))):
+        raise DataError("returned neither a pair (train, test) of data sets with len() and [i], nor a Dataset")
+    train, test = map(MapStyleSplit, made)
+    for what, split in (("training", train), ("test", test)):
+        if not len(split):
+            raise DataError(f"there are no {what} samples")
+    x = made[0][0][0]
+    if not torch.is_tensor(x):
+        raise DataError(f"a sample is {type(x).__name__}, expected a tensor: give the data set a transform")
+    classes = 1 + int(max(train.labels.max(), test.labels.max()))
+    return Dataset(name, train, test, tuple(x.shape), classes, source=name)
+
+
+def is_map_style(samples) -> bool:
+    return hasattr(samples, "__len__") and hasattr(samples, "__getitem__")

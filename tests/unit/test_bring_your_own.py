@@ -1,0 +1,145 @@
+"""Models, data, optimizers and topologies of the user's own: the documented example, and what can be wrong."""
+
+import re
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import grsgd
+from grsgd import data, outside
+from grsgd.cli import main
+from grsgd.config import load
+from grsgd.data.map_style import MapStyleSplit
+from grsgd.errors import DataError
+from grsgd.models import zoo
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own.md"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with the document's file and configuration."""
+    text = DOCUMENT.read_text()
+    (tmp_path / "mine.py").write_text(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1])
+    (tmp_path / "run.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def simulate(*settings, out="run.h5") -> int:
+    return main(["simulate", "run.toml", "--ranks", "4", "--out", out, *(w for s in settings for w in ("--set", s))])
+
+
+def test_the_example_is_trained_reported_and_evaluated(folder, capsys):
+    assert simulate() == 0
+    run = grsgd.load_run("run.h5")
+    assert run.attributes["final_test_accuracy"] > 0.9 and run.attributes["input_shape"] == [6]
+    assert run.attributes["classes"] == 3 and run.attributes["train_samples"] == 900
+    text = (folder / "mine.py").read_text()
+    assert [run.attributes[f"{what}_code_source"] for what in ("model", "data", "optimizer")] == [text] * 3
+    assert main(["report", "run.h5"]) == 0
+    assert "mine.py:clusters/mine.py:Net" in capsys.readouterr().out
+    assert simulate("train.steps=2", "data.alpha=0.5", out="other.h5") == 0
+
+
+def test_another_file_is_another_experiment(folder, capsys):
+    simulate("train.steps=2", out="first.h5")
+    (folder / "mine.py").write_text((folder / "mine.py").read_text() + "# changed\n")
+    outside._file.cache_clear()  # as in another process
+    simulate("train.steps=2", "seed=1", out="second.h5")
+    capsys.readouterr()
+    assert main(["report", "--group", "first.h5", "second.h5"]) == 0
+    assert capsys.readouterr().out.count("| dpsgd") == 2
+
+
+def test_it_lies_beside_the_configuration(folder, monkeypatch):
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+    config = load("../run.toml")
+    assert (config.model.name, config.data.name) == ("../mine.py:Net", "../mine.py:clusters")
+    assert config.optimizer.name == "../mine.py:Sign" and config.algorithm_options.topology == "../mine.py:star"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("model.name=mine.py:Nope", "model.name = 'mine.py:Nope': 'mine.py:Nope': mine.py has no name 'Nope'; there "),
+        ("model.nope=3", "model.name = 'mine.py:Net': model mine.py:Net: unknown option nope; allowed: width"),
+        ("model.name=mine.py:star", "model.name = 'mine.py:star': "),
+        ("model.name=nope", "resnet50, FILE.py:NAME and PACKAGE.MODULE:NAME"),
+        ("data.name=nope.py:x", "data.name = 'nope.py:x': nope.py: No such file or directory, neither here nor beside"),
+        ("data.name=nope.x:y", "data.name = 'nope.x:y': there is no module nope"),
+        ("data.name=mine.py:Net", "mine.py:Net: returned neither a pair (train, test) of data sets with len() and [i]"),
+        ("data.nope=3", "mine.py:clusters: unknown option nope; allowed: samples, spread"),
+        ("data.spread=wide", "data.spread = 'wide': expected a number"),
+        ("data.augment=true", "augment is on: the samples of a data set of one's own are as its transforms make them"),
+        ("optimizer.name=mine.py:star", "optimizer.name = 'mine.py:star': not a torch.optim.Optimizer"),
+        ("optimizer.nope=1", "optimizer.nope: unknown key; allowed: lr, scale, decay_norms, clip"),
+        ("algorithm.topology=mine.py:nope", "algorithm dpsgd: 'mine.py:nope': mine.py has no topology 'nope'; there "),
+    ],
+)
+def test_what_is_wrong_is_one_line(setting, words, folder, capsys):
+    assert simulate(setting) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1, error
+
+
+def test_plug_ins_are_found_by_name(folder, monkeypatch):
+    (folder / "my_networks.py").write_text((folder / "mine.py").read_text())
+    points = [
+        EntryPoint("wide", "my_networks:Net", "grsgd.models"),
+        EntryPoint("three", "my_networks:clusters", "grsgd.data"),
+    ]
+    monkeypatch.setattr(outside, "entry_points", lambda group: [point for point in points if point.group == group])
+    outside.plugins.cache_clear()
+    try:
+        assert sum(p.numel() for p in zoo.build("wide", (6,), 3, width=2).parameters()) == 6 * 2 + 2 + 2 * 3 + 3
+        assert len(data.load("three", folder, samples=30).train) == 30
+    finally:
+        outside.plugins.cache_clear()
+
+
+def test_a_model_is_given_what_it_asks_for():
+    def make(classes, shape, extra=1):
+        return nn.Linear(shape[0] * extra, classes)
+
+    network = zoo.Network(make, 1, "here", ((1, 28, 28), 10))
+    assert network.options() == {"extra": 1} and network.build((6,), 3, {"extra": 2}).weight.shape == (3, 12)
+
+
+class Counting(TensorDataset):
+    """Counts how often a sample is read."""
+
+    read = 0
+
+    def __getitem__(self, index):
+        self.read += 1
+        return super().__getitem__(index)
+
+
+def test_labels_are_known_or_read_once():
+    samples = Counting(torch.zeros(5, 2), torch.tensor([0, 2, 1, 1, 0]))
+    split = MapStyleSplit(samples)
+    assert split.labels.tolist() == split.labels.tolist() == [0, 2, 1, 1, 0] and samples.read == 5
+    samples.targets = [1, 1, 1, 1, 2]
+    assert MapStyleSplit(samples).labels.tolist() == [1, 1, 1, 1, 2] and samples.read == 5
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_those_that_are_asked_for(workers):
+    split = MapStyleSplit(TensorDataset(torch.arange(10.0)[:, None], torch.arange(10)))
+    batches = split.batches(iter([np.array([3, 1]), np.array([9])]), workers=workers)
+    assert [(x.flatten().tolist(), y.tolist()) for x, y in batches] == [([3.0, 1.0], [3, 1]), ([9.0], [9])]
+    endless = split.batches((np.array([number % 10]) for number in range(10**9)), workers=workers)
+    assert next(endless)[1].tolist() == [0]
+    endless.close()
+
+
+def test_samples_must_be_tensors():
+    with pytest.raises(DataError, match="a sample is int, expected a tensor: give the data set a transform"):
+        data.map_style.dataset_of("mine", ([(1, 0)], [(1, 0)]))
