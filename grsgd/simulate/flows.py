@@ -33,13 +33,14 @@ class Port:
 class Connection:
     """From one rank to another, or to several at once; messages leave in the order in which they were sent.
 
-    ``limit``: bytes/s of the link itself; ``rate``: those of a flow that shares its ports with no other.
+    ``limit``: bytes/s of the link itself; ``rate``: those of a flow that shares its ports with no other; ``ranks``: from
+    which to which it leads.
     """
 
     __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks")
 
     def __init__(
-        self, ports: tuple[Port, ...], limit: float, latencies: list[tuple[int, float]], ranks: tuple[int, ...]
+        self, ports: tuple[Port, ...], limit: float, latencies: list[tuple[int, float]], ranks: tuple[int, ...] = ()
     ):
         self.ports, self.limit, self.latencies, self.ranks = ports, limit, latencies, ranks
         self.rate = min([limit, *(port.bandwidth for port in ports)])
