@@ -33,8 +33,8 @@ class Port:
 class Connection:
     """From one rank to another, or to several at once; messages leave in the order in which they were sent.
 
-    ``limit``: bytes/s of the link itself; ``rate``: those of a flow that shares its ports with no other; ``ranks``: those
-    at its ends.
+    ``limit``: bytes/s of the link itself; ``rate``: those of a flow that shares its ports with no other; ``ranks``:
+    those at its ends.
     """
 
     __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks")
