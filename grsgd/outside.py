@@ -8,6 +8,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -46,9 +47,14 @@ def plugins(kind: str) -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=f"grsgd.{kind}")}
 
 
-def loaded(name: str, kind: str = ""):
+def place_of(name: str, kind: str) -> str | None:
+    """Return the file or module that a name says, or that a plug-in of the kind does; None if it is neither."""
+    return name if is_outside(name) else plugins(kind).get(name)
+
+
+def loaded(name: str, kind: str):
     """Return what a name from outside stands for, whatever that is; None for one of this package."""
-    place = name if is_outside(name) else plugins(kind).get(name) if kind else None
+    place = place_of(name, kind)
     return load(place, callable, "name") if place else None
 
 
@@ -76,6 +82,18 @@ def is_own(value, module: ModuleType) -> bool:
 def source_of(thing) -> Source | None:
     """Return the file that a class or function was read from by `load`; None if it is of this package."""
     return _sources.get(getattr(thing, "__module__", ""))
+
+
+def attributes_of(name: str, thing) -> dict[str, str | None]:
+    """Return what a run file keeps of that file, called by ``name``; None where there is none."""
+    path, text, sha256 = source_of(thing) or (None, None, None)
+    return {f"{name}_file": path, f"{name}_source": text, f"{name}_sha256": sha256}
+
+
+def call(make: Callable, known: dict, options: dict):
+    """Call ``make`` with the options, and with those of what is ``known`` that it has parameters for."""
+    asked = inspect.signature(make).parameters
+    return make(**{name: value for name, value in known.items() if name in asked}, **options)
 
 
 @functools.cache  # a run keeps what it has begun with, also if the file changes

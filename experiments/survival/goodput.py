@@ -189,7 +189,8 @@ HEAD = (
 def row(algorithm: str, per_kill: float, ranks: int, calm: list[dict], runs: list[dict]) -> str:
     """Return a row of the table."""
     whole = [each for each in runs if "steps" in each]
-    goodput = [each["steps"] / np.mean([each["steps"] for each in calm]) for each in whole]
+    undisturbed_steps = np.mean([each["steps"] for each in calm])
+    goodput = [each["steps"] / undisturbed_steps for each in whole]
     accuracy, undisturbed = (np.mean([each["accuracy"] for each in them]) for them in (whole, calm))
     deaths, failed = sum(each["deaths"] for each in whole), len(runs) - len(whole)
     return (

@@ -19,7 +19,7 @@ def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
-    place = name if outside.is_outside(name) else outside.plugins("algorithms").get(name)
+    place = outside.place_of(name, "algorithms")
     if place is None:
         raise ConfigError(
             f"{name!r}: unknown; allowed: {', '.join(sorted(allowed))}, FILE.py:CLASS or PACKAGE.MODULE:CLASS"

@@ -8,12 +8,7 @@ def sources_of(config: Config) -> dict[str, str | None]:
     """Return path, content and digest of each, as attributes of a run file; None where there is no such file."""
     attributes = {}
     for name, thing in parts_of(config).items():
-        source = outside.source_of(thing)
-        attributes |= {
-            f"{name}_file": source.path if source else None,
-            f"{name}_source": source.text if source else None,
-            f"{name}_sha256": source.sha256 if source else None,
-        }
+        attributes |= outside.attributes_of(name, thing)
     return attributes
 
 
@@ -28,5 +23,5 @@ def parts_of(config: Config) -> dict:
         "algorithm": config.algorithm_class,
         "model_code": outside.loaded(config.model.name, "models"),
         "data_code": outside.loaded(config.data.name, "data"),
-        "optimizer_code": outside.loaded(config.optimizer.name),
+        "optimizer_code": outside.loaded(config.optimizer.name, "optimizers"),
     }

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from grsgd import outside
 from grsgd.errors import DataError
 from grsgd.lazy import LazyModule
 
@@ -87,14 +88,13 @@ class Entry:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What ``load`` takes beside directory and seed, and the defaults."""
+        """Return what ``load`` takes beside directory and seed, and the defaults."""
         parameters = inspect.signature(self.load).parameters.items()
         return {name: p.default for name, p in parameters if name not in ("directory", "seed")}
 
     def make(self, directory: Path, seed: int, options: dict[str, Any]):
         """Load it, given what it asks for of ``directory`` and ``seed``."""
-        asked, known = inspect.signature(self.load).parameters, {"directory": directory, "seed": seed}
-        return self.load(**{name: value for name, value in known.items() if name in asked}, **options)
+        return outside.call(self.load, {"directory": directory, "seed": seed}, options)
 
 
 REGISTER: dict[str, Entry] = {}

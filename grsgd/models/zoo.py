@@ -50,9 +50,7 @@ class Network:
 
     def build(self, shape: tuple[int, ...], classes: int, options: dict) -> nn.Module:
         """Make the model, given what it asks for of the data: ``shape``, ``classes``."""
-        asked = inspect.signature(self.make).parameters
-        known = {"shape": shape, "classes": classes}
-        return self.make(**{name: value for name, value in known.items() if name in asked}, **options)
+        return outside.call(self.make, {"shape": shape, "classes": classes}, options)
 
 
 OF_DATA = ("shape", "classes")

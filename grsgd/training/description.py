@@ -12,7 +12,7 @@ from grsgd import __version__
 from grsgd.algorithms import Algorithm
 from grsgd.config import Config
 from grsgd.config.sources import sources_of
-from grsgd.outside import source_of
+from grsgd.outside import attributes_of
 from grsgd.training.trainer import Trainer
 
 
@@ -38,8 +38,8 @@ def describe(trainer: Trainer) -> dict:
 
 def describe_algorithm(algorithm: Algorithm) -> dict:
     """Return those attributes that a run has in any loop: of the algorithm, the size of its model, and the software."""
-    traits, replica, source = algorithm.traits, algorithm.replica, source_of(type(algorithm))
-    return {
+    traits, replica = algorithm.traits, algorithm.replica
+    return attributes_of("algorithm", type(algorithm)) | {
         "algorithm": algorithm.name,
         "label": traits.label,
         "synchronous": traits.synchronous,
@@ -47,9 +47,6 @@ def describe_algorithm(algorithm: Algorithm) -> dict:
         "comparison": traits.comparison,
         "depends_on_values": traits.depends_on_values,
         "ranks": algorithm.comm.size,
-        "algorithm_file": source.path if source else None,
-        "algorithm_source": source.text if source else None,
-        "algorithm_sha256": source.sha256 if source else None,
         "version": __version__,
         "commit": commit() if algorithm.comm.rank == 0 else None,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -2,7 +2,7 @@
 
 That is what a run does that goes on from a checkpoint on another number of ranks, without the checkpoint: all begin
 with the average of their models, and the algorithm is made anew for as many ranks as there are. The step under way is
-given up.
+given up; one that sends gradients is taken again.
 """
 
 from __future__ import annotations
