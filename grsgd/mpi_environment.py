@@ -1,5 +1,6 @@
 """Environment variables and the launcher of MPI jobs that this program starts."""
 
+import ctypes
 import os
 import shutil
 import sys
@@ -42,6 +43,9 @@ def fault_tolerant() -> bool:
     other rank learns of that, nor of one that leaves with an exit code other than 0."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes")
 
+
+PIDFD_GETFD = 438
+"""The number of Linux's call that copies a descriptor of another process, on all of its architectures but Alpha."""
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
 """Beginnings of the names of launchers' processes."""
@@ -110,7 +114,33 @@ def speaker() -> Callable[[str], None]:
     """
     outermost = launcher() if "OMPI_COMM_WORLD_RANK" in os.environ else None
     try:
-        stderr = os.open(f"/proc/{outermost}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+        stderr = stderr_of(outermost)
     except OSError:
         return lambda line: print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
     return lambda line: os.write(stderr, f"\ngrsgd: {line}\n".encode())
+
+
+def stderr_of(process: int | None) -> int:
+    """Return a descriptor of what this process prints errors to; raises OSError.
+
+    It is the process's own one, where the system lets us have it: in a file the process would write over what came
+    through another one, as each has a position of its own there, unless it was opened to append to.
+    """
+    try:
+        return copied_descriptor(process, 2)
+    except OSError:
+        return os.open(f"/proc/{process}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+
+
+def copied_descriptor(process: int | None, descriptor: int) -> int:
+    """Return a copy of a descriptor of another process; raises OSError, also where there is no such call."""
+    if process is None or not hasattr(os, "pidfd_open"):
+        raise OSError("there is no such process or no such call")
+    handle = os.pidfd_open(process)
+    try:
+        copied = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, handle, descriptor, 0)
+        if copied < 0:
+            raise OSError(ctypes.get_errno(), "pidfd_getfd")
+        return copied
+    finally:
+        os.close(handle)

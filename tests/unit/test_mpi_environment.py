@@ -1,5 +1,6 @@
 """The environment of MPI jobs that this program starts."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grsgd.mpi_environment import DEFAULTS, job_environment, srun, without_launcher
+from grsgd.mpi_environment import DEFAULTS, job_environment, srun, stderr_of, without_launcher
 
 MAKEFILE = Path(__file__).parents[2] / "Makefile"
 
@@ -54,3 +55,21 @@ def test_srun_is_found_by_the_port_on_which_it_listens(name, monkeypatch):
     monkeypatch.delenv("SLURM_STEP_LAUNCHER_PORT")
     assert found.pop(str(port)) == (process.pid if name == "srun" else None)
     assert set(found.values()) == {None} and srun() is None
+
+
+def test_a_line_for_a_launchers_file_is_not_written_over(tmp_path):
+    printed = tmp_path / "printed.txt"
+    with printed.open("w") as file:  # as a shell's > opens it: not to append to
+        launcher = subprocess.Popen(["sh", "-c", "read x; echo later >&2"], stdin=subprocess.PIPE, stderr=file)
+    try:
+        copied = stderr_of(launcher.pid)
+        os.write(copied, b"first\n")
+        os.close(copied)
+    finally:
+        launcher.communicate(b"\n")
+    assert printed.read_text() == "first\nlater\n"
+
+
+def test_there_is_no_stderr_of_a_process_that_is_not_there():
+    with pytest.raises(OSError):
+        stderr_of(None)
