@@ -28,8 +28,8 @@ from experiments.tables.section import Section
 from experiments.tables.setting import EQUAL, Scenario, Setting
 from experiments.tables.targets import Found
 
-DESK_SEEDS = 3
-"""Of trainings at SCALE=desk, which are long."""
+FEW_SEEDS = 3
+"""Of trainings at SCALE=desk and of those by the clock, which take minutes each."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,12 @@ class TimeToAccuracy:
         return {place: {name: some[name] for name in names} for place, some in found.items()}
 
     def needs(self, conditions: Conditions) -> dict[Setting, Need]:
-        seeds = DESK_SEEDS if is_desk(conditions) else None
-        return each(
-            lambda setting: TimeToTarget(setting, seeds, settled(conditions, setting)), self.settings(conditions)
-        )
+        def need(setting: Setting) -> Need:
+            few = is_desk(conditions) or setting.source == MEASURED
+            seeds = min(FEW_SEEDS, len(conditions.seeds(setting.source, None))) if few else None
+            return TimeToTarget(setting, seeds, settled(conditions, setting))
+
+        return each(need, self.settings(conditions))
 
     def show(self, found: Found, section: Section):
         times = {
