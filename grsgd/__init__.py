@@ -25,7 +25,9 @@ __version__ = "0.2.0"
 
 _PLACES = {
     "CsvLogger": "grsgd.runs.loggers",
+    "Metric": "grsgd.runs.metric",
     "Run": "grsgd.runs.run_file",
+    "Task": "grsgd.tasks",
     "TensorBoardLogger": "grsgd.runs.loggers",
     "distribute": "grsgd.own_loop.distributed",
     "is_main": "grsgd.own_loop.ranks",

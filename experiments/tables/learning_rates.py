@@ -7,7 +7,7 @@ from experiments.tables.conditions import Conditions
 from experiments.tables.needs import STOPS_AT_TARGET, to_target
 from experiments.tables.run_spec import SIMULATED, RunSpec
 from experiments.tables.setting import Setting
-from grsgd.runs.measures import best_accuracy
+from grsgd.runs import measures
 from grsgd.runs.run_file import Run
 
 TUNING_SEED = 1000
@@ -68,7 +68,7 @@ class LearningRates:
         if (run := self.find(spec)) is None:
             raise MissingRun(f"the trial of learning rates {' '.join(spec.cli_args())}")
         samples = to_target([run], "samples")
-        return next(iter(samples.known), math.inf), best_accuracy(run)
+        return next(iter(samples.known), math.inf), measures.best(run)
 
     def trials(self, tuned: Tuned) -> Trials:
         """Return the trials by rate: those within the grid, and, where these are there, the end beside the best."""

@@ -184,7 +184,7 @@ def exit_code(reason: str, checkpoint: Path | None = None) -> int:
 
 
 def evaluate(options) -> int:
-    """test a saved model: accuracy and loss on the test data of its configuration"""
+    """test a saved model: its task's metric and loss on the test data of its configuration"""
     with importing():
         from grsgd.job.signals import EXIT_CODE, as_exceptions
         from grsgd.training.loading import evaluate as evaluated
@@ -199,8 +199,8 @@ def evaluate(options) -> int:
         print(f"warning: {found.source.warning}", file=sys.stderr, flush=True)
     data = found.source.config.data.name
     print(
-        f"test accuracy {100 * found.accuracy:.2f} %, test loss {found.loss:.4f}, {found.samples} samples of {data}: "
-        f"{found.source.path}"
+        f"{found.metric.title} {found.metric.text(found.value)}, test loss {found.loss:.4f}, "
+        f"{found.samples} samples of {data}: {found.source.path}"
     )
     return 0
 

@@ -98,13 +98,13 @@ def models(options) -> int:
         if name not in MODELS:
             raise UsageError(f"models: {name}: unknown; allowed: {', '.join(MODELS)}")
     if not options.names:
-        rows = [(name, f"{m.parameters():,}", m.usual_images(), m.summary(), m.source) for name, m in MODELS.items()]
-        print_table(rows, ["name", "parameters", "for images of", "what it is", "source"], flexible=3)
+        rows = [(name, f"{m.parameters():,}", m.usual_data(), m.summary(), m.source) for name, m in MODELS.items()]
+        print_table(rows, ["name", "parameters", "for", "what it is", "source"], flexible=3)
         print("\n`grsgd models NAME` lists the options of one.")
         return 0
     for name in options.names:
         network = MODELS[name]
-        size = f"{network.parameters():,} parameters for images of {network.usual_images()}"
+        size = f"{network.parameters():,} parameters for {network.usual_data()}"
         say(
             [name, *(f"    {line}".rstrip() for line in network.text()), f"    {size}", f"    source: {network.source}"]
         )

@@ -6,6 +6,7 @@ from typing import Literal
 import tomli_w
 from pydantic import Field, ValidationError
 
+from grsgd import tasks
 from grsgd.algorithms import Algorithm, Options, Traits
 from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.find import find
@@ -17,6 +18,7 @@ from grsgd.config.sections import (
     Faults,
     NamedAlgorithm,
     NamedModel,
+    NamedTask,
     Optimizer,
     Schedule,
     Section,
@@ -24,6 +26,7 @@ from grsgd.config.sections import (
     Train,
 )
 from grsgd.errors import ConfigError
+from grsgd.runs.metric import ACCURACY
 
 ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
 """Optimizers that treat every element of the model by itself, so that several of them can share a model."""
@@ -42,6 +45,7 @@ class Config(Section):
     algorithm: NamedAlgorithm
     model: NamedModel
     data: Data
+    task: NamedTask = NamedTask()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     train: Train
@@ -62,6 +66,15 @@ class Config(Section):
         """The traits of the algorithm with its options."""
         return self.algorithm_class.traits_of(self.algorithm_options)
 
+    def make_task(self) -> tasks.Task:
+        """Return what the model is trained for; raises ConfigError."""
+        return tasks.build(self.task.name, self.task.options)
+
+    @property
+    def target(self) -> float | None:
+        """The value of the task's metric that is to be reached."""
+        return self.train.target if self.train.target_accuracy is None else self.train.target_accuracy
+
     def toml(self) -> str:
         """This configuration with all defaults filled in, as TOML that `load` accepts."""
         content = self.model_dump(exclude_none=True)
@@ -70,8 +83,9 @@ class Config(Section):
             content["stragglers"][kind] = {str(rank): value for rank, value in content["stragglers"][kind].items()}
         for kind in ("die", "cut"):
             content["faults"][kind] = {str(rank): value for rank, value in content["faults"][kind].items()}
-        if self.faults == Faults():
-            del content["faults"]
+        for part, default in (("faults", Faults()), ("task", NamedTask())):
+            if getattr(self, part) == default:
+                del content[part]
         return tomli_w.dumps(content)
 
     def check_measured(self):
@@ -132,6 +146,7 @@ def parse(content: dict, where: str = "config") -> Config:
             raise ConfigError(f"{where}: {describe(error, algorithm.Options, 'algorithm.')}") from None
     except ValidationError as error:
         raise ConfigError(f"{where}: {describe(error, Config)}") from None
+    check_target(config, where)
     if config.optimizer.clip is not None and config.traits.splits_model:
         raise ConfigError(f"{where}: optimizer.clip with algorithm.servers > 1: no server sees the whole gradient")
     if config.schedule.name == "cosine" and config.train.seconds is not None:
@@ -139,3 +154,15 @@ def parse(content: dict, where: str = "config") -> Config:
             f"{where}: schedule.name = 'cosine' needs train.epochs, steps or samples; with seconds: constant or step"
         )
     return config
+
+
+def check_target(config: Config, where: str):
+    """Raise ConfigError for a task that cannot be made, and for a target that is not of its metric."""
+    try:
+        metric = config.make_task().metric
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    is_accuracy = metric == ACCURACY
+    wrong, right = ("target", "target_accuracy") if is_accuracy else ("target_accuracy", "target")
+    if getattr(config.train, wrong) is not None:
+        raise ConfigError(f"{where}: train.{wrong}: the metric of the task is {metric.words}: use train.{right}")

@@ -8,10 +8,10 @@ from grsgd.config.sections import Data
 from grsgd.errors import ConfigError
 from grsgd.runs.ending import STOP_CRITERIA
 
-SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "schedule": ("warmup",)}
+SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "task": (), "schedule": ("warmup",)}
 """The sections whose ``name`` decides what further keys mean, and the keys that mean the same to all names."""
 OF_FILES = (
-    *((table, "name") for table in ("algorithm", "model", "data", "optimizer", "schedule")),
+    *((table, "name") for table in ("algorithm", "model", "data", "task", "optimizer", "schedule")),
     ("algorithm", "topology"),
 )
 """Keys that may name something in a file."""

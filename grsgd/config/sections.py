@@ -2,9 +2,12 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from grsgd import outside
 from grsgd.runs.ending import STOP_CRITERIA
+
+SCHEDULES = ("constant", "step", "cosine")
 
 
 class Section(BaseModel):
@@ -41,6 +44,14 @@ class NamedModel(Named):
     name: str = Field(description="`grsgd models` lists them, and NAME's further keys; or FILE.py:NAME")
 
 
+class NamedTask(Named):
+    name: str = Field(
+        "classification",
+        description="what a model is trained for: classification, language_modelling, regression, or FILE.py:CLASS; "
+        "further keys are its options",
+    )
+
+
 class Data(Named):
     name: str = Field(
         description="`grsgd data list` lists them; or FILE.py:NAME; further keys are options of imagefolder and "
@@ -67,12 +78,21 @@ class Optimizer(Named):
 
 
 class Schedule(Section):
-    name: Literal["constant", "step", "cosine"] = Field(
-        "constant", description="how the learning rate changes: not, by factor at milestones, or to 0 along a cosine"
+    name: str = Field(
+        "constant",
+        description="how the learning rate changes: constant; step, by factor at milestones; cosine, to 0 along one; "
+        "or FILE.py:FUNCTION",
     )
     warmup: float = Field(0.0, ge=0, le=10**9, description="epochs of linear increase from 0, whatever follows")
     milestones: list[PositiveFloat] = Field([], description="epochs after which `step` multiplies the rate by factor")
     factor: PositiveFloat = Field(0.1, description="what `step` multiplies the rate by at each milestone")
+
+    @field_validator("name")
+    @classmethod
+    def is_known(cls, name: str) -> str:
+        if name not in SCHEDULES and outside.place_of(name, "schedules") is None:
+            raise ValueError(f"{name!r} is unknown; allowed: {', '.join(SCHEDULES)}, FILE.py:NAME, PACKAGE.MODULE:NAME")
+        return name
 
     @model_validator(mode="after")
     def milestones_belong_to_step(self):
@@ -92,8 +112,11 @@ class Train(Section):
     samples: int | None = Field(None, ge=1, description="end after so many samples, summed over ranks")
     seconds: PositiveFloat | None = Field(None, description="end after so much time")
     target_accuracy: float | None = Field(None, gt=0, le=1, description="reports give the time to it")
+    target: float | None = Field(
+        None, allow_inf_nan=False, description="the same of a task whose metric is another one, such as bits_per_byte"
+    )
     stop_at_target: bool = Field(
-        False, description="end at the first snapshot with target_accuracy, if it comes first; in simulated time alone"
+        False, description="end at the first snapshot that reaches it, if that comes first; in simulated time alone"
     )
     snapshots: int = Field(20, ge=1, le=10**6, description="points of the curve, evenly spread over the run")
     compute_seconds: float = Field(
@@ -115,8 +138,8 @@ class Train(Section):
 
     @model_validator(mode="after")
     def target_to_stop_at(self):
-        if self.stop_at_target and self.target_accuracy is None:
-            raise ValueError("stop_at_target = true needs target_accuracy")
+        if self.stop_at_target and self.target_accuracy is None and self.target is None:
+            raise ValueError("stop_at_target = true needs target_accuracy, or a target of another metric")
         return self
 
 

@@ -23,5 +23,7 @@ def parts_of(config: Config) -> dict:
         "algorithm": config.algorithm_class,
         "model_code": outside.loaded(config.model.name, "models"),
         "data_code": outside.loaded(config.data.name, "data"),
+        "task_code": outside.loaded(config.task.name, "tasks"),
+        "schedule_code": outside.loaded(config.schedule.name, "schedules"),
         "optimizer_code": outside.loaded(config.optimizer.name, "optimizers"),
     }

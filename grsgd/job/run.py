@@ -274,9 +274,7 @@ def prepare(
         evaluation = comms.communicator()
     else:
         allowed = driver.thread_allowed
-        beside = MpiDriver(
-            mpi.rank, math.inf, driver.progress_mode, prepare_thread=use_device, thread_allowed=allowed
-        )
+        beside = MpiDriver(mpi.rank, math.inf, driver.progress_mode, prepare_thread=use_device, thread_allowed=allowed)
         seconds, silence = config.comm.silent_seconds, None
         if seconds is not None:
             silence = Silence(comms.of_processes(), comms.membership, processes, seconds)

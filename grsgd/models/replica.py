@@ -51,6 +51,10 @@ class Replica:
             self._grad_views = views(self.grads.tensor, self.trained)
             self.collect_gradients()
 
+    def to_device(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Return tensors on the model's device; of its dtype, too, if their numbers are real ones."""
+        return [on_device(tensor, self.device, self.dtype) for tensor in tensors]
+
     @property
     def nbytes(self) -> int:
         """M: bytes of all trained parameters, which is also the size of one gradient."""
@@ -126,3 +130,8 @@ def views(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]
     """Return the flat vector as consecutive views with the shapes of ``tensors``."""
     parts = flat.split([t.numel() for t in tensors]) if tensors else []
     return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+
+
+def on_device(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor on a device; of a dtype, too, if its numbers are real ones, and not labels or tokens."""
+    return tensor.to(device, dtype if tensor.is_floating_point() else None)

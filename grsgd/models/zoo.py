@@ -1,83 +1,21 @@
-"""The models, for images of any (channels, height, width) that is not too small. `grsgd models` lists them.
+"""The models by name: those of images, `gpt` for text, and those from outside. `grsgd models` lists them."""
 
-resnet18 and resnet50 have torchvision's parameter names, so they can load its weights.
-"""
+from collections.abc import Sequence
 
-import inspect
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from grsgd import outside
+from grsgd.models import images, text  # noqa: F401  importing them registers their models
+from grsgd.models.register import MODELS, Network
 
-
-@dataclass(frozen=True)
-class Network:
-    """A function of (shape, classes, **options) that makes a model, and what is known of that."""
-
-    make: Callable[..., nn.Module]
-    smallest: int
-    """Pixels a side of the smallest images that it takes."""
-    source: str
-    usual: tuple[tuple[int, int, int], int]
-    """Shape of the images and number of the classes that its size is told for."""
-
-    def parameters(self) -> int:
-        """Return the number of parameters for the usual images."""
-        with torch.device("meta"):
-            return sum(p.numel() for p in self.build(*self.usual, {}).parameters())
-
-    def usual_images(self) -> str:
-        shape, classes = self.usual
-        return f"{'x'.join(map(str, shape))}, {classes} classes"
-
-    def text(self) -> list[str]:
-        """Return the lines of what it says of itself."""
-        return (inspect.getdoc(self.make) or "").replace("``", "`").splitlines()
-
-    def summary(self) -> str:
-        """Return the first sentence of it."""
-        return " ".join(self.text()).partition(". ")[0].rstrip(".")
-
-    def options(self) -> dict[str, object]:
-        """Return its options with their defaults."""
-        parameters = inspect.signature(self.make).parameters.values()
-        return {parameter.name: parameter.default for parameter in parameters if parameter.name not in OF_DATA}
-
-    def build(self, shape: tuple[int, ...], classes: int, options: dict) -> nn.Module:
-        """Make the model, given what it asks for of the data: ``shape``, ``classes``."""
-        return outside.call(self.make, {"shape": shape, "classes": classes}, options)
-
-
-OF_DATA = ("shape", "classes")
-"""What of its parameters a model is given of the data; all others are options."""
-MODELS: dict[str, Network] = {}
-IMAGENET = (3, 224, 224), 1000
-
-
-def model(name: str, *, smallest: int = 1, source: str = "not given", usual=((1, 28, 28), 10)):
-    """Register the decorated function of (shape, classes, **options), for images of ``smallest`` pixels a side or more.
-
-    ``source`` and ``usual`` (shape, classes) are for the list of models. Raises ValueError if the name is taken.
-    """
-
-    def add(make: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-        if name in MODELS:
-            raise ValueError(f"model {name} is registered twice")
-        MODELS[name] = Network(make, smallest, source, usual)
-        return make
-
-    return add
+NAMES = tuple(MODELS)
 
 
 def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module:
-    """Return a new model from float32 [b, *shape] to logits [b, classes], initialised by torch's global generator.
+    """Return a new model from float32 [b, *shape] to logits [b, classes], or from tokens int64 [b, places] to logits
+    [b, places, classes], initialised by torch's global generator.
 
-    Raises ValueError, in one line, if the name or an option is unknown, or the model cannot take such images.
+    Raises ValueError, in one line, if the name or an option is unknown, or the model cannot take such data.
     """
     network = find(name)
     allowed = network.options()
@@ -88,6 +26,10 @@ def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module
         if not isinstance(model, nn.Module):
             raise ValueError(f"model {name}: makes {type(model).__name__}, expected a torch.nn.Module")
         return model
+    if network.reads_text:
+        if len(shape) != 1 or shape[0] < 1:
+            raise ValueError(f"model {name}: reads text: the data have shape {tuple(shape)}, expected (places,)")
+        return network.build(tuple(shape), classes, options)
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(f"model {name}: image shape {tuple(shape)}, expected (channels, height, width)")
     if min(shape[1:]) < network.smallest:
@@ -105,160 +47,6 @@ def find(name: str) -> Network:
         return MODELS[name]
     made = outside.loaded(name, "models")
     if made is None:
-        raise ValueError(
-            f"unknown model {name}; there are {', '.join(NAMES)}, FILE.py:NAME and PACKAGE.MODULE:NAME"
-        )
+        raise ValueError(f"unknown model {name}; there are {', '.join(NAMES)}, FILE.py:NAME and PACKAGE.MODULE:NAME")
     source = outside.source_of(made)
     return Network(made, 1, source.path if source else made.__module__, ((1, 28, 28), 10))
-
-
-def _dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
-    """Linear layers of these widths, with the activation between them, on flattened images."""
-    layers: list[nn.Module] = [nn.Flatten()]
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
-        layers += [nn.Linear(inputs, outputs), activation()]
-    return nn.Sequential(*layers[:-1])
-
-
-@model("dnn", source="CSSGD's public code, Parallel-SGD")
-def dnn(shape, classes, output: str = "linear"):
-    """Linear layers d-d-396-192-128-classes with tanh, d the values of an image. CSSGD's own ``output`` is "sigmoid";
-    ours is "linear" unless asked.
-
-    Softmax cross-entropy of values in 0..1 cannot fall below 1.46 and trains slowly. On mnist-5k, 20 epochs of batch 64
-    at learning rate 0.05 gave a test accuracy of 0.73 with sigmoid and 0.92 with linear output; with momentum 0.9, 0.94
-    with both (one run each).
-    """
-    d = math.prod(shape)
-    if d > 12_288:
-        raise ValueError(f"model dnn: {d} inputs make a first layer of {d}x{d}, expected at most 12288 (3x64x64)")
-    if output not in ("linear", "sigmoid"):
-        raise ValueError(f"model dnn: output is {output}, expected linear or sigmoid")
-    layers = _dense((d, d, 396, 192, 128, classes), nn.Tanh)
-    return layers if output == "linear" else layers.append(nn.Sigmoid())
-
-
-@model("mlp", source="the usual small baseline")
-def mlp(shape, classes, hidden: Sequence[int] = (256, 128)):
-    """Linear layers with ReLU between. The widths are ``hidden``; none makes it a linear classifier."""
-    if not (isinstance(hidden, list | tuple) and all(type(width) is int and width > 0 for width in hidden)):
-        raise ValueError(f"model mlp: hidden is {hidden!r}, expected a list of positive integers, such as [256, 128]")
-    return _dense((math.prod(shape), *hidden, classes), nn.ReLU)
-
-
-@model("cnn", smallest=4, source="after LeNet-5 (1998)")
-def cnn(shape, classes):
-    """Two convolutions and two linear layers with ReLU."""
-    channels, height, width = shape
-    return nn.Sequential(
-        *(nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 128), nn.ReLU()),
-        nn.Linear(128, classes),
-    )
-
-
-def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-
-
-class PadShortcut(nn.Module):
-    """Option A: every ``stride``-th pixel, and channels of zeros on both sides."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int):
-        super().__init__()
-        self.stride, self.margin = stride, (outputs - inputs) // 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.margin, self.margin))
-
-
-def conv_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Option B: a 1x1 convolution."""
-    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
-
-
-class Residual(nn.Module):
-    """conv1, bn1, ReLU, conv2, bn2, ... plus the shortcut, then ReLU."""
-
-    def __init__(self, convolutions: Sequence[nn.Conv2d], shortcut: nn.Module):
-        super().__init__()
-        self.depth = len(convolutions)
-        for k, convolution in enumerate(convolutions, 1):
-            self.add_module(f"conv{k}", convolution)
-            self.add_module(f"bn{k}", nn.BatchNorm2d(convolution.out_channels))
-        self.downsample = shortcut
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x
-        for k in range(1, self.depth + 1):
-            y = getattr(self, f"bn{k}")(getattr(self, f"conv{k}")(y))
-            if k < self.depth:
-                y = functional.relu(y, inplace=True)
-        return functional.relu(y + self.downsample(x), inplace=True)
-
-
-def basic(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
-    """Two 3x3 convolutions."""
-    return [_conv(inputs, width, 3, stride), _conv(width, width, 3)]
-
-
-def bottleneck(inputs: int, width: int, stride: int) -> list[nn.Conv2d]:
-    """1x1, 3x3 and 1x1 convolutions, the last to four times the width."""
-    return [_conv(inputs, width, 1), _conv(width, width, 3, stride), _conv(width, 4 * width, 1)]
-
-
-class ResNet(nn.Module):
-    """A stem, stages layer1, layer2, ... of residual blocks, the first stage at full size, and a linear layer."""
-
-    def __init__(self, stem: nn.Conv2d, pool: nn.Module, block, blocks, widths, shortcut, classes: int):
-        super().__init__()
-        self.conv1, self.bn1, self.maxpool = stem, nn.BatchNorm2d(stem.out_channels), pool
-        self.stages = [f"layer{k}" for k in range(1, len(blocks) + 1)]
-        inputs = stem.out_channels
-        for name, count, width in zip(self.stages, blocks, widths, strict=True):
-            stage = nn.Sequential()
-            for first in [True] + [False] * (count - 1):
-                stride = 2 if first and name != "layer1" else 1
-                convolutions = block(inputs, width, stride)
-                outputs = convolutions[-1].out_channels
-                changes = stride > 1 or inputs != outputs
-                stage.append(Residual(convolutions, shortcut(inputs, outputs, stride) if changes else nn.Identity()))
-                inputs = outputs
-            self.add_module(name, stage)
-        self.fc = nn.Linear(inputs, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(functional.relu(self.bn1(self.conv1(x)), inplace=True))
-        for name in self.stages:
-            x = getattr(self, name)(x)
-        return self.fc(torch.mean(x, (2, 3)))
-
-
-@model("resnet20", smallest=8, source="He et al. 2016, 4.2", usual=((3, 32, 32), 10))
-def resnet20(shape, classes):
-    """Three stages of three basic blocks. New channels of a shortcut are zeros (option A)."""
-    return ResNet(_conv(shape[0], 16, 3), nn.Identity(), basic, (3, 3, 3), (16, 32, 64), PadShortcut, classes)
-
-
-def _imagenet(shape, classes, block, blocks):
-    stem, pool = _conv(shape[0], 64, 7, 2), nn.MaxPool2d(3, 2, 1)
-    return ResNet(stem, pool, block, blocks, (64, 128, 256, 512), conv_shortcut, classes)
-
-
-@model("resnet18", smallest=32, source="He et al. 2016, table 1", usual=IMAGENET)
-def resnet18(shape, classes):
-    """Four stages of two basic blocks. Shortcuts are 1x1 convolutions (option B)."""
-    return _imagenet(shape, classes, basic, (2, 2, 2, 2))
-
-
-@model("resnet50", smallest=32, source="He et al. 2016, table 1", usual=IMAGENET)
-def resnet50(shape, classes):
-    """Four stages of 3, 4, 6 and 3 bottlenecks. The stride is in the 3x3 convolution; shortcuts as in resnet18."""
-    return _imagenet(shape, classes, bottleneck, (3, 4, 6, 3))
-
-
-NAMES = tuple(MODELS)

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from grsgd.runs.ending import NON_FINITE_LOSS
+from grsgd.runs.metric import metric_in
 from grsgd.runs.run_file import LAYOUT, Run
 from grsgd.training.record import NOT_COUNTED, assemble
 from grsgd.training.times import RankTotals
@@ -124,15 +125,18 @@ def run_of(records: list[LoopRecord], attributes: dict) -> Run:
     """Return the run of all ranks' records, ascending by rank; ``wall_seconds`` is that of the slowest rank."""
     elapsed = max(record.elapsed for record in records)
     run = assemble(records, attributes | {"wall_seconds": elapsed})
-    run.attributes["final_test_accuracy"] = final_accuracy(records)
-    run.curve = curve(records, bool(attributes["synchronous"]))
+    metric = metric_in(attributes)
+    run.attributes[metric.final] = final_value(records, metric.column)
+    run.curve = curve(records, bool(attributes["synchronous"]), metric.column)
     run.units["ranks/other_seconds"] = OTHER_SECONDS
-    run.units |= {f"curve/{name}": LOGGED for name in run.curve if name not in LAYOUT["curve"]}
+    own = run.curve.keys() - LAYOUT["curve"].keys() - {metric.column}
+    run.units |= {f"curve/{name}": LOGGED for name in own}
     return run
 
 
-def curve(records: list[LoopRecord], synchronous: bool) -> dict[str, np.ndarray]:
-    """Return the curve: a row a step at which any rank has logged, and one for the end."""
+def curve(records: list[LoopRecord], synchronous: bool, tested: str) -> dict[str, np.ndarray]:
+    """Return the curve: a row a step at which any rank has logged, and one for the end. ``tested``: the column of the
+    metric."""
     steps = sorted(set().union(*(record.rows for record in records)))
     logged = [[record.rows[step] for record in records if step in record.rows] for step in steps]
     times = [max(row.time for row in rows) for rows in logged]
@@ -144,7 +148,7 @@ def curve(records: list[LoopRecord], synchronous: bool) -> dict[str, np.ndarray]
         logged.append([])
         times.append(max(record.progress[-1][0] for record in records))
         samples.append(sum(int(record.measured["samples"]) for record in records))
-    names = sorted({name for rows in logged for row in rows for name in row.values} | {"train_loss", "test_accuracy"})
+    names = sorted({name for rows in logged for row in rows for name in row.values} | {"train_loss", tested})
     return {
         "time": np.array(times, np.float64),
         "step": np.array(steps, np.int64),
@@ -177,10 +181,10 @@ def mean(values) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def final_accuracy(records: list[LoopRecord]) -> float:
-    """Return the accuracy that ranks have logged after their last step; NaN if none has."""
+def final_value(records: list[LoopRecord], column: str) -> float:
+    """Return the value of a column that ranks have logged after their last step; NaN if none has."""
     last = [record.rows[step] for record in records if (step := record.measured["steps"]) in record.rows]
-    return mean(row.values["test_accuracy"] for row in last if "test_accuracy" in row.values)
+    return mean(row.values[column] for row in last if column in row.values)
 
 
 def divergence(records: list[LoopRecord]) -> str | None:

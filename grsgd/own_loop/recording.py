@@ -26,12 +26,11 @@ from grsgd.own_loop.distributed import DistributedOptimizer
 from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of, thinned
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
 from grsgd.runs.loggers import Logger
+from grsgd.runs.metric import ACCURACY, Metric, attributes_of, metric_in
 from grsgd.runs.run_file import Run, check_writable
 from grsgd.training import device as gpu
 from grsgd.training.description import describe_algorithm
 
-COLUMNS = {"loss": "train_loss", "accuracy": "test_accuracy"}
-"""What `LoopRun.log` calls columns of the curve."""
 OURS = ("time", "step", "samples")
 """Columns of the curve that are not logged but measured."""
 ROWS_IN_A_HURRY = 1000
@@ -46,6 +45,7 @@ def recording(
     *,
     batch_size: int | None = None,
     loggers: Sequence[Logger] = (),
+    metric: Metric = ACCURACY,
     **config,
 ) -> Iterator["LoopRun"]:
     """Record the training in the block, on all ranks, as the run file ``path``, as `grsgd train` writes one.
@@ -66,6 +66,9 @@ def recording(
     config
         What else is to be kept as the configuration of the run, such as ``lr=0.1``. Reports use ``seed``, ``dataset``,
         ``model``, ``train_samples``, ``target_accuracy`` and ``label``, a name for the run.
+    metric
+        What models are tested by, if not by accuracy; ``target`` is the value to reach. `LoopRun.log` then takes it by
+        its name.
 
     Raises
     ------
@@ -81,7 +84,7 @@ def recording(
             raise ConfigError("recording() after finish(): record the loop, with finish() at the end of the block")
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ConfigError(f"batch_size = {batch_size!r}: must be a whole number above 0")
-        attributes = describe(optimizer, batch_size, config)
+        attributes = describe(optimizer, batch_size, metric, config)
         if mpi.rank == 0:
             check_writable(path, 2**17)
     run = LoopRun(Path(path), optimizer, batch_size, loggers, attributes)
@@ -104,6 +107,7 @@ class LoopRun:
     def __init__(self, path: Path, optimizer, batch_size: int | None, loggers: Sequence[Logger], attributes: dict):
         """Collective."""
         self.optimizer, self._batch_size, self._loggers = optimizer, batch_size, loggers
+        self._metric = metric_in(attributes)
         self._driver, mpi = optimizer.driver, optimizer.transport.backend.mpi
         with within(self._driver.timeout, "recording(), to which all ranks must come"):
             self._backends = [MpiBackend(mpi, self._driver.timeout).dup() for _ in range(2)]
@@ -130,16 +134,19 @@ class LoopRun:
     def log(self, **values: float | None):
         """Keep numbers as they are after the present step of this rank.
 
-        ``loss`` becomes the curve's train_loss and ``accuracy``, a fraction of 1, its test_accuracy; every other name
-        becomes a column of its own. Values are numbers or tensors with one element; None is left out. It may be called
-        on one rank, on some or on all, at any steps, as often as wanted: no rank waits for another. When the file is
-        written, a step's value is the mean over the ranks that have logged it at that step.
+        ``loss`` becomes the curve's train_loss and ``accuracy``, a fraction of 1, its test_accuracy, or so the metric
+        of the recording; every other name becomes a column of its own. Values are numbers or tensors with one element;
+        None is left out. It may be called on one rank, on some or on all, at any steps, as often as wanted: no rank
+        waits for another. When the file is written, a step's value is the mean over the ranks that have logged it at
+        that step.
 
         Raises ValueError or TypeError for what cannot be a value.
         """
         step = self.step
-        numbers = {name: number(name, value) for name, value in values.items() if value is not None}
-        values = {COLUMNS.get(name, name): value for name, value in numbers.items()}
+        metric = self._metric
+        numbers = {name: number(name, value, metric) for name, value in values.items() if value is not None}
+        columns = {"loss": "train_loss", metric.name: metric.column}
+        values = {columns.get(name, name): value for name, value in numbers.items()}
         if step in self._rows:
             values = self._rows[step].values | values
         # A new row: another thread may be reading the old one.
@@ -293,7 +300,7 @@ class LoopRescue(Rescue):
             launch.end_after_failure(self.mpi, last=False)  # the rank that has failed ends the job before
 
 
-def number(name: str, value) -> float:
+def number(name: str, value, metric: Metric) -> float:
     """Return a value that is logged as a float; raises ValueError or TypeError."""
     if name in OURS or not name or "/" in name:
         raise ValueError(f"log(): {name!r} cannot be a column: {', '.join(OURS)} are measured, and '/' means a group")
@@ -301,12 +308,13 @@ def number(name: str, value) -> float:
         value = float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):  # the last: a tensor with several elements
         raise TypeError(f"log(): {name} must be one number, not {type(value).__name__}") from None
-    if COLUMNS.get(name, name).startswith("test_accuracy") and (value < 0 or value > 1):
+    is_fraction = metric.unit == "%" and name.removeprefix("test_").startswith(metric.name)
+    if is_fraction and (value < 0 or value > 1):
         raise ValueError(f"log(): {name} = {value:g}: must be a fraction from 0 to 1")
     return value
 
 
-def describe(optimizer: DistributedOptimizer, batch_size: int | None, config: dict) -> dict:
+def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Metric, config: dict) -> dict:
     """Return the root attributes of the run file, but for where the run takes place and how it ends."""
     algorithm, transport = optimizer.algorithm, optimizer.transport
     given = plain(config if batch_size is None else {**config, "batch_size": batch_size})
@@ -324,7 +332,8 @@ def describe(optimizer: DistributedOptimizer, batch_size: int | None, config: di
         "transfer": transport.name,
         "transfers": str(transport),
     }
-    kinds = {"seed": int, "dataset": str, "model": str, "label": str, "train_samples": int, "target_accuracy": float}
+    target = "target_accuracy" if metric == ACCURACY else "target"
+    kinds = {"seed": int, "dataset": str, "model": str, "label": str, "train_samples": int, target: float}
     for name, kind in kinds.items():
         value = given.get(name)
         if value is None:
@@ -332,7 +341,7 @@ def describe(optimizer: DistributedOptimizer, batch_size: int | None, config: di
         if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
             raise ConfigError(f"recording(): {name} = {config[name]!r}: must be {kind.__name__}")
         attributes[name] = value
-    return attributes
+    return attributes | attributes_of(metric, attributes.get(target))
 
 
 def plain(value):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from grsgd.runs.curves import has_accuracy, time_label
+from grsgd.runs.curves import is_tested, time_label
 from grsgd.runs.measures import (
     bytes_sent,
     bytes_sent_once,
@@ -46,7 +46,7 @@ def panels(series: list[Series]) -> list[Callable[[Axes, list[Series]], str]]:
     """Return what draws each of the panels in which there is something to see; all return their title."""
     runs = [run for one in series for run in one.runs]
     found = []
-    if known_values(map(seconds_per_step, runs)) and not all(has_accuracy([one]) for one in series):
+    if known_values(map(seconds_per_step, runs)) and not all(is_tested([one]) for one in series):
         found.append(_draw_step)
     if any(bytes_sent(run) > 0 for run in runs):
         found.append(_draw_sent)

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from grsgd.errors import UsageError
 from grsgd.runs import measures
 from grsgd.runs.ending import Ended
-from grsgd.runs.measures import is_virtual, last_value, target_accuracy, time_split
+from grsgd.runs.measures import is_virtual, last_value, time_split
+from grsgd.runs.metric import ACCURACY, Metric, columns_of, final_of, metric_of, metrics_of, target_of
 from grsgd.runs.numbers import (
     UNKNOWN,
     human_bytes,
     known_values,
     median_and_range,
     number,
-    per_cent,
     share,
     significant,
     whole,
@@ -69,29 +69,16 @@ BY_DEFAULT = """data epochs samples final best loss to_target time simulating st
 
 def all_columns(runs: Sequence[Run]) -> dict[str, Column | Words]:
     """Return all columns there are, by name."""
-    targets = {target_accuracy(run) for run in runs}
-    to_target = f"to {100 * min(targets):g} % [s]" if len(targets) == 1 and known_values(targets) else "to target [s]"
+    targets = {(metric_of(run), target_of(run)) for run in runs}
+    to_target = "to target [s]"
+    if len(targets) == 1 and known_values([target for _, target in targets]):
+        to_target = next(f"to {metric.chosen(target)} [s]" for metric, target in targets)
     columns = [
         Words("data", "data/model", lambda runs: data_and_model(runs[0])),
         Column("epochs", "epochs", "epochs", measures.epochs, number, "passes over the data, all ranks together"),
         Column("samples", "samples", "samples", measures.samples, whole, "of all ranks"),
         Column("steps", "steps", "steps", measures.steps, whole, "of the rank with the most"),
-        Column(
-            "final",
-            "final_accuracy",
-            "final [%]",
-            lambda run: run.attributes["final_test_accuracy"],
-            per_cent,
-            "test accuracy of the final model",
-        ),
-        Column(
-            "best",
-            "best_accuracy",
-            "best [%]",
-            measures.best_accuracy,
-            per_cent,
-            "highest test accuracy of the averaged model",
-        ),
+        *(column for metric in metrics_of(runs) for column in _of_metric(metric, runs)),
         Column(
             "loss",
             "train_loss",
@@ -106,7 +93,7 @@ def all_columns(runs: Sequence[Run]) -> dict[str, Column | Words]:
             to_target,
             measures.time_to_target,
             number,
-            "to its first snapshot at or above the target accuracy",
+            "to its first snapshot that reaches the target",
         ),
         Column("time", "time_seconds", "time [s]", measures.seconds, number, "from the start of training to its end"),
         Column(
@@ -171,11 +158,32 @@ def all_columns(runs: Sequence[Run]) -> dict[str, Column | Words]:
 
 def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
     """The metrics that users' own loops have logged: their last values."""
-    logged = [name for run in runs for name in run.curve if name not in LAYOUT["curve"]]
+    logged = [name for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)]
     names = {name: f"{name}_logged" if name in taken else name for name in [*dict.fromkeys(logged)][:MAX_OWN]}
     return [
         Column(own, own, printable(own, 40), lambda run, name=name: last_value(run, name), significant, "at the end")
         for name, own in names.items()
+    ]
+
+
+def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
+    """Its final and its best value, of the runs that have this metric; those of further ones have its name."""
+    first, alone = metric == metric_of(runs[0]), metrics_of(runs) == [ACCURACY]
+
+    def column(name: str, of: Callable[[Run], float], meaning: str) -> Column:
+        return Column(
+            name if first else f"{name}_{metric.name}",
+            f"{name}_{metric.name}",
+            f"{name}{'' if alone else f' {metric.words}'}{metric.in_unit}",
+            lambda run: of(run) if metric_of(run) == metric else math.nan,
+            metric.number,
+            meaning,
+        )
+
+    which = "highest" if metric.higher_is_better else "lowest"
+    return [
+        column("final", final_of, f"{metric.title} of the final model"),
+        column("best", measures.best, f"{which} {metric.title} of the averaged model"),
     ]
 
 
@@ -194,12 +202,12 @@ def shown_by_default(runs: Sequence[Run]) -> list[Column | Words]:
     """Return the columns that suit the runs where none are asked for."""
     columns = all_columns(runs)
     in_samples = any(math.isnan(measures.epochs(run)) for run in runs)
-    has_accuracy = columns["best"].is_known(runs)
+    is_tested = columns["best"].is_known(runs)
     left_out = {
         "epochs": in_samples,
         "samples": not in_samples,
-        "to_target": not known_values([target_accuracy(run) for run in runs]),
-        "loss": has_accuracy or not columns["loss"].is_known(runs),
+        "to_target": not known_values([target_of(run) for run in runs]),
+        "loss": is_tested or not columns["loss"].is_known(runs),
         "simulating": not any(map(is_virtual, runs)),
         "sent_once": all(measures.bytes_sent(run) == measures.bytes_sent_once(run) for run in runs),
         "reason": not columns["reason"].is_known(runs),

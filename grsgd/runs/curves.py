@@ -1,4 +1,4 @@
-"""Curves of runs: accuracy, training loss and own metrics, over time and over samples."""
+"""Curves of runs: their metric, training loss and what users have logged, over time and over samples."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from grsgd.runs.measures import epochs, is_virtual, samples, seconds, target_accuracy
+from grsgd.runs.measures import epochs, is_virtual, samples, seconds
+from grsgd.runs.metric import Metric, columns_of, final_of, metric_of, metrics_of, target_of, values_of
 from grsgd.runs.numbers import known_values
 from grsgd.runs.run_file import LAYOUT, Run
 from grsgd.runs.series import Series
@@ -28,6 +29,8 @@ class Quantity(NamedTuple):
     title: str
     label: str
     factor: float = 1.0
+    metric: Metric | None = None
+    """That it is the test value of, if it is one."""
 
     def of(self, run: Run) -> np.ndarray:
         """Return its value at each snapshot, NaN where not known."""
@@ -38,7 +41,6 @@ class Quantity(NamedTuple):
         return any(known_values(self.of(run)) for one in series for run in one.runs)
 
 
-ACCURACY = Quantity("test_accuracy", "test accuracy", "test accuracy [%]", 100)
 LOSS = Quantity("train_loss", "training loss", "training loss")
 SAMPLES = Quantity("samples", "samples of all ranks", "samples")
 
@@ -76,12 +78,13 @@ def time_label(series: list[Series]) -> str:
 
 
 def quantities(series: list[Series]) -> list[Quantity]:
-    """Return what the runs have curves of: accuracies, or losses if all have these, and metrics of users' own."""
-    own = {name: None for one in series for run in one.runs for name in run.curve if name not in LAYOUT["curve"]}
+    """Return what the runs have curves of: their metrics, or losses if all have these, and what users have logged."""
+    runs = [run for one in series for run in one.runs]
+    own = {name: None for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)}
     found = [Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name)]
     found = [quantity for quantity in found if quantity.is_known(series)]
-    if has_accuracy(series):
-        return [ACCURACY, *found]
+    if is_tested(series):
+        return [*map(test_value, metrics_of(runs)), *found]
     return [LOSS, *found] if all(LOSS.is_known([one]) for one in series) else found
 
 
@@ -90,10 +93,13 @@ def _is_curve(series: list[Series], name: str) -> bool:
     return all(array.shape == time.shape and array.dtype.kind in "biuf" for array, time in arrays)
 
 
-def has_accuracy(series: list[Series]) -> bool:
-    """Return whether an accuracy of any run is known."""
-    finals = [run.attributes["final_test_accuracy"] for one in series for run in one.runs]
-    return bool(known_values(finals)) or ACCURACY.is_known(series)
+def test_value(metric: Metric) -> Quantity:
+    return Quantity(metric.column, metric.title, metric.title + metric.in_unit, metric.factor, metric)
+
+
+def is_tested(series: list[Series]) -> bool:
+    """Return whether the metric of any run is known."""
+    return any(known_values([*values_of(run), final_of(run)]) for one in series for run in one.runs)
 
 
 def draw_curves(axes: Axes, series: list[Series], quantity: Quantity, over: Axis) -> dict[str, Artist]:
@@ -108,16 +114,16 @@ def draw_curves(axes: Axes, series: list[Series], quantity: Quantity, over: Axis
                 _draw_line(axes, one, over.of(run), quantity.of(run))
         elif len(drawn) > 1:
             entries["range of the seeds"] = Patch(color="black", alpha=BAND)
-        if quantity is ACCURACY:
-            if len(drawn) == 1 and _draw_replicas(axes, one, drawn[0], over):
+        if quantity.metric:
+            if len(drawn) == 1 and _draw_replicas(axes, one, drawn[0], quantity, over):
                 entries["range of the replicas"] = Patch(color="black", alpha=BAND)
-            if _draw_final(axes, one, over):
+            if _draw_final(axes, one, quantity, over):
                 entries.setdefault(one.name, Line2D([], [], **one.style))
                 entries["final model"] = Line2D([], [], **_final_style("black"))
-    if quantity is ACCURACY:
-        for accuracy in sorted(_targets(series)):
-            axes.axhline(100 * accuracy, **TARGET)
-            entries["target accuracy"] = Line2D([], [], **TARGET)
+    if quantity.metric:
+        for target in sorted(_targets(series, quantity.metric)):
+            axes.axhline(quantity.factor * target, **TARGET)
+            entries[f"target {quantity.metric.words}"] = Line2D([], [], **TARGET)
     axes.set_title(f"{quantity.title} over {over.name}", loc="left")
     axes.set_xlabel(over.label)
     axes.grid(alpha=0.3)
@@ -148,9 +154,9 @@ def _draw_seeds(axes: Axes, one: Series, runs: list[Run], quantity: Quantity, ov
     return True
 
 
-def _draw_replicas(axes: Axes, one: Series, run: Run, over: Axis) -> bool:
+def _draw_replicas(axes: Axes, one: Series, run: Run, quantity: Quantity, over: Axis) -> bool:
     """Draw the range of the single replicas; returns whether there is one."""
-    x, least, greatest = over.of(run), *(100 * run.curve[f"test_accuracy_{end}"] for end in ("min", "max"))
+    x, least, greatest = over.of(run), *(quantity.factor * values_of(run, end) for end in ("_min", "_max"))
     known = ~np.isnan(least) & ~np.isnan(greatest)
     x, least, greatest, colour = x[known], least[known], greatest[known], one.style["color"]
     if len(x) == 1:
@@ -160,11 +166,13 @@ def _draw_replicas(axes: Axes, one: Series, run: Run, over: Axis) -> bool:
     return bool((greatest > least).any())
 
 
-def _draw_final(axes: Axes, one: Series, over: Axis) -> bool:
-    """Mark the final model where its accuracy is not the last snapshot's; returns whether it is so."""
+def _draw_final(axes: Axes, one: Series, quantity: Quantity, over: Axis) -> bool:
+    """Mark the final model where its value is not the last snapshot's; returns whether it is so."""
     finals, ends = [], []
     for run in one.runs:
-        final, x, y = 100 * run.attributes["final_test_accuracy"], over.of(run), ACCURACY.of(run)
+        if metric_of(run) != quantity.metric:
+            continue
+        final, x, y = quantity.factor * final_of(run), over.of(run), quantity.of(run)
         if not math.isnan(final) and not (len(y) and abs(y[-1] - final) < 1e-6):
             finals.append(final)
             ends.append(x[-1] if len(x) else over.end(run))
@@ -184,5 +192,6 @@ def _final_style(colour: str) -> dict:
     }
 
 
-def _targets(series: list[Series]) -> set[float]:
-    return {target_accuracy(run) for one in series for run in one.runs if not math.isnan(target_accuracy(run))}
+def _targets(series: list[Series], metric: Metric) -> set[float]:
+    targets = [target_of(run) for one in series for run in one.runs if metric_of(run) == metric]
+    return {target for target in targets if not math.isnan(target)}

@@ -9,7 +9,7 @@ as its reason."""
 END_OF_LOOP = "end of the loop"
 """The reason of a loop that grsgd did not write, and that came to its end."""
 
-TARGET_REACHED = "target accuracy reached"
+TARGET_REACHED = "target reached"
 """The reason of a simulated run with ``train.stop_at_target`` that ended before its stop criterion."""
 
 NON_FINITE_LOSS = "non-finite loss"
@@ -24,7 +24,7 @@ class Ended(StrEnum):
     """The kinds of ends."""
 
     COMPLETED = "completed"
-    """It reached the stop criterion that its configuration gives, the target accuracy at which it was to stop, or the
+    """It reached the stop criterion that its configuration gives, the target at which it was to stop, or the
     end of a loop that grsgd did not write."""
     DIVERGED = "diverged"
     """Its loss was no longer finite."""

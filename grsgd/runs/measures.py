@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from grsgd.runs.ending import Ended
+from grsgd.runs.metric import final_of, metric_of, target_of, values_of
 from grsgd.runs.numbers import known_values
 from grsgd.runs.run_file import Run
 
@@ -23,37 +24,38 @@ def epochs(run: Run) -> float:
 
 
 def snapshot_at_target(run: Run) -> int | None:
-    """Return the first snapshot whose averaged model has at least the target accuracy.
+    """Return the first snapshot whose averaged model reaches the target of the run's metric.
 
     None if there is none, and for a run that diverged, before or after it.
     """
     if run.attributes["ended"] == Ended.DIVERGED:
         return None
-    reached = run.curve["test_accuracy"] >= target_accuracy(run)
+    reached = metric_of(run).is_reached(values_of(run), target_of(run))
     return int(reached.argmax()) if reached.any() else None
 
 
 def time_to_target(run: Run) -> float:
-    """Return the time [s] to the target accuracy, as `snapshot_at_target` defines it; NaN if it was not reached."""
+    """Return the time [s] to the target, as `snapshot_at_target` defines it; NaN if it was not reached."""
     return math.nan if (at := snapshot_at_target(run)) is None else float(run.curve["time"][at])
 
 
 def samples_to_target(run: Run) -> float:
-    """Return the samples of all ranks to the target accuracy; NaN if it was not reached."""
+    """Return the samples of all ranks to the target; NaN if it was not reached."""
     return math.nan if (at := snapshot_at_target(run)) is None else float(run.curve["samples"][at])
 
 
 def crossing(run: Run, column: str) -> float | None:
-    """Return the value of a column of the curve where the averaged model reaches the target accuracy.
+    """Return the value of a column of the curve where the averaged model reaches the target.
 
-    Linear between the last snapshot before and the first one at or above the target; of the latter alone if there is
+    Linear between the last snapshot before and the first one that reaches the target; of the latter alone if there is
     none before. None if the target was not reached, as `snapshot_at_target` defines it.
     """
     if (at := snapshot_at_target(run)) is None:
         return None
-    accuracy, values = run.curve["test_accuracy"], run.curve[column]
-    around = np.append(np.flatnonzero(~np.isnan(accuracy[:at]))[-1:], at)
-    return float(np.interp(target_accuracy(run), accuracy[around], values[around]))
+    reached, values = values_of(run), run.curve[column]
+    around = np.append(np.flatnonzero(~np.isnan(reached[:at]))[-1:], at)
+    upwards = around if metric_of(run).higher_is_better else around[::-1]  # as np.interp needs it
+    return float(np.interp(target_of(run), reached[upwards], values[upwards]))
 
 
 def seconds(run: Run) -> float:
@@ -99,14 +101,9 @@ def _trains(run: Run) -> np.ndarray:
     return trains if trains.any() else ~trains
 
 
-def target_accuracy(run: Run) -> float:
-    """Return the target accuracy of the run, a fraction; NaN if it has none."""
-    return run.attributes.get("target_accuracy") or math.nan
-
-
-def best_accuracy(run: Run) -> float:
-    """Return the highest test accuracy of the averaged model, a fraction; NaN if none was measured."""
-    return max(known_values([*run.curve["test_accuracy"], run.attributes["final_test_accuracy"]]), default=math.nan)
+def best(run: Run) -> float:
+    """Return the best value of the run's metric that the averaged model had; NaN if none was measured."""
+    return metric_of(run).best_of([*values_of(run), final_of(run)])
 
 
 def samples_per_second(run: Run) -> float:

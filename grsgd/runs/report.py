@@ -98,7 +98,7 @@ def _text(
 
 
 def _tells(column: Column | Words, columns: Sequence[Column | Words], runs: list[Run]) -> bool:
-    """Whether a column says anything: that no run has reached the target does, if accuracies were measured."""
+    """Whether a column says anything: that no run has reached the target does, if models were tested."""
     if column.name == "to_target":
         return any(other.name == "best" and other.is_known(runs) for other in columns)
     return column.is_known(runs)
@@ -210,7 +210,10 @@ def _median(runs: list[Run], value: Callable[[Run], float]) -> float:
 
 # ---- for programs
 
-FACTS = ("algorithm", "label", "ranks", "seed", "clock", "dataset", "model", "batch_size", "target_accuracy")
+FACTS = (
+    *("algorithm", "label", "ranks", "seed", "clock", "dataset", "model", "batch_size"),
+    *("target_accuracy", "metric", "target"),
+)
 """Attributes that stand in each record."""
 
 

@@ -31,7 +31,8 @@ class Run:
     """One training run of n ranks with s snapshots.
 
     attributes: str, int, float, bool or lists of them; those of ``ATTRIBUTES`` are required. None means not known and
-        is not stored. ``final_test_accuracy`` (a fraction of 1) is NaN where not known.
+        is not stored. ``final_test_accuracy`` (a fraction of 1), or the same of the run's ``metric``, is NaN where not
+        known.
     curve: one value a snapshot, [s]: float64, but int64 for ``step`` and ``samples``; NaN where not measured.
     ranks: one value a rank, [n]: int64 for ``steps`` and ``samples``, float64 seconds for the rest.
     traffic: int64; ``sent``, ``messages`` and ``headers`` [n, n], element i, j from rank i to rank j; ``sent_once``
@@ -106,6 +107,10 @@ ATTRIBUTES = {
 KNOWN = {
     "final_test_accuracy": float,
     "target_accuracy": float,
+    "metric": str,
+    "metric_unit": str,
+    "metric_higher_is_better": bool,
+    "target": float,
     "train_samples": int,
     "batch_size": int,
     "dataset": str,
@@ -124,6 +129,8 @@ KNOWN = {
     "model_code_sha256": str,
     "data_code_sha256": str,
     "optimizer_code_sha256": str,
+    "schedule_code_sha256": str,
+    "task_code_sha256": str,
     "model_file": str,
     "model_sha256": str,
     "best_model_file": str,
@@ -353,7 +360,7 @@ def _storable(value):
 def _checked(run: Run) -> Run:
     """The same run with plain attributes, arrays of the dtypes of ``LAYOUT`` and its optional datasets filled in."""
     attributes = {name: plain(value) for name, value in run.attributes.items() if name != "format"}
-    attributes.setdefault("final_test_accuracy", math.nan)
+    attributes.setdefault(f"final_test_{attributes.get('metric') or 'accuracy'}", math.nan)
     for name in ATTRIBUTES:
         if attributes.get(name) is None:
             raise ValueError(f"attribute {name!r} is missing")

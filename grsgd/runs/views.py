@@ -8,7 +8,8 @@ from grsgd.runs import measures
 from grsgd.runs.columns import data_and_model
 from grsgd.runs.ending import Ended
 from grsgd.runs.measures import is_virtual
-from grsgd.runs.numbers import human_bytes, known_values, number, per_cent, significant
+from grsgd.runs.metric import final_of, metric_of
+from grsgd.runs.numbers import human_bytes, known_values, number, significant
 from grsgd.runs.run_file import Run
 from grsgd.runs.several import ranks_of
 from grsgd.text import printable
@@ -48,16 +49,10 @@ def _facts(run: Run) -> dict[str, str]:
         "run": printable(f"{attributes['label']}, {ranks_of(run)}, {data_and_model(run)}, seed {attributes['seed']}"),
         "ended": ended if ended == Ended.COMPLETED else f"{ended}: {reason}",
     }
-    final, best, loss = (
-        attributes["final_test_accuracy"],
-        measures.best_accuracy(run),
-        measures.last_value(run, "train_loss"),
-    )
-    accuracies = [
-        f"{per_cent(value)} % {name}" for value, name in ((final, "final"), (best, "best")) if known_values([value])
-    ]
-    if accuracies:
-        facts["accuracy"] = ", ".join(accuracies)
+    metric, loss = metric_of(run), measures.last_value(run, "train_loss")
+    ends = ((final_of(run), "final"), (measures.best(run), "best"))
+    if values := [f"{metric.text(value)} {name}" for value, name in ends if known_values([value])]:
+        facts[metric.words] = ", ".join(values)
     elif known_values([loss]):
         facts["training loss"] = significant(loss)
     facts["simulated time" if is_virtual(run) else "time"] = f"{number(measures.seconds(run))} s"

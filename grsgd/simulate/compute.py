@@ -91,11 +91,13 @@ def check_free_running(config: Config, compute: ComputeTime, latency: float):
         )
 
 
-def flops(model: torch.nn.Module, shape: tuple[int, ...], batch_size: int) -> int:
-    """Count the floating-point operations of a forward and a backward pass, of a copy of ``model`` without content."""
+def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
+    """Count the floating-point operations of a forward and a backward pass, of a copy of ``model`` without content, for
+    batches of inputs like ``sample``."""
+    inputs = torch.zeros(batch_size, *sample.shape, dtype=sample.dtype, device="meta")
     model = copy.deepcopy(model).to("meta")
     with FlopCounterMode(display=False) as counter:
-        model(torch.zeros(batch_size, *shape, device="meta")).sum().backward()
+        model(inputs).sum().backward()
     return counter.get_total_flops()
 
 

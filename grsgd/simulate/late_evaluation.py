@@ -77,6 +77,7 @@ def write(task, notes: dict, snapshots: dict[int, int]):
 def is_wanted(out: Path, attributes: dict) -> bool:
     """Whether the run file is not there, or lacks accuracies, or is of a run before; a later one is to stay."""
     from grsgd.errors import RunFileError
+    from grsgd.runs.metric import metric_in
     from grsgd.runs.run_file import load_run
 
     try:
@@ -85,7 +86,7 @@ def is_wanted(out: Path, attributes: dict) -> bool:
         return out.parent.is_dir()  # else a batch job has moved it, and the folder is gone
     if there["started"] != attributes["started"]:
         return there["started"] < attributes["started"]
-    return bool(np.isnan(there["final_test_accuracy"]))
+    return bool(np.isnan(there[metric_in(there).final]))
 
 
 def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list[int], models):

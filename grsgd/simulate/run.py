@@ -9,6 +9,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import simpy
 import torch
 
@@ -24,6 +25,7 @@ from grsgd.job.rescue import path_of, save_with_models
 from grsgd.job.signals import first_asks
 from grsgd.memory import available
 from grsgd.runs.ending import INTERRUPTED, TARGET_REACHED, Ended, end_attributes, how_ended, joint_reason
+from grsgd.runs.metric import columns_of
 from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate import compute as compute_times
@@ -49,7 +51,6 @@ from grsgd.training.trainer import Trainer, ignore
 
 RANK_BYTES = 1_500_000
 """Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
-LOSS_COLUMNS = ("train_loss", "test_accuracy", "test_accuracy_min", "test_accuracy_max", "consensus_distance")
 
 
 class Simulation:
@@ -81,7 +82,7 @@ class Simulation:
                 "--timing-only out"
             )
         if timing_only and config.train.stop_at_target:
-            raise ConfigError("train.stop_at_target = true with --timing-only: no accuracy is known; leave one out")
+            raise ConfigError("train.stop_at_target = true with --timing-only: nothing is tested; leave one out")
         form, numbers = compute_times.parse(compute) if compute is not None else (None, [])
         dataset = load_data(config)
         blueprint = memory.blueprint(config, dataset)
@@ -162,7 +163,8 @@ class Simulation:
         train = self.config.train
         if train.stop_at_target and not self.is_at_target:
             new = self.evaluation.of_new_snapshots()
-            self.is_at_target = any(quality.mean >= train.target_accuracy for quality in new)
+            metric = self.trainers[0].task.metric
+            self.is_at_target = any(metric.is_reached(quality.mean, self.config.target) for quality in new)
             if self.is_at_target:
                 self.stop(TARGET_REACHED)
         if self.request is not None:  # one rank tells all others
@@ -228,9 +230,7 @@ class Simulation:
         """Return what all ranks have measured, and which of them the others have left behind, if any."""
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]
-        records = [
-            Record.of_nothing(self.ranks) if rank in lost else Record.of(self.trainers[rank]) for rank in ranks
-        ]
+        records = [Record.of_nothing(self.ranks) if rank in lost else Record.of(self.trainers[rank]) for rank in ranks]
         if self.survives:
             for rank in lost:
                 labels = self.dataset.train.labels
@@ -279,7 +279,8 @@ class Simulation:
         if form is None and self.spec.compute is None:
             form, numbers = compute_times.parse(compute_times.DEFAULT)
         if form == "flops":
-            operations = compute_times.flops(blueprint, dataset.shape, self.config.data.batch_size)
+            (sample, *_), _ = next(dataset.train.batches(iter([np.zeros(1, np.int64)])))
+            operations = compute_times.flops(blueprint, sample, self.config.data.batch_size)
             return ComputeTime(operations / numbers[0])
         if form in ("constant", "lognormal"):
             return ComputeTime(*numbers, seed=seed) if form == "lognormal" else ComputeTime(*numbers)
@@ -321,7 +322,6 @@ class Life:
             membership.begin()
         reason = yield from self.trainer.train()
         return reason if self.trainer.has_trained else None
-
 
     def come_back(self, seconds: float):
         """Background schedule: be there after so many seconds."""
@@ -395,7 +395,7 @@ def simulate(
     line.doing("saving")
     result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
     if timing_only:
-        for column in LOSS_COLUMNS:
+        for column in ("train_loss", "consensus_distance", *columns_of(result)):
             del result.curve[column]
     save_with_models(out, result, models, simulation.trainers[simulation.left()[0]].replica.model)
     if isinstance(interrupt, NotEvaluated):

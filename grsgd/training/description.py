@@ -13,6 +13,7 @@ from grsgd.algorithms import Algorithm
 from grsgd.config import Config
 from grsgd.config.sources import sources_of
 from grsgd.outside import attributes_of
+from grsgd.runs import metric
 from grsgd.training.trainer import Trainer
 
 
@@ -22,18 +23,22 @@ def describe(trainer: Trainer) -> dict:
     The value of ``commit`` is known on rank 0 only.
     """
     config = trainer.config
-    return describe_algorithm(trainer.algorithm) | sources_of(config) | {
-        "replication": config.data.replication,
-        "seed": config.seed,
-        "config": config.toml(),
-        "dataset": config.data.name,
-        "model": config.model.name,
-        "batch_size": config.data.batch_size,
-        "input_shape": list(trainer.data.shape),
-        "classes": trainer.data.classes,
-        "train_samples": len(trainer.data.train),
-        "target_accuracy": config.train.target_accuracy,
-    }
+    return (
+        describe_algorithm(trainer.algorithm)
+        | sources_of(config)
+        | {
+            "replication": config.data.replication,
+            "seed": config.seed,
+            "config": config.toml(),
+            "dataset": config.data.name,
+            "model": config.model.name,
+            "batch_size": config.data.batch_size,
+            "input_shape": list(trainer.data.shape),
+            "classes": trainer.data.classes,
+            "train_samples": len(trainer.data.train),
+        }
+        | metric.attributes_of(trainer.task.metric, config.target)
+    )
 
 
 def describe_algorithm(algorithm: Algorithm) -> dict:

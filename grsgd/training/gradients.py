@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.config import Config
@@ -17,6 +16,7 @@ from grsgd.data.shards import held_by, index_stream, shards
 from grsgd.errors import ConfigError
 from grsgd.models.replica import Replica
 from grsgd.seeding import Purpose, seed_torch
+from grsgd.tasks import Task
 from grsgd.training.optimizer import build_optimizer
 
 
@@ -40,8 +40,8 @@ class Block:
 class OwnBatches:
     """Gradients of batches that this rank alone computes."""
 
-    def __init__(self, replica: Replica, block: Block):
-        self.replica, self.blocks = replica, [block]
+    def __init__(self, replica: Replica, block: Block, task: Task):
+        self.replica, self.blocks, self.task = replica, [block], task
         self.samples = block.samples
         """Computed for one gradient."""
         self.weights = {block.number: block.samples}
@@ -67,14 +67,14 @@ class OwnBatches:
         batches = dataset.train.batches(
             stream, augment=config.data.augment, seed=(config.seed, rank), workers=config.data.workers, first=first
         )
-        return cls(replica, Block(rank, 0, config.data.batch_size, batches))
+        return cls(replica, Block(rank, 0, config.data.batch_size, batches), config.make_task())
 
     def next_gradient(self) -> dict[int, float]:
         """Leave the gradient of the next batch in the replica; returns its mean loss, by number of the block."""
         (block,), replica = self.blocks, self.replica
-        x, y = next(block.batches)
+        x, y = replica.to_device(*next(block.batches))
         replica.zero_gradients()
-        loss = cross_entropy(replica.model(x.to(replica.device, replica.dtype)), y.to(replica.device))
+        loss = self.task.mean_loss(replica.model(x), y)
         loss.backward()
         replica.collect_gradients()
         return {block.number: loss.item()}
@@ -91,10 +91,18 @@ class CommonBatch:
     """
 
     def __init__(
-        self, replica: Replica, blocks: list[Block], batch: int, seed: int, ready: Callable[[int], None], step: int = 0
+        self,
+        replica: Replica,
+        blocks: list[Block],
+        task: Task,
+        batch: int,
+        seed: int,
+        ready: Callable[[int], None],
+        step: int = 0,
     ):
         """``batch``: samples of all blocks; ``ready``: called with a block's number when its gradient is there;
         ``step``: the first one."""
+        self.task = task
         self.replica, self.blocks, self.batch, self.seed, self.ready = replica, blocks, batch, seed, ready
         self.samples = sum(block.samples for block in blocks)
         """Computed for one gradient; with redundancy more than data.batch_size."""
@@ -125,18 +133,19 @@ class CommonBatch:
                 slice_batches(stream, begin, end), augment=config.data.augment, seed=(config.seed, number), first=first
             )
             blocks.append(Block(number, begin, end, batches))
-        return cls(replica, blocks, size, config.seed, algorithm.block_gradient_ready, first)
+        return cls(replica, blocks, config.make_task(), size, config.seed, algorithm.block_gradient_ready, first)
 
     def next_gradient(self) -> dict[int, float]:
         """Compute the blocks of the next batch; returns the mean loss of each, by its number."""
         replica = self.replica
         losses = {}
         for block in self.blocks:
-            x, y = next(block.batches)
+            x, y = replica.to_device(*next(block.batches))
             seed_torch(replica.device, Purpose.BLOCK_DROPOUT, self.seed, self.step, block.number)
             replica.zero_gradients()
-            outputs = replica.model(x.to(replica.device, replica.dtype))
-            loss = cross_entropy(outputs, y.to(replica.device), reduction="sum") / self.batch
+            # A sample of one block counts as much as one of another, however many items (tokens) a sample has.
+            items = self.task.count(y) * self.batch / block.samples
+            loss = self.task.total_loss(replica.model(x), y) / items
             loss.backward()
             replica.collect_gradients()
             self.ready(block.number)

@@ -6,12 +6,12 @@ import torch
 
 from grsgd import data
 from grsgd.config import Config
-from grsgd.config.complaints import check_kind
 from grsgd.data import Dataset
 from grsgd.data.base import REGISTER
 from grsgd.data.part import part_of
 from grsgd.errors import ConfigError
 from grsgd.models import zoo
+from grsgd.options import check_kind
 from grsgd.seeding import Purpose, seed_torch
 
 
@@ -29,6 +29,9 @@ def load_data(config: Config) -> Dataset:
         default = defaults.get(key)
         check_kind(f"data.{key}", value, default, whole=not isinstance(default, float))
     whole = data.load(chosen.name, chosen.dir, seed=config.seed, **chosen.options)
+    if not whole.has_classes and (chosen.alpha or chosen.only_classes):
+        key = "alpha" if chosen.alpha else "only_classes"
+        raise ConfigError(f"data.{key}: the samples of {chosen.name} have no classes")
     dataset = part_of(whole, chosen.only_classes, chosen.only_train, chosen.only_test)
     if chosen.batch_size > len(dataset.train):
         raise ConfigError(
@@ -40,8 +43,8 @@ def load_data(config: Config) -> Dataset:
 class Images(NamedTuple):
     """What a network must know of the data that it is for."""
 
-    shape: tuple[int, int, int]
-    """(channels, height, width)."""
+    shape: tuple[int, ...]
+    """(channels, height, width) of images, (places,) of text."""
     classes: int
 
 

@@ -17,10 +17,11 @@ from grsgd import config as configurations
 from grsgd.config import Config
 from grsgd.config.reading import apply, read
 from grsgd.errors import ConfigError, ModelError
+from grsgd.runs.metric import Metric
 from grsgd.runs.run_file import Run, load_run, naming, target_of
 from grsgd.text import printable
 from grsgd.training.device import pick_device, use, use_threads
-from grsgd.training.evaluation import accuracy_and_loss
+from grsgd.training.evaluation import metric_and_loss
 from grsgd.training.inputs import Images, build_model, images_of, load_data
 
 MAX_DIFFERENCES = 3
@@ -78,9 +79,10 @@ def load_model(
 
 
 class Evaluation(NamedTuple):
-    """What a model does on test data: its accuracy, a fraction of 1, and its mean cross-entropy."""
+    """What a model does on test data: the task's metric, its value, and the mean loss."""
 
-    accuracy: float
+    metric: Metric
+    value: float
     loss: float
     samples: int
     source: Source
@@ -89,7 +91,7 @@ class Evaluation(NamedTuple):
 def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False) -> Evaluation:
     """Test a model, found as `load_model` finds it, on the test data of its configuration with ``overrides``.
 
-    With a run file the batches are those of the run's own evaluation, so that the accuracy is the same number. Raises
+    With a run file the batches are those of the run's own evaluation, so that the value is the same number. Raises
     UsageError.
     """
     source = find(path, config, overrides, best)
@@ -99,7 +101,9 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
     dataset = load_data(source.config)
     model = filled(build_model(source.config, dataset, CPU), source).to(device)
     ranks = source.run.attributes["ranks"] - len(source.run.attributes.get("lost", ())) if source.run else 1
-    return Evaluation(*accuracy_and_loss(model, dataset.test, device, ranks), len(dataset.test), source)
+    task = source.config.make_task()
+    found = metric_and_loss(model, dataset.test, task, device, ranks)
+    return Evaluation(task.metric, *found, len(dataset.test), source)
 
 
 # ---- where the model is

@@ -6,9 +6,10 @@ from functools import cache
 import torch
 
 from grsgd import outside
-from grsgd.config.complaints import check_kind, unknown_key
+from grsgd.config.complaints import unknown_key
 from grsgd.config.sections import Optimizer
 from grsgd.errors import ConfigError
+from grsgd.options import check_kind
 
 NOT_FOR_RUNS = {
     torch.optim.LBFGS: "it computes several gradients a step, a run one",

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from grsgd.runs.ending import STOP_CRITERIA
+from grsgd.runs.metric import ACCURACY, metric_in
 from grsgd.runs.run_file import Run
 from grsgd.training.evaluation import Quality
 from grsgd.training.snapshots import NOT_THERE, Moment, common_marks, train_loss
@@ -84,16 +85,15 @@ def assemble(
     """
     answered = [record for record in records if record.moments]
     marks = marks_of(records, attributes["reason"])
-    rows = [
-        [record.moments[mark] for record in answered if record.numbers[mark] != NOT_THERE] for mark in marks
-    ]
+    rows = [[record.moments[mark] for record in answered if record.numbers[mark] != NOT_THERE] for mark in marks]
     unknown = Quality(math.nan, math.nan, math.nan, math.nan)
     qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]
     ages = sorted(set().union(*(record.staleness for record in records)))
     warnings = [f"rank {rank}: {warning}" for rank, record in enumerate(records) for warning in record.warnings]
     interface = np.array([record.interface for record in records])
     extra = {name: kept for record in reversed(records) for name, kept in record.extra.items()}
-    known = {"final_test_accuracy": final.mean if final else math.nan, "warnings": warnings or None}
+    metric = metric_in(attributes)
+    known = {metric.final: final.mean if final else math.nan, "warnings": warnings or None}
     return Run(
         attributes=attributes | known,
         curve={
@@ -101,9 +101,9 @@ def assemble(
             "step": np.array([round(np.mean([moment.step for moment in row])) for row in rows], np.int64),
             "samples": np.array([max(moment.samples for moment in row) for row in rows], np.int64),
             "train_loss": np.array([train_loss(row) for row in rows]),
-            "test_accuracy": np.array([quality.mean for quality in qualities]),
-            "test_accuracy_min": np.array([quality.lowest for quality in qualities]),
-            "test_accuracy_max": np.array([quality.highest for quality in qualities]),
+            metric.column: np.array([quality.mean for quality in qualities]),
+            f"{metric.column}_min": np.array([quality.lowest for quality in qualities]),
+            f"{metric.column}_max": np.array([quality.highest for quality in qualities]),
             "consensus_distance": np.array([quality.consensus_distance for quality in qualities]),
         },
         ranks={key: np.array([record.measured[key] for record in records]) for key in records[0].measured},
@@ -119,5 +119,5 @@ def assemble(
             "count": np.array([[record.staleness.get(age, 0) for age in ages] for record in records], np.int64),
         },
         extra={name: array for name, (array, _) in extra.items()},
-        units={name: unit for name, (_, unit) in extra.items()},
+        units={name: unit for name, (_, unit) in extra.items()} | ({} if metric == ACCURACY else metric.units()),
     )

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -33,13 +34,14 @@ class Saved(NamedTuple):
 class ModelFiles:
     """The files that a run is to save its models in; None for one that is not asked for.
 
-    ``final``: of the averaged model at the end of the run. ``best``: of the averaged model with the greatest test
-    accuracy among the snapshots and the final one, the earliest of these. One rank saves them, when all is evaluated.
+    ``final``: of the averaged model at the end of the run. ``best``: of the averaged model with the best value of
+    the task's metric among the snapshots and the final one, the earliest of these. One rank saves them, when all is
+    evaluated.
     """
 
     def __init__(self, final: str | os.PathLike | None = None, best: str | os.PathLike | None = None):
         self.final, self.best = (None if path is None else Path(path) for path in (final, best))
-        self._best_accuracy = -1.0
+        self._best: Quality | None = None
         self._best_state: dict | None = None
 
     def check(self, out: str | os.PathLike, model: torch.nn.Module):
@@ -62,8 +64,10 @@ class ModelFiles:
 
     def evaluated(self, model: torch.nn.Module, quality: Quality):
         """Called with every averaged model that was evaluated, in the order of time, the final one last."""
-        if self.best is not None and quality.mean > self._best_accuracy:
-            self._best_accuracy, self._best_state = quality.mean, state_of(model)
+        if self.best is None or math.isnan(quality.mean):
+            return
+        if self._best is None or quality.metric.is_better(quality.mean, self._best.mean):
+            self._best, self._best_state = quality, state_of(model)
 
     def save(self, model: torch.nn.Module, reason: str) -> Saved:
         """Write the files; ``model`` is the final one, ``reason`` why the run ended. An early end replaces no file.
@@ -78,7 +82,7 @@ class ModelFiles:
                 saved.warnings.append(f"{saved.attributes['model_file']}: is the model of a run that diverged")
         if self._best_state is not None:
             self._save(saved, "best_model", path_of(self.best, reason), self._best_state, weights)
-            saved.attributes["best_test_accuracy"] = self._best_accuracy
+            saved.attributes[self._best.metric.best] = self._best.mean
         return saved
 
     def _save(self, saved: Saved, name: str, path: Path, state: dict, weights: list[str]):

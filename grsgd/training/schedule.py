@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import torch
 
+from grsgd import outside
 from grsgd.config.sections import Schedule
+from grsgd.errors import ConfigError
 from grsgd.training.progress import Progress
 from grsgd.training.times import TimedOptimizer
 
@@ -17,6 +19,8 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None) -> flo
     """
     warmup = schedule.warmup * epoch
     value = 1.0
+    if (own := outside.loaded(schedule.name, "schedules")) is not None:
+        value = own(samples / epoch, None if end is None else end / epoch)
     if schedule.name == "step":
         value = schedule.factor ** sum(samples >= milestone * epoch for milestone in schedule.milestones)
     elif schedule.name == "cosine":
@@ -38,8 +42,11 @@ class ScheduledOptimizer(TimedOptimizer):
         epoch: int,
         clock: Callable[[], float],
     ):
-        """``epoch``: samples in one epoch; ``clock``: gives seconds."""
+        """``epoch``: samples in one epoch; ``clock``: gives seconds. Raises ConfigError."""
         super().__init__(optimizer, clock)
+        own = outside.loaded(schedule.name, "schedules")
+        if own is not None and not callable(own):
+            raise ConfigError(f"schedule.name = {schedule.name!r}: is no function")
         self.schedule, self.progress, self.epoch = schedule, progress, epoch
         self.rates = [group["lr"] for group in optimizer.param_groups]
         self.is_constant = schedule.name == "constant" and not schedule.warmup

@@ -69,6 +69,7 @@ class Trainer:
         on_step: Callable[[Progress, float | None], None] = ignore,
     ):
         self.config, self.data, self.context, self.on_step = config, dataset, context, on_step
+        self.task = config.make_task()
         self.comm, self.driver, self.stop_signal = context.comm, context.driver, context.stop_signal
         options, traits, n = config.algorithm_options, config.traits, self.comm.size
         algorithm = config.algorithm_class
@@ -371,7 +372,7 @@ class Trainer:
         if self.is_central:
             yield from self.algorithm.broadcast_model(comm)
         replicas = self.config.train.evaluate_replicas
-        return (yield from quality(comm, self.replica, self.data.test, replicas, weight, known))
+        return (yield from quality(comm, self.replica, self.data.test, self.task, replicas, weight, known))
 
 
 def locked(hook: Callable, lock: threading.Lock):

@@ -18,6 +18,7 @@ from grsgd.data.map_style import MapStyleSplit
 from grsgd.errors import DataError
 from grsgd.models import zoo
 
+WHAT = ("model", "data", "task", "schedule", "optimizer")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own.md"
 
 
@@ -38,10 +39,12 @@ def simulate(*settings, out="run.h5") -> int:
 def test_the_example_is_trained_reported_and_evaluated(folder, capsys):
     assert simulate() == 0
     run = grsgd.load_run("run.h5")
-    assert run.attributes["final_test_accuracy"] > 0.9 and run.attributes["input_shape"] == [6]
+    assert run.attributes["final_test_error"] < 0.1 and run.attributes["input_shape"] == [6]
+    assert run.attributes["metric"] == "error" and not run.attributes["metric_higher_is_better"]
+    assert run.units["curve/test_error_min"] == ("%", "test error, the least of a single replica")
     assert run.attributes["classes"] == 3 and run.attributes["train_samples"] == 900
     text = (folder / "mine.py").read_text()
-    assert [run.attributes[f"{what}_code_source"] for what in ("model", "data", "optimizer")] == [text] * 3
+    assert [run.attributes[f"{what}_code_source"] for what in WHAT] == [text] * len(WHAT)
     assert main(["report", "run.h5"]) == 0
     assert "mine.py:clusters/mine.py:Net" in capsys.readouterr().out
     assert simulate("train.steps=2", "data.alpha=0.5", out="other.h5") == 0
@@ -71,13 +74,19 @@ def test_it_lies_beside_the_configuration(folder, monkeypatch):
         ("model.name=mine.py:Nope", "model.name = 'mine.py:Nope': 'mine.py:Nope': mine.py has no name 'Nope'; there "),
         ("model.nope=3", "model.name = 'mine.py:Net': model mine.py:Net: unknown option nope; allowed: width"),
         ("model.name=mine.py:star", "model.name = 'mine.py:star': "),
-        ("model.name=nope", "resnet50, FILE.py:NAME and PACKAGE.MODULE:NAME"),
+        ("model.name=nope", "resnet50, gpt, FILE.py:NAME and PACKAGE.MODULE:NAME"),
         ("data.name=nope.py:x", "data.name = 'nope.py:x': nope.py: No such file or directory, neither here nor beside"),
         ("data.name=nope.x:y", "data.name = 'nope.x:y': there is no module nope"),
         ("data.name=mine.py:Net", "mine.py:Net: returned neither a pair (train, test) of data sets with len() and [i]"),
         ("data.nope=3", "mine.py:clusters: unknown option nope; allowed: samples, spread"),
         ("data.spread=wide", "data.spread = 'wide': expected a number"),
         ("data.augment=true", "augment is on: the samples of a data set of one's own are as its transforms make them"),
+        ("task.name=mine.py:star", "task.name = 'mine.py:star': is no subclass of grsgd.tasks.Task"),
+        ("task.name=nope", "task.name = unknown task 'nope'; there are classification, language_modelling, regression"),
+        ("task.nope=1", "task.nope: unknown key; allowed: name"),
+        ("train.target_accuracy=0.9", "train.target_accuracy: the metric of the task is error: use train.target"),
+        ("schedule.name=mine.py:nope", "'mine.py:nope': mine.py has no name 'nope'"),
+        ("schedule.name=nope", "schedule.name: 'nope' is unknown; allowed: constant, step, cosine, FILE.py:NAME"),
         ("optimizer.name=mine.py:star", "optimizer.name = 'mine.py:star': not a torch.optim.Optimizer"),
         ("optimizer.nope=1", "optimizer.nope: unknown key; allowed: lr, scale, decay_norms, clip"),
         ("algorithm.topology=mine.py:nope", "algorithm dpsgd: 'mine.py:nope': mine.py has no topology 'nope'; there "),

@@ -410,7 +410,7 @@ def test_unknown_key(file, override, expected):
         ("optimizer.lr=nan", "optimizer.lr = nan"),
         ("optimizer.lr=fast", "optimizer.lr = 'fast'"),
         ("optimizer.decay_norms=no", "optimizer.decay_norms = 'no'"),
-        ("schedule.name=linear", "schedule.name = 'linear'"),
+        ("schedule.name=linear", "schedule.name: 'linear' is unknown"),
         ("schedule.warmup=-1", "schedule.warmup = -1"),
         ("schedule.name=step", "schedule: name = 'step' needs milestones, such as"),
         ("schedule.milestones=[1.0]", "schedule: milestones with name = 'constant': only name = 'step' has it"),

@@ -107,7 +107,8 @@ def refused(name, directory, **options):
 
 
 def test_names():
-    assert NAMES == ("digits", "mnist-5k", "mnist", "fashion-mnist", "cifar-10", "imagefolder", "synthetic")
+    of_images = ("digits", "mnist-5k", "mnist", "fashion-mnist", "cifar-10", "imagefolder", "synthetic")
+    assert NAMES == (*of_images, "moby-dick", "text")
 
 
 @pytest.mark.parametrize(("name", "train", "test"), [("digits", 1437, 360), ("mnist-5k", 4000, 1000)])

@@ -30,9 +30,9 @@ from tests.support.runs import fake_run
 
 LEGEND = """\
 epochs: passes over the data, all ranks together; final: test accuracy of the final model; best: highest test accuracy
-of the averaged model; to 60 %: to its first snapshot at or above the target accuracy; time: from the start of training
-to its end; step: time of a step, mean over the ranks; samples/s: up to the last snapshot; sent: payload of all ranks;
-wait [s]: mean over the ranks that train; wait [%]: share of compute + communicate + wait; consensus: distance of the
+of the averaged model; to 60 %: to its first snapshot that reaches the target; time: from the start of training to its
+end; step: time of a step, mean over the ranks; samples/s: up to the last snapshot; sent: payload of all ranks; wait
+[s]: mean over the ranks that train; wait [%]: share of compute + communicate + wait; consensus: distance of the
 replicas from their average at the end."""
 
 

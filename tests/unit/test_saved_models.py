@@ -96,8 +96,8 @@ def test_the_saved_models_are_those_that_were_evaluated(algorithm, folder, tmp_p
         expected.load_state_dict(state)
         assert accuracy(expected, dtype=dtype) == wanted
     assert run.attributes["best_test_accuracy"] == wanted
-    assert evaluate(tmp_path / "run.h5").accuracy == run.attributes["final_test_accuracy"]
-    assert evaluate(tmp_path / "run.h5", best=True).accuracy == run.attributes["best_test_accuracy"]
+    assert evaluate(tmp_path / "run.h5").value == run.attributes["final_test_accuracy"]
+    assert evaluate(tmp_path / "run.h5", best=True).value == run.attributes["best_test_accuracy"]
 
 
 def test_batch_norm_in_a_loaded_model_is_that_of_the_run(tmp_path):
@@ -110,7 +110,7 @@ def test_batch_norm_in_a_loaded_model_is_that_of_the_run(tmp_path):
         == 0
     )
     attributes = load_run(tmp_path / "run.h5").attributes
-    assert evaluate(tmp_path / "run.h5").accuracy == attributes["final_test_accuracy"]
+    assert evaluate(tmp_path / "run.h5").value == attributes["final_test_accuracy"]
     state = torch.load(tmp_path / "final.pt", weights_only=True)
     assert state["bn1.num_batches_tracked"] == 4 and state["bn1.running_mean"].abs().sum() > 0
     model = grsgd.load_model(tmp_path / "run.h5")
@@ -151,7 +151,7 @@ def test_evaluate_prints_one_line(folder, capsys):
 
 
 def test_an_interrupted_test_is_one_line(folder, capsys, monkeypatch):
-    monkeypatch.setattr(loading, "accuracy_and_loss", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(loading, "metric_and_loss", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     assert main(["evaluate", str(folder / "run.h5")]) == 130
     assert capsys.readouterr().err == "grsgd: error: interrupted (Ctrl-C) before all samples were tested\n"
 
@@ -186,7 +186,7 @@ def test_a_model_that_was_moved_with_its_run_file(folder, tmp_path):
     run = load_run(tmp_path / "run.h5")
     run.attributes["model_file"] = "/nowhere/final.pt"
     save_run(tmp_path / "run.h5", run)
-    assert evaluate(tmp_path / "run.h5").accuracy == run.attributes["final_test_accuracy"]
+    assert evaluate(tmp_path / "run.h5").value == run.attributes["final_test_accuracy"]
     (tmp_path / "final.pt").unlink()
     with pytest.raises(ModelError, match="is not at /nowhere/final.pt or"):
         evaluate(tmp_path / "run.h5")
@@ -324,7 +324,7 @@ def test_a_run_that_diverged_replaces_no_model(folder, tmp_path, capsys):
     assert attributes["model_file"] == str(tmp_path / "final.interrupted.pt")
     said = f"warning: {tmp_path / 'final.interrupted.pt'}: is the model of a run that diverged\n"
     assert said in capsys.readouterr().err
-    assert evaluate(tmp_path / "run.h5").accuracy == attributes["final_test_accuracy"]
+    assert evaluate(tmp_path / "run.h5").value == attributes["final_test_accuracy"]
 
 
 def test_a_file_has_its_own_tensors_and_no_more(tmp_path):
@@ -341,4 +341,4 @@ def test_a_run_of_an_algorithm_whose_file_has_gone(folder, tmp_path):
     run = load_run(folder / "run.h5")
     run.attributes["config"] = run.attributes["config"].replace('name = "dpsgd"', 'name = "/nowhere/mine.py:Mine"')
     save_run(tmp_path / "run.h5", run)
-    assert evaluate(tmp_path / "run.h5").accuracy == run.attributes["final_test_accuracy"]
+    assert evaluate(tmp_path / "run.h5").value == run.attributes["final_test_accuracy"]

@@ -22,9 +22,9 @@ from grsgd.algorithms import ALGORITHMS
 from grsgd.algorithms.central import workers_of
 from grsgd.errors import ConfigError, DataError
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.run import LOSS_COLUMNS, Simulation, simulate
+from grsgd.simulate.run import Simulation, simulate
 from grsgd.training import evaluation as evaluate
-from grsgd.training.evaluation import correct
+from grsgd.training.evaluation import score
 from grsgd.training.snapshots import common_marks
 from grsgd.training.times import RankTotals
 from grsgd.training.trainer import Trainer
@@ -34,6 +34,9 @@ from tests.support.training import CONSTANT, SLOW, STEP, config, simulation
 
 SOME = ("ring_allreduce", "grsgd", "lasgd", "easgd", "parameter_server", "cssgd")
 """Algorithms of each kind."""
+
+TESTED = ("train_loss", "test_accuracy", "test_accuracy_min", "test_accuracy_max", "consensus_distance")
+"""Columns of the curve that need gradients."""
 
 WALL = {"started", "wall_seconds"}
 """Attributes of a run file that say when it was made and how long that took."""
@@ -149,11 +152,11 @@ def test_single_replicas_need_not_be_evaluated(name, tmp_path, monkeypatch):
     """Nothing else of the run file changes."""
     evaluated = []
 
-    def counting(model, split, indices, device):
+    def counting(model, split, task, indices, device):
         evaluated.append(len(indices))
-        return correct(model, split, indices, device)
+        return score(model, split, task, indices, device)
 
-    monkeypatch.setattr(evaluate, "correct", counting)
+    monkeypatch.setattr(evaluate, "score", counting)
     for replicas in (True, False):
         evaluated.clear()
         chosen = config(name, train={"steps": 8, "snapshots": 4, "evaluate_replicas": replicas})
@@ -242,7 +245,7 @@ def test_timing_only_has_the_same_times_and_traffic(name, n, tmp_path):
     for path in (real, timing):
         simulate(chosen, n, network_of(**SLOW), path, "lognormal:0.01,0.5", timing_only=path == timing)
     with_content, without = content(real), content(timing)
-    missing = {f"curve/{column}" for column in LOSS_COLUMNS}
+    missing = {f"curve/{column}" for column in TESTED}
     assert missing <= with_content.keys()
     assert {name for name in with_content if isinstance(name, str)} - without.keys() == missing
     for name in without:
@@ -535,11 +538,11 @@ def test_the_curve_shows_what_the_final_model_would_be(name, options, monkeypatc
     final = job.trainers[0].replica.params.array.copy()
     seen = []
 
-    def noted(model, split, indices, device):
+    def noted(model, split, task, indices, device):
         seen.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy())
-        return correct(model, split, indices, device)
+        return score(model, split, task, indices, device)
 
-    monkeypatch.setattr(evaluate, "correct", noted)
+    monkeypatch.setattr(evaluate, "score", noted)
     job.evaluate()
     marks = common_marks([trainer.snapshots.numbers for trainer in job.trainers])
     seen = np.array(seen).reshape(len(marks) + 1, 3, -1)

@@ -1,0 +1,30 @@
+"""Text, byte by byte: Moby-Dick, and files of one's own."""
+
+from pathlib import Path
+
+from grsgd.data.base import Dataset, MissingData, dataset, find_files
+from grsgd.data.text import BYTES, dataset_of_text
+
+MOBY_DICK = "moby-dick.txt"
+
+
+def moby_dick_file(directory: Path) -> list[Path]:
+    """Return the path of the novel; MissingData if it is not there."""
+    return find_files([directory / "moby-dick"], [MOBY_DICK])
+
+
+@dataset("moby-dick", samples=(8472, 941), classes=BYTES)
+def load_moby_dick(directory: Path, seed: int, block: int = 128) -> Dataset:
+    """Herman Melville's novel (1851), 1.2 MB, in the public domain, in windows of ``block`` bytes. The last tenth is
+    the test."""
+    (path,) = moby_dick_file(directory)
+    return dataset_of_text("moby-dick", path.read_bytes(), block, source=str(path.parent))
+
+
+@dataset("text", classes=BYTES, hint="data.file names your own file in data.dir")
+def load_text(directory: Path, seed: int, file: str = "input.txt", block: int = 128) -> Dataset:
+    """A file of one's own, in windows of ``block`` bytes. The last tenth is the test."""
+    path = directory / file
+    if not path.is_file():
+        raise MissingData(f"no {path}")
+    return dataset_of_text("text", path.read_bytes(), block, source=str(path))

@@ -1,0 +1,64 @@
+"""A split of text: windows of bytes, each with the bytes that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from grsgd.data.base import Dataset
+from grsgd.errors import DataError
+from grsgd.lazy import LazyModule
+
+torch = LazyModule("torch")
+
+BYTES = 256
+"""How many different tokens there are: every byte is one."""
+TEST_PART = 0.1
+"""The end of a text that models are tested on."""
+
+
+class TextSplit:
+    """A text, uint8 [characters], cut into windows of ``block`` bytes that do not overlap; a ``Split``.
+
+    A sample is a window x and the bytes y that follow each of its own, both int64 [block].
+    """
+
+    def __init__(self, text: np.ndarray, block: int):
+        self.block, count = block, (len(text) - 1) // block
+        self._x, self._y = (text[begin : begin + count * block].reshape(count, block) for begin in (0, 1))
+        self.labels = np.zeros(count, np.int64)
+        """All alike: text has no classes."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(
+        self,
+        indices: Iterable[np.ndarray],
+        *,
+        augment: bool = False,
+        seed: int | Sequence[int] = 0,
+        workers: int = 0,
+        first: int = 0,
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield batches as ``Split.batches`` says; ``workers`` are not needed and not started."""
+        if augment:
+            raise DataError("augment is on: text has no augmentation")
+        return self._batches(indices)
+
+    def _batches(self, indices):
+        for index in indices:
+            yield tuple(torch.from_numpy(part[index].astype(np.int64)) for part in (self._x, self._y))
+
+
+def dataset_of_text(name: str, text: bytes, block: int, source: str) -> Dataset:
+    """Return a text as training and test data, its end being the test; raises DataError if it is too short."""
+    if block < 1:
+        raise DataError(f"block is {block}, expected at least 1")
+    content = np.frombuffer(text, np.uint8)
+    begin = len(content) - int(TEST_PART * len(content))
+    splits = TextSplit(content[:begin], block), TextSplit(content[begin:], block)
+    if not all(map(len, splits)):
+        raise DataError(f"block is {block}: a text of {len(content):,} bytes has too few such windows")
+    return Dataset(name, *splits, (block,), BYTES, source, has_classes=False)

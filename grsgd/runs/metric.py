@@ -1,0 +1,147 @@
+"""The number that says how good a model is on test data: what it is called, its unit, and which way is better."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.runs.numbers import known_values, per_cent
+from grsgd.runs.run_file import Run
+
+
+class Metric(NamedTuple):
+    """A metric of models, such as accuracy. In run files and in Python its values are plain numbers."""
+
+    name: str
+    """In lower case, with ``_`` between words: the curve's column is ``test_NAME``."""
+    unit: str = ""
+    """Such as "m". "%" stands for a fraction of 1 that is shown in per cent."""
+    higher_is_better: bool = False
+
+    @property
+    def column(self) -> str:
+        """The curve's column of the averaged model; with ``_min`` and ``_max`` those of single replicas."""
+        return f"test_{self.name}"
+
+    @property
+    def final(self) -> str:
+        """The attribute of a run with the value of its final model."""
+        return f"final_test_{self.name}"
+
+    @property
+    def best(self) -> str:
+        """The attribute of a run with the value of the model that was saved as its best."""
+        return f"best_test_{self.name}"
+
+    @property
+    def title(self) -> str:
+        return f"test {self.words}"
+
+    @property
+    def words(self) -> str:
+        return self.name.replace("_", " ")
+
+    @property
+    def factor(self) -> float:
+        """How many times as large values are shown."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    @property
+    def in_unit(self) -> str:
+        """The unit in brackets, for titles and axes; nothing if there is none."""
+        return f" [{self.unit}]" if self.unit else ""
+
+    def number(self, value: float) -> str:
+        """Return a value as text, without the unit."""
+        return per_cent(value) if self.unit == "%" else f"{value:.4g}"
+
+    def text(self, value: float) -> str:
+        """Return a value as text, with the unit."""
+        return f"{self.number(value)} {self.unit}".rstrip()
+
+    def chosen(self, value: float) -> str:
+        """Return a value that somebody has chosen, such as a target, as text: a percentage, or the metric's name and
+        the value."""
+        name = "" if self.unit == "%" else f"{self.words} "
+        return f"{name}{self.factor * value:g} {self.unit}".rstrip()
+
+    def sentence(self, value: float) -> str:
+        """Return "93.12 % test accuracy", or "test perplexity 7.25"."""
+        text = self.text(value)
+        return f"{text} {self.title}" if self.unit == "%" else f"{self.title} {text}"
+
+    def is_reached(self, values, target: float):
+        """Return whether values are as good as the target, or better; False where one of them is not known."""
+        return values >= target if self.higher_is_better else values <= target
+
+    def units(self) -> dict[str, tuple[str, str]]:
+        """Return unit and description of the curve's columns, as `Run.units` has them."""
+        whose = {"": "of the averaged model", "_min": "the least of a single replica", "_max": "the greatest of one"}
+        return {f"curve/{self.column}{end}": (self.unit or "1", f"{self.title}, {of}") for end, of in whose.items()}
+
+    def is_better(self, value: float, other: float) -> bool:
+        return value > other if self.higher_is_better else value < other
+
+    def best_of(self, values) -> float:
+        """Return the best of those values that are known; NaN if none is."""
+        known = known_values(values)
+        return (max if self.higher_is_better else min)(known, default=math.nan)
+
+
+ACCURACY = Metric("accuracy", "%", higher_is_better=True)
+
+
+def attributes_of(metric: Metric, target: float | None) -> dict:
+    """Return what a run file says of its metric, and of the target value: nothing of accuracy but its target."""
+    if metric == ACCURACY:
+        return {"target_accuracy": target}
+    return {
+        "metric": metric.name,
+        "metric_unit": metric.unit,
+        "metric_higher_is_better": metric.higher_is_better,
+        "target": target,
+    }
+
+
+def metric_in(attributes: dict) -> Metric:
+    """Return the metric that attributes of a run file say; accuracy if they say none."""
+    if attributes.get("metric") is None:
+        return ACCURACY
+    return Metric(
+        attributes["metric"], attributes.get("metric_unit", ""), attributes.get("metric_higher_is_better", False)
+    )
+
+
+def metric_of(run: Run) -> Metric:
+    """Return the metric of a run."""
+    return metric_in(run.attributes)
+
+
+def metrics_of(runs) -> list[Metric]:
+    """Return the metrics of several runs, each once."""
+    return list(dict.fromkeys(map(metric_of, runs)))
+
+
+def values_of(run: Run, end: str = "") -> np.ndarray:
+    """Return the metric at each snapshot, [s], NaN where it was not measured; ``end``: "_min" or "_max", of single
+    replicas."""
+    values = run.curve.get(metric_of(run).column + end)
+    return np.full(len(run.curve["time"]), math.nan) if values is None else values
+
+
+def final_of(run: Run) -> float:
+    """Return the metric of the final model; NaN if it was not measured."""
+    return run.attributes.get(metric_of(run).final, math.nan)
+
+
+def target_of(run: Run) -> float:
+    """Return the value of the metric that is to be reached; NaN if there is none."""
+    name = "target_accuracy" if metric_of(run) == ACCURACY else "target"
+    target = run.attributes.get(name)
+    return math.nan if target is None else target
+
+
+def columns_of(run: Run) -> set[str]:
+    """Return the columns of the curve that are of the metric."""
+    column = metric_of(run).column
+    return {column, f"{column}_min", f"{column}_max"}

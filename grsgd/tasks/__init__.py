@@ -1,0 +1,57 @@
+"""Tasks by name: what a model is trained for."""
+
+import inspect
+
+from grsgd import outside
+from grsgd.errors import ConfigError
+from grsgd.options import check_kind
+from grsgd.runs.metric import Metric
+from grsgd.tasks.base import Task
+from grsgd.tasks.classification import Classification
+from grsgd.tasks.language_modelling import LanguageModelling
+from grsgd.tasks.regression import Regression
+
+__all__ = ["TASKS", "Metric", "Task", "build", "find"]
+
+TASKS: dict[str, type[Task]] = {
+    "classification": Classification,
+    "language_modelling": LanguageModelling,
+    "regression": Regression,
+}
+
+
+def find(name: str) -> type[Task]:
+    """Return the task of this name: one of `TASKS`, of a file or module (`grsgd.outside`), or a plug-in's. Raises
+    ConfigError."""
+    if name in TASKS:
+        return TASKS[name]
+    found = outside.loaded(name, "tasks")
+    if found is None:
+        raise ConfigError(
+            f"unknown task {name!r}; there are {', '.join(TASKS)}, FILE.py:CLASS and PACKAGE.MODULE:CLASS"
+        )
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise ConfigError(f"{name!r}: is no subclass of grsgd.tasks.Task")
+    return found
+
+
+def build(name: str, options: dict) -> Task:
+    """Make the task of this name; raises ConfigError for options that it does not have or cannot take."""
+    try:
+        make = find(name)
+    except ConfigError as error:
+        raise ConfigError(f"task.name = {error}") from None
+    allowed = {} if make.__init__ is object.__init__ else options_of(make)
+    for key, value in options.items():
+        if key not in allowed:
+            raise ConfigError(f"task.{key}: unknown key; allowed: {', '.join(['name', *allowed])}")
+        check_kind(f"task.{key}", value, allowed[key], whole=isinstance(allowed[key], int))
+    try:
+        return make(**options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"task.name = {name!r}: {error}") from None
+
+
+def options_of(make: type[Task]) -> dict:
+    """Return the options of a task, with their defaults."""
+    return {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}

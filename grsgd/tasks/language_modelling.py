@@ -1,0 +1,45 @@
+"""The next token of a text, at each of its places."""
+
+from __future__ import annotations
+
+import math
+
+from grsgd.lazy import LazyModule
+from grsgd.runs.metric import Metric
+from grsgd.tasks.base import Task
+
+torch = LazyModule("torch")
+
+METRICS = {
+    "bits_per_byte": (Metric("bits_per_byte"), lambda nats, each: nats / math.log(2) / each),
+    "perplexity": (Metric("perplexity"), lambda nats, each: math.exp(min(nats, 700.0))),
+}
+"""Each with its value, given the mean cross-entropy of a token in nats, and the bytes of a token."""
+
+
+class LanguageModelling(Task):
+    """Cross-entropy of logits [b, places, tokens] and the tokens that follow, int64 [b, places].
+
+    Every token counts alike, in whatever batch and on whatever rank it is. Tokens below 0 (as torch has -100) are
+    padding: they have no loss and are not counted.
+
+    metric: "bits_per_byte", or "perplexity" of a token. bytes_per_token: of the text, on average; 1 for bytes.
+    """
+
+    def __init__(self, metric: str = "bits_per_byte", bytes_per_token: float = 1.0):
+        if metric not in METRICS:
+            raise ValueError(f"metric = {metric!r}: allowed: {', '.join(map(repr, METRICS))}")
+        if not bytes_per_token > 0:
+            raise ValueError(f"bytes_per_token = {bytes_per_token:g}: must be above 0")
+        self.metric, self._value = METRICS[metric]
+        self.bytes_per_token = bytes_per_token
+
+    def total_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        targets = targets.flatten().clamp(min=-1)
+        return torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets, reduction="sum", ignore_index=-1)
+
+    def count(self, targets: torch.Tensor) -> int:
+        return int((targets >= 0).sum())
+
+    def value(self, mean: float) -> float:
+        return self._value(mean, self.bytes_per_token)

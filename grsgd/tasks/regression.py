@@ -1,0 +1,30 @@
+"""Numbers for each sample."""
+
+from __future__ import annotations
+
+import math
+
+from grsgd.lazy import LazyModule
+from grsgd.runs.metric import Metric
+from grsgd.tasks.base import Task
+
+torch = LazyModule("torch")
+
+
+class Regression(Task):
+    """Squared error of outputs and targets, float [b] or [b, ...]; the metric is the root of its mean over all numbers.
+
+    unit: of the targets, for reports and figures.
+    """
+
+    def __init__(self, unit: str = ""):
+        self.metric = Metric("rms_error", unit)
+
+    def total_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.reshape(targets.shape) - targets).square().sum()
+
+    def count(self, targets: torch.Tensor) -> int:
+        return targets.numel()
+
+    def value(self, mean: float) -> float:
+        return math.sqrt(mean)
