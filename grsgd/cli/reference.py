@@ -8,8 +8,10 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from grsgd import outside
 from grsgd.cli.fields import describe_field, describe_fields
 from grsgd.errors import ConfigError, UsageError
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:  # other commands do without
 FURTHER_KEYS = {
     "algorithm": "further keys: the options of the algorithm, which `grsgd algorithms NAME` lists",
     "model": "further keys: the options of the model, which `grsgd models NAME` lists",
-    "data": "further keys: size of imagefolder; samples, shape and classes of synthetic",
+    "data": "further keys: size of imagefolder; samples, shape and classes of synthetic; block of moby-dick; block and "
+    "file of text",
+    "task": "further keys: metric and bytes_per_token of language_modelling, unit of regression",
     "optimizer": "further keys: the arguments of the torch optimizer, such as momentum and weight_decay",
 }
 """What sections have beside their fields."""
@@ -74,7 +78,7 @@ def algorithms(options) -> int:
     from grsgd.algorithms.find import find
 
     try:
-        listed = [find(name) for name in options.names or sorted(ALGORITHMS)]
+        listed = [find(name) for name in options.names or [*sorted(ALGORITHMS), *plugins("algorithms", ALGORITHMS)]]
     except ConfigError as error:
         raise ConfigError(f"algorithms: {error}") from None
     if not (options.names or options.verbose):
@@ -92,13 +96,15 @@ def algorithms(options) -> int:
 
 def models(options) -> int:
     """list the models, or all about some: size, options, source"""
-    from grsgd.models.zoo import MODELS
+    from grsgd.models.zoo import MODELS, find
 
+    of_others = {name: find(name) for name in plugins("models", MODELS)}
     for name in options.names:
         if name not in MODELS:
             raise UsageError(f"models: {name}: unknown; allowed: {', '.join(MODELS)}")
     if not options.names:
         rows = [(name, f"{m.parameters():,}", m.usual_data(), m.summary(), m.source) for name, m in MODELS.items()]
+        rows += [(name, "", "", m.summary(), m.source) for name, m in of_others.items()]
         print_table(rows, ["name", "parameters", "for", "what it is", "source"], flexible=3)
         print("\n`grsgd models NAME` lists the options of one.")
         return 0
@@ -113,6 +119,11 @@ def models(options) -> int:
         )
         print()
     return 0
+
+
+def plugins(kind: str, ours: Container[str]) -> list[str]:
+    """Return the names of installed plug-ins of a kind that are none of ours, which come first."""
+    return sorted(name for name in outside.plugins(kind) if name not in ours)
 
 
 def kind(algorithm) -> str:

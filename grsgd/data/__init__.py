@@ -71,14 +71,19 @@ class Row(NamedTuple):
     shape: tuple[int, ...] | None
     classes: int | None
     state: str
-    """present, absent or damaged."""
+    """present, absent or damaged; or plug-in."""
     where: str
     """Where it lies; if absent, how to get it; if damaged, what is wrong."""
 
 
 def status(directory: str | Path) -> list[Row]:
-    """Load every data set from ``directory`` to see which are there; never raises DataError."""
-    return [_row(name, directory) for name in NAMES]
+    """Load every data set from ``directory`` to see which are there; never raises DataError. Those of plug-ins are told
+    and not loaded."""
+    others = {name: place for name, place in outside.plugins("data").items() if name not in NAMES}
+    return [
+        *(_row(name, directory) for name in NAMES),
+        *(Row(name, None, None, None, "plug-in", place) for name, place in sorted(others.items())),
+    ]
 
 
 def _row(name: str, directory: str | Path) -> Row:

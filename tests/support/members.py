@@ -1,7 +1,7 @@
 """Processes that may die, in simulated time, without training."""
 
 from grsgd.comm.membership import MembersBackend, Membership
-from tests.support.simulated import Ranks
+from grsgd.testing.simulated import Ranks
 
 
 class Members(Ranks):

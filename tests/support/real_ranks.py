@@ -9,7 +9,7 @@ from grsgd.algorithms.context import RankContext
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.models.replica import Replica
-from tests.support.quadratic import MOMENTUM, RATE, WEIGHT_DECAY, Quadratic
+from grsgd.testing.quadratic import MOMENTUM, RATE, WEIGHT_DECAY, Quadratic
 
 
 def start(world, driver, name, rate=RATE, **options):

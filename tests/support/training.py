@@ -2,7 +2,7 @@
 
 from grsgd.config import parse
 from grsgd.simulate.run import Simulation
-from tests.support.simulated import network_of
+from grsgd.testing.simulated import network_of
 
 STEP = 0.01
 """Seconds of a step."""

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from grsgd.algorithms.adaptive import LOWER, RAISE, AdaptiveTrigger, PeriodicTrigger, Slices, make_trigger
 from grsgd.algorithms.gossip import GossipOptions
-from tests.support.simulated import seeded
+from tests.support.seeded import seeded
 
 UNIT = torch.tensor([3.0, 4.0], dtype=torch.float64)  # of norm 5
 ALL = np.array([True])

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.quadratic import STEPS, Job, M, Reference, random_speeds, straggler
-from tests.support.simulated import network_of, seeded
+from grsgd.testing.quadratic import STEPS, Job, M, Reference, random_speeds, straggler
+from grsgd.testing.simulated import network_of
+from tests.support.seeded import seeded
 
 
 class Exchanges(Reference):

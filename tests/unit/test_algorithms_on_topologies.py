@@ -5,8 +5,8 @@ import pytest
 
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.topology import TOPOLOGIES, build, equal_weights, named
-from tests.support.quadratic import STEPS, Job, Reference, random_speeds
-from tests.support.simulated import network_of
+from grsgd.testing.quadratic import STEPS, Job, Reference, random_speeds
+from grsgd.testing.simulated import network_of
 
 TOPOLOGICAL = {"dpsgd": {}, "sgp": {}, "adpsgd": {}, "grsgd": {}, "gosgd": {"p": 1.0}, "gossip": {}}
 """Every algorithm that takes a topology, with options for many exchanges."""

@@ -18,6 +18,14 @@ from grsgd.data.map_style import MapStyleSplit
 from grsgd.errors import DataError
 from grsgd.models import zoo
 
+ALGORITHM = """
+
+from grsgd.algorithms.dpsgd import DPSGD
+
+
+class Mine(DPSGD, name="mine"):
+    paper = "my own"
+"""
 WHAT = ("model", "data", "task", "schedule", "optimizer")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own.md"
 
@@ -98,17 +106,23 @@ def test_what_is_wrong_is_one_line(setting, words, folder, capsys):
     assert words in error and error.count("\n") == 1, error
 
 
-def test_plug_ins_are_found_by_name(folder, monkeypatch):
+def test_plug_ins_are_found_by_name_and_listed(folder, monkeypatch, capsys):
     (folder / "my_networks.py").write_text((folder / "mine.py").read_text())
     points = [
         EntryPoint("wide", "my_networks:Net", "grsgd.models"),
         EntryPoint("three", "my_networks:clusters", "grsgd.data"),
+        EntryPoint("mine", "my_networks:Mine", "grsgd.algorithms"),
     ]
+    with open(folder / "my_networks.py", "a") as file:
+        file.write(ALGORITHM)
     monkeypatch.setattr(outside, "entry_points", lambda group: [point for point in points if point.group == group])
     outside.plugins.cache_clear()
     try:
         assert sum(p.numel() for p in zoo.build("wide", (6,), 3, width=2).parameters()) == 6 * 2 + 2 + 2 * 3 + 3
         assert len(data.load("three", folder, samples=30).train) == 30
+        for command, said in (("models", "| wide "), ("algorithms", "| mine "), ("data", "| three ")):
+            assert main([command, *["list"] * (command == "data")]) == 0
+            assert said in capsys.readouterr().out
     finally:
         outside.plugins.cache_clear()
 

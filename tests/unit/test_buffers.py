@@ -9,9 +9,9 @@ import torch
 from grsgd.algorithms import ALGORITHMS
 from grsgd.simulate import run as simulated_run
 from grsgd.simulate.run import Simulation
+from grsgd.testing.quadratic import STEPS, Job, uneven
+from grsgd.testing.simulated import network_of
 from grsgd.training.inputs import build_model
-from tests.support.quadratic import STEPS, Job, uneven
-from tests.support.simulated import network_of
 from tests.support.training import CONSTANT, SLOW, config
 
 N = 3

@@ -7,7 +7,7 @@ import torch
 from grsgd.config import parse
 from grsgd.errors import ConfigError
 from grsgd.simulate.run import Simulation
-from tests.support.simulated import network_of
+from grsgd.testing.simulated import network_of
 
 RATE, CLIP = 0.5, 0.01
 

@@ -16,8 +16,8 @@ from grsgd.comm.coded import schemes
 from grsgd.comm.coded.multicast import TRANSPORTS, Multicast, Unicast
 from grsgd.comm.coded.schemes import MAX_PACKETS_IN_FLIGHT, SCHEMES, LocalSum, PerBlock
 from grsgd.simulate.driver import Deadlock
+from grsgd.testing.simulated import Ranks, network_of
 from tests.support.exhaustive import exhaustive_unless
-from tests.support.simulated import Ranks, network_of
 
 KINDS = SCHEMES | {
     "paper": partial(SCHEMES["coded"], enumeration="paper"),

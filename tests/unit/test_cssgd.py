@@ -18,9 +18,9 @@ from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
+from grsgd.testing.simulated import network_of
 from grsgd.training.snapshots import common_marks, train_loss
 from tests.support.exhaustive import exhaustive_unless
-from tests.support.simulated import network_of
 from tests.support.training import CONSTANT, SLOW, config, simulation
 
 CASES = exhaustive_unless(

@@ -24,12 +24,13 @@ from grsgd.errors import ConfigError
 from grsgd.models.flat import Flat
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
+from grsgd.testing.simulated import network_of
 from grsgd.training.deaths import accounts, comes_back, planned_deaths
 from grsgd.training.regroup import HowFar, momenta
 from grsgd.training.trainer import Trainer
 from tests.support import training
 from tests.support.members import Members
-from tests.support.simulated import network_of, seeded
+from tests.support.seeded import seeded
 
 VARIANTS = [
     {"name": "grsgd"},

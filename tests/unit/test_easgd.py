@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from grsgd.algorithms.easgd import EASGDOptions
 from grsgd.simulate.compute import ComputeTime
-from tests.support.quadratic import (
+from grsgd.testing.quadratic import (
     MOMENTUM,
     RATE,
     SHIFTED,
@@ -21,7 +21,7 @@ from tests.support.quadratic import (
     in_order_of_time,
     shifted_job,
 )
-from tests.support.simulated import seeded
+from tests.support.seeded import seeded
 
 
 def centre(job):

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.algorithms.push_sum import MIN_WEIGHT
-from tests.support.quadratic import STEPS, Job, M, Reference, random_speeds, straggler
-from tests.support.simulated import models_sent, network_of, seeded
+from grsgd.testing.quadratic import STEPS, Job, M, Reference, random_speeds, straggler
+from grsgd.testing.simulated import models_sent, network_of
+from tests.support.seeded import seeded
 
 
 class Gossip(Reference):

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from grsgd.seeding import Purpose, generator
 from grsgd.simulate.compute import ComputeTime
-from tests.support.exhaustive import exhaustive_unless
-from tests.support.quadratic import (
+from grsgd.testing.quadratic import (
     MOMENTUM,
     RATE,
     SHIFTED,
@@ -20,7 +19,8 @@ from tests.support.quadratic import (
     in_order_of_time,
     shifted_job,
 )
-from tests.support.simulated import seeded
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.seeded import seeded
 
 
 def begun(job):

@@ -10,9 +10,10 @@ from grsgd.algorithms import ALGORITHMS
 from grsgd.comm.allreduce import ALLREDUCE
 from grsgd.config import parse
 from grsgd.simulate.run import Simulation
+from grsgd.testing.quadratic import STEPS, Job, M, Reference, random_speeds, straggler, uneven
+from grsgd.testing.simulated import network_of
 from tests.support.exhaustive import exhaustive_unless
-from tests.support.quadratic import STEPS, Job, M, Reference, random_speeds, straggler, uneven
-from tests.support.simulated import network_of, seeded
+from tests.support.seeded import seeded
 
 PULL, SLOW = 0.6, 0.7
 """The defaults of alpha and beta."""

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.testing.quadratic import RATE, STEPS, Job, M, Reference, random_speeds, straggler
+from grsgd.testing.simulated import network_of
 from tests.support.exhaustive import exhaustive_unless
-from tests.support.quadratic import RATE, STEPS, Job, M, Reference, random_speeds, straggler
-from tests.support.simulated import network_of, seeded
+from tests.support.seeded import seeded
 
 
 class Averaging(Reference):

@@ -15,7 +15,8 @@ from grsgd.comm.communicator import ANY_RANK, Communicator
 from grsgd.comm.mailbox import HEADER, Mailbox, ModelMessage
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica
-from tests.support.simulated import Ranks, models_sent, models_under_way, seeded
+from grsgd.testing.simulated import Ranks, models_sent, models_under_way
+from tests.support.seeded import seeded
 
 SIZE = 5
 

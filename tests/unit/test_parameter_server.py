@@ -14,10 +14,10 @@ from grsgd.algorithms.parameter_server.strategies import STATES
 from grsgd.errors import ConfigError
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
+from grsgd.testing.quadratic import MOMENTUM, PROBLEM, WEIGHT_DECAY, Job
+from grsgd.testing.simulated import network_of
 from grsgd.training.record import Record, assemble
 from tests.support.exhaustive import exhaustive_unless
-from tests.support.quadratic import MOMENTUM, PROBLEM, WEIGHT_DECAY, Job
-from tests.support.simulated import network_of
 from tests.support.training import CONSTANT, MODEL_BYTES, SLOW, STEP, config, simulation
 
 NAMES = ("bsp", "asp", "ssp", "dssp", "adsp")

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.pollables import Delay
 from grsgd.simulate.driver import SimulatedDriver
+from grsgd.testing.simulated import Ranks, network_of
 from grsgd.training.progress import FreeRunning, Lockstep, Marks
-from tests.support.simulated import Ranks, network_of, seeded
+from tests.support.seeded import seeded
 
 
 class Clock(MpiDriver):

@@ -23,8 +23,8 @@ from grsgd.comm.gpu.transport import Transfer
 from grsgd.comm.pollables import Compute, Delay, Pollable, Signal, Until
 from grsgd.simulate.driver import Activity, SimulatedDriver, Timer
 from grsgd.simulate.fabric import Receiving, Sending
+from grsgd.testing.simulated import Ranks
 from tests.support.device_double import DeviceDouble, Event, Memory
-from tests.support.simulated import Ranks
 from tests.support.threads import FAKE, Group, Mpi
 
 SENDING = {"Isend", "Issend", "Irecv", "Ibcast", "Iallreduce"}

@@ -10,9 +10,9 @@ from coding.time_model import MEDIA, paper_step_seconds, step_seconds
 from grsgd.algorithms import cssgd, redundancy
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.redundancy import DESCRIPTIONS, Costs, choose, measure
+from grsgd.testing.simulated import Ranks, network_of
 from grsgd.training.automatic_options import choose_options
 from grsgd.training.inputs import load_data
-from tests.support.simulated import Ranks, network_of
 from tests.support.training import CONSTANT, STEP, config, simulation
 
 N = 6

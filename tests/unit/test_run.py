@@ -15,11 +15,11 @@ from grsgd.job.startup import StartUp
 from grsgd.runs.ending import joint_reason
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
+from grsgd.testing.simulated import network_of
 from grsgd.training import description
 from grsgd.training.description import expected_bytes
 from grsgd.training.gradients import OwnBatches
 from tests.support.exhaustive import exhaustive_unless
-from tests.support.simulated import network_of
 from tests.support.threads import on_threads
 from tests.support.training import CONSTANT, config
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.comm.mailbox import ModelMessage
-from tests.support.quadratic import STEPS, Job, M, Reference, random_speeds, straggler
-from tests.support.simulated import models_under_way, network_of, seeded
+from grsgd.testing.quadratic import STEPS, Job, M, Reference, random_speeds, straggler
+from grsgd.testing.simulated import models_under_way, network_of
+from tests.support.seeded import seeded
 
 
 def hop(n, step):

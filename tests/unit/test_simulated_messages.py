@@ -15,7 +15,8 @@ from grsgd.comm.pollables import Compute, Delay, Signal, Until
 from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.simulate.driver import Deadlock, SimulatedDriver
 from grsgd.simulate.network import MissingLink
-from tests.support.simulated import Ranks, network_of, seeded
+from grsgd.testing.simulated import Ranks, network_of
+from tests.support.seeded import seeded
 
 SECOND = dict(bandwidth="8 bit", latency="0 s", eager_bytes=4)
 """A byte takes a second; five bytes are a long message."""

@@ -12,7 +12,8 @@ from grsgd.comm.allreduce import ALLREDUCE, broadcast, halving_doubling_allreduc
 from grsgd.comm.pollables import Delay
 from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.simulate.flows import MIN_WEIGHT, Connection, Flow, Port, max_min_fair
-from tests.support.simulated import Ranks, network_of, seeded
+from grsgd.testing.simulated import Ranks, network_of
+from tests.support.seeded import seeded
 
 B = 125e6
 L = 50e-6

@@ -23,13 +23,14 @@ from grsgd.algorithms.central import workers_of
 from grsgd.errors import ConfigError, DataError
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import Simulation, simulate
+from grsgd.testing.simulated import models_sent, models_under_way, network_of
 from grsgd.training import evaluation as evaluate
 from grsgd.training.evaluation import score
 from grsgd.training.snapshots import common_marks
 from grsgd.training.times import RankTotals
 from grsgd.training.trainer import Trainer
 from tests.support.exhaustive import exhaustive_unless
-from tests.support.simulated import models_sent, models_under_way, network_of, seeded
+from tests.support.seeded import seeded
 from tests.support.training import CONSTANT, SLOW, STEP, config, simulation
 
 SOME = ("ring_allreduce", "grsgd", "lasgd", "easgd", "parameter_server", "cssgd")

@@ -9,9 +9,9 @@ from grsgd.errors import ConfigError
 from grsgd.runs.ending import TARGET_REACHED
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
+from grsgd.testing.simulated import network_of
 from grsgd.training.saving import ModelFiles
 from tests.support.exhaustive import exhaustive_unless
-from tests.support.simulated import network_of
 from tests.support.training import CONSTANT, SLOW, config, simulation
 
 SOME = ("ring_allreduce", "grsgd", "lasgd", "parameter_server", "cssgd")

@@ -8,7 +8,7 @@ import torch
 
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm import topology
-from tests.support.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY, Quadratic
+from grsgd.testing.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY, Quadratic
 from tests.support.real_ranks import finish, models, start, take_step
 
 FOR_ANY_LOOP = sorted(name for name, cls in ALGORITHMS.items() if cls.traits.supports_own_loop)

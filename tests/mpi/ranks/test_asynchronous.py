@@ -9,7 +9,7 @@ import torch
 from grsgd.comm import backend
 from grsgd.comm.mailbox import ModelMessage
 from grsgd.models.flat import Flat
-from tests.support.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY
+from grsgd.testing.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY
 from tests.support.real_ranks import finish, models, nothing_is_left, start, take_step
 
 pytestmark = pytest.mark.ranks(2, 3, 4, 5)

@@ -7,7 +7,7 @@ import pytest
 
 from grsgd.comm.pollables import Until
 from grsgd.seeding import Purpose, generator
-from tests.support.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY
+from grsgd.testing.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY
 from tests.support.real_ranks import finish, models, start, take_step
 
 

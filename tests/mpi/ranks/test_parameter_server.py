@@ -13,8 +13,8 @@ from grsgd.algorithms.context import RankContext
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.models.replica import Replica
+from grsgd.testing.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY, Quadratic
 from grsgd.training.progress import Progress
-from tests.support.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY, Quadratic
 from tests.support.real_ranks import models, nothing_is_left
 
 pytestmark = pytest.mark.ranks(2, 3, 4, 5)

@@ -6,15 +6,15 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from grsgd.algorithms import ALGORITHMS
 from grsgd.algorithms.central import CentralAlgorithm, workers_of
 from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.find import find
 from grsgd.comm.pollables import Compute
 from grsgd.models.replica import Replica
 from grsgd.simulate.compute import ComputeTime
 from grsgd.simulate.driver import SimulatedDriver
+from grsgd.testing.simulated import Ranks, network_of
 from grsgd.training.progress import Progress
-from tests.support.simulated import Ranks, network_of
 
 SIZE, STEPS = 7, 20
 M = 8 * SIZE
@@ -116,7 +116,7 @@ class Job:
         self.trajectories = [[] for _ in range(n)]
         self.ranks = Ranks(n, spec, random, driver=partial(SimulatedDriver, compute_seconds=seconds))
         uncounted = self.ranks.fabric.communicators()
-        cls = ALGORITHMS[name]
+        cls = find(name)
         self.algorithms = []
         for comm, uncounted_comm, driver in zip(self.ranks.comms, uncounted, self.ranks.drivers, strict=True):
             model = Quadratic(comm.rank, problem, statistics)

@@ -1,16 +1,12 @@
 """Ranks in one process and simulated time, for tests."""
 
 import simpy
-from hypothesis import settings
 
 from grsgd.comm.mailbox import HEADER, ModelMessage
 from grsgd.simulate.driver import SimulatedDriver, run_until_done
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec
-
-seeded = settings(deadline=None, derandomize=True, max_examples=24)
-"""For properties that are to be the same in every run of the tests, however busy the machine."""
 
 
 def network_of(**options) -> NetworkSpec:

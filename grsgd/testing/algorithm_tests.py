@@ -1,0 +1,215 @@
+"""Tests that every algorithm has to pass, for pytest or unittest to collect from a subclass."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import tomli_w
+import torch
+
+from grsgd.algorithms.base import Algorithm
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.algorithms.find import find
+from grsgd.config import Config, parse
+from grsgd.mpi_environment import find_mpiexec, job_environment, without_launcher
+from grsgd.simulate.compute import ComputeTime
+from grsgd.simulate.run import Simulation
+from grsgd.testing.quadratic import Job, shifted_job
+from grsgd.testing.simulated import network_of
+
+STEPS = 40
+"""Steps of each rank."""
+REAL_STEPS, KEPT_EVERY = 12, 5
+"""Steps of each rank under mpiexec, and after how many of them there is a checkpoint."""
+TIMEOUT = 300
+"""Seconds for a job under mpiexec."""
+NETWORK = {"bandwidth": "1 mbit", "latency": "1 ms", "eager_bytes": 64}
+"""On which the model of a `configuration` takes about a tenth of a step."""
+
+
+class AlgorithmTests:
+    """What must hold of an algorithm; a subclass names it. Those of its tests that need more are skipped without it.
+
+    The ranks of most tests are simulated and minimise quadratics (`Job`); the last two tests train under mpiexec.
+    """
+
+    algorithm: ClassVar[str]
+    """As in a configuration: ``mine.py:MyGossip``, ``package.module:Name``, a plug-in's name, or one of ours."""
+    options: ClassVar[dict] = {}
+    """Of the algorithm."""
+    ranks: ClassVar[tuple[int, ...]] = (2, 3, 5)
+    """Numbers of ranks that are tried."""
+    orders: ClassVar[int] = 8
+    """How many orders in which messages arrive and steps end are tried, for each number of ranks."""
+    distance: ClassVar[float] = 0.3
+    """How near to the optimum the mean model has to come in 40 steps, as a part of the distance at the start."""
+    keeps_mean: ClassVar[bool] = False
+    """Whether exchanges keep the mean of all models, by ``Algorithm.weight``, including what is under way."""
+    mixing_matrix: ClassVar[Callable[[int, int], np.ndarray] | None] = None
+    """For an algorithm of which a step of all ranks is a local step and X <- W X: a static method of the number of
+    ranks and the step that returns W, [n, n]."""
+    mixes_first: ClassVar[bool] = False
+    """Whether it is X <- W X - rate G, with the gradients G at the models before, and not X <- W (X - rate G)."""
+
+    # ---- in simulated time
+
+    def test_all_steps_are_taken_and_nothing_is_left(self):
+        for n in self.ranks:
+            job = self.job(n).train(STEPS).average()
+            taken = [len(trajectory) for trajectory in job.trajectories[: job.workers]]
+            assert taken == [STEPS] * job.workers, f"{n} ranks have taken {taken} steps of {STEPS}"
+            assert job.nothing_is_left(), f"{n} ranks: messages, or receives, are left at the end"
+            apart = np.abs(job.X - job.X[0]).max()
+            assert np.isfinite(job.X).all() and apart < 1e-12, f"{n} ranks: models are {apart:g} apart after average()"
+
+    def test_it_trains(self):
+        for n in self.ranks:
+            job = self.job(n)
+            begin, optimum = np.abs(job.X.mean(0) - 3.0).max(), 3.0
+            job.train(STEPS).average()
+            end = np.abs(job.X.mean(0) - optimum).max()
+            assert end < self.distance * begin, f"{n} ranks: {end:.3g} from the optimum, at the start {begin:.3g}"
+
+    def test_no_order_of_messages_or_steps_stops_it(self):
+        """Raises Deadlock, with what each rank waits for, where one does."""
+        for n in self.ranks:
+            for seed in range(self.orders):
+                slow = {seed % n: 4.0} if seed % 2 else {}
+                job = self.job(n, ComputeTime(1e-3, 0.5, seed, slow), seed).train(STEPS)
+                assert job.nothing_is_left(), f"{n} ranks, order {seed}: messages, or receives, are left at the end"
+
+    def test_a_run_is_repeated_exactly(self):
+        for n in self.ranks:
+            one, other = (self.job(n, ComputeTime(1e-3, 0.5, 1), 1).train(STEPS) for _ in range(2))
+            assert (one.X == other.X).all() and one.sent() == other.sent(), f"{n} ranks: two runs of one seed differ"
+
+    def test_synchronous_ranks_do_not_depend_on_times(self):
+        if not self.traits.synchronous:
+            skip("it is asynchronous")
+        for n in self.ranks:
+            one = self.job(n).train(STEPS).average()
+            other = self.job(n, ComputeTime(1e-3, 0.5, 1), 1).train(STEPS).average()
+            assert (one.X == other.X).all(), f"{n} ranks: the models depend on how long steps and messages take"
+
+    def test_the_mean_of_all_models_is_kept(self):
+        """Without learning, from models that differ."""
+        if not self.keeps_mean:
+            skip("keeps_mean is not said")
+        for n in self.ranks:
+            job = self.job(n, ComputeTime(1e-3, 0.5, 2), 2, rate=0.0)
+            job.scatter()
+            before = job.X.mean(0)
+            job.train(STEPS)
+            weights = np.array([algorithm.weight for algorithm in job.algorithms])
+            assert abs(weights.sum() - n) < 1e-9, f"{n} ranks: the weights add up to {weights.sum():g}"
+            apart = np.abs(weights @ job.X / n - before).max()
+            assert apart < 1e-12, f"{n} ranks: the mean has moved by {apart:g}"
+
+    def test_it_is_what_its_mixing_matrices_make(self):
+        if self.mixing_matrix is None:
+            skip("there is no mixing_matrix")
+        for n in self.ranks:
+            job = self.job(n, momentum=0.0, weight_decay=0.0)
+            X = job.X
+            job.train(STEPS, drain=False)
+            for step in range(STEPS):
+                W, change = self.mixing_matrix(n, step), job.rate(step) * job.problem.gradients(X, step)
+                X = W @ X - change if self.mixes_first else W @ (X - change)
+                found = np.array([trajectory[step] for trajectory in job.trajectories])
+                apart = np.abs(found - X).max()
+                assert apart < 1e-10, f"{n} ranks, step {step}: {apart:g} from the mixing matrices"
+
+    def test_times_alone_are_the_times_of_training(self):
+        """As ``grsgd simulate --timing-only`` takes them."""
+        if self.traits.depends_on_values:
+            skip("what it sends depends on the models' values (traits.depends_on_values)")
+        for n in self.ranks:
+            one, other = (self.simulated(n, timing_only) for timing_only in (False, True))
+            times = one.env.now, other.env.now
+            assert times[0] == times[1], f"{n} ranks: {times[1]:g} s without gradients, {times[0]:g} s with them"
+            for trained, timed in zip(one.trainers, other.trainers, strict=True):
+                assert (trained.comm.traffic.sent == timed.comm.traffic.sent).all(), f"{n} ranks: other bytes"
+
+    # ---- on real ranks
+
+    def test_real_ranks_do_what_simulated_ones_do(self):
+        """Synchronous algorithms to rounding; of others, that the run ends."""
+        with tempfile.TemporaryDirectory() as folder:
+            n = self.ranks[-1]
+            model = self.train(Path(folder), n)
+            if self.traits.synchronous:
+                job = self.simulated(n)
+                job.evaluate()
+                for name, expected in job.trainers[0].replica.model.state_dict().items():
+                    apart = (model[name] - expected).abs().max().item()
+                    assert apart < 1e-5, f"{n} ranks: {name} is {apart:g} from that of simulated ranks"
+
+    def test_it_goes_on_from_a_checkpoint(self):
+        """Synchronous algorithms bit for bit; of others, that the run ends."""
+        if find(self.algorithm).remembers is None:
+            skip("it does not say what to keep (`remembers`)")
+        with tempfile.TemporaryDirectory() as name:
+            folder, n = Path(name), self.ranks[-1]
+            whole = self.train(folder, n, "--checkpoint", folder / "kept", "--every", KEPT_EVERY)
+            again = self.train(folder, n, "--resume", folder / "kept")
+            if self.traits.synchronous:
+                for name in whole:
+                    assert torch.equal(whole[name], again[name]), f"{n} ranks: {name} differs after going on"
+
+    # ---- what the tests are made of
+
+    @property
+    def traits(self):
+        cls: type[Algorithm] = find(self.algorithm)
+        return cls.traits_of(cls.Options(**self.options))
+
+    def job(self, n: int, seconds=None, latencies: int | None = None, **more) -> Job:
+        """Return ranks that minimise quadratics with the optimum 3; see `shifted_job`."""
+        if issubclass(find(self.algorithm), CommonBatchAlgorithm):
+            skip("all ranks share a batch, and quadratics have none")
+        return shifted_job(self.algorithm, n, seconds, latencies, **more, **self.options)
+
+    def configuration(self) -> dict:
+        """Return a linear classifier of 34 parameters on generated images."""
+        return {
+            "algorithm": {"name": self.algorithm, **self.options},
+            "model": {"name": "mlp", "hidden": []},
+            "data": {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 4},
+            "optimizer": {"lr": 0.05, "momentum": 0.9},
+            "train": {"steps": REAL_STEPS, "snapshots": 4},
+            "comm": {"timeout": 60.0},
+            "device": "cpu",
+        }
+
+    def simulated(self, n: int, timing_only: bool = False) -> Simulation:
+        """Return the training of a `configuration` in simulated time."""
+        config: Config = parse(self.configuration())
+        simulation = Simulation(config, n, network_of(**NETWORK), "lognormal:0.01,0.5", timing_only)
+        simulation.train()
+        return simulation
+
+    def train(self, folder: Path, n: int, *arguments) -> dict[str, torch.Tensor]:
+        """Train a `configuration` under mpiexec; returns the weights of the final model."""
+        toml, model = folder / "run.toml", folder / "model.pt"
+        toml.write_text(tomli_w.dumps(self.configuration()))
+        command = [find_mpiexec(), "-n", n, sys.executable, "-m", "grsgd", "train", toml, "--out", folder / "run.h5"]
+        done = subprocess.run(
+            [str(word) for word in (*command, "--save", model, *arguments)],
+            env=without_launcher(job_environment()),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        assert done.returncode == 0, f"{n} ranks: exit code {done.returncode}:\n{done.stdout}{done.stderr}"
+        return torch.load(model, weights_only=True)
+
+
+def skip(why: str):
+    """Leave a test out, in whatever runs it."""
+    raise unittest.SkipTest(why)

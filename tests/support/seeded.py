@@ -1,0 +1,6 @@
+"""Settings of Hypothesis."""
+
+from hypothesis import settings
+
+seeded = settings(deadline=None, derandomize=True, max_examples=24)
+"""For properties that are to be the same in every run of the tests, however busy the machine."""
