@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 from experiments.cache import Unfinished, finished
-from grsgd import config
+from grsgd import config, data
 from grsgd.errors import SetupError
 from grsgd.job import launch
 from grsgd.job.ending import with_parent
@@ -193,6 +193,7 @@ def main() -> int:
     """Make the runs of the list, on every rank."""
     mpi, list_file = launch.world(), Path(sys.argv[1])
     launch.abort_on_error(mpi)
+    data.keep_loaded()
     warm_up()
     try:
         runs = json.loads(list_file.read_text()) if mpi.rank == 0 else None

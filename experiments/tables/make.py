@@ -16,6 +16,7 @@ from experiments.tables.on_nodes import make_on_nodes
 from experiments.tables.progress import Progress
 from experiments.tables.run_spec import MEASURED, RunSpec
 from experiments.tables.store import Store
+from grsgd import data
 from grsgd.errors import ConfigError, DataError, RunFileError
 from grsgd.units import rate
 
@@ -124,6 +125,7 @@ def calibrate(specs: list[RunSpec], store: Store):
 
 def simulate(spec: RunSpec, store: Store):
     """Simulate, in a process of its own; what goes wrong is written beside where the run would be."""
+    data.keep_loaded()
     error_file = store.path(spec).with_suffix(".error")
     error_file.unlink(missing_ok=True)
     try:

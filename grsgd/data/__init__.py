@@ -29,6 +29,8 @@ __all__ = ["NAMES", "DataError", "Dataset", "Row", "Split", "load", "status"]
 NAMES = tuple(sorted(REGISTER, key=lambda name: REGISTER[name].values))
 """The registered sets, small ones first."""
 
+_kept: dict[tuple, Dataset] | None = None
+
 
 def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Dataset:
     """Load the data set ``name`` from ``directory``.
@@ -38,15 +40,27 @@ def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Datas
     is the only one to use ``seed``. Raises DataError, in one line, if the name or an option is unknown, or files are
     missing, truncated or corrupt; nothing is ever put in their place.
     """
+    key = name, Path(directory).expanduser().absolute(), repr(sorted(options.items()))
+    if _kept is not None and key in _kept:
+        return _kept[key]
     entry = find(name)
     if unknown := sorted(options.keys() - entry.options.keys()):
         raise DataError(f"{name}: unknown option {unknown[0]}; allowed: {', '.join(entry.options) or 'none'}")
     try:
-        return dataset_of(name, entry.make(Path(directory).expanduser(), seed, options))
+        found = dataset_of(name, entry.make(Path(directory).expanduser(), seed, options))
+        if _kept is not None and entry.samples is not None:
+            _kept[key] = found
+        return found
     except (MissingData, DamagedData) as error:
         raise type(error)(f"{name}: {error}; {entry.hint}") from error
     except (DataError, OSError) as error:
         raise DataError(f"{name}: {error}") from error
+
+
+def keep_loaded():
+    """Have this process read each of the sets whose files never change once, for programs that make many runs."""
+    global _kept
+    _kept = {} if _kept is None else _kept
 
 
 def find(name: str) -> Entry:

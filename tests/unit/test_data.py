@@ -19,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
+from grsgd import data as data_sets
 from grsgd.data import NAMES, base, load, status
 from grsgd.data.part import PartSplit, part_of
 from grsgd.data.pixels import Normalise, crop_and_flip
@@ -104,6 +105,14 @@ def refused(name, directory, **options):
 
 
 # What is there
+
+
+def test_files_are_read_once_where_that_is_asked_for(tmp_path, monkeypatch):
+    assert load("digits", tmp_path) is not load("digits", tmp_path)
+    monkeypatch.setattr(data_sets, "_kept", None)
+    data_sets.keep_loaded()
+    assert load("digits", tmp_path) is load("digits", tmp_path, seed=1)
+    assert load("synthetic", tmp_path, samples=50) is not load("synthetic", tmp_path, samples=50)
 
 
 def test_names():
