@@ -24,7 +24,7 @@ from grsgd.testing.simulated import network_of
 
 STEPS = 40
 """Steps of each rank."""
-REAL_STEPS, KEPT_EVERY = 12, 5
+REAL_STEPS, KEPT_EVERY = 40, 10
 """Steps of each rank under mpiexec, and after how many of them there is a checkpoint."""
 TIMEOUT = 300
 """Seconds for a job under mpiexec."""
@@ -181,7 +181,7 @@ class AlgorithmTests:
             "model": {"name": "mlp", "hidden": []},
             "data": {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 4},
             "optimizer": {"lr": 0.05, "momentum": 0.9},
-            "train": {"steps": REAL_STEPS, "snapshots": 4},
+            "train": {"steps": REAL_STEPS, "snapshots": 4, "compute_seconds": 2e-3},
             "comm": {"timeout": 60.0},
             "device": "cpu",
         }
