@@ -84,7 +84,7 @@ def quantities(series: list[Series]) -> list[Quantity]:
     found = [Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name)]
     found = [quantity for quantity in found if quantity.is_known(series)]
     if is_tested(series):
-        return [*map(test_value, metrics_of(runs)), *found]
+        return [*map(quantity_of, metrics_of(runs)), *found]
     return [LOSS, *found] if all(LOSS.is_known([one]) for one in series) else found
 
 
@@ -93,7 +93,7 @@ def _is_curve(series: list[Series], name: str) -> bool:
     return all(array.shape == time.shape and array.dtype.kind in "biuf" for array, time in arrays)
 
 
-def test_value(metric: Metric) -> Quantity:
+def quantity_of(metric: Metric) -> Quantity:
     return Quantity(metric.column, metric.title, metric.title + metric.in_unit, metric.factor, metric)
 
 

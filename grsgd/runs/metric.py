@@ -7,6 +7,7 @@ import numpy as np
 
 from grsgd.runs.numbers import known_values, per_cent
 from grsgd.runs.run_file import Run
+from grsgd.text import printable
 
 
 class Metric(NamedTuple):
@@ -39,7 +40,7 @@ class Metric(NamedTuple):
 
     @property
     def words(self) -> str:
-        return self.name.replace("_", " ")
+        return printable(self.name.replace("_", " "), 40)
 
     @property
     def factor(self) -> float:
@@ -49,7 +50,7 @@ class Metric(NamedTuple):
     @property
     def in_unit(self) -> str:
         """The unit in brackets, for titles and axes; nothing if there is none."""
-        return f" [{self.unit}]" if self.unit else ""
+        return f" [{printable(self.unit, 20)}]" if self.unit else ""
 
     def number(self, value: float) -> str:
         """Return a value as text, without the unit."""
@@ -57,13 +58,13 @@ class Metric(NamedTuple):
 
     def text(self, value: float) -> str:
         """Return a value as text, with the unit."""
-        return f"{self.number(value)} {self.unit}".rstrip()
+        return printable(f"{self.number(value)} {self.unit}".rstrip())
 
     def chosen(self, value: float) -> str:
         """Return a value that somebody has chosen, such as a target, as text: a percentage, or the metric's name and
         the value."""
         name = "" if self.unit == "%" else f"{self.words} "
-        return f"{name}{self.factor * value:g} {self.unit}".rstrip()
+        return printable(f"{name}{self.factor * value:g} {self.unit}".rstrip())
 
     def sentence(self, value: float) -> str:
         """Return "93.12 % test accuracy", or "test perplexity 7.25"."""
@@ -77,7 +78,8 @@ class Metric(NamedTuple):
     def units(self) -> dict[str, tuple[str, str]]:
         """Return unit and description of the curve's columns, as `Run.units` has them."""
         whose = {"": "of the averaged model", "_min": "the least of a single replica", "_max": "the greatest of one"}
-        return {f"curve/{self.column}{end}": (self.unit or "1", f"{self.title}, {of}") for end, of in whose.items()}
+        unit, kind = ("1", ", a fraction") if self.unit == "%" else (self.unit or "1", "")
+        return {f"curve/{self.column}{end}": (unit, f"{self.title}, {of}{kind}") for end, of in whose.items()}
 
     def is_better(self, value: float, other: float) -> bool:
         return value > other if self.higher_is_better else value < other
@@ -125,8 +127,9 @@ def metrics_of(runs) -> list[Metric]:
 def values_of(run: Run, end: str = "") -> np.ndarray:
     """Return the metric at each snapshot, [s], NaN where it was not measured; ``end``: "_min" or "_max", of single
     replicas."""
-    values = run.curve.get(metric_of(run).column + end)
-    return np.full(len(run.curve["time"]), math.nan) if values is None else values
+    values, time = run.curve.get(metric_of(run).column + end), run.curve["time"]
+    is_curve = values is not None and values.shape == time.shape and values.dtype.kind in "biuf"
+    return values.astype(float) if is_curve else np.full(len(time), math.nan)
 
 
 def final_of(run: Run) -> float:

@@ -360,11 +360,12 @@ def _storable(value):
 def _checked(run: Run) -> Run:
     """The same run with plain attributes, arrays of the dtypes of ``LAYOUT`` and its optional datasets filled in."""
     attributes = {name: plain(value) for name, value in run.attributes.items() if name != "format"}
-    attributes.setdefault(f"final_test_{attributes.get('metric') or 'accuracy'}", math.nan)
+    final = f"final_test_{attributes.get('metric') or 'accuracy'}"
+    attributes.setdefault(final, math.nan)
     for name in ATTRIBUTES:
         if attributes.get(name) is None:
             raise ValueError(f"attribute {name!r} is missing")
-    for name, kind in (ATTRIBUTES | KNOWN).items():
+    for name, kind in (ATTRIBUTES | KNOWN | {final: float}).items():
         _check_type(name, attributes.get(name), kind)
     if attributes["ranks"] < 1:
         raise ValueError(f"attribute 'ranks' is {attributes['ranks']}, but must be 1 or more")

@@ -49,7 +49,7 @@ def test_the_example_is_trained_reported_and_evaluated(folder, capsys):
     run = grsgd.load_run("run.h5")
     assert run.attributes["final_test_error"] < 0.1 and run.attributes["input_shape"] == [6]
     assert run.attributes["metric"] == "error" and not run.attributes["metric_higher_is_better"]
-    assert run.units["curve/test_error_min"] == ("%", "test error, the least of a single replica")
+    assert run.units["curve/test_error_min"] == ("1", "test error, the least of a single replica, a fraction")
     assert run.attributes["classes"] == 3 and run.attributes["train_samples"] == 900
     text = (folder / "mine.py").read_text()
     assert [run.attributes[f"{what}_code_source"] for what in WHAT] == [text] * len(WHAT)
@@ -120,7 +120,7 @@ def test_plug_ins_are_found_by_name_and_listed(folder, monkeypatch, capsys):
     try:
         assert sum(p.numel() for p in zoo.build("wide", (6,), 3, width=2).parameters()) == 6 * 2 + 2 + 2 * 3 + 3
         assert len(data.load("three", folder, samples=30).train) == 30
-        for command, said in (("models", "| wide "), ("algorithms", "| mine "), ("data", "| three ")):
+        for command, said in (("models", "\nwide "), ("algorithms", "\nmine "), ("data", "| three ")):
             assert main([command, *["list"] * (command == "data")]) == 0
             assert said in capsys.readouterr().out
     finally:
