@@ -69,7 +69,7 @@ bench: $(READY)  ## ratios measured side by side in one run
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]
 	$(BIN)/python -m experiments.bench
 
-tables: $(READY)  ## those of the papers; SCALE=smoke (40 minutes), desk, paper; ONLY="grsgd cssgd-fig4" HOURS=2: a piece
+tables: $(READY)  ## those of the papers; SCALE=smoke (an hour), desk, paper; ONLY="grsgd cssgd-fig4" HOURS=2: a piece
 	$(REPRODUCE) $(ONLY)
 
 tables-forecast: $(READY)  ## how long these would take on this machine; makes nothing
