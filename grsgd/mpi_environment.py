@@ -117,7 +117,12 @@ def speaker() -> Callable[[str], None]:
         stderr = stderr_of(outermost)
     except OSError:
         return lambda line: print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
-    return lambda line: os.write(stderr, f"\ngrsgd: {line}\n".encode())
+
+    def say(line: str):
+        with suppress(OSError):  # a pipe that nobody reads is full
+            os.write(stderr, f"\ngrsgd: {line}\n".encode())
+
+    return say
 
 
 def stderr_of(process: int | None) -> int:

@@ -78,11 +78,12 @@ def algorithms(options) -> int:
     from grsgd.algorithms.find import find
 
     try:
-        listed = [find(name) for name in options.names or [*sorted(ALGORITHMS), *plugins("algorithms", ALGORITHMS)]]
+        listed = [find(name) for name in options.names or sorted(ALGORITHMS)]
     except ConfigError as error:
         raise ConfigError(f"algorithms: {error}") from None
     if not (options.names or options.verbose):
         rows = [(cls.name, kind(cls), brief(cls), authors(getattr(cls, "paper", "not given"))) for cls in listed]
+        rows += [(name, "plug-in", "", place) for name, place in plugins("algorithms", ALGORITHMS).items()]
         print_table(rows, ["name", "kind", "what it does", "source"], flexible=2)
         print("\n`grsgd algorithms NAME` lists the options of one, `grsgd algorithms --verbose` those of all.")
         return 0
@@ -98,22 +99,20 @@ def models(options) -> int:
     """list the models, or all about some: size, options, source"""
     from grsgd.models.zoo import MODELS, find
 
-    of_others = {name: find(name) for name in plugins("models", MODELS)}
+    of_others = plugins("models", MODELS)
     for name in options.names:
-        if name not in MODELS:
-            raise UsageError(f"models: {name}: unknown; allowed: {', '.join(MODELS)}")
+        if name not in MODELS and name not in of_others:
+            raise UsageError(f"models: {name}: unknown; allowed: {', '.join([*MODELS, *of_others])}")
     if not options.names:
         rows = [(name, f"{m.parameters():,}", m.usual_data(), m.summary(), m.source) for name, m in MODELS.items()]
-        rows += [(name, "", "", m.summary(), m.source) for name, m in of_others.items()]
+        rows += [(name, "", "", "plug-in", place) for name, place in of_others.items()]
         print_table(rows, ["name", "parameters", "for", "what it is", "source"], flexible=3)
         print("\n`grsgd models NAME` lists the options of one.")
         return 0
     for name in options.names:
-        network = MODELS[name]
-        size = f"{network.parameters():,} parameters for {network.usual_data()}"
-        say(
-            [name, *(f"    {line}".rstrip() for line in network.text()), f"    {size}", f"    source: {network.source}"]
-        )
+        network = find(name)
+        size = [f"    {network.parameters():,} parameters for {network.usual_data()}"] if name in MODELS else []
+        say([name, *(f"    {line}".rstrip() for line in network.text()), *size, f"    source: {network.source}"])
         say(
             [f"    {option} = {json.dumps(value)}" for option, value in network.options().items()] or ["    no options"]
         )
@@ -121,9 +120,10 @@ def models(options) -> int:
     return 0
 
 
-def plugins(kind: str, ours: Container[str]) -> list[str]:
-    """Return the names of installed plug-ins of a kind that are none of ours, which come first."""
-    return sorted(name for name in outside.plugins(kind) if name not in ours)
+def plugins(kind: str, ours: Container[str]) -> dict[str, str]:
+    """Return where installed plug-ins of a kind are, by names that are none of ours, which come first. None is
+    loaded."""
+    return {name: place for name, place in sorted(outside.plugins(kind).items()) if name not in ours}
 
 
 def kind(algorithm) -> str:

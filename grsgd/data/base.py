@@ -18,6 +18,10 @@ from grsgd.lazy import LazyModule
 torch = LazyModule("torch")
 
 
+CLASSES, TOKENS, NUMBERS = "classes", "tokens", "numbers"
+"""Kinds of targets."""
+
+
 class MissingData(DataError):
     """The files of a set are not there."""
 
@@ -67,9 +71,9 @@ class Dataset:
     classes: int
     source: str
     """Where the samples came from."""
-    has_classes: bool = True
-    """Whether each sample is of one of the classes; else ``classes`` is how many different tokens there are, or how
-    many numbers a target has."""
+    targets: str = CLASSES
+    """What the targets are: `CLASSES`, of which ``classes`` is the number; `TOKENS`, of which there are so many
+    different ones; or `NUMBERS`, of which a target has so many."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from grsgd.data.base import Dataset
+from grsgd.data.base import CLASSES, NUMBERS, TOKENS, Dataset
 from grsgd.errors import DataError
 from grsgd.lazy import LazyModule
 
@@ -33,14 +33,16 @@ class MapStyleSplit:
         return np.stack([np.asarray(self.samples[index][1]) for index in range(len(self))])
 
     @property
-    def has_classes(self) -> bool:
-        """Whether a target is a whole number, and not several or a real one."""
-        return self.targets.ndim == 1 and self.targets.dtype.kind in "iub"
+    def kind(self) -> str:
+        """Return what the targets are: a whole number is a class, several are tokens, others are numbers."""
+        if self.targets.dtype.kind not in "iub":
+            return NUMBERS
+        return CLASSES if self.targets.ndim == 1 else TOKENS
 
     @cached_property
     def labels(self) -> np.ndarray:
         """The targets, if they are classes; else zeros."""
-        return self.targets.astype(np.int64) if self.has_classes else np.zeros(len(self), np.int64)
+        return self.targets.astype(np.int64) if self.kind == CLASSES else np.zeros(len(self), np.int64)
 
     def batches(
         self,
@@ -78,12 +80,12 @@ def dataset_of(name: str, made) -> Dataset:
     x = made[0][0][0]
     if not torch.is_tensor(x):
         raise DataError(f"a sample is {type(x).__name__}, expected a tensor: give the data set a transform")
-    return Dataset(name, train, test, tuple(x.shape), classes_of(train, test), name, has_classes=train.has_classes)
+    return Dataset(name, train, test, tuple(x.shape), classes_of(train, test), name, train.kind)
 
 
 def classes_of(train: MapStyleSplit, test: MapStyleSplit) -> int:
     """Return how many classes or different tokens there are; of real numbers, how many a target has."""
-    if train.targets.dtype.kind == "f":
+    if train.kind == NUMBERS:
         return math.prod(train.targets.shape[1:])
     return 1 + int(max(train.targets.max(), test.targets.max()))
 

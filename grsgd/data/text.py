@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from grsgd.data.base import Dataset
+from grsgd.data.base import TOKENS, Dataset
 from grsgd.errors import DataError
 from grsgd.lazy import LazyModule
 
@@ -25,7 +25,7 @@ class TextSplit:
     """
 
     def __init__(self, text: np.ndarray, block: int):
-        self.block, count = block, (len(text) - 1) // block
+        self.block, count = block, max(len(text) - 1, 0) // block
         self._x, self._y = (text[begin : begin + count * block].reshape(count, block) for begin in (0, 1))
         self.labels = np.zeros(count, np.int64)
         """All alike: text has no classes."""
@@ -61,4 +61,4 @@ def dataset_of_text(name: str, text: bytes, block: int, source: str) -> Dataset:
     splits = TextSplit(content[:begin], block), TextSplit(content[begin:], block)
     if not all(map(len, splits)):
         raise DataError(f"block is {block}: a text of {len(content):,} bytes has too few such windows")
-    return Dataset(name, *splits, (block,), BYTES, source, has_classes=False)
+    return Dataset(name, *splits, (block,), BYTES, source, TOKENS)

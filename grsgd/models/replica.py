@@ -51,10 +51,6 @@ class Replica:
             self._grad_views = views(self.grads.tensor, self.trained)
             self.collect_gradients()
 
-    def to_device(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """Return tensors on the model's device; of its dtype, too, if their numbers are real ones."""
-        return [on_device(tensor, self.device, self.dtype) for tensor in tensors]
-
     @property
     def nbytes(self) -> int:
         """M: bytes of all trained parameters, which is also the size of one gradient."""
@@ -132,6 +128,11 @@ def views(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]
     return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
 
 
-def on_device(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor on a device; of a dtype, too, if its numbers are real ones, and not labels or tokens."""
-    return tensor.to(device, dtype if tensor.is_floating_point() else None)
+def to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device, dtype: torch.dtype):
+    """Return the inputs and targets of a batch on a device.
+
+    Inputs have ``dtype`` there, but for tokens, int64 or int32; targets only if they are real numbers.
+    """
+    is_tokens = x.dtype in (torch.int64, torch.int32)
+    x = x.to(device) if is_tokens else x.to(device, dtype)
+    return x, y.to(device, dtype) if y.is_floating_point() else y.to(device)

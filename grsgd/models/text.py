@@ -16,18 +16,17 @@ ROTARY_BASE = 10_000.0
 class Attention(nn.Module):
     """Causal self-attention of several heads."""
 
-    def __init__(self, width: int, heads: int, dropout: float, rotary: Tensor | None):
+    def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
         self.heads, self.dropout = heads, dropout
         self.inward, self.outward = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.register_buffer("rotary", rotary, persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
         batch, places, width = x.shape
         parts = self.inward(x).view(batch, places, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        if self.rotary is not None:
-            query, key = (rotated(each, self.rotary[:, :places]) for each in (query, key))
+        if rotary is not None:
+            query, key = (rotated(each, rotary[:, :places]) for each in (query, key))
         dropout = self.dropout if self.training else 0.0
         seen = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
         return self.outward(seen.transpose(1, 2).reshape(batch, places, width))
@@ -36,15 +35,15 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention, then a network of two layers at each place, both added to what they are given."""
 
-    def __init__(self, width: int, heads: int, dropout: float, rotary: Tensor | None):
+    def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads, dropout, rotary)
+        self.attention = Attention(width, heads, dropout)
         self.inward, self.outward = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.norm1(x)))
+    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
+        x = x + self.dropout(self.attention(self.norm1(x), rotary))
         return x + self.dropout(self.outward(functional.gelu(self.inward(self.norm2(x)))))
 
 
@@ -53,11 +52,12 @@ class GPT(nn.Module):
 
     def __init__(self, places: int, tokens: int, layers: int, heads: int, width: int, positions: str, dropout: float):
         super().__init__()
-        rotary = angles(places, width // heads) if positions == "rotary" else None
         self.tokens = nn.Embedding(tokens, width)
         self.places = nn.Embedding(places, width) if positions == "learned" else None
+        rotary = angles(places, width // heads) if positions == "rotary" else None
+        self.register_buffer("rotary", rotary, persistent=False)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(Block(width, heads, dropout, rotary) for _ in range(layers)))
+        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.apply(self._initialise)
         for block in self.blocks:  # what is added grows with the number of layers
@@ -75,8 +75,10 @@ class GPT(nn.Module):
         hidden = self.tokens(x)
         if self.places is not None:
             hidden = hidden + self.places.weight[: x.shape[1]]
-        hidden = self.norm(self.blocks(self.dropout(hidden)))
-        return functional.linear(hidden, self.tokens.weight)  # the same weights as of the embedding
+        hidden = self.dropout(hidden)
+        for block in self.blocks:
+            hidden = block(hidden, self.rotary)
+        return functional.linear(self.norm(hidden), self.tokens.weight)  # the same weights as of the embedding
 
 
 def angles(places: int, size: int) -> Tensor:

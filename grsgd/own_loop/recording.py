@@ -26,7 +26,7 @@ from grsgd.own_loop.distributed import DistributedOptimizer
 from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of, thinned
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
 from grsgd.runs.loggers import Logger
-from grsgd.runs.metric import ACCURACY, Metric, attributes_of, metric_in
+from grsgd.runs.metric import ACCURACY, Metric, attributes_of, check_metric, metric_in
 from grsgd.runs.run_file import Run, check_writable
 from grsgd.training import device as gpu
 from grsgd.training.description import describe_algorithm
@@ -308,8 +308,8 @@ def number(name: str, value, metric: Metric) -> float:
         value = float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):  # the last: a tensor with several elements
         raise TypeError(f"log(): {name} must be one number, not {type(value).__name__}") from None
-    is_fraction = metric.unit == "%" and name.removeprefix("test_").startswith(metric.name)
-    if is_fraction and (value < 0 or value > 1):
+    ours = {metric.name, *(f"{metric.column}{end}" for end in ("", "_min", "_max"))}
+    if metric.unit == "%" and name in ours and (value < 0 or value > 1):
         raise ValueError(f"log(): {name} = {value:g}: must be a fraction from 0 to 1")
     return value
 
@@ -317,6 +317,9 @@ def number(name: str, value, metric: Metric) -> float:
 def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Metric, config: dict) -> dict:
     """Return the root attributes of the run file, but for where the run takes place and how it ends."""
     algorithm, transport = optimizer.algorithm, optimizer.transport
+    check_metric(metric)
+    if metric.name in ("loss", *OURS):
+        raise ConfigError(f"recording(): a metric cannot be called {metric.name!r}, for log() has that name already")
     given = plain(config if batch_size is None else {**config, "batch_size": batch_size})
     options = {"name": algorithm.name} | algorithm.options.model_dump(exclude_none=True)
     attributes = describe_algorithm(algorithm) | {

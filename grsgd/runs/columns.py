@@ -168,12 +168,15 @@ def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
 
 def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
     """Its final and its best value, of the runs that have this metric; those of further ones have its name."""
-    first, alone = metric == metric_of(runs[0]), metrics_of(runs) == [ACCURACY]
+    every = metrics_of(runs)
+    first, alone = metric == metric_of(runs[0]), every == [ACCURACY]
+    alike = [other for other in every if other.name == metric.name]
+    own = metric.name if alike[0] == metric else f"{metric.name}_{alike.index(metric) + 1}"
 
     def column(name: str, of: Callable[[Run], float], meaning: str) -> Column:
         return Column(
-            name if first else f"{name}_{metric.name}",
-            f"{name}_{metric.name}",
+            name if first else f"{name}_{own}",
+            f"{name}_{own}",
             f"{name}{'' if alone else f' {metric.words}'}{metric.in_unit}",
             lambda run: of(run) if metric_of(run) == metric else math.nan,
             metric.number,
@@ -202,7 +205,7 @@ def shown_by_default(runs: Sequence[Run]) -> list[Column | Words]:
     """Return the columns that suit the runs where none are asked for."""
     columns = all_columns(runs)
     in_samples = any(math.isnan(measures.epochs(run)) for run in runs)
-    is_tested = columns["best"].is_known(runs)
+    is_tested = any(known_values([measures.best(run)]) for run in runs)
     left_out = {
         "epochs": in_samples,
         "samples": not in_samples,

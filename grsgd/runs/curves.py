@@ -34,6 +34,9 @@ class Quantity(NamedTuple):
 
     def of(self, run: Run) -> np.ndarray:
         """Return its value at each snapshot, NaN where not known."""
+        if self.metric is not None:
+            is_of_it = metric_of(run) == self.metric
+            return self.factor * values_of(run) if is_of_it else np.full(len(run.curve["time"]), math.nan)
         values = run.curve.get(self.dataset)
         return np.full(len(run.curve["time"]), math.nan) if values is None else self.factor * values.astype(float)
 
@@ -84,7 +87,8 @@ def quantities(series: list[Series]) -> list[Quantity]:
     found = [Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name)]
     found = [quantity for quantity in found if quantity.is_known(series)]
     if is_tested(series):
-        return [*map(quantity_of, metrics_of(runs)), *found]
+        tested = [run for run in runs if known_values([*values_of(run), final_of(run)])]
+        return [*map(quantity_of, metrics_of(tested)), *found]
     return [LOSS, *found] if all(LOSS.is_known([one]) for one in series) else found
 
 

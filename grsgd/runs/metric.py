@@ -1,10 +1,12 @@
 """The number that says how good a model is on test data: what it is called, its unit, and which way is better."""
 
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
 
+from grsgd.errors import ConfigError
 from grsgd.runs.numbers import known_values, per_cent
 from grsgd.runs.run_file import Run
 from grsgd.text import printable
@@ -91,6 +93,16 @@ class Metric(NamedTuple):
 
 
 ACCURACY = Metric("accuracy", "%", higher_is_better=True)
+
+
+def check_metric(metric):
+    """Raise ConfigError for what is no `Metric`, or one whose name could not be that of a column."""
+    if not isinstance(metric, Metric):
+        raise ConfigError(f"metric = {metric!r}: must be a grsgd.Metric")
+    if not (isinstance(metric.name, str) and re.fullmatch(r"[a-z0-9_]+", metric.name)):
+        raise ConfigError(f"Metric({metric.name!r}): a name has lower-case letters, digits and _ alone")
+    if not isinstance(metric.unit, str) or not isinstance(metric.higher_is_better, bool):
+        raise ConfigError(f"{metric}: the unit must be a text, and higher_is_better true or false")
 
 
 def attributes_of(metric: Metric, target: float | None) -> dict:

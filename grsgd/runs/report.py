@@ -100,7 +100,7 @@ def _text(
 def _tells(column: Column | Words, columns: Sequence[Column | Words], runs: list[Run]) -> bool:
     """Whether a column says anything: that no run has reached the target does, if models were tested."""
     if column.name == "to_target":
-        return any(other.name == "best" and other.is_known(runs) for other in columns)
+        return any(other.name.startswith("best") and other.is_known(runs) for other in columns)
     return column.is_known(runs)
 
 

@@ -6,10 +6,16 @@ from collections.abc import Callable, Sequence
 
 from grsgd.errors import RunFileError
 from grsgd.runs.measures import is_virtual
+from grsgd.runs.metric import metric_of
 from grsgd.runs.run_file import Run, load_run
 from grsgd.text import printable
 
 MAX_LABEL_LETTERS = 200
+DIGESTS = tuple(
+    f"{what}_sha256"
+    for what in ("algorithm", "model_code", "data_code", "task_code", "schedule_code", "optimizer_code")
+)
+"""Attributes with the digests of files that a run comes from."""
 
 
 def load_runs(
@@ -77,10 +83,9 @@ def by_experiment(runs: Sequence[Run]) -> list[list[int]]:
     """Indices of the runs, those together that differ in nothing but the seed; in the order of the first of each."""
     groups: dict[tuple, list[int]] = {}
     for i, run in enumerate(runs):
-        digests = (f"{what}_sha256" for what in ("algorithm", "model_code", "data_code", "optimizer_code"))
-        names = ("algorithm", *digests, "ranks", "dataset", "model", "clock")
+        names = ("algorithm", *DIGESTS, "ranks", "dataset", "model", "clock")
         known = tuple(run.attributes.get(name) for name in names)
-        groups.setdefault((*known, _config_without_seed(run)), []).append(i)
+        groups.setdefault((*known, metric_of(run), _config_without_seed(run)), []).append(i)
     return list(groups.values())
 
 

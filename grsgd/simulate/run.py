@@ -119,7 +119,7 @@ class Simulation:
         self.states = self.uncounted.communicators() if self.survives else None
         self.evaluation = Evaluation(self.trainers, models or ModelFiles())
         self.is_at_target = False
-        """Whether training has ended, or is about to, because the target accuracy is reached."""
+        """Whether training has ended, or is about to, because the target is reached."""
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
         self.began = 0.0

@@ -5,7 +5,7 @@ import inspect
 from grsgd import outside
 from grsgd.errors import ConfigError
 from grsgd.options import check_kind
-from grsgd.runs.metric import Metric
+from grsgd.runs.metric import Metric, check_metric
 from grsgd.tasks.base import Task
 from grsgd.tasks.classification import Classification
 from grsgd.tasks.language_modelling import LanguageModelling
@@ -47,9 +47,11 @@ def build(name: str, options: dict) -> Task:
             raise ConfigError(f"task.{key}: unknown key; allowed: {', '.join(['name', *allowed])}")
         check_kind(f"task.{key}", value, allowed[key], whole=isinstance(allowed[key], int))
     try:
-        return make(**options)
-    except (TypeError, ValueError) as error:
+        task = make(**options)
+        check_metric(task.metric)
+    except Exception as error:  # whatever a user's raises
         raise ConfigError(f"task.name = {name!r}: {error}") from None
+    return task
 
 
 def options_of(make: type[Task]) -> dict:

@@ -21,6 +21,9 @@ class Task(ABC):
     metric: Metric = Metric("loss")
     """What `value` returns. By default the mean loss."""
 
+    targets: str | None = None
+    """What targets it is for, `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers"; None for any."""
+
     @abstractmethod
     def total_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the sum of the losses of all items of a batch, a scalar with a gradient.
@@ -39,7 +42,3 @@ class Task(ABC):
     def value(self, mean: float) -> float:
         """Return the metric, given the mean score of all items of the test data: by default that mean."""
         return mean
-
-    def mean_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss of the items of a batch, a scalar with a gradient."""
-        return self.total_loss(outputs, targets) / self.count(targets)

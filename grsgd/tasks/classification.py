@@ -13,6 +13,7 @@ class Classification(Task):
     """Cross-entropy of logits [b, classes] and labels int64 [b]; the metric is accuracy, a fraction of 1."""
 
     metric = ACCURACY
+    targets = "classes"
 
     def total_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(outputs, targets, reduction="sum")

@@ -26,6 +26,8 @@ class LanguageModelling(Task):
     metric: "bits_per_byte", or "perplexity" of a token. bytes_per_token: of the text, on average; 1 for bytes.
     """
 
+    targets = "tokens"
+
     def __init__(self, metric: str = "bits_per_byte", bytes_per_token: float = 1.0):
         if metric not in METRICS:
             raise ValueError(f"metric = {metric!r}: allowed: {', '.join(map(repr, METRICS))}")

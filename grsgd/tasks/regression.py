@@ -17,6 +17,8 @@ class Regression(Task):
     unit: of the targets, for reports and figures.
     """
 
+    targets = "numbers"
+
     def __init__(self, unit: str = ""):
         self.metric = Metric("rms_error", unit)
 

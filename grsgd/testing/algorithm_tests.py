@@ -1,4 +1,4 @@
-"""Tests that every algorithm has to pass, for pytest or unittest to collect from a subclass."""
+"""Tests that every algorithm has to pass, for pytest to collect from a subclass."""
 
 import subprocess
 import sys

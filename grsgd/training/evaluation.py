@@ -9,7 +9,7 @@ import torch
 from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.data import Split
-from grsgd.models.replica import Replica, on_device
+from grsgd.models.replica import Replica, to_device
 from grsgd.runs.metric import ACCURACY, Metric
 from grsgd.tasks import Task
 
@@ -28,14 +28,17 @@ class Quality:
     metric: Metric = ACCURACY
 
 
-def outputs(model: torch.nn.Module, split: Split, indices: np.ndarray, device):
-    """Yield (outputs, targets) of the samples ``indices``, a batch at a time, in evaluation mode, without gradients."""
+def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device):
+    """Yield (outputs, targets, items) of the samples ``indices``, a batch at a time, in evaluation mode, without
+    gradients. ``items``: how many the task counts."""
     training, dtype = model.training, next(model.parameters()).dtype
     model.eval()
     with torch.no_grad():
         batches = [indices[begin : begin + BATCH] for begin in range(0, len(indices), BATCH)]
         for x, y in split.batches(batches):
-            yield model(on_device(x, device, dtype)), on_device(y, device, dtype)
+            items = task.count(y)
+            x, y = to_device(x, y, device, dtype)
+            yield model(x), y, items
     model.train(training)
 
 
@@ -43,8 +46,8 @@ def score(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray,
     """Return the total score of the samples ``indices`` and how many items they have, float64 [2], in evaluation
     mode."""
     total = np.zeros(2)
-    for made, targets in outputs(model, split, indices, device):
-        total += task.total_score(made, targets), task.count(targets)
+    for made, targets, items in outputs(model, split, task, indices, device):
+        total += task.total_score(made, targets), items
     return total
 
 
@@ -58,13 +61,18 @@ def metric_and_loss(model: torch.nn.Module, split: Split, task: Task, device, ra
 
     In the batches that so many ``ranks`` would take: in others the outputs could be rounded otherwise.
     """
-    scores, losses, items = 0.0, 0.0, 0
+    scores, losses, count = 0.0, 0.0, 0
     for rank in range(ranks):
-        for made, targets in outputs(model, split, share(split, rank, ranks), device):
+        for made, targets, items in outputs(model, split, task, share(split, rank, ranks), device):
             scores += task.total_score(made, targets)
-            losses += float(task.total_loss(made.double(), targets))
-            items += task.count(targets)
-    return task.value(scores / items), losses / items
+            losses += float(task.total_loss(*map(in_double, (made, targets))))
+            count += items
+    return task.value(scores / count), losses / count
+
+
+def in_double(values):
+    """Return real numbers in double precision, and what is something else as it is."""
+    return values.double() if torch.is_tensor(values) and values.is_floating_point() else values
 
 
 def quality(

@@ -14,7 +14,7 @@ from grsgd.config import Config
 from grsgd.data import Dataset
 from grsgd.data.shards import held_by, index_stream, shards
 from grsgd.errors import ConfigError
-from grsgd.models.replica import Replica
+from grsgd.models.replica import Replica, to_device
 from grsgd.seeding import Purpose, seed_torch
 from grsgd.tasks import Task
 from grsgd.training.optimizer import build_optimizer
@@ -72,9 +72,11 @@ class OwnBatches:
     def next_gradient(self) -> dict[int, float]:
         """Leave the gradient of the next batch in the replica; returns its mean loss, by number of the block."""
         (block,), replica = self.blocks, self.replica
-        x, y = replica.to_device(*next(block.batches))
+        x, y = next(block.batches)
+        items = self.task.count(y)  # before it lies on a GPU, where that would wait
+        x, y = to_device(x, y, replica.device, replica.dtype)
         replica.zero_gradients()
-        loss = self.task.mean_loss(replica.model(x), y)
+        loss = self.task.total_loss(replica.model(x), y) / items
         loss.backward()
         replica.collect_gradients()
         return {block.number: loss.item()}
@@ -140,11 +142,12 @@ class CommonBatch:
         replica = self.replica
         losses = {}
         for block in self.blocks:
-            x, y = replica.to_device(*next(block.batches))
-            seed_torch(replica.device, Purpose.BLOCK_DROPOUT, self.seed, self.step, block.number)
-            replica.zero_gradients()
+            x, y = next(block.batches)
             # A sample of one block counts as much as one of another, however many items (tokens) a sample has.
             items = self.task.count(y) * self.batch / block.samples
+            x, y = to_device(x, y, replica.device, replica.dtype)
+            seed_torch(replica.device, Purpose.BLOCK_DROPOUT, self.seed, self.step, block.number)
+            replica.zero_gradients()
             loss = self.task.total_loss(replica.model(x), y) / items
             loss.backward()
             replica.collect_gradients()

@@ -7,7 +7,7 @@ import torch
 from grsgd import data
 from grsgd.config import Config
 from grsgd.data import Dataset
-from grsgd.data.base import REGISTER
+from grsgd.data.base import CLASSES, REGISTER
 from grsgd.data.part import part_of
 from grsgd.errors import ConfigError
 from grsgd.models import zoo
@@ -29,15 +29,27 @@ def load_data(config: Config) -> Dataset:
         default = defaults.get(key)
         check_kind(f"data.{key}", value, default, whole=not isinstance(default, float))
     whole = data.load(chosen.name, chosen.dir, seed=config.seed, **chosen.options)
-    if not whole.has_classes and (chosen.alpha or chosen.only_classes):
-        key = "alpha" if chosen.alpha else "only_classes"
-        raise ConfigError(f"data.{key}: the samples of {chosen.name} have no classes")
+    check_targets(config, whole)
     dataset = part_of(whole, chosen.only_classes, chosen.only_train, chosen.only_test)
     if chosen.batch_size > len(dataset.train):
         raise ConfigError(
             f"data.batch_size = {chosen.batch_size}: larger than the training data; allowed: 1 to {len(dataset.train)}"
         )
     return dataset
+
+
+def check_targets(config: Config, dataset: Dataset):
+    """Raise ConfigError for a task that is for other targets than the data have, and for shards by class without
+    classes."""
+    kind, name = config.make_task().targets, config.data.name
+    if kind not in (None, dataset.targets):
+        raise ConfigError(
+            f"task.name = {config.task.name!r}: is for {kind}, and the targets of {name} are {dataset.targets}: name "
+            "another task, such as classification, language_modelling or regression"
+        )
+    for key in ("alpha", "only_classes"):
+        if dataset.targets != CLASSES and getattr(config.data, key):
+            raise ConfigError(f"data.{key}: the samples of {name} have no classes")
 
 
 class Images(NamedTuple):

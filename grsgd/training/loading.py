@@ -62,7 +62,7 @@ def load_model(
     -------
     torch.nn.Module
         From images, of the configuration's dtype and normalised as the data set is, [b, channels, height, width] to
-        logits [b, classes].
+        logits [b, classes]; `gpt` from tokens, int64 [b, places], to logits [b, places, tokens].
 
     Raises
     ------
@@ -70,7 +70,7 @@ def load_model(
         In one line, if a file is missing or not what it should be, does not fit the network, or is no longer the one
         that the run has saved.
     """
-    source = find(path, config, best=best)
+    source = find(path, config, best=best, is_tested=False)
     with torch.random.fork_rng(devices=[]):  # building a network draws its first weights
         model = build_model(source.config, recorded_images(source.run) or images_of(source.config), CPU)
     if source.warning:
@@ -109,14 +109,15 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
 # ---- where the model is
 
 
-def find(path, config=None, overrides: Sequence[str] = (), best: bool = False) -> Source:
+def find(path, config=None, overrides: Sequence[str] = (), best: bool = False, is_tested: bool = True) -> Source:
     """Find what a model is made of, by a run file, or by a model and its configuration or run file; raises UsageError.
+    ``is_tested``: whether the model is to be tested, for which its task is needed.
 
     A file that is not what the run has saved is refused where the run file alone leads to it.
     """
     if config is None and not is_run_file(path):
         raise ModelError(f"{path}: is not a run file: name the configuration of the model, or its run file, after it")
-    settings, run = configuration(path if config is None else config, overrides)
+    settings, run = configuration(path if config is None else config, overrides, is_tested)
     if is_run_file(path):
         file, sha256 = saved_model(path, run if config is None else load_run(path), best)
         content = read_file(file)
@@ -142,10 +143,11 @@ def is_run_file(path) -> bool:
         return h5py.is_hdf5(target)
 
 
-def configuration(path, overrides: Sequence[str]) -> tuple[Config, Run | None]:
+def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[Config, Run | None]:
     """Read a configuration from a TOML file or a run file, and return that run as well; raises UsageError.
 
-    The algorithm plays no part any more: another takes its place, for one's own may be in a file that has gone.
+    The algorithm plays no part any more, nor how the learning rate changed, nor the task of a model that is not tested:
+    others take their places, for one's own may be in a file that has gone.
     """
     run = load_run(path) if is_run_file(path) else None
     if run:
@@ -157,7 +159,10 @@ def configuration(path, overrides: Sequence[str]) -> tuple[Config, Run | None]:
         content = read(Path(path))
     for override in overrides:
         apply(override, content)
-    return configurations.parse(content | {"algorithm": {"name": "ring_allreduce"}}, str(path)), run
+    content |= {"algorithm": {"name": "ring_allreduce"}, "schedule": {}, "train": {"steps": 1}}
+    if not is_tested:
+        content.pop("task", None)
+    return configurations.parse(content, str(path)), run
 
 
 def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:

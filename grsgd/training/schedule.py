@@ -20,7 +20,7 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None) -> flo
     warmup = schedule.warmup * epoch
     value = 1.0
     if (own := outside.loaded(schedule.name, "schedules")) is not None:
-        value = own(samples / epoch, None if end is None else end / epoch)
+        value = own(min(samples, end or samples) / epoch, None if end is None else end / epoch)
     if schedule.name == "step":
         value = schedule.factor ** sum(samples >= milestone * epoch for milestone in schedule.milestones)
     elif schedule.name == "cosine":
@@ -29,6 +29,18 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None) -> flo
     if samples < warmup:
         value *= samples / warmup
     return value
+
+
+def check_own(schedule: Schedule, end: int | None, epoch: int):
+    """Raise ConfigError where a function from outside does not return a number at the start."""
+    if (own := outside.loaded(schedule.name, "schedules")) is None:
+        return
+    try:
+        value = float(own(0.0, None if end is None else end / epoch))
+    except Exception as error:  # whatever it raises
+        raise ConfigError(f"schedule.name = {schedule.name!r}: {type(error).__name__}: {error}") from None
+    if not math.isfinite(value):
+        raise ConfigError(f"schedule.name = {schedule.name!r}: returns {value} at the start")
 
 
 class ScheduledOptimizer(TimedOptimizer):
@@ -44,9 +56,7 @@ class ScheduledOptimizer(TimedOptimizer):
     ):
         """``epoch``: samples in one epoch; ``clock``: gives seconds. Raises ConfigError."""
         super().__init__(optimizer, clock)
-        own = outside.loaded(schedule.name, "schedules")
-        if own is not None and not callable(own):
-            raise ConfigError(f"schedule.name = {schedule.name!r}: is no function")
+        check_own(schedule, progress.end, epoch)
         self.schedule, self.progress, self.epoch = schedule, progress, epoch
         self.rates = [group["lr"] for group in optimizer.param_groups]
         self.is_constant = schedule.name == "constant" and not schedule.warmup

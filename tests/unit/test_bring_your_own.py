@@ -94,6 +94,8 @@ def test_it_lies_beside_the_configuration(folder, monkeypatch):
         ("task.nope=1", "task.nope: unknown key; allowed: name"),
         ("train.target_accuracy=0.9", "train.target_accuracy: the metric of the task is error: use train.target"),
         ("schedule.name=mine.py:nope", "'mine.py:nope': mine.py has no name 'nope'"),
+        ("schedule.name=mine.py:star", "schedule.name = 'mine.py:star': TypeError: star() takes 1 positional argument"),
+        ("train={seconds=1.0}", "schedule.name = 'mine.py:linear': TypeError: unsupported operand"),
         ("schedule.name=nope", "schedule.name: 'nope' is unknown; allowed: constant, step, cosine, FILE.py:NAME"),
         ("optimizer.name=mine.py:star", "optimizer.name = 'mine.py:star': not a torch.optim.Optimizer"),
         ("optimizer.nope=1", "optimizer.nope: unknown key; allowed: lr, scale, decay_norms, clip"),

@@ -16,10 +16,13 @@ from grsgd.data.map_style import dataset_of
 from grsgd.data.text import TextSplit, dataset_of_text
 from grsgd.errors import ConfigError, DataError
 from grsgd.models import zoo
-from grsgd.models.replica import Replica
+from grsgd.models.replica import Replica, to_device
+from grsgd.runs.columns import all_columns
 from grsgd.runs.curves import quantities
-from grsgd.runs.metric import ACCURACY, Metric
+from grsgd.runs.metric import ACCURACY, Metric, check_metric
+from grsgd.runs.numbers import known_values
 from grsgd.runs.series import Series
+from grsgd.runs.several import by_experiment
 from grsgd.simulate.compute import parse as parse_compute  # noqa: F401
 from grsgd.training.evaluation import metric_and_loss, score
 from grsgd.training.gradients import Block, CommonBatch, OwnBatches
@@ -39,9 +42,9 @@ def random():
 def test_classification_is_cross_entropy_bit_for_bit():
     task = tasks.build("classification", {})
     outputs, labels = torch.randn(33, 7, requires_grad=True), torch.arange(33) % 7
+    mean = task.total_loss(outputs, labels) / task.count(labels)
     gradients = [
-        torch.autograd.grad(loss, outputs)[0]
-        for loss in (nn.functional.cross_entropy(outputs, labels), task.mean_loss(outputs, labels))
+        torch.autograd.grad(loss, outputs)[0] for loss in (nn.functional.cross_entropy(outputs, labels), mean)
     ]
     assert torch.equal(*gradients)
     assert task.total_score(outputs, labels) == int((outputs.argmax(1) == labels).sum()) and task.metric == ACCURACY
@@ -60,7 +63,6 @@ def test_padding_is_not_counted():
     targets = torch.tensor([[1, 2, 3], [4, PADDING, PADDING]])
     each = nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=PADDING)
     assert task.count(targets) == 4 and torch.allclose(task.total_loss(outputs, targets), each.sum())
-    assert torch.allclose(task.mean_loss(outputs, targets), each.sum() / 4)
 
 
 def test_regression_is_the_root_of_the_mean_square():
@@ -146,24 +148,44 @@ def test_text_is_cut_into_windows_that_follow_one_another():
         dataset_of_text("mine", bytes(range(100)), 10, "here")
 
 
-def test_text_has_no_classes(tmp_path):
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("data.alpha=0.1", "data.alpha: the samples of text have no classes"),
+        ("data.only_classes=2", "data.only_classes: the samples of text have no classes"),
+        ("task={name='classification'}", "is for classes, and the targets of text are tokens: name another"),
+        ("task={name='regression'}", "task.name = 'regression': is for numbers, and the targets of text are tokens"),
+        ("data.file=3", "no "),
+        ("data.file=short.txt", "block is 16: a text of 3 bytes has too few such windows"),
+    ],
+)
+def test_what_text_is_not_for(setting, words, tmp_path, capsys):
     (tmp_path / "input.txt").write_bytes(bytes(range(256)) * 8)
-    for setting in ("data.alpha=0.1", "data.only_classes=2"):
-        command = ["simulate", str(language(tmp_path)), "--ranks", "2", "--out", str(tmp_path / "a.h5")]
-        assert main([*command, "--set", setting]) == 2
+    (tmp_path / "short.txt").write_bytes(b"abc")
+    command = ["simulate", str(language(tmp_path)), "--ranks", "2", "--out", str(tmp_path / "a.h5")]
+    target = ["--set", "train={steps=2}"] if "task" in setting else []
+    assert main([*command, *target, "--set", setting]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+def test_inputs_that_are_no_tokens_become_real_numbers():
+    x, y = to_device(torch.ones(2, 3, dtype=torch.uint8), torch.ones(2), torch.device("cpu"), torch.float64)
+    assert (x.dtype, y.dtype) == (torch.float64, torch.float64)
+    x, y = to_device(torch.ones(2, 3, dtype=torch.int64), torch.ones(2, dtype=torch.int64), x.device, torch.float64)
+    assert (x.dtype, y.dtype) == (torch.int64, torch.int64)
 
 
 def test_targets_of_data_sets_of_ones_own():
     x = torch.randn(4, 3)
-    kinds = {
-        "numbers": (torch.randn(4), 1, False),
-        "vectors": (torch.randn(4, 2), 2, False),
-        "tokens": (torch.tensor([[1, 8], [0, 0], [2, 2], [3, 3]]), 9, False),
-        "classes": (torch.tensor([0, 1, 2, 2]), 3, True),
-    }
-    for targets, classes, has_classes in kinds.values():
+    for targets, classes, kind in (
+        (torch.randn(4), 1, "numbers"),
+        (torch.randn(4, 2), 2, "numbers"),
+        (torch.tensor([[1, 8], [0, 0], [2, 2], [3, 3]]), 9, "tokens"),
+        (torch.tensor([0, 1, 2, 2]), 3, "classes"),
+    ):
         found = dataset_of("mine", (TensorDataset(x, targets), TensorDataset(x, targets)))
-        assert (found.classes, found.has_classes) == (classes, has_classes)
+        assert (found.classes, found.targets) == (classes, kind)
 
 
 # ---- the model
@@ -320,3 +342,41 @@ def test_ranks_compute_what_one_does(trained, tmp_path):
     """The same samples in larger batches: the mean gradient over ranks is that of all of them."""
     one, four = (grsgd.load_run(trained(f"{n}", f"data.batch_size={8 // n}", ranks=n)) for n in (1, 4))
     assert abs(one.curve["test_bits_per_byte"][-1] / four.curve["test_bits_per_byte"][-1] - 1) < 0.05
+
+
+# ---- metrics
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("error", "metric = 'error': must be a grsgd.Metric"),
+        (Metric("a/b"), "a name has lower-case letters, digits and _ alone"),
+        (Metric("a", 3), "the unit must be a text"),
+    ],
+)
+def test_what_is_no_metric(metric, words):
+    with pytest.raises(ConfigError, match=words):
+        check_metric(metric)
+
+
+def test_runs_of_one_metric_in_two_units(trained, tmp_path):
+    one, other = (grsgd.load_run(trained(name)) for name in "ab")
+    one.attributes["metric_unit"], other.attributes["metric_unit"] = "m", "cm"
+    runs = [one, other]
+    columns = {name: column for name, column in all_columns(runs).items() if name.startswith("final")}
+    assert len({column.data_name for column in columns.values()}) == 2
+    assert [known_values([column.of(run) for run in runs]) for column in columns.values()] == [
+        [run.attributes["final_test_bits_per_byte"]] for run in runs
+    ]
+    series = [Series(name, [run], 0) for name, run in zip("ab", runs, strict=True)]
+    assert [[quantity.is_known([each]) for each in series] for quantity in quantities(series)] == [
+        [True, False],
+        [False, True],
+    ]
+    assert by_experiment(runs) == [[0], [1]]
+
+
+def test_a_rotary_gpt_has_one_buffer_on_every_device():
+    model = zoo.build("gpt", (8,), 16, layers=3, heads=2, width=8, positions="rotary")
+    assert [sum(1 for _ in each.buffers()) for each in (model, model.to(torch.float64))] == [1, 1]

@@ -24,7 +24,7 @@ def load_moby_dick(directory: Path, seed: int, block: int = 128) -> Dataset:
 @dataset("text", classes=BYTES, hint="data.file names your own file in data.dir")
 def load_text(directory: Path, seed: int, file: str = "input.txt", block: int = 128) -> Dataset:
     """A file of one's own, in windows of ``block`` bytes. The last tenth is the test."""
-    path = directory / file
+    path = directory / str(file)
     if not path.is_file():
         raise MissingData(f"no {path}")
     return dataset_of_text("text", path.read_bytes(), block, source=str(path))
