@@ -73,10 +73,10 @@ class OwnBatches:
         """Leave the gradient of the next batch in the replica; returns its mean loss, by number of the block."""
         (block,), replica = self.blocks, self.replica
         x, y = next(block.batches)
-        items = self.task.count(y)  # before it lies on a GPU, where that would wait
+        count = self.task.count(y)  # before it lies on a GPU, where that would wait
         x, y = to_device(x, y, replica.device, replica.dtype)
         replica.zero_gradients()
-        loss = self.task.total_loss(replica.model(x), y) / items
+        loss = self.task.total_loss(replica.model(x), y) / count
         loss.backward()
         replica.collect_gradients()
         return {block.number: loss.item()}

@@ -18,14 +18,6 @@ from grsgd.data.map_style import MapStyleSplit
 from grsgd.errors import DataError
 from grsgd.models import zoo
 
-ALGORITHM = """
-
-from grsgd.algorithms.dpsgd import DPSGD
-
-
-class Mine(DPSGD, name="mine"):
-    paper = "my own"
-"""
 WHAT = ("model", "data", "task", "schedule", "optimizer")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own.md"
 
@@ -115,8 +107,6 @@ def test_plug_ins_are_found_by_name_and_listed(folder, monkeypatch, capsys):
         EntryPoint("three", "my_networks:clusters", "grsgd.data"),
         EntryPoint("mine", "my_networks:Mine", "grsgd.algorithms"),
     ]
-    with open(folder / "my_networks.py", "a") as file:
-        file.write(ALGORITHM)
     monkeypatch.setattr(outside, "entry_points", lambda group: [point for point in points if point.group == group])
     outside.plugins.cache_clear()
     try:
