@@ -129,10 +129,8 @@ def record(options: argparse.Namespace, folder: Path) -> int:
     """Pack the runs of all targets that are there, and print the size of the archives."""
     recorded, plan = RECORDS / options.scale, planned(options, folder)
     runs: dict[str, set[RunSpec]] = {}
-    foreseen = plan.foreseen()
     for target in options.targets:
-        found = {spec for spec in foreseen[target.name] if plan.find(spec) is not None}
-        runs.setdefault(target.paper, set()).update(found)
+        runs.setdefault(target.paper, set()).update(plan.there(target.name))
     everything = set().union(*runs.values())
     records.record(
         recorded,

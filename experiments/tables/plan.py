@@ -77,6 +77,12 @@ class Plan:
         trials = {target: self.rates.named(self.settings(target)) for target in self.needs}
         return {target: list(dict.fromkeys([*trials[target], *specs[target]])) for target in self.needs}
 
+    def there(self, target: str) -> set[RunSpec]:
+        """Return the runs that are there of a target, with the trials of its learning rates; of trainings to a target
+        accuracy also whole ones that may stand for them."""
+        specs = [*self.rates.named(self.settings(target)), *self.needed(target, self.rates.supposed)]
+        return {one for spec in specs for one in (spec, whole(spec)) if self.find(one) is not None}
+
     def used(self, target: str) -> dict[RunSpec, Run]:
         """Return the runs that a target rests on, in the order of its needs. Raises MissingRun."""
         return {self.made(spec): self.found(spec) for spec in self.needed(target)}
