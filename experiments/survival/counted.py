@@ -10,7 +10,7 @@ import sys
 import torch
 from torch import nn
 
-from grsgd.models import zoo
+from grsgd.models import register
 
 NAME = "counted"
 
@@ -40,7 +40,7 @@ class Counted(nn.Module):
         return self.net(x) + OneMore.apply(self.steps, self.rate)
 
 
-@zoo.model(NAME, source="here")
+@register.model(NAME, source="here")
 def counted(shape, classes, hidden=(64,), rate=0.1):
     """An mlp that counts steps."""
     return Counted(zoo.build("mlp", shape, classes, hidden=list(hidden)), rate)

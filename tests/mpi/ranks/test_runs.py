@@ -156,7 +156,7 @@ def test_the_saved_models_are_those_that_were_evaluated(algorithm, world, tmp_pa
     assert run(world, config, folder / "run.h5", models=models).reason == "epochs"
     if world.rank == 0:
         found = load_run(folder / "run.h5")
-        accuracies = [evaluate(folder / "run.h5", best=best).accuracy for best in (False, True)]
+        accuracies = [evaluate(folder / "run.h5", best=best).value for best in (False, True)]
         final = found.attributes["final_test_accuracy"]
         assert accuracies == [final, max([*found.curve["test_accuracy"], final])]
         assert found.attributes["best_test_accuracy"] == accuracies[1]
