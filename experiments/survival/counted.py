@@ -10,7 +10,7 @@ import sys
 import torch
 from torch import nn
 
-from grsgd.models import register
+from grsgd.models import register, zoo
 
 NAME = "counted"
 
