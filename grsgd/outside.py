@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +45,11 @@ def is_outside(name: str) -> bool:
 def plugins(kind: str) -> dict[str, str]:
     """Return the plug-ins of a kind (``algorithms``, ``models``, ``data``): what stands for each name."""
     return {point.name: point.value for point in entry_points(group=f"grsgd.{kind}")}
+
+
+def plugins_beside(kind: str, ours: Container[str]) -> dict[str, str]:
+    """Return the plug-ins of a kind with names that are none of ours, which come first; none is loaded."""
+    return {name: place for name, place in sorted(plugins(kind).items()) if name not in ours}
 
 
 def place_of(name: str, kind: str) -> str | None:

@@ -27,7 +27,7 @@ def draw(text, generator, batch):
 
 
 def bits_per_byte(model, text):
-    """Of a whole text, in windows that do not overlap."""
+    """Return the bits per byte of a whole text, in windows that do not overlap."""
     count = (len(text) - 1) // BLOCK
     x, y = (text[begin : begin + count * BLOCK].view(count, BLOCK) for begin in (0, 1))
     with torch.no_grad():

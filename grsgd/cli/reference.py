@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from grsgd import outside
@@ -83,7 +82,8 @@ def algorithms(options) -> int:
         raise ConfigError(f"algorithms: {error}") from None
     if not (options.names or options.verbose):
         rows = [(cls.name, kind(cls), brief(cls), authors(getattr(cls, "paper", "not given"))) for cls in listed]
-        rows += [(name, "plug-in", "", place) for name, place in plugins("algorithms", ALGORITHMS).items()]
+        others = outside.plugins_beside("algorithms", ALGORITHMS)
+        rows += [(name, "plug-in", "", place) for name, place in others.items()]
         print_table(rows, ["name", "kind", "what it does", "source"], flexible=2)
         print("\n`grsgd algorithms NAME` lists the options of one, `grsgd algorithms --verbose` those of all.")
         return 0
@@ -99,7 +99,7 @@ def models(options) -> int:
     """list the models, or all about some: size, options, source"""
     from grsgd.models.zoo import MODELS, find
 
-    of_others = plugins("models", MODELS)
+    of_others = outside.plugins_beside("models", MODELS)
     for name in options.names:
         if name not in MODELS and name not in of_others:
             raise UsageError(f"models: {name}: unknown; allowed: {', '.join([*MODELS, *of_others])}")
@@ -118,12 +118,6 @@ def models(options) -> int:
         )
         print()
     return 0
-
-
-def plugins(kind: str, ours: Container[str]) -> dict[str, str]:
-    """Return where installed plug-ins of a kind are, by names that are none of ours, which come first. None is
-    loaded."""
-    return {name: place for name, place in sorted(outside.plugins(kind).items()) if name not in ours}
 
 
 def kind(algorithm) -> str:

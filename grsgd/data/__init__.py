@@ -93,10 +93,10 @@ class Row(NamedTuple):
 def status(directory: str | Path) -> list[Row]:
     """Load every data set from ``directory`` to see which are there; never raises DataError. Those of plug-ins are told
     and not loaded."""
-    others = {name: place for name, place in outside.plugins("data").items() if name not in NAMES}
+    others = outside.plugins_beside("data", NAMES)
     return [
         *(_row(name, directory) for name in NAMES),
-        *(Row(name, None, None, None, "plug-in", place) for name, place in sorted(others.items())),
+        *(Row(name, None, None, None, "plug-in", place) for name, place in others.items()),
     ]
 
 

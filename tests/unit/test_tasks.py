@@ -17,13 +17,13 @@ from grsgd.data.text import TextSplit, dataset_of_text
 from grsgd.errors import ConfigError, DataError
 from grsgd.models import zoo
 from grsgd.models.replica import Replica, to_device
+from grsgd.models.text import angles, rotated
 from grsgd.runs.columns import all_columns
 from grsgd.runs.curves import quantities
 from grsgd.runs.metric import ACCURACY, Metric, check_metric
 from grsgd.runs.numbers import known_values
 from grsgd.runs.series import Series
 from grsgd.runs.several import by_experiment
-from grsgd.simulate.compute import parse as parse_compute  # noqa: F401
 from grsgd.training.evaluation import metric_and_loss, score
 from grsgd.training.gradients import Block, CommonBatch, OwnBatches
 
@@ -210,8 +210,6 @@ def test_rotary_positions_depend_on_the_distance_alone(random):
     text = torch.from_numpy(random.integers(0, 8, (1, 8)))
     twice = torch.cat([text, text], 1)
     query, key = torch.randn(1, 1, 16, 4), torch.randn(1, 1, 16, 4)
-    from grsgd.models.text import angles, rotated
-
     turned = angles(16, 4)
     query[:, :, 1:], key[:, :, 1:] = query[:, :, :1], key[:, :, :1]
     products = (rotated(query, turned) @ rotated(key, turned).transpose(-1, -2))[0, 0]
@@ -310,7 +308,7 @@ def test_reports_plots_and_evaluate_show_it(trained, capsys, tmp_path):
     capsys.readouterr()
     assert main(["report", str(path)]) == 0
     header = capsys.readouterr().out.splitlines()[0]
-    assert "| final bits per byte |" in header.replace("  ", "").replace("  ", " ") or "final bits per byte" in header
+    assert "final bits per byte" in header
     assert "to bits per byte 7 [s]" in header
     assert main(["evaluate", str(path), "--best"]) == 0
     run = grsgd.load_run(path)
