@@ -14,6 +14,9 @@ from grsgd.runs.metric import ACCURACY, Metric
 from grsgd.tasks import Task
 
 BATCH = 256
+"""Samples that are evaluated at once, at most."""
+TARGETS = 2**16
+"""Targets, such as tokens, that are evaluated at once, at most; one sample may have more."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,22 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
     """Yield (outputs, targets, items) of the samples ``indices``, a batch at a time, in evaluation mode, without
     gradients. ``items``: how many the task counts."""
     training, dtype = model.training, next(model.parameters()).dtype
+    size = samples_at_once(split, indices)
     model.eval()
     with torch.no_grad():
-        batches = [indices[begin : begin + BATCH] for begin in range(0, len(indices), BATCH)]
-        for x, y in split.batches(batches):
+        for x, y in split.batches([indices[begin : begin + size] for begin in range(0, len(indices), size)]):
             items = task.count(y)
             x, y = to_device(x, y, device, dtype)
             yield model(x), y, items
     model.train(training)
+
+
+def samples_at_once(split: Split, indices: np.ndarray) -> int:
+    """Return how many of the samples are evaluated at once: long texts have many tokens each."""
+    if not len(indices):
+        return BATCH
+    _, targets = next(iter(split.batches([indices[:1]])))
+    return max(1, min(BATCH, TARGETS // targets.numel()))
 
 
 def score(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device) -> np.ndarray:

@@ -24,6 +24,7 @@ from grsgd.runs.metric import ACCURACY, Metric, check_metric
 from grsgd.runs.numbers import known_values
 from grsgd.runs.series import Series
 from grsgd.runs.several import by_experiment
+from grsgd.training import evaluation
 from grsgd.training.evaluation import metric_and_loss, score
 from grsgd.training.gradients import Block, CommonBatch, OwnBatches
 
@@ -116,6 +117,17 @@ def test_every_token_counts_alike_on_however_many_ranks(ranks, random):
     assert loss == pytest.approx(expected, rel=1e-12) and value == pytest.approx(expected / math.log(2), rel=1e-6)
     parts = sum(score(model, split, task, np.arange(9)[rank::ranks], torch.device("cpu")) for rank in range(ranks))
     assert parts[1] == 29 and task.value(parts[0] / parts[1]) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("block, most", [(4, 100), (16, 40), (1000, 1)])
+def test_long_texts_are_evaluated_few_at_a_time(block, most, random, monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH", 100)
+    monkeypatch.setattr(evaluation, "TARGETS", 640)
+    split, seen = TextSplit(random.integers(0, 5, 130 * block).astype(np.uint8), block), []
+    task, model = tasks.build("language_modelling", {}), nn.Embedding(5, 5)
+    model.register_forward_hook(lambda module, inputs, made: seen.append(len(made)))
+    _, tokens = score(model, split, task, np.arange(len(split)), torch.device("cpu"))
+    assert tokens == len(split) * block and max(seen) == most
 
 
 def test_blocks_of_a_common_batch_add_up_to_its_gradient(random):
