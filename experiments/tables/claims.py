@@ -57,12 +57,17 @@ class ClaimResult:
         return Finding(self.claim["id"], "", self.cases).verdict
 
     @property
-    def sentence(self) -> str:
-        """What is claimed, what was found, with the interval of the middle case, and the paper's number."""
+    def in_short(self) -> str:
+        """What was found, with the interval of the middle case."""
         times = "in simulated time only" if simulated_only(self.cases) else ""
+        return "; ".join(filter(None, [self.words, times, middle(self.cases)]))
+
+    @property
+    def sentence(self) -> str:
+        """What is claimed, what was found, and the paper's number."""
         number = paper_figure(self.claim)
-        parts = [self.words, times, middle(self.cases), "" if number == NO_NUMBER else f"the paper says {number}"]
-        return f"{self.claim['statement'].strip().removesuffix('.')}: {'; '.join(filter(None, parts))}."
+        paper = "" if number == NO_NUMBER else f"; the paper says {number}"
+        return f"{self.claim['statement'].strip().removesuffix('.')}: {self.in_short}{paper}."
 
 
 @dataclass(frozen=True)

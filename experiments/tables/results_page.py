@@ -76,7 +76,8 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"symbol": wording.symbol, "cell": cell}
-    environment.globals |= {"wording": wording, "case_text": case_text, "kinds": KINDS, "methods": METHODS}
+    environment.globals |= {"wording": wording, "case_text": case_text, "number": number}
+    environment.globals |= {"kinds": KINDS, "methods": METHODS}
     page = environment.get_template("results.md.j2").render(
         scales=scales,
         papers=[_told(index, scales, made, pictures) for index in range(len(papers))],
@@ -124,6 +125,12 @@ def _pictures(paper: str, result: ClaimResult, folder: Path, pictures: Path) -> 
     for name, _, drawing in written:
         (pictures / name).write_text(drawing, encoding="utf-8")
     return [(name, caption) for name, caption, _ in written]
+
+
+def number(claim: dict) -> str:
+    """Return the paper's number of a claim, empty if there is none."""
+    said = wording.paper_figure(claim)
+    return "" if said == wording.NO_NUMBER else said
 
 
 def cell(text: str) -> str:

@@ -143,15 +143,6 @@ def control_cases(cases: Sequence[Case]) -> list[Case]:
     return [case for case in cases if case.kind == CONTROL and case.estimate is not None]
 
 
-def against_controls(cases: Sequence[Case]) -> str:
-    """Return, for each control, the case with the median estimate; empty if there is none."""
-    by_name: dict[str, list[Case]] = {}
-    for case in of_one_unit(control_cases(cases)):
-        by_name.setdefault(case.baseline, []).append(case)
-    middles = [sorted(some, key=lambda case: case.estimate)[(len(some) - 1) // 2] for some in by_name.values()]
-    return f"Controls: {'; '.join(map(_clause, middles))}." if middles else ""
-
-
 def extremes(cases: Sequence[Case]) -> str:
     """Return the weakest and the strongest case of the evidence, in one clause each; empty if there are no two."""
     ordered = _by_estimate(cases)
