@@ -10,7 +10,8 @@ import numpy as np
 
 from experiments.bench.side_by_side import announce, median_and_range, report, start, turns
 from grsgd.config import parse
-from grsgd.job.run import Keeping, run
+from grsgd.job.prepare import Keeping
+from grsgd.job.run import run
 from grsgd.runs.run_file import load_run
 from grsgd.training.checkpoints import Every
 

@@ -52,8 +52,10 @@ def train_on_all_ranks(options) -> int:
         line.doing(f"starting {ranks()}", only_live=True)
         with importing():
             from grsgd.job import launch
+            from grsgd.job.conclusion import SavedElsewhere
+            from grsgd.job.prepare import Keeping
             from grsgd.job.rescue import path_of
-            from grsgd.job.run import Keeping, SavedElsewhere, run
+            from grsgd.job.run import run
             from grsgd.runs.ending import Ended, how_ended
             from grsgd.training.checkpoints import Every
             from grsgd.training.saving import ModelFiles

@@ -19,6 +19,7 @@ from grsgd.comm.membership import LOOK_SECONDS, Membership
 from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import within
 from grsgd.config import Config
+from grsgd.job.conclusion import RunEnd, SavedElsewhere, evaluate
 from grsgd.job.silence import Silence
 from grsgd.mpi_environment import say
 from grsgd.runs.ending import end_attributes, joint_reason
@@ -62,8 +63,7 @@ class Part(NamedTuple):
 
 
 def run(job, models, interruption, timed):
-    """Train on a rank, or wait as a spare; returns the `grsgd.job.run.RunEnd`. A spare that was not needed does not
-    return."""
+    """Train on a rank, or wait as a spare; returns the `RunEnd`. A spare that was not needed does not return."""
     survival = job.survival
     interruption.on_signal = partial(while_training, job)
     with timed():
@@ -151,8 +151,6 @@ def die_as_planned(trainer: Trainer):
 
 def conclude(job, part: Part | None, models):
     """Evaluate and save, on all processes that live, and once more without those that die meanwhile."""
-    from grsgd.job import run as regular
-
     world = job.survival.world
     if job.survival.silence:
         job.survival.silence.is_over = True
@@ -160,7 +158,7 @@ def conclude(job, part: Part | None, models):
         with within(job.driver.timeout, "meeting all processes that live, after training"):
             living, made = world.Shrink(), []
         try:
-            end, problem = evaluate(job, part, models, living, made)
+            end, problem = attempt(job, part, models, living, made)
             is_done = True
         except (RuntimeError, LostRank) as error:
             if not (isinstance(error, LostRank) or has_died(error)):
@@ -175,7 +173,7 @@ def conclude(job, part: Part | None, models):
         sys.stderr.flush()
         os._exit(0)
     if problem:
-        raise regular.SavedElsewhere(problem, end)
+        raise SavedElsewhere(problem, end)
     return end
 
 
@@ -186,13 +184,11 @@ def agreed(mpi, is_done: bool) -> bool:
     return False
 
 
-def evaluate(job, part: Part | None, models, living, made: list):
-    """One attempt, with all processes of ``living``; communicators are added to ``made``.
+def attempt(job, part: Part | None, models, living, made: list):
+    """Evaluate and save once, with all processes of ``living``; communicators are added to ``made``.
 
     Returns how the run has ended, and what could not be written; a spare None.
     """
-    from grsgd.job import run as regular
-
     if not any(living.allgather(part is not None)):
         if living.rank == 0:
             say("the processes of all ranks have died: there is no run file")
@@ -217,5 +213,5 @@ def evaluate(job, part: Part | None, models, living, made: list):
     attributes["wall_seconds"] = max(each.seconds for each in parts)
     made.append(mpi.Dup())
     evaluation = Communicator(MpiBackend(made[-1], job.driver.timeout))
-    problem = regular.evaluate(job, records, attributes, mpi, evaluation, models)
-    return regular.RunEnd(reason, mpi, None, survived=True), problem
+    problem = evaluate(job, records, attributes, mpi, evaluation, models)
+    return RunEnd(reason, mpi, None, survived=True), problem

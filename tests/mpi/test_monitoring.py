@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import grsgd.job.prepare
 import grsgd.job.run
 from grsgd import config, load_run
 from grsgd.algorithms import ALGORITHMS
@@ -150,7 +151,7 @@ def main(folder: Path):
 
     mpi = MPI.COMM_WORLD
     WatchedTrainer.counters = Counters(mpi)
-    grsgd.job.run.Trainer = WatchedTrainer
+    grsgd.job.prepare.Trainer = WatchedTrainer
     for name, options, ranks in listed(CASES) + listed(MULTICASTS) + listed(ALLREDUCES):
         if ranks == mpi.size:
             out = folder / called(name, options, ranks)

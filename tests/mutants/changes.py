@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 
 FOLDERS = ("grsgd/comm", "grsgd/algorithms", "grsgd/training", "grsgd/own_loop", "coding", "grsgd/simulate")
-FILES = ("grsgd/models/replica.py", "grsgd/models/mixing.py", "grsgd/job/run.py", "grsgd/runs/ending.py")
+FILES = ("grsgd/models/replica.py", "grsgd/models/mixing.py", "grsgd/runs/ending.py")
+FILES += ("grsgd/job/prepare.py", "grsgd/job/run.py", "grsgd/job/conclusion.py")
 UNREACHABLE = (
     *("coding/gpu.py", "grsgd/comm/gpu/memory.py", "grsgd/training/device.py"),
     *("grsgd/simulate/calibrate.py", "grsgd/simulate/network_file.py"),

@@ -16,6 +16,7 @@ from grsgd.algorithms import ALGORITHMS
 from grsgd.cli import main
 from grsgd.config import load
 from grsgd.errors import ConfigError
+from grsgd.job import prepare
 from grsgd.job import run as runs
 from tests.support.threads import on_threads
 
@@ -95,8 +96,9 @@ def test_a_sweep_makes_runs_of_a_changed_source_again(folder):
 
 def test_the_example_trains(folder, monkeypatch):
     monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
-    monkeypatch.setattr(runs.gpu, "use_threads", lambda: None)
-    monkeypatch.setattr(runs, "within", lambda seconds, what: nullcontext())
+    monkeypatch.setattr(prepare.gpu, "use_threads", lambda: None)
+    for module in (runs, prepare):
+        monkeypatch.setattr(module, "within", lambda seconds, what: nullcontext())
     config, out = load("run.toml", ["comm.progress_mode=inline"]), folder / "trained.h5"
     on_threads(monkeypatch, 2, lambda mpi: runs.run(mpi, config, out))
     run = grsgd.load_run(out)

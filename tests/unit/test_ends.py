@@ -15,8 +15,7 @@ from grsgd.cli import main
 from grsgd.cli.commands import default_out
 from grsgd.comm.communicator import LostRank
 from grsgd.errors import ConfigError, RunFileError
-from grsgd.job import launch
-from grsgd.job import run as runs
+from grsgd.job import launch, prepare
 from grsgd.job.signals import TERMINATED
 from grsgd.own_loop import distributed
 from grsgd.simulate.driver import SimulatedDriver
@@ -123,11 +122,11 @@ def test_no_folder_for_results(monkeypatch, tmp_path, capsys):
 def test_snapshots_that_do_not_fit_are_refused_before_training(monkeypatch, tmp_path):
     chosen = parsed(tmp_path, name="dpsgd", snapshots=10**6)
     model = simulated(tmp_path, name="dpsgd").trainers[0].replica.model
-    monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**30))
+    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**30))
     with pytest.raises(ConfigError, match=r"train.snapshots = 1000000: .* GiB a rank do not fit into "):
-        runs.check_room(chosen, model)
-    monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**50))
-    runs.check_room(chosen, model)
+        prepare.check_room(chosen, model)
+    monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder: SimpleNamespace(free=2**50))
+    prepare.check_room(chosen, model)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grsgd.errors import ConfigError, RunFileError, SetupError
-from grsgd.job import rescue
+from grsgd.job import conclusion, prepare, rescue
 from grsgd.job import run as runs
 from grsgd.job.signals import EXIT_CODE
 from grsgd.job.startup import StartUp
@@ -19,6 +19,7 @@ from grsgd.testing.simulated import network_of
 from grsgd.training import description
 from grsgd.training.description import expected_bytes
 from grsgd.training.gradients import OwnBatches
+from grsgd.training.trainer import Trainer
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.threads import on_threads
 from tests.support.training import CONSTANT, config
@@ -29,13 +30,14 @@ def trained(monkeypatch, tmp_path):
     """``trained(n, config)``: the run file, and the communicators that the ranks have made."""
     monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
     monkeypatch.setattr(description, "commit", lambda: "0123")
-    monkeypatch.setattr(runs.gpu, "use_threads", lambda: None)
+    monkeypatch.setattr(prepare.gpu, "use_threads", lambda: None)
 
     def within(seconds, what):
         assert isinstance(seconds, float) and isinstance(what, str)
         return nullcontext()
 
-    monkeypatch.setattr(runs, "within", within)
+    for module in (runs, prepare):
+        monkeypatch.setattr(module, "within", within)
     made = []
 
     class Communicators(runs.Communicators):
@@ -86,13 +88,13 @@ def test_a_run_is_what_is_simulated(algorithm, n, trained, tmp_path):
 
 def test_a_run_is_saved_before_it_is_evaluated(monkeypatch, tmp_path, trained):
     """Accuracies may take long."""
-    evaluate, found = runs.Trainer.evaluate, []
+    evaluate, found = Trainer.evaluate, []
 
     def late(trainer, *arguments):
         found.append(load_run(tmp_path / "1.h5"))
         return evaluate(trainer, *arguments)
 
-    monkeypatch.setattr(runs.Trainer, "evaluate", late)
+    monkeypatch.setattr(Trainer, "evaluate", late)
     whole, _ = trained(1, config("dpsgd"))
     (first,) = found
     assert first.attributes["reason"] == "steps" and np.isnan(first.curve["test_accuracy"]).all()
@@ -117,14 +119,14 @@ def test_a_rank_that_stops_is_heard_by_one_that_waits_for_it(monkeypatch, traine
 
 
 def test_a_file_that_cannot_be_written_at_first_is_written_in_the_end(monkeypatch, trained, capsys):
-    save, failures = runs.save, ["no room", None]
+    save, failures = conclusion.save, ["no room", None]
 
     def saves(out, run):
         if why := failures.pop(0):
             raise RunFileError(why)
         return save(out, run)
 
-    monkeypatch.setattr(runs, "save", saves)
+    monkeypatch.setattr(conclusion, "save", saves)
     monkeypatch.setattr(rescue, "save", saves)
     run, _ = trained(1, config("dpsgd"))
     assert np.isfinite(run.curve["test_accuracy"]).all() and failures == []
@@ -220,17 +222,17 @@ def test_an_early_end_of_any_rank_is_that_of_the_run(reasons, stopped):
 def test_model_bytes_are_those_of_what_is_trained():
     model = torch.nn.Linear(3, 2)
     model.bias.requires_grad_(False)
-    assert runs.model_bytes(model, config("dpsgd")) == 4 * 6
-    assert runs.model_bytes(model, config("dpsgd", dtype="float64")) == 8 * 6
+    assert prepare.model_bytes(model, config("dpsgd")) == 4 * 6
+    assert prepare.model_bytes(model, config("dpsgd", dtype="float64")) == 8 * 6
 
 
 def test_snapshots_must_fit_into_the_temporary_folder(monkeypatch):
     model = torch.nn.BatchNorm1d(10)  # 20 parameters, 20 statistics, and a number that counts
     chosen = config("dpsgd", train={"steps": 8, "snapshots": 4})
     for free, memory, fits in ((640, 0, True), (639, 0, False), (0, 640, True), (639, 639, False)):
-        monkeypatch.setattr(runs, "MEMORY", memory)
-        monkeypatch.setattr(runs.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
+        monkeypatch.setattr(prepare, "MEMORY", memory)
+        monkeypatch.setattr(prepare.shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free))
         with nullcontext() if fits else pytest.raises(ConfigError, match="train.snapshots = 4: .* take fewer"):
-            assert runs.check_room(chosen, model) == 0
-    monkeypatch.setattr(runs, "MEMORY", 10 * 160)
-    assert runs.check_room(chosen, model) == 6
+            assert prepare.check_room(chosen, model) == 0
+    monkeypatch.setattr(prepare, "MEMORY", 10 * 160)
+    assert prepare.check_room(chosen, model) == 6

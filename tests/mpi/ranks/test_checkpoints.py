@@ -14,9 +14,10 @@ from grsgd import load_run
 from grsgd.comm.meeting import Meeting
 from grsgd.config import parse
 from grsgd.errors import SetupError
+from grsgd.job.prepare import Keeping
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.resume import Resumed
-from grsgd.job.run import Keeping, run
+from grsgd.job.run import run
 from grsgd.runs.ending import ASKED_TO_END
 from grsgd.training.checkpoints import KEPT, Every, file_of, read, samples_of
 from grsgd.training.rank_state import state_of

@@ -1,0 +1,369 @@
+"""What comes before the first step of a run on real MPI: checks, data, model, communicators, trainer."""
+
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.gpu.select import select_transport
+from grsgd.comm.meeting import Meeting
+from grsgd.comm.membership import MembersBackend, Membership
+from grsgd.comm.stop_signal import StopSignal
+from grsgd.comm.watchdog import within
+from grsgd.config import Config
+from grsgd.data import Dataset
+from grsgd.errors import ConfigError
+from grsgd.job import launch
+from grsgd.job import network_counters as interfaces
+from grsgd.job.handover import Handover, Task
+from grsgd.job.progress_line import ProgressLine
+from grsgd.job.rescue import Rescue
+from grsgd.job.resume import Resumed, find
+from grsgd.job.silence import Silence
+from grsgd.job.startup import StartUp
+from grsgd.job.survivors import Survival
+from grsgd.mpi_environment import fault_tolerant
+from grsgd.runs.run_file import check_writable
+from grsgd.training import device as gpu
+from grsgd.training.automatic_options import choose_options
+from grsgd.training.checkpoints import Checkpoints, Every
+from grsgd.training.description import describe, expected_bytes
+from grsgd.training.inputs import build_model, load_data
+from grsgd.training.memory import check_fits
+from grsgd.training.progress import EARLY_MARKS
+from grsgd.training.saving import ModelFiles
+from grsgd.training.snapshots import MEMORY
+from grsgd.training.trainer import Trainer
+
+
+class Keeping(NamedTuple):
+    """Checkpoints of a run: the folder they go to and how often, and the folder of those that it goes on from."""
+
+    folder: Path | None = None
+    every: Every | None = None
+    resume: Path | None = None
+
+
+NOTHING_KEPT = Keeping()
+
+
+class Communicators:
+    """The communicators of all ranks that a run makes out of ``backend``.
+
+    Each is made, and all are freed, by all ranks at once.
+    """
+
+    def __init__(self, backend: MpiBackend):
+        self.backend = backend
+        self.membership: Membership | None = None
+        """Which process holds which rank, where the run goes on without those that die."""
+        self.copies: list[MpiBackend] = []
+
+    def copy(self) -> MpiBackend:
+        """Return a backend with messages of its own."""
+        self.copies.append(self.backend.dup())
+        return self.copies[-1]
+
+    def communicator(self) -> Communicator:
+        """Return a communicator of all ranks with messages of its own."""
+        backend = self.copy()
+        return Communicator(MembersBackend(backend, self.membership) if self.membership else backend)
+
+    def of_processes(self) -> Communicator:
+        """Return one of all processes, spares among them."""
+        return Communicator(self.copy())
+
+    def free(self):
+        """Free all: an MPI library has some thousands for all runs of a process."""
+        with within(self.backend.timeout, "freeing communicators"):
+            for backend in self.copies:
+                backend.free()
+
+
+class Prepared(NamedTuple):
+    """One rank, ready to train."""
+
+    mpi: object
+    driver: MpiDriver
+    stop_signal: StopSignal
+    trainer: Trainer
+    line: ProgressLine
+    rescue: Rescue
+    evaluation: Communicator
+    survival: Survival | None = None
+
+
+def prepare(
+    mpi,
+    config: Config,
+    out: Path,
+    comms: Communicators,
+    start_up: StartUp,
+    line: ProgressLine,
+    models: ModelFiles,
+    keeping: Keeping,
+    spares: int = 0,
+) -> Prepared:
+    """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
+    timeout, ranks = config.comm.timeout, mpi.size - spares
+    place = find_place(mpi, config, out, keeping, spares)
+    driver = place.driver
+    if survives(config, keeping):
+        comms.membership = Membership(comms.of_processes(), ranks, driver.clock)
+    resumed = find(mpi, keeping.resume, timeout) if keeping.resume else None
+    if resumed:
+        with launch.collective_setup(mpi, timeout):
+            config = resumed.configured(config, mpi.size)
+    tolerant = config.traits.tolerates_lost_ranks or comms.membership is not None
+    stop_signal = StopSignal(comms.communicator(), tolerant)
+    start_up.passed("MPI")
+    inputs = load(mpi, config, out, place, start_up, line, models)
+    with launch.collective_setup(mpi, timeout):
+        transfer = select_transport(
+            comms.backend, place.device, config.comm.transfer, model_bytes(inputs.model, config)
+        )
+        comms.backend = transfer.backend
+        make, why = trainer_maker(config, inputs, comms, driver, stop_signal, line)
+        trainer = make() if mpi.rank < ranks else None
+        start_up.passed("algorithm")
+    if keeping.folder:
+        meeting = Meeting(comms.communicator(), driver, config.traits.synchronous)
+        trainer.checkpoints = Checkpoints(keeping.folder, keeping.every, meeting, trainer.config)
+    if resumed:
+        resumed.give_model(trainer.replica)
+        trainer.on_started = partial(go_on, resumed, trainer)
+    if trainer:
+        driver.run(trainer.broadcast_initial_model())
+    attributes = {"redundancy": why, "clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
+    attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
+    attributes |= {"resumed": resumed.samples if resumed else None}
+    with within(timeout, "telling all ranks where they are"):
+        attributes |= {"hosts": launch.hosts(mpi)[:ranks], "gpus": mpi.allgather(gpu.name(place.device))[:ranks]}
+        attributes["commit"], processes = mpi.bcast(attributes.get("commit")), launch.processes(mpi)
+        handover = None
+        if comms.membership is None:
+            task = Task(out.absolute(), attributes, (models.final, models.best))
+            handover = Handover(trainer.snapshots.share(), task)
+            handover.exchange(mpi, processes)
+    for_rescue = comms.copy().mpi
+    evaluation, survival = None, None
+    if comms.membership is None:
+        evaluation = comms.communicator()
+    else:
+        survival = make_survival(config, comms, place, processes, make)
+    launch.barrier(mpi, timeout)
+    start_up.passed("other ranks")
+    line.clear()
+    if resumed and mpi.rank == 0:
+        others = f"; {mpi.size} ranks start from the average of the models of {resumed.ranks}"
+        print(f"{resumed}: goes on from here{others * (resumed.ranks != mpi.size)}", file=sys.stderr, flush=True)
+    start_up.tell(mpi, timeout)
+    counters = interfaces.counters()
+    rescue = Rescue(
+        for_rescue,
+        stop_signal,
+        processes,
+        out,
+        trainer,
+        lambda: interfaces.counters() - counters,
+        attributes,
+        handover,
+        comms.membership,
+    )
+    rescue.began -= resumed.elapsed if resumed else 0.0
+    return Prepared(mpi, driver, stop_signal, trainer, line, rescue, evaluation, survival)
+
+
+class Place(NamedTuple):
+    """Where a process computes: its device, what makes that the device of a thread, how many ranks there are on its
+    host, and what runs its schedules."""
+
+    device: torch.device
+    use_device: Callable[[], None]
+    local_ranks: int
+    driver: MpiDriver
+
+
+def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int) -> Place:
+    """Return where this process computes, once it is clear that the run can be made; raises SetupError."""
+    timeout, ranks = config.comm.timeout, mpi.size - spares
+    with within(timeout, "looking for ranks on the same host"):
+        local_rank, local_ranks = launch.local_ranks(mpi)
+    with launch.collective_setup(mpi, timeout):
+        config.check_measured()
+        check_spares(config, keeping, spares, mpi.size)
+        config.check_ranks(ranks)
+        check_keeping(config, keeping)
+        if mpi.rank == 0:
+            check_writable(out, expected_bytes(config, ranks))
+        device = gpu.pick_device(config.device, local_rank)
+    gpu.use_threads()
+    use_device = partial(gpu.use, device)
+    use_device()
+    with within(timeout, "looking for ranks on the same cores"):
+        least = config.train.compute_seconds
+        driver = launch.driver(
+            mpi, timeout, config.comm.progress_mode, prepare_thread=use_device, compute_seconds=least
+        )
+    return Place(device, use_device, local_ranks, driver)
+
+
+class Inputs(NamedTuple):
+    """What is trained on what. early_marks: for how many early snapshots all ranks have room."""
+
+    dataset: Dataset
+    model: torch.nn.Module
+    early_marks: int
+
+
+def load(
+    mpi, config: Config, out: Path, place: Place, start_up: StartUp, line: ProgressLine, models: ModelFiles
+) -> Inputs:
+    """Read the data and make the model; raises SetupError."""
+    timeout = config.comm.timeout
+    line.doing(f"reading {config.data.name}")
+    with launch.collective_setup(mpi, timeout):
+        dataset = load_data(config)
+        check_fits(config, dataset, mpi.size, place.local_ranks, place.device)
+        start_up.passed("data")
+    with launch.collective_setup(mpi, timeout):  # only now, when all have looked at what is free
+        model = build_model(config, dataset, place.device)
+        early_marks = check_room(config, model)
+        if mpi.rank == 0:
+            models.check(out, model)
+        start_up.passed("model")
+    line.doing("preparing")
+    start_up.passed("other ranks")
+    with within(timeout, "asking all ranks how much room they have for snapshots"):
+        return Inputs(dataset, model, min(mpi.allgather(early_marks)))
+
+
+def trainer_maker(
+    config: Config,
+    inputs: Inputs,
+    comms: Communicators,
+    driver: MpiDriver,
+    stop_signal: StopSignal,
+    line: ProgressLine,
+) -> tuple[Callable[[], Trainer], str | None]:
+    """Return what makes the trainer of the rank that this process holds, and why automatic options are what they are.
+
+    Raises ConfigError and DataError.
+    """
+    dataset, model, early_marks = inputs
+    trial = RankContext(comms.communicator(), comms.communicator(), driver)
+    config, why = driver.run(choose_options(config, dataset, model, trial))
+    context = RankContext(
+        comms.communicator(),
+        comms.communicator(),
+        driver,
+        stop_signal,
+        config.seed,
+        config.data.replication,
+        comms.membership,
+    )
+    return partial(Trainer, config, dataset, model, context, early_marks=early_marks, on_step=line.update), why
+
+
+def make_survival(
+    config: Config, comms: Communicators, place: Place, processes: list[tuple[str, int]], make: Callable[[], Trainer]
+) -> Survival:
+    """Return what a process needs where others may die. processes: `launch.processes`."""
+    driver = place.driver
+    beside = MpiDriver(
+        comms.membership.process,
+        math.inf,
+        driver.progress_mode,
+        prepare_thread=place.use_device,
+        thread_allowed=driver.thread_allowed,
+    )
+    seconds, silence = config.comm.silent_seconds, None
+    if seconds is not None:
+        silence = Silence(comms.of_processes(), comms.membership, processes, seconds)
+    return Survival(comms.membership, beside, comms.of_processes(), comms.copy().mpi, make, silence, config)
+
+
+WHERE_SURVIVED = (
+    "under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives deaths, and without checkpoints"
+)
+
+
+def survives(config: Config, keeping: Keeping) -> bool:
+    """Whether the run goes on without processes that die."""
+    return fault_tolerant() and config.traits.survives_deaths and not (keeping.folder or keeping.resume)
+
+
+def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
+    """Raise ConfigError where spares could not take the place of a rank, or none could die as planned."""
+    if config.faults.cut:
+        raise ConfigError("faults.cut: in simulated time alone; by the clock links can be cut on the testbed's hosts")
+    if config.faults.are_deadly and not survives(config, keeping):
+        raise ConfigError(f"faults: by the clock only {WHERE_SURVIVED}")
+    if config.comm.silent_seconds is not None and not survives(config, keeping):
+        raise ConfigError(
+            f"comm.silent_seconds = {config.comm.silent_seconds:g}: only where the run goes on without a process: "
+            f"{WHERE_SURVIVED}"
+        )
+    if not spares:
+        return
+    if not 0 < spares < processes:
+        raise ConfigError(f"--spares {spares}: must be from 1 to {processes - 1}, for some of {processes} train")
+    if not fault_tolerant():
+        raise ConfigError(f"--spares {spares}: only where MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm")
+    if not config.traits.survives_deaths:
+        raise ConfigError(f"--spares {spares}: with {config.algorithm.name} the run ends when a rank dies")
+    if keeping.folder or keeping.resume:
+        raise ConfigError(f"--spares {spares}: not with --checkpoint or --resume")
+
+
+def check_keeping(config: Config, keeping: Keeping):
+    """Raise ConfigError where no checkpoints can be taken."""
+    if keeping.folder and config.algorithm_class.remembers is None:
+        raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say what to keep (`remembers`)")
+    if keeping.folder and config.traits.tolerates_lost_ranks:
+        raise ConfigError("--checkpoint: not with algorithm.on_lost_worker = 'evict'")
+    if keeping.folder and keeping.folder != keeping.resume and any(keeping.folder.glob("samples-*")):
+        raise ConfigError(
+            f"--checkpoint {keeping.folder}: there are checkpoints of another run: --resume {keeping.folder} goes on "
+            "with it; or name another folder"
+        )
+
+
+def go_on(resumed: Resumed, trainer: Trainer):
+    """Put a rank whose algorithm has started where it was."""
+    resumed.restore(trainer)
+    if trainer.checkpoints is not None:
+        is_same = trainer.checkpoints.folder.resolve() == resumed.folder.resolve()
+        kept = trainer.snapshots.count if is_same else 0
+        trainer.checkpoints.start(resumed.samples, trainer.totals.steps, kept)
+
+
+def model_bytes(model: torch.nn.Module, config: Config) -> int:
+    """Return M, the bytes of all parameters that will be trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad) * getattr(torch, config.dtype).itemsize
+
+
+def check_room(config: Config, model: torch.nn.Module) -> int:
+    """Return how many early marks there is room for in $TMPDIR; raise ConfigError if not even for the other snapshots.
+    Other ranks and programs may need it too: what is full only later costs points of the curve."""
+    tensors = [*model.parameters(), *(b for b in model.buffers() if b.is_floating_point())]
+    each = getattr(torch, config.dtype).itemsize * sum(t.numel() for t in tensors)
+    needed = config.train.snapshots * each
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if needed > MEMORY and needed > free:
+        raise ConfigError(
+            f"train.snapshots = {config.train.snapshots}: {needed / 2**30:,.2f} GiB a rank do not fit into {folder} "
+            f"($TMPDIR, {free / 2**30:,.2f} GiB free): take fewer, or set TMPDIR"
+        )
+    return EARLY_MARKS if needed + EARLY_MARKS * each <= max(MEMORY, free / 2) else 0
