@@ -47,6 +47,8 @@ VARIANTS = [
     {"name": "ring_allreduce", "variant": "halving-doubling"},
     {"name": "local_sgd", "H": 3},
     {"name": "local_sgd", "H": 2, "beta": 0.5, "variant": "tree"},
+    {"name": "diloco", "H": 4, "outer_momentum": 0.3},
+    {"name": "diloco", "H": 4, "fragments": 2, "delay": 1, "outer_momentum": 0.3},
     {"name": "dpsgd"},
     {"name": "dpsgd", "topology": "torus"},
     {"name": "sgp"},
@@ -58,7 +60,7 @@ VARIANTS = [
     {"name": "lasgd", "merge": "anchor"},
     {"name": "lasgd", "merge": "cocod", "Hmin": 3},
 ]
-TOGETHER = ("ring_allreduce", "local_sgd", "dpsgd", "sgp", "easgd", "lasgd")
+TOGETHER = ("ring_allreduce", "local_sgd", "diloco", "dpsgd", "sgp", "easgd", "lasgd")
 
 
 # ---- who holds which rank

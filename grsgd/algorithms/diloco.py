@@ -1,0 +1,139 @@
+"""DiLoCo: local steps, then an outer step with momentum along what they have changed; and Streaming DiLoCo."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.comm.allreduce import ALLREDUCE
+
+
+class DiLoCoOptions(Options):
+    H: int = Field(8, ge=1, description="local steps between two averages of the same parameters; the paper's is 500")
+    outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step")
+    outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step")
+    fragments: int = Field(1, ge=1, description="parts of the model; one is averaged every H / fragments steps")
+    delay: int = Field(0, ge=0, description="local steps that go on while a fragment is averaged in the background")
+    mix: float = Field(0.0, ge=0, lt=1, description="weight of the local model where an average is taken over")
+    variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
+
+    @model_validator(mode="after")
+    def fits(self):
+        if self.H % self.fragments:
+            raise ValueError(f"fragments = {self.fragments}: must divide H = {self.H}")
+        if self.delay > self.H // self.fragments:
+            raise ValueError(
+                f"delay = {self.delay}: must not be more than H / fragments = {self.H // self.fragments}, for one "
+                "fragment is averaged at a time"
+            )
+        return self
+
+
+class DiLoCo(Algorithm, name="diloco"):
+    """Each rank takes H steps of its own, with an optimizer such as AdamW; then an outer step, with Nesterov momentum,
+    follows the mean of what they have changed::
+
+        x = inner optimizer's step;  k = k + 1
+        if k % H == 0:
+            d = x_prev - allreduce(x) / n                    # the pseudo-gradient
+            u = outer_momentum u + d
+            x_prev = x_prev - outer_lr (d + outer_momentum u)
+            x = x_prev
+
+    Streaming DiLoCo does so with one fragment of x after the other, H / fragments steps apart, and `delay` steps after
+    the all-reduce has begun, which goes on beside them; then x = mix x + (1 - mix) x_prev. A fragment is a contiguous
+    part of all parameters.
+
+    outer_lr = 1 and outer_momentum = 0 are local SGD. The inner optimizer's state stays local. Sends 2(n-1)/(nH) M a
+    rank and step (ring). Every H / fragments steps waits for the slowest rank, where it is more than `delay` steps
+    behind.
+    """
+
+    paper = (
+        "Douillard, Feng, Rusu, Chhaparia, Donchev, Kuncoro, Ranzato, Szlam, Shen 2023, DiLoCo: Distributed low-"
+        "communication training of language models; fragments, delay: Douillard et al. 2025, Streaming DiLoCo"
+    )
+    traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
+    Options = DiLoCoOptions
+    remembers = ("k", "u", "x_prev", "mean", "buffers", "fragment", "due")
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        options, size = self.options, self.x.tensor.numel()
+        self.k = self.fragment = 0
+        self.due = -1
+        """The step after which the average under way is taken over; -1 if none is."""
+        self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
+        self._mean, self._buffers = self.x.like(), self.replica.buffers.like()
+        self.mean, self.buffers = self._mean.tensor, self._buffers.tensor
+        """What is averaged: copies, so that training goes on."""
+        self.parts = [
+            slice(size * number // options.fragments, size * (number + 1) // options.fragments)
+            for number in range(options.fragments)
+        ]
+        self.exchange = None
+
+    @classmethod
+    def traits_of(cls, options):
+        survives = options.variant != "mpi" and cls.traits.survives_deaths
+        rests = options.delay == 0
+        return replace(cls.traits, survives_deaths=survives, rests_between_steps=rests, in_background=not rests)
+
+    def start(self):
+        self.x_prev.copy_(self.x.tensor)
+
+    def step(self):
+        self.update()
+        self.k += 1
+        if self.k == self.due:
+            if self.exchange is not None:
+                yield self.exchange
+            self.outer_step()
+        interval = self.options.H // self.options.fragments
+        if self.k % interval == 0:
+            self.fragment = (self.k // interval - 1) % self.options.fragments
+            self.mean[self.part].copy_(self.x.tensor[self.part])
+            self.buffers.copy_(self.replica.buffers.tensor)
+            self.due = self.k + self.options.delay
+            if self.options.delay:
+                self.exchange = self.driver.start(self.average_with_all())
+            else:
+                yield from self.average_with_all()
+                self.outer_step()
+
+    def average_with_all(self):
+        """Schedule: average this step's fragment, and with the first one the buffers."""
+        average = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
+        yield from average(self._mean.array[self.part])
+        if self.fragment == 0:
+            yield from self.replica.average_buffers(average, self._buffers)
+
+    @property
+    def part(self) -> slice:
+        """Where the parameters of the fragment lie that is averaged."""
+        return self.parts[self.fragment]
+
+    def outer_step(self):
+        lr, momentum, part = self.options.outer_lr, self.options.outer_momentum, self.part
+        x, x_prev, u, mean = (tensor[part] for tensor in (self.x.tensor, self.x_prev, self.u, self.mean))
+        if (lr, momentum) == (1, 0):
+            x_prev.copy_(mean)  # without rounding
+        else:
+            change = x_prev - mean
+            u.mul_(momentum).add_(change)
+            x_prev.sub_(change.add_(u, alpha=momentum), alpha=lr)
+        x.lerp_(x_prev, 1 - self.options.mix)
+        if self.fragment == 0:
+            self.replica.buffers.tensor.copy_(self.buffers)
+        self.due, self.exchange = -1, None
+
+    def drain(self):
+        if self.exchange is not None:
+            yield self.exchange
+
+    def average(self):
+        if self.due >= 0:
+            self.outer_step()
+        return super().average()
