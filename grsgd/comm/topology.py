@@ -108,6 +108,15 @@ class Topology:
             for i, j in np.argwhere((W > 0) & (W.T == 0)):
                 raise self.refusal(f"graph with an edge from rank {j} to rank {i} and none back")
 
+    def require_fixed_symmetric_weights(self):
+        """Raise TopologyError unless one symmetric matrix whose rows sum to 1 is used in every step."""
+        if len(self.matrices) > 1:
+            raise self.refusal("graphs that take turns; it must be the same in every step")
+        self.require_stochastic("row")
+        W = self.matrices[0]
+        for i, j in np.argwhere(np.abs(W - W.T) > 1e-9):
+            raise self.refusal(f"weights {W[i, j]:g} of rank {j} at rank {i} and {W[j, i]:g} back; they must be equal")
+
     def refusal(self, why: str) -> TopologyError:
         """Return the error for an algorithm that cannot use this topology."""
         return TopologyError(f"topology {self.name}: {why}")

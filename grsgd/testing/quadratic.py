@@ -23,11 +23,13 @@ RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 0.1
 
 @dataclass(frozen=True)
 class Problem:
-    """Each rank has its matrix A, the identity and ``skew`` times noise, and in each step a b, ``shift`` and noise."""
+    """Each rank has its matrix A, the identity and ``skew`` times noise, and in each step a b, ``shift`` and noise;
+    the same b in all steps if it ``is_still``."""
 
     size: int = SIZE
     skew: float = 0.1
     shift: float = 0.0
+    is_still: bool = False
 
     @property
     def start(self):
@@ -42,11 +44,18 @@ class Problem:
         return np.eye(self.size) + self.skew * np.random.default_rng(rank).standard_normal((self.size, self.size))
 
     def target(self, rank, step):
-        return self.shift + np.random.default_rng((rank, step)).standard_normal(self.size)
+        return self.shift + np.random.default_rng((rank, 0 if self.is_still else step)).standard_normal(self.size)
 
     def gradient(self, rank, x, step):
         A = self.matrix(rank)
         return A.T @ (A @ x - self.target(rank, step))
+
+    def optimum(self, n):
+        """Return the x that minimises the sum of the losses of ``n`` ranks, where those are the same in all steps."""
+        matrices = [self.matrix(rank) for rank in range(n)]
+        return np.linalg.solve(
+            sum(A.T @ A for A in matrices), sum(A.T @ self.target(rank, 0) for rank, A in enumerate(matrices))
+        )
 
     def gradients(self, X, step):
         """Return row by row the gradient of rank i at row i of ``X``."""

@@ -38,6 +38,8 @@ CASES = {
     "local_sgd": [{"H": 3}, {"post_local": 2, "beta": 0.7}],
     "diloco": [{"H": 3}, {"H": 4, "fragments": 2, "delay": 1}],
     "dpsgd": [{}, {"topology": "full"}],
+    "exact_diffusion": [{}],
+    "gradient_tracking": [{}, {"topology": "one-peer-exponential"}],
     "sgp": [{}, {"tau": 2}],
     "grsgd": [{"policy": "successor"}, {"policy": "random"}, {"merge": "average", "inbox_full": "merge"}],
     "gosgd": [{"p": 0.5}],

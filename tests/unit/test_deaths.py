@@ -51,6 +51,8 @@ VARIANTS = [
     {"name": "diloco", "H": 4, "fragments": 2, "delay": 1, "outer_momentum": 0.3},
     {"name": "dpsgd"},
     {"name": "dpsgd", "topology": "torus"},
+    {"name": "exact_diffusion"},
+    {"name": "gradient_tracking"},
     {"name": "sgp"},
     {"name": "sgp", "tau": 1},
     {"name": "easgd", "centre": "allreduce", "period": 2},
@@ -60,7 +62,7 @@ VARIANTS = [
     {"name": "lasgd", "merge": "anchor"},
     {"name": "lasgd", "merge": "cocod", "Hmin": 3},
 ]
-TOGETHER = ("ring_allreduce", "local_sgd", "diloco", "dpsgd", "sgp", "easgd", "lasgd")
+TOGETHER = "ring_allreduce local_sgd diloco dpsgd exact_diffusion gradient_tracking sgp easgd lasgd".split()
 
 
 # ---- who holds which rank

@@ -35,6 +35,8 @@ CONFIG = {
 VARIANTS = {
     "ring_allreduce": {},
     "dpsgd": {},
+    "exact_diffusion": {},
+    "gradient_tracking": {},
     "sgp": {},
     "local_sgd": {"H": 4},
     "local_sgd, slow momentum": {"H": 3, "beta": 0.7},

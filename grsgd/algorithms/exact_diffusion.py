@@ -1,0 +1,72 @@
+"""Exact diffusion, also called D2 (Yuan et al. 2019, Tang et al. 2018)."""
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.algorithms.dpsgd import neighbour_exchange
+from grsgd.comm import topology
+from grsgd.models.mixing import mix
+
+
+class ExactDiffusionOptions(Options):
+    topology: str = Field("ring", **topology.OPTION)
+
+
+class ExactDiffusion(Algorithm, name="exact_diffusion"):
+    """Every step takes back what the last one has mixed of the ranks' differences, before it mixes::
+
+        psi = x - eta grad(x)
+        phi = psi + x - psi_prev                 # phi = psi in the first step
+        send phi to the neighbours, receive theirs
+        x = sum_j (I + W)[i, j] / 2 phi_j        # W: the topology's mixing matrix
+        psi_prev = psi
+
+    With D-PSGD each model ends off the optimum where the ranks' data differ, by as much as the learning rate is large;
+    here only noise of the gradients is left. The mean of all models is that of D-PSGD at the same gradients. Sends M to
+    each neighbour per step, 2M on a ring, after the gradient. Waits for the slower neighbour.
+    """
+
+    paper = (
+        "Yuan, Ying, Zhao, Sayed 2019, Exact diffusion for distributed optimization and learning; "
+        "D2: Tang, Lian, Yan, Zhang, Liu 2018, D2: Decentralized training over decentralized data"
+    )
+    traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
+    Options = ExactDiffusionOptions
+    remembers = ("k", "psi")
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.k = 0
+        self.topology = topology.build(self.options.topology, self.comm.size)
+        self.received = {j: self.x.like() for j in self.topology.in_neighbours(self.comm.rank)}
+        self.phi, self.psi = self.x.like(), self.x.like().tensor
+
+    @classmethod
+    def traits_of(cls, options):
+        survives = topology.is_for_any_number(options.topology) and cls.traits.survives_deaths
+        return replace(cls.traits, survives_deaths=survives)
+
+    @classmethod
+    def check(cls, options, ranks):
+        super().check(options, ranks)
+        topology.build(options.topology, ranks).require_fixed_symmetric_weights()
+
+    def step(self):
+        x, phi, psi = self.x.tensor, self.phi.tensor, self.psi
+        if self.k:
+            phi.copy_(x).sub_(psi)
+        else:
+            phi.zero_()
+        self.update()
+        psi.copy_(x)
+        phi.add_(psi)
+        self.k += 1
+        i, W = self.comm.rank, self.topology.matrix(0)
+        neighbours = self.topology.in_neighbours(i)
+        incoming = {j: self.received[j].array for j in neighbours}
+        yield from neighbour_exchange(self.comm, self.phi.array, neighbours, incoming)
+        mix(phi, (1 + float(W[i, i])) / 2, [(float(W[i, j]) / 2, self.received[j].tensor) for j in neighbours])
+        x.copy_(phi)
+        self.staleness[0] += len(neighbours)
