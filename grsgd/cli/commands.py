@@ -344,6 +344,34 @@ def coding_cost(options) -> int:
     return 0
 
 
+def topology(options) -> int:
+    """print how many neighbours a topology has, and how fast models come together on it"""
+    from tabulate import tabulate
+
+    from grsgd.comm.consensus import is_doubly_stochastic, most_neighbours, spectral_gap, steps_to_consensus
+    from grsgd.comm.topology import TOPOLOGIES, TopologyError, build
+
+    check_at_least("--ranks", options.ranks, 1)
+    rows = []
+    for name in options.names or TOPOLOGIES:
+        try:
+            found = build(name, options.ranks)
+        except TopologyError as error:
+            if options.names:
+                raise
+            rows.append((name, "", "", str(error)))
+            continue
+        row = [name, most_neighbours(found), len(found.matrices)]
+        if not is_doubly_stochastic(found):
+            rows.append((*row, "rows and columns do not all sum to 1"))
+            continue
+        steps = steps_to_consensus(found, 0.01), steps_to_consensus(found)
+        rows.append((*row, f"{spectral_gap(found):.3g}", *("never" if one is None else one for one in steps)))
+    headers = ("topology", "sends to", "graphs", "spectral gap", "steps to 1 %", "steps to the mean")
+    print(tabulate(rows, headers=headers, tablefmt="pipe"))
+    return 0
+
+
 def data(options) -> int:
     """list the data sets, or fetch some"""
     from tabulate import tabulate

@@ -87,6 +87,13 @@ In units of the model's size, counted once for a multicast and once for each of 
 
   grsgd coding-cost --ranks 10
 """,
+    "topology": """\
+Sends to: how many others, in a step, at most. Graphs: how many take turns. Steps: until mixing alone has left 1 % of
+the differences between the models, or nothing but rounding.
+
+  grsgd topology --ranks 16
+  grsgd topology ring base-2 mine.txt --ranks 8
+""",
     "completion": """\
 The script completes commands, options, files, and names of algorithms.
 

@@ -26,7 +26,9 @@ def make_parser() -> argparse.ArgumentParser:
     add = top.add_subparsers(metavar="COMMAND")
     for add_command in (add_train, add_run, add_simulate, add_evaluate, add_calibrate, add_report, add_plot):
         add_command(add)
-    for add_command in (add_config, add_algorithms, add_models, add_data, add_coding_cost, add_testbed, add_completion):
+    for add_command in (add_config, add_algorithms, add_models, add_data, add_topology, add_coding_cost):
+        add_command(add)
+    for add_command in (add_testbed, add_completion):
         add_command(add)
     return top
 
@@ -188,6 +190,12 @@ def add_plot(add):
     sub.add_argument(
         "-o", "--out", default="runs.png", metavar="FIG", help="a .png, .pdf or .svg file (default: %(default)s)"
     )
+
+
+def add_topology(add):
+    sub = command(add, commands.topology)
+    sub.add_argument("names", nargs="*", metavar="NAME", help="topologies, or files of matrices (default: all)")
+    sub.add_argument("--ranks", type=int, required=True, metavar="N", help="number of ranks")
 
 
 def add_coding_cost(add):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from grsgd import outside
+from grsgd.comm.base_graph import base_graph
 from grsgd.errors import UsageError
 
 TOPOLOGIES: dict[str, Callable[[int], np.ndarray]] = {}
@@ -226,6 +227,24 @@ def torus(n: int) -> np.ndarray:
     return equal_weights(
         n, lambda i: (i - width, i + width, i - i % width + (i - 1) % width, i - i % width + (i + 1) % width)
     )
+
+
+@named("base-2")
+def base_2(n: int) -> np.ndarray:
+    """At most one neighbour a step; one turn of the graphs makes all models the mean, for every n (Takezawa 2023)."""
+    return base_graph(n, 2)
+
+
+@named("base-3")
+def base_3(n: int) -> np.ndarray:
+    """The same with at most two neighbours a step, in fewer steps."""
+    return base_graph(n, 3)
+
+
+@named("base-5")
+def base_5(n: int) -> np.ndarray:
+    """The same with at most four neighbours a step."""
+    return base_graph(n, 5)
 
 
 OPTION = {

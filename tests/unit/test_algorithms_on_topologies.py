@@ -8,7 +8,8 @@ from grsgd.comm.topology import TOPOLOGIES, build, equal_weights, named
 from grsgd.testing.quadratic import STEPS, Job, Reference, random_speeds
 from grsgd.testing.simulated import network_of
 
-TOPOLOGICAL = {"dpsgd": {}, "sgp": {}, "adpsgd": {}, "grsgd": {}, "gosgd": {"p": 1.0}, "gossip": {}}
+TOPOLOGICAL = {name: {} for name in ("dpsgd", "gradient_tracking", "sgp", "adpsgd", "grsgd", "gossip")}
+TOPOLOGICAL["gosgd"] = {"p": 1.0}
 """Every algorithm that takes a topology, with options for many exchanges."""
 
 
@@ -25,7 +26,10 @@ def one_peer_hypercube():
 
 
 def test_which_algorithms_take_a_topology():
-    assert {name for name, cls in ALGORITHMS.items() if "topology" in cls.Options.model_fields} == set(TOPOLOGICAL)
+    assert {name for name, cls in ALGORITHMS.items() if "topology" in cls.Options.model_fields} == {
+        *TOPOLOGICAL,
+        "exact_diffusion",  # on one graph alone
+    }
 
 
 @pytest.mark.parametrize("name", TOPOLOGICAL)

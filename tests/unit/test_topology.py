@@ -107,7 +107,7 @@ def test_in_and_out_neighbours_fit_together(name, n):
 
 @pytest.mark.parametrize("name, n", ALL)
 def test_symmetric(name, n):
-    if name in ("ring", "full", "hypercube", "torus") or n < 3:
+    if name in ("ring", "full", "hypercube", "torus", "base-2", "base-3", "base-5") or n < 3:
         build(name, n).require_symmetric()
     elif (name, n) != ("exponential", 3):  # where all are neighbours
         assert "and none back" in refusal(build(name, n).require_symmetric)
@@ -173,7 +173,7 @@ def test_all_ranks_of_a_simulation_share_the_matrices(tmp_path):
 
 def test_unknown_name():
     assert "is neither a matrix file" in refusal(build, "x" * 5000, 4)
-    names = "ring, directed-ring, exponential, one-peer-exponential, full, hypercube, torus"
+    names = "ring, directed-ring, exponential, one-peer-exponential, full, hypercube, torus, base-2, base-3, base-5"
     assert refusal(build, "star", 4) == f"'star' is neither a matrix file nor one of {names}"
 
 
