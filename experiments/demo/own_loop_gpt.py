@@ -74,7 +74,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition(",")[0])
     parser.add_argument("--algorithm", default="ring_allreduce")
     parser.add_argument("--steps", type=int, default=800)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--lr", type=float, default=6e-3)
     parser.add_argument("--out", default="results/own-loop-gpt.h5")
     parser.add_argument("--text", default="data/moby-dick/moby-dick.txt")
     main(**vars(parser.parse_args()))
