@@ -40,6 +40,7 @@ CASES = {
     "dpsgd": [{}, {"topology": "full"}],
     "exact_diffusion": [{}],
     "gradient_tracking": [{}, {"topology": "one-peer-exponential"}],
+    "relaysgd": [{}, {"tree": "binary"}],
     "sgp": [{}, {"tau": 2}],
     "grsgd": [{"policy": "successor"}, {"policy": "random"}, {"merge": "average", "inbox_full": "merge"}],
     "gosgd": [{"p": 0.5}],

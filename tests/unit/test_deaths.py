@@ -53,6 +53,7 @@ VARIANTS = [
     {"name": "dpsgd", "topology": "torus"},
     {"name": "exact_diffusion"},
     {"name": "gradient_tracking"},
+    {"name": "relaysgd"},
     {"name": "sgp"},
     {"name": "sgp", "tau": 1},
     {"name": "easgd", "centre": "allreduce", "period": 2},
@@ -62,7 +63,7 @@ VARIANTS = [
     {"name": "lasgd", "merge": "anchor"},
     {"name": "lasgd", "merge": "cocod", "Hmin": 3},
 ]
-TOGETHER = "ring_allreduce local_sgd diloco dpsgd exact_diffusion gradient_tracking sgp easgd lasgd".split()
+TOGETHER = "ring_allreduce local_sgd diloco dpsgd exact_diffusion gradient_tracking relaysgd sgp easgd lasgd".split()
 
 
 # ---- who holds which rank

@@ -37,6 +37,7 @@ VARIANTS = {
     "dpsgd": {},
     "exact_diffusion": {},
     "gradient_tracking": {},
+    "relaysgd": {},
     "sgp": {},
     "local_sgd": {"H": 4},
     "local_sgd, slow momentum": {"H": 3, "beta": 0.7},

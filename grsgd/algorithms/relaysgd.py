@@ -1,0 +1,85 @@
+"""RelaySGD: models travel along a tree, so that every rank gets each other's exactly once (Vogels et al. 2021)."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.models.flat import Flat
+
+
+class RelaySGDOptions(Options):
+    tree: Literal["chain", "binary"] = Field("chain", description="which neighbours: i - 1, i + 1; or parent, children")
+
+
+class RelaySGD(Algorithm, name="relaysgd"):
+    """Rank i takes a step, tells each neighbour the sum of its model and of what the other neighbours told it last, and
+    takes the mean of all models that have come::
+
+        x' = x - eta grad(x)
+        to each neighbour j:  m_ij = x' + sum of m_ki of the other neighbours k, of the last step
+        x = (x' + sum_j m_ji) / (1 + sum_j c_ji)                  # c: how many models are in m
+
+    So x is the mean of all ranks' x': the neighbours' of this step, and of those d hops away d - 1 steps old. Where the
+    ranks' data differ it comes to one optimum all the same. Sends M to each neighbour per step, 2(n-1)/n M a rank on
+    average, after the gradient. Waits for the slower neighbour.
+    """
+
+    paper = "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, RelaySum for decentralized deep learning"
+    traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
+    Options = RelaySGDOptions
+    remembers = ("k", "relayed")
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        rank, n, size = self.comm.rank, self.comm.size, self.x.tensor.numel()
+        self.k = 0
+        self.neighbours = neighbours(self.options.tree, rank, n)
+        self.relayed, self.sums = (
+            Flat.zeros(len(self.neighbours) * size, self.replica.dtype, self.replica.device) for _ in range(2)
+        )
+        """What each neighbour told last, and what it is told, one after the other."""
+        self.parts = [slice(number * size, (number + 1) * size) for number in range(len(self.neighbours))]
+        self.counts = [within_hops(self.options.tree, rank, j, n) for j in self.neighbours]
+        """Of each neighbour: how many models are in what it tells in the first step, in the second, and so on."""
+
+    def step(self):
+        self.update()
+        x, told, telling = self.x.tensor, self.relayed.tensor, self.sums.tensor
+        for part in self.parts:
+            telling[part].copy_(x)
+            for other in self.parts:
+                if other != part:
+                    telling[part].add_(told[other])
+        edges = list(zip(self.neighbours, self.parts, strict=True))
+        receiving = [self.comm.Irecv(self.relayed.array[part], j) for j, part in edges]
+        yield receiving + [self.comm.Isend(self.sums.array[part], j) for j, part in edges]
+        for part, counts in zip(self.parts, self.counts, strict=True):
+            x.add_(told[part])
+            self.staleness.update(steps_old(counts, self.k))
+        models = 1 + sum(counts[min(self.k, len(counts) - 1)] for counts in self.counts)
+        x.div_(models)
+        self.k += 1
+
+
+def neighbours(tree: str, rank: int, n: int) -> list[int]:
+    """Return the neighbours of a rank among n, ascending."""
+    found = (rank - 1, rank + 1) if tree == "chain" else ((rank - 1) // 2, 2 * rank + 1, 2 * rank + 2)
+    return sorted({j for j in found if 0 <= j < n and j != rank})
+
+
+def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
+    """Return how many ranks lie beyond an edge of ``rank``, the neighbour among them, within 0 hops of that, 1, ...: up
+    to all of them."""
+    found, edge, counts = {rank, neighbour}, [neighbour], []
+    while edge:
+        counts.append(len(found) - 1)
+        edge = [k for j in edge for k in neighbours(tree, j, n) if k not in found]
+        found.update(edge)
+    return counts
+
+
+def steps_old(counts: list[int], k: int) -> dict[int, int]:
+    """Return how many of the models that come over an edge in step k are how many steps old."""
+    new = [later - before for before, later in zip([0, *counts], counts, strict=False)]
+    return dict(enumerate(new[: k + 1]))
