@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
 from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.models.mixing import add_difference_of_buffers
 
 
 class DiLoCoOptions(Options):
@@ -28,6 +29,8 @@ class DiLoCoOptions(Options):
                 f"delay = {self.delay}: must not be more than H / fragments = {self.H // self.fragments}, for one "
                 "fragment is averaged at a time"
             )
+        if self.delay == self.H:
+            raise ValueError(f"delay = {self.delay}: must be less than H, or no local step is ever averaged")
         return self
 
 
@@ -57,7 +60,7 @@ class DiLoCo(Algorithm, name="diloco"):
     )
     traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
     Options = DiLoCoOptions
-    remembers = ("k", "u", "x_prev", "mean", "buffers", "fragment", "due")
+    remembers = ("k", "u", "x_prev", "mean", "buffers", "buffers_sent", "fragment", "due")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -69,6 +72,7 @@ class DiLoCo(Algorithm, name="diloco"):
         self._mean, self._buffers = self.x.like(), self.replica.buffers.like()
         self.mean, self.buffers = self._mean.tensor, self._buffers.tensor
         """What is averaged: copies, so that training goes on."""
+        self.buffers_sent = self.replica.buffers.like().tensor
         self.parts = [
             slice(size * number // options.fragments, size * (number + 1) // options.fragments)
             for number in range(options.fragments)
@@ -96,6 +100,7 @@ class DiLoCo(Algorithm, name="diloco"):
             self.fragment = (self.k // interval - 1) % self.options.fragments
             self.mean[self.part].copy_(self.x.tensor[self.part])
             self.buffers.copy_(self.replica.buffers.tensor)
+            self.buffers_sent.copy_(self.buffers)
             self.due = self.k + self.options.delay
             if self.options.delay:
                 self.exchange = self.driver.start(self.average_with_all())
@@ -126,14 +131,17 @@ class DiLoCo(Algorithm, name="diloco"):
             x_prev.sub_(change.add_(u, alpha=momentum), alpha=lr)
         x.lerp_(x_prev, 1 - self.options.mix)
         if self.fragment == 0:
-            self.replica.buffers.tensor.copy_(self.buffers)
+            self.take_over_buffers()
         self.due, self.exchange = -1, None
+
+    def take_over_buffers(self):
+        """Take the averaged buffers, and what has changed in them meanwhile."""
+        buffers = self.replica.buffers.tensor
+        if self.options.delay:
+            add_difference_of_buffers(buffers, self.buffers, self.buffers_sent)
+        else:
+            buffers.copy_(self.buffers)  # without rounding
 
     def drain(self):
         if self.exchange is not None:
             yield self.exchange
-
-    def average(self):
-        if self.due >= 0:
-            self.outer_step()
-        return super().average()

@@ -18,7 +18,7 @@ class ExactDiffusion(Algorithm, name="exact_diffusion"):
     """Every step takes back what the last one has mixed of the ranks' differences, before it mixes::
 
         psi = x - eta grad(x)
-        phi = psi + x - psi_prev                 # phi = psi in the first step
+        phi = psi + x - psi_prev                 # psi_prev = x in the first step
         send phi to the neighbours, receive theirs
         x = sum_j (I + W)[i, j] / 2 phi_j        # W: the topology's mixing matrix
         psi_prev = psi
@@ -34,11 +34,10 @@ class ExactDiffusion(Algorithm, name="exact_diffusion"):
     )
     traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
     Options = ExactDiffusionOptions
-    remembers = ("k", "psi")
+    remembers = ("psi",)
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.k = 0
         self.topology = topology.build(self.options.topology, self.comm.size)
         self.received = {j: self.x.like() for j in self.topology.in_neighbours(self.comm.rank)}
         self.phi, self.psi = self.x.like(), self.x.like().tensor
@@ -53,16 +52,15 @@ class ExactDiffusion(Algorithm, name="exact_diffusion"):
         super().check(options, ranks)
         topology.build(options.topology, ranks).require_fixed_symmetric_weights()
 
+    def start(self):
+        self.psi.copy_(self.x.tensor)
+
     def step(self):
         x, phi, psi = self.x.tensor, self.phi.tensor, self.psi
-        if self.k:
-            phi.copy_(x).sub_(psi)
-        else:
-            phi.zero_()
+        phi.copy_(x).sub_(psi)
         self.update()
         psi.copy_(x)
         phi.add_(psi)
-        self.k += 1
         i, W = self.comm.rank, self.topology.matrix(0)
         neighbours = self.topology.in_neighbours(i)
         incoming = {j: self.received[j].array for j in neighbours}

@@ -73,14 +73,17 @@ class GradientTracking(Algorithm, name="gradient_tracking"):
         i, W = self.comm.rank, self.topology.matrix(self.k)
         neighbours = self.topology.in_neighbours(i, self.k)
         self.k += 1
-        if not neighbours:
+        if self.comm.size == 1:
             self.update()
             return
         own, weights = float(W[i, i]), [float(W[i, j]) for j in neighbours]
         mix(self.y.tensor, own, [(w, self.received[j][1].tensor) for w, j in zip(weights, neighbours, strict=True)])
         self.follow_gradient()
+        if not neighbours:  # in this step
+            self.update()
+            return
         # What mixing changes, of x before the update, in place of a model that has been received.
-        (change, *others) = (self.received[j][0].tensor for j in neighbours)
+        change, *others = (self.received[j][0].tensor for j in neighbours)
         mix(change, weights[0], [*zip(weights[1:], others, strict=True), (own - 1, self.x.tensor)])
         self.update()
         self.x.tensor.add_(change)
@@ -91,6 +94,8 @@ class GradientTracking(Algorithm, name="gradient_tracking"):
         trained = self.replica.trained
         for p, y, g in zip(trained, views(self.y.tensor, trained), views(self.g.tensor, trained), strict=True):
             y.sub_(g)
+            if p.grad is not None and p.grad.is_sparse:
+                raise RuntimeError(f"gradient_tracking: the gradient of {self.replica.name_of(p)} is sparse")
             if p.grad is None:  # a rank's sample may not use all of the model
                 g.zero_()
                 p.grad = y.clone()

@@ -28,12 +28,12 @@ class RelaySGD(Algorithm, name="relaysgd"):
     paper = "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, RelaySum for decentralized deep learning"
     traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
     Options = RelaySGDOptions
-    remembers = ("k", "relayed")
+    remembers = ("exchanges", "relayed")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         rank, n, size = self.comm.rank, self.comm.size, self.x.tensor.numel()
-        self.k = 0
+        self.exchanges = 0
         self.neighbours = neighbours(self.options.tree, rank, n)
         self.relayed, self.sums = (
             Flat.zeros(len(self.neighbours) * size, self.replica.dtype, self.replica.device) for _ in range(2)
@@ -56,10 +56,10 @@ class RelaySGD(Algorithm, name="relaysgd"):
         yield receiving + [self.comm.Isend(self.sums.array[part], j) for j, part in edges]
         for part, counts in zip(self.parts, self.counts, strict=True):
             x.add_(told[part])
-            self.staleness.update(steps_old(counts, self.k))
-        models = 1 + sum(counts[min(self.k, len(counts) - 1)] for counts in self.counts)
+            self.staleness.update(steps_old(counts, self.exchanges))
+        models = 1 + sum(counts[min(self.exchanges, len(counts) - 1)] for counts in self.counts)
         x.div_(models)
-        self.k += 1
+        self.exchanges += 1
 
 
 def neighbours(tree: str, rank: int, n: int) -> list[int]:

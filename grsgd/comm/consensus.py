@@ -25,18 +25,18 @@ def steps_to_consensus(topology: Topology, left: float = EXACT) -> int | None:
 
     None if that takes more than ``MOST_TURNS`` turns of the graphs. The matrices are doubly stochastic.
     """
-    product = np.eye(topology.size)
-    turns = [turn(topology)]  # of 1, 2, 4, ... turns
-    while distance(turns[-1]) > left:
+    rest = np.eye(topology.size) - 1 / topology.size
+    turns = [turn(topology) - 1 / topology.size]  # of 1, 2, 4, ... turns, less the mean
+    while np.linalg.norm(turns[-1], 2) > left:
         if 2 ** len(turns) > MOST_TURNS:
             return None
         turns.append(turns[-1] @ turns[-1])
     steps = 0
     for power in range(len(turns) - 2, -1, -1):  # as many whole turns as are too few
-        if distance(more := turns[power] @ product) > left:
-            product, steps = more, steps + 2**power * len(topology.matrices)
-    while distance(product) > left:
-        product = topology.matrix(steps) @ product
+        if np.linalg.norm(more := turns[power] @ rest, 2) > left:
+            rest, steps = more, steps + 2**power * len(topology.matrices)
+    while np.linalg.norm(rest, 2) > left:
+        rest = topology.matrix(steps) @ rest
         steps += 1
     return steps
 
@@ -49,11 +49,6 @@ def turn(topology: Topology) -> np.ndarray:
     return product
 
 
-def distance(product: np.ndarray) -> float:
-    """Return how much is left of differences between models that are mixed so."""
-    return float(np.linalg.norm(product - 1 / len(product), 2))
-
-
 def is_doubly_stochastic(topology: Topology) -> bool:
     """Whether rows and columns of all matrices sum to 1, so that mixing keeps the mean."""
     return all(np.abs(W.sum(axis) - 1).max() <= 1e-9 for W in topology.matrices for axis in (0, 1))
@@ -61,4 +56,5 @@ def is_doubly_stochastic(topology: Topology) -> bool:
 
 def most_neighbours(topology: Topology) -> int:
     """Return to how many others a rank sends in a step, at most."""
-    return max(int((W > 0).sum(0).max()) - int(np.diag(W).min() > 0) for W in topology.matrices)
+    others = ~np.eye(topology.size, dtype=bool)
+    return max(int(((W > 0) & others).sum(0).max()) for W in topology.matrices)

@@ -15,8 +15,8 @@ from grsgd.tasks import Task
 
 BATCH = 256
 """Samples that are evaluated at once, at most."""
-TARGETS = 2**16
-"""Targets, such as tokens, that are evaluated at once, at most; one sample may have more."""
+OUTPUTS = 2**24
+"""Numbers that a model may make of the samples that are evaluated at once; of one sample it may make more."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
     """Yield (outputs, targets, items) of the samples ``indices``, a batch at a time, in evaluation mode, without
     gradients. ``items``: how many the task counts."""
     training, dtype = model.training, next(model.parameters()).dtype
-    size = samples_at_once(split, indices)
     model.eval()
     with torch.no_grad():
+        size = samples_at_once(model, split, indices, device)
         for x, y in split.batches([indices[begin : begin + size] for begin in range(0, len(indices), size)]):
             items = task.count(y)
             x, y = to_device(x, y, device, dtype)
@@ -45,12 +45,13 @@ def outputs(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarra
     model.train(training)
 
 
-def samples_at_once(split: Split, indices: np.ndarray) -> int:
-    """Return how many of the samples are evaluated at once: long texts have many tokens each."""
+def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, device) -> int:
+    """Return how many of the samples are evaluated at once: of a long text a model makes many numbers."""
     if not len(indices):
         return BATCH
-    _, targets = next(iter(split.batches([indices[:1]])))
-    return max(1, min(BATCH, TARGETS // targets.numel()))
+    x, y = next(iter(split.batches([indices[:1]])))
+    made = model(to_device(x, y, device, next(model.parameters()).dtype)[0])
+    return max(1, min(BATCH, OUTPUTS // max(1, made.numel()))) if torch.is_tensor(made) else BATCH
 
 
 def score(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device) -> np.ndarray:

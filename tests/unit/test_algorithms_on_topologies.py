@@ -141,7 +141,7 @@ def test_gossip_where_a_rank_has_no_neighbour_in_some_steps(tmp_path):
     """Then it does not exchange, and the next time it is due it has the next step's neighbours."""
     steps = [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1], [1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]]
     path = matrix_file(tmp_path, steps)
-    for name in ("gossip", "gosgd", "grsgd", "sgp", "dpsgd"):
+    for name in ("gossip", "gosgd", "grsgd", "sgp", "dpsgd", "gradient_tracking"):
         job = Job(name, 3, spec=network_of(latency="0.01 s"), topology=path, **TOPOLOGICAL[name]).train(20)
         sent = np.array([comm.traffic.sent for comm in job.ranks.comms])
         assert (sent > 0).tolist() == [[False, True, False], [True, False, True], [False, True, False]]

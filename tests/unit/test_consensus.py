@@ -52,6 +52,19 @@ def test_steps_to_consensus(name, n):
         assert steps_to_consensus(topology, left) == by_hand(topology, left)
 
 
+def test_long_ways():
+    """Rounding does not add up over a hundred thousand steps."""
+    ring = build("ring", 256)
+    assert steps_to_consensus(ring) == pytest.approx(-np.log(1e-12) / spectral_gap(ring), rel=1e-3)
+    rounded = Topology(np.where(np.eye(3, dtype=bool), 0.3333333334, 0.3333333333))
+    assert steps_to_consensus(rounded, 1e-6) == 1
+
+
+def test_neighbours_are_others():
+    mixed = Topology(np.array([[0.0, 0.5, 0.5], [0.5, 0.5, 0.0], [0.5, 0.0, 0.5]]))
+    assert most_neighbours(mixed) == 2
+
+
 def test_models_that_never_agree():
     """Two graphs that undo each other's work: each swaps a pair, and none mixes."""
     swap = Topology(np.array([[0.0, 1.0], [1.0, 0.0]]))

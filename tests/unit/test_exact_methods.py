@@ -66,8 +66,9 @@ def test_against_a_dense_reference(name, n, graph):
     assert np.abs(job.average().X - reference.X.mean(0)).max() < 1e-12
 
 
-@pytest.mark.parametrize("graph", ["directed-ring", "exponential", "one-peer-exponential"])
-def test_trackers_follow_on_directed_graphs_that_take_turns(graph):
+@pytest.mark.parametrize("graph", ["directed-ring", "exponential", "one-peer-exponential", "base-2", "base-3"])
+def test_trackers_follow_on_graphs_that_are_directed_or_take_turns(graph):
+    """On some a rank has no neighbour in some steps."""
     reference = Tracking(5, graph)
     for step in range(STEPS):
         reference.step(step)
@@ -101,6 +102,22 @@ def test_the_optimum_of_ranks_that_differ_is_reached_at_a_linear_rate(name):
 @pytest.mark.parametrize("n, neighbours", [(2, 1), (5, 2)])
 def test_bytes(name, factor, n, neighbours):
     assert Job(name, n).train().sent() == factor * n * neighbours * M * STEPS
+
+
+@pytest.mark.parametrize("graph", ["base-2", "one-peer-exponential"])
+def test_trackers_reach_the_optimum_on_graphs_that_take_turns(graph):
+    job = Job("gradient_tracking", 5, problem=STILL, rate=0.01, topology=graph, **PLAIN).train(1500)
+    assert np.abs(job.X - STILL.optimum(5)).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", [*NAMES, "relaysgd", "diloco", "dpsgd", "sgp", "local_sgd"])
+def test_an_algorithm_made_anew_in_the_middle_of_a_run_keeps_equal_models(name):
+    """After a death all have the same model, and the number of steps that were taken before."""
+    job = Job(name, 5, rate=0.0)
+    for algorithm in job.algorithms:
+        algorithm.k = 7
+    before = job.X.copy()
+    assert np.abs(job.train(12).X - before).max() < 1e-14
 
 
 def test_a_gradient_that_a_rank_does_not_have_is_zero():
