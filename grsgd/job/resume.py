@@ -1,5 +1,6 @@
 """A run that goes on from a checkpoint: which one, and what each rank takes from it."""
 
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,34 +97,37 @@ def difference(key: str, was, now) -> str:
     return f"{key}.{first}: {was.get(first)!r}, now {now.get(first)!r}"
 
 
-def find(mpi, folder: Path, timeout: float) -> Resumed:
-    """Return what this rank goes on from: the newest checkpoint of which every rank finds its file. Raises SetupError,
-    on all ranks."""
+def find(mpi, folder: Path, timeout: float) -> Resumed | None:
+    """Return what this rank goes on from: the newest checkpoint of which every rank finds its file. None, on all ranks,
+    where there is but a part of a first one: the job was killed while that was written, and the run begins anew.
+
+    Raises SetupError, on all ranks.
+    """
     with within(timeout, "looking for checkpoints"):
         there = mpi.allgather(samples_of(folder, mpi.rank))
+    common, has_one = set.intersection(*there), len(set.union(*there)) == 1
     with launch.collective_setup(mpi, timeout):
-        if not there[0]:
+        if not there[0] and not has_one:
             raise RunFileError(f"{folder}: there is no checkpoint of rank 0")
-        common = set.intersection(*there)
-        ranks = None
-        if mpi.rank == 0:  # others may not see its files
+        ranks = mpi.size
+        if mpi.rank == 0 and there[0]:  # others may not see its files
             ranks = read(folder / name_of(max(common or there[0])) / file_of(0))[1]["ranks"]
     with within(timeout, "telling all ranks how many there were"):
         ranks = mpi.bcast(ranks)
-    if ranks == mpi.size:
-        with launch.collective_setup(mpi, timeout):
-            if not common:
-                raise RunFileError(f"{folder}: there is no checkpoint of which every rank finds its file")
-            samples = max(common)
-            state, attributes = read(folder / name_of(samples) / file_of(mpi.rank))
-            return Resumed(folder, samples, ranks, state, None, attributes["config"])
+    is_same = ranks == mpi.size
     with launch.collective_setup(mpi, timeout):
-        complete = set.intersection(*(samples_of(folder, rank) for rank in range(ranks)))
-        if not complete:
-            raise RunFileError(f"{folder}: there is no checkpoint with the files of all {ranks} ranks")
+        complete = common if is_same else set.intersection(*(samples_of(folder, rank) for rank in range(ranks)))
+        if not complete and not has_one:
+            whose = "of which every rank finds its file" if is_same else f"with the files of all {ranks} ranks"
+            raise RunFileError(f"{folder}: there is no checkpoint {whose}")
+    if not complete:
+        if mpi.rank == 0:
+            print(f"{folder}: the first checkpoint is not complete: the run begins anew", file=sys.stderr, flush=True)
+        return None
+    with launch.collective_setup(mpi, timeout):
         samples = max(complete)
-        state, attributes = read(folder / name_of(samples) / file_of(0))
-        model = average(folder / name_of(samples), ranks) if mpi.rank == 0 else None
+        state, attributes = read(folder / name_of(samples) / file_of(mpi.rank if is_same else 0))
+        model = None if is_same or mpi.rank else average(folder / name_of(samples), ranks)
         return Resumed(folder, samples, ranks, state, model, attributes["config"])
 
 

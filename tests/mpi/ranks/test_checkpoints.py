@@ -2,6 +2,7 @@
 
 import copy
 import os
+import shutil
 import signal
 import time
 import tomllib
@@ -19,7 +20,7 @@ from grsgd.job.progress_line import ProgressLine
 from grsgd.job.resume import Resumed
 from grsgd.job.run import run
 from grsgd.runs.ending import ASKED_TO_END
-from grsgd.training.checkpoints import KEPT, Every, file_of, read, samples_of
+from grsgd.training.checkpoints import KEPT, Every, file_of, name_of, read, samples_of
 from grsgd.training.rank_state import state_of
 from grsgd.training.saving import ModelFiles
 
@@ -190,6 +191,36 @@ def test_a_checkpoint_in_time_is_taken_by_all_at_once(trained, folder, world):
     )
     assert end.reason == "seconds" and end.checkpoint is not None
     assert len(set(map(frozenset, world.allgather(samples_of(kept, world.rank))))) == 1
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_part_of_a_first_checkpoint_is_none(left, trained, folder, world):
+    """A job that was killed while it wrote its first one begins anew."""
+    kept = folder / "kept"
+    trained("ended", config("dpsgd"), Keeping(kept, Every(steps=4)), ENDED_AT)
+    _, _, expected = trained("whole", config("dpsgd"))
+    if world.rank == 0:
+        older, newer = (kept / name_of(samples) for samples in sorted(samples_of(kept, 0)))
+        shutil.rmtree(older)
+        for rank in {*range(world.size)} - {left}:
+            (newer / file_of(rank)).unlink()
+    world.Barrier()
+    _, found, model = trained("anew", config("dpsgd"), Keeping(kept, Every(steps=4), kept))
+    assert "resumed" not in found.attributes and all(torch.equal(model[name], expected[name]) for name in expected)
+    assert len(samples_of(kept, world.rank)) <= KEPT
+
+
+@pytest.mark.ranks(2, 3)
+def test_files_that_were_lost_are_no_first_checkpoint(trained, folder, world):
+    kept = folder / "kept"
+    trained("ended", config("dpsgd"), Keeping(kept, Every(steps=4)), ENDED_AT)
+    if world.rank == 0:
+        for rank, samples in enumerate(sorted(samples_of(kept, 0))):
+            (kept / name_of(samples) / file_of(rank)).unlink()
+    world.Barrier()
+    with pytest.raises(SetupError, match="there is no checkpoint of which every rank finds its file"):
+        trained("other", config("dpsgd"), Keeping(kept, Every(steps=4), kept))
 
 
 @pytest.mark.parametrize(
