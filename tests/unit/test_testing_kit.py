@@ -14,7 +14,12 @@ from grsgd.simulate.driver import Deadlock
 from grsgd.testing import AlgorithmTests
 from tests.support.exhaustive import exhaustive_unless
 
-OPTIONS = {"cssgd": {"r": 1}, "parameter_server": {"strategy": "ssp"}, "local_sgd": {"H": 4}}
+OPTIONS = {
+    "cssgd": {"r": 1},
+    "diloco": {"H": 4, "outer_momentum": 0.3},  # the default swings for longer than these few steps
+    "local_sgd": {"H": 4},
+    "parameter_server": {"strategy": "ssp"},
+}
 ON_REAL_RANKS = ("test_real_ranks_do_what_simulated_ones_do", "test_it_goes_on_from_a_checkpoint")
 SIMULATED = [name for name in vars(AlgorithmTests) if name.startswith("test_") and name not in ON_REAL_RANKS]
 SOME = ("dpsgd", "grsgd", "ring_allreduce", "parameter_server")
