@@ -99,8 +99,9 @@ class DiLoCo(Algorithm, name="diloco"):
         if self.k % interval == 0:
             self.fragment = (self.k // interval - 1) % self.options.fragments
             self.mean[self.part].copy_(self.x.tensor[self.part])
-            self.buffers.copy_(self.replica.buffers.tensor)
-            self.buffers_sent.copy_(self.buffers)
+            if self.fragment == 0:
+                self.buffers.copy_(self.replica.buffers.tensor)
+                self.buffers_sent.copy_(self.buffers)
             self.due = self.k + self.options.delay
             if self.options.delay:
                 self.exchange = self.driver.start(self.average_with_all())

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grsgd.algorithms.exact_diffusion import ExactDiffusion, ExactDiffusionOptions
 from grsgd.comm import topology
 from grsgd.comm.topology import TopologyError
 from grsgd.testing import AlgorithmTests
@@ -139,8 +140,6 @@ def test_a_gradient_that_a_rank_does_not_have_is_zero():
     ],
 )
 def test_graphs_that_exact_diffusion_is_not_for(graph, words):
-    from grsgd.algorithms.exact_diffusion import ExactDiffusion, ExactDiffusionOptions
-
     with pytest.raises(TopologyError, match=f"^topology {graph}: {words}"):
         ExactDiffusion.check(ExactDiffusionOptions(topology=graph), 4)
 
