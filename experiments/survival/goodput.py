@@ -84,7 +84,8 @@ def run(folder: Path, name: str, text: str, ranks: int, spares: int, simulated: 
     except subprocess.TimeoutExpired:
         return {"name": name, "hung": True}
     if done.returncode or not model.exists():
-        return {"name": name, "failed": (done.stdout + done.stderr)[-2000:]}
+        (folder / f"{name}.log").write_text(done.stdout + done.stderr)
+        return {"name": name, "failed": f"exit code {done.returncode}: {name}.log"}
     found = load_run(out)
     steps = ranks * float(torch.load(model, weights_only=True)["steps"])
     if found.attributes["exact_gradient"]:  # a step counts once there, of however many gradients its mean is

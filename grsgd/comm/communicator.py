@@ -43,14 +43,27 @@ class Message:
 
 
 def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | None:
-    """Return a message of any rank, of at most ``size`` elements, if one has come; else None."""
+    """Return a message of any rank, of at most ``size`` elements, if one has come; else None.
+
+    What a rank has sent whose process has died since is passed over: it may never be received, though probes find it.
+    """
     if not comm.Iprobe(ANY_RANK, tag):
         return None
-    array = np.zeros(size, dtype)
-    receiving = comm.Irecv(array, ANY_RANK, tag)
-    while not receiving.Test():  # it has come already: the probe found it
-        pass
-    return array
+    for sender in range(comm.size):
+        try:
+            if sender in comm.lost or not comm.Iprobe(sender, tag):
+                continue
+            array = np.zeros(size, dtype)
+            receiving = comm.Irecv(array, sender, tag)
+            while not receiving.Test():  # it has come already: the probe found it
+                pass
+            return array
+        except LostRank:
+            continue
+        except RuntimeError as error:
+            if not has_died(error):
+                raise
+    return None
 
 
 def until_over(messages: Iterable[Message]):

@@ -8,7 +8,7 @@ import pytest
 
 from grsgd.comm import backend
 from grsgd.comm.backend import ANY_RANK, MpiBackend, countable
-from grsgd.comm.communicator import Communicator, LostRank, Message
+from grsgd.comm.communicator import Communicator, LostRank, Message, receive_if_come
 from grsgd.models.shape_only import ShapeOnlyArray
 from tests.support.threads import FAKE
 
@@ -136,6 +136,32 @@ def test_a_rank_whose_process_has_died(name, monkeypatch):
     mpi.error = "truncated"
     with pytest.raises(RuntimeError, match="truncated"):
         comm.Iprobe(ANY_RANK, 0)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_what_a_process_has_left_that_has_died_is_passed_over(is_known):
+    """A probe of any rank finds it for ever, and it cannot be received."""
+
+    class Left(Counting):
+        waiting = [2]
+
+        def Get_size(self):
+            return 3
+
+        def Iprobe(self, source, tag):
+            if source == 1 and not is_known:
+                raise RuntimeError(f"{backend.PROCESS_FAILURES[0]}: gone")
+            return source == FAKE.ANY_SOURCE or source in self.waiting
+
+        def Irecv(self, array, source, tag):
+            array[:] = source
+            self.waiting = []
+            return SimpleNamespace(Test=lambda: True)
+
+    comm = Communicator(MpiBackend(Left()))
+    comm.backend.lost = (1,) if is_known else ()
+    assert receive_if_come(comm, 0, 2, np.int64).tolist() == [2, 2]
+    assert receive_if_come(comm, 0, 2, np.int64) is None
 
 
 def test_an_all_reduce_of_the_library_is_counted_as_one_round_a_ring():
