@@ -31,6 +31,11 @@ class CentralAlgorithm(Algorithm, name=None):
         """Return how many of the ranks train: the first ones."""
         return ranks
 
+    @property
+    def gradients_per_update(self) -> int | None:
+        """Gradients of one update, for reports to tell how close to the least possible time it came; None: no such."""
+        return None
+
     def serve(self) -> Generator:
         """Schedule, over and over on a rank that does not train: returns whether all others have ended."""
         raise NotImplementedError(f"{self.name} has ranks that do not train and no serve()")

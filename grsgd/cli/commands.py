@@ -372,6 +372,21 @@ def topology(options) -> int:
     return 0
 
 
+def bound(options) -> int:
+    """print the least time in which the workers of a parameter server can make an update"""
+    from tabulate import tabulate
+
+    with importing():
+        from grsgd.simulate.bound import bound as times
+
+    check_at_least("--ranks", options.ranks, 1)
+    if options.gradients is not None:
+        check_at_least("--gradients", options.gradients, 1)
+    rows = times(load_config(options), options.ranks, options.compute, options.step_seconds, options.gradients)
+    print(tabulate(rows, tablefmt="plain", disable_numparse=True))
+    return 0
+
+
 def data(options) -> int:
     """list the data sets, or fetch some"""
     from tabulate import tabulate

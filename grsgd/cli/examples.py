@@ -94,6 +94,13 @@ the differences between the models, or nothing but rounding.
   grsgd topology --ranks 16
   grsgd topology ring base-2 mine.txt --ranks 8
 """,
+    "bound": """\
+The least time in which the workers can compute the B gradients of one update: the smallest t with
+sum floor(t / h_i) >= B, where a step of worker i takes h_i. Reports of runs with a server show how near they came.
+
+  grsgd bound experiments/demo/parameter_server.toml --ranks 5 --compute constant:0.1 --set algorithm.strategy=rennala
+  grsgd bound experiments/demo/parameter_server.toml --step-seconds 0.1,0.1,0.1,1.0 --gradients 6
+""",
     "completion": """\
 The script completes commands, options, files, and names of algorithms.
 

@@ -26,7 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = top.add_subparsers(metavar="COMMAND")
     for add_command in (add_train, add_run, add_simulate, add_evaluate, add_calibrate, add_report, add_plot):
         add_command(add)
-    for add_command in (add_config, add_algorithms, add_models, add_data, add_topology, add_coding_cost):
+    for add_command in (add_config, add_algorithms, add_models, add_data, add_topology, add_bound, add_coding_cost):
         add_command(add)
     for add_command in (add_testbed, add_completion):
         add_command(add)
@@ -196,6 +196,22 @@ def add_topology(add):
     sub = command(add, commands.topology)
     sub.add_argument("names", nargs="*", metavar="NAME", help="topologies, or files of matrices (default: all)")
     sub.add_argument("--ranks", type=int, required=True, metavar="N", help="number of ranks")
+
+
+def add_bound(add):
+    sub = configured(add, commands.bound)
+    sub.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: %(default)s)")
+    sub.add_argument(
+        "--compute",
+        metavar="MODEL",
+        help="computing time of a step, as of simulate; [stragglers] of the configuration come to it",
+    )
+    sub.add_argument(
+        "--step-seconds", metavar="H1,H2,...", help="instead: the seconds that each worker's steps take"
+    )
+    sub.add_argument(
+        "--gradients", type=int, metavar="B", help="of one update (default: what the server's strategy takes)"
+    )
 
 
 def add_coding_cost(add):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from grsgd.errors import UsageError
 from grsgd.runs import measures
+from grsgd.runs.bound import time_over_optimum
 from grsgd.runs.ending import Ended
 from grsgd.runs.measures import is_virtual, last_value, time_split
 from grsgd.runs.metric import ACCURACY, Metric, columns_of, final_of, metric_of, metrics_of, target_of
@@ -58,12 +59,12 @@ class Words(NamedTuple):
 
 
 BY_IMPORTANCE = """ended data time final to_target loss sent wait_share step epochs samples best rate simulating wait
-    consensus sent_once communicate compute other steps reason""".split()
+    over_optimum consensus sent_once communicate compute other steps reason""".split()
 """Where there is no room, the last give way."""
 MAX_OWN = 8
 """Metrics of users' own that have columns."""
 BY_DEFAULT = """data epochs samples final best loss to_target time simulating step rate sent sent_once wait wait_share
-    consensus reason""".split()
+    over_optimum consensus reason""".split()
 """What is shown where no columns are asked for, in this order."""
 
 
@@ -142,6 +143,14 @@ def all_columns(runs: Sequence[Run]) -> dict[str, Column | Words]:
             "time before, between and after the steps",
         ),
         Column(
+            "over_optimum",
+            "time_over_optimum",
+            "x optimum",
+            time_over_optimum,
+            significant,
+            "time of a server's update over the least possible at the workers' speeds",
+        ),
+        Column(
             "consensus",
             "consensus_distance",
             "consensus",
@@ -213,6 +222,7 @@ def shown_by_default(runs: Sequence[Run]) -> list[Column | Words]:
         "loss": is_tested or not columns["loss"].is_known(runs),
         "simulating": not any(map(is_virtual, runs)),
         "sent_once": all(measures.bytes_sent(run) == measures.bytes_sent_once(run) for run in runs),
+        "over_optimum": not columns["over_optimum"].is_known(runs),
         "reason": not columns["reason"].is_known(runs),
     }
     names = [*BY_DEFAULT, *(name for name in columns if name not in BY_IMPORTANCE)]

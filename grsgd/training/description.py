@@ -10,6 +10,7 @@ import torch
 
 from grsgd import __version__
 from grsgd.algorithms import Algorithm
+from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.config import Config
 from grsgd.config.sources import sources_of
 from grsgd.outside import attributes_of
@@ -51,6 +52,7 @@ def describe_algorithm(algorithm: Algorithm) -> dict:
         "exact_gradient": traits.exact_gradient,
         "comparison": traits.comparison,
         "depends_on_values": traits.depends_on_values,
+        "gradients_per_update": algorithm.gradients_per_update if isinstance(algorithm, CentralAlgorithm) else None,
         "ranks": algorithm.comm.size,
         "version": __version__,
         "commit": commit() if algorithm.comm.rank == 0 else None,

@@ -8,7 +8,19 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from grsgd.algorithms.parameter_server.strategies import STRATEGIES, Adsp, Asp, Bsp, Decision, Dssp, Ssp
+from grsgd.algorithms.parameter_server.strategies import (
+    STRATEGIES,
+    Adsp,
+    Asp,
+    Bsp,
+    Decision,
+    Dssp,
+    MSync,
+    Rennala,
+    Ringmaster,
+    Ssp,
+)
+from grsgd.runs.bound import optimal_seconds
 from tests.support.exhaustive import exhaustive_unless
 
 STEPS = 1000
@@ -30,9 +42,17 @@ ALL = [
     ("adsp", dict(s=0, smax=4, slow_factor=1, slow_streak=1)),
     ("adsp", dict(s=0, smax=0)),
     ("adsp", dict(ahead_mode="apply")),
+    ("m_sync", {}),
+    ("m_sync", dict(fastest=1)),
+    ("rennala", {}),
+    ("rennala", dict(gradients_per_update=1)),
+    ("rennala", dict(gradients_per_update=7)),
+    ("ringmaster", {}),
+    ("ringmaster", dict(staleness_limit=1)),
 ]
 """Names and options."""
 LIMITS = dict(bsp=lambda o: 0, asp=lambda o: math.inf, ssp=lambda o: o.s, dssp=lambda o: o.s + o.r_max)
+LIMITS |= dict.fromkeys(("m_sync", "rennala", "ringmaster"), lambda o: math.inf)
 LIMITS["adsp"] = lambda o: o.s if o.ahead_mode == "apply" else o.smax
 """How far ahead a worker may be that is answered."""
 every_strategy = pytest.mark.parametrize("name, options", ALL, ids=lambda x: x if isinstance(x, str) else str(x))
@@ -70,7 +90,11 @@ class Run:
     """(worker, weight) of each gradient applied."""
     pushes: int = 0
     pending: dict = field(default_factory=dict)
-    """Gradients pushed and not applied."""
+    """Gradients pushed and not gathered."""
+    dropped: list = field(default_factory=list)
+    """The worker of each gradient that was too old."""
+    sum: np.ndarray = field(default_factory=lambda: np.zeros(SIZE))
+    """Of the gradients gathered since the last update."""
 
 
 def simulate(strategy, delays, horizon, seed=0, deaths=(), timeout=20.0) -> Run:
@@ -120,19 +144,23 @@ def simulate(strategy, delays, horizon, seed=0, deaths=(), timeout=20.0) -> Run:
         clocks = [step[j] for j in strategy.active]
         assert not clocks or max(clocks) - min(clocks) <= limit + 1
     assert max(run.leads) <= limit
-    assert len(run.weights) + len(run.pending) == run.pushes
+    assert len(run.weights) + len(run.pending) + len(run.dropped) == run.pushes
+    assert [run.dropped.count(i) for i in range(n)] == strategy.dropped
     return run
 
 
 def apply(run: Run, decision: Decision, n: int):
-    for update in decision.updates:
-        assert update and list(update) == sorted(update)
-        total = np.zeros(SIZE)
-        for worker, weight in update:
-            assert 0 < weight <= 1
-            total += weight * run.pending.pop(worker)  # KeyError if applied twice
-            run.weights.append((worker, weight))
-        run.w -= ETA / n * total
+    assert list(decision.gathered) == sorted(decision.gathered)
+    for worker, weight in decision.gathered:
+        assert 0 < weight <= 1
+        run.sum += weight * run.pending.pop(worker)  # KeyError if applied twice
+        run.weights.append((worker, weight))
+    for worker in run.pending.keys() - run.strategy.buffer.keys():
+        del run.pending[worker]
+        run.dropped.append(worker)
+    if decision.update:
+        run.w -= ETA / n * run.sum
+        run.sum = np.zeros(SIZE)
         run.models.append(run.w.copy())
 
 
@@ -154,7 +182,8 @@ def test_invariants(name, options, seed):
 @every_strategy
 def test_one_worker_is_plain_sgd(name, options):
     run = simulate(STRATEGIES[name](1, **options), random(1, 0), 100)
-    assert len(run.models) == run.pushes == len(run.answers) and set(run.weights) == {(0, 1.0)}
+    assert len(run.models) == run.pushes // options.get("gradients_per_update", 1)
+    assert run.pushes == len(run.answers) and set(run.weights) == {(0, 1.0)} and not run.dropped
     assert set(run.staleness) == {0}
 
 
@@ -182,6 +211,11 @@ def test_other_reductions(seed):
     delays = random(4, seed)
     assert_equal(simulate(Dssp(4, s=2, r_max=0), delays, 300), simulate(Ssp(4, s=2), delays, 300))
     assert_equal(simulate(Ssp(4, s=math.inf), delays, 300), simulate(Asp(4), delays, 300))
+    assert_equal(simulate(MSync(4, fastest=4), delays, 600), simulate(Bsp(4), delays, 600))
+    assert_equal(simulate(Ringmaster(4, staleness_limit=10**6), delays, 300), simulate(Asp(4), delays, 300))
+    one_by_one = simulate(Rennala(4, gradients_per_update=1), delays, 300)
+    assert_equal(simulate(Ringmaster(4, staleness_limit=1), delays, 300), one_by_one)
+    assert_equal(simulate(MSync(4, fastest=1), delays, 300), one_by_one)
     keeps_step, bulk = simulate(Ssp(4, s=0), delays, 300), simulate(Bsp(4), delays, 300)
     assert sorted(keeps_step.answers) == sorted(bulk.answers) and len(bulk.answers) > 50
 
@@ -219,23 +253,67 @@ def test_staleness_aware_weights():
     assert strategy.push(0, 1, 2.0) == Decision() and strategy.staleness == 0
     strategy.push(1, 0, 2.0)
     strategy.push(2, 0, 2.0)
-    assert strategy.push(3, 0, 2.0) == Decision((((0, 1 / 2), (3, 1 / 3)),), (0, 3))
+    assert strategy.push(3, 0, 2.0) == Decision(((0, 1 / 2), (3, 1 / 3)), True, (0, 3))
 
 
 def test_bulk_synchronous_rounds():
     strategy = Bsp(3)
     assert strategy.push(2, 0, 1.0) == strategy.push(0, 0, 2.0) == Decision()
     assert strategy.blocked == {0, 2} and strategy.version == 0
-    assert strategy.push(1, 0, 3.0) == Decision((((0, 1.0), (1, 1.0), (2, 1.0)),), (0, 1, 2))
+    assert strategy.push(1, 0, 3.0) == Decision(((0, 1.0), (1, 1.0), (2, 1.0)), True, (0, 1, 2))
     assert strategy.blocked == set() and strategy.version == 1 and strategy.clocks == [1, 1, 1]
+
+
+def test_m_synchronous_rounds():
+    strategy = MSync(3, fastest=2)
+    assert strategy.push(2, 0, 1.0) == Decision() and strategy.blocked == {2}
+    assert strategy.push(0, 0, 2.0) == Decision(((0, 1.0), (2, 1.0)), True, (0, 2))
+    assert strategy.push(0, 1, 3.0) == Decision()
+    assert strategy.push(1, 0, 3.5) == Decision((), False, (1,)) and strategy.dropped == [0, 1, 0]
+    assert strategy.push(1, 1, 4.0) == Decision(((0, 1.0), (1, 1.0)), True, (0, 1))
+    assert strategy.lost(2, 5.0) == strategy.push(0, 2, 5.0) == Decision()
+    assert strategy.lost(1, 6.0) == Decision(((0, 1.0),), True, (0,))
+
+
+def test_rennala_gathers_gradients_of_one_model():
+    strategy = Rennala(2, gradients_per_update=3)
+    assert strategy.push(0, 0, 1.0) == Decision(((0, 1.0),), False, (0,)) == strategy.push(0, 0, 2.0)
+    assert strategy.push(0, 0, 3.0) == Decision(((0, 1.0),), True, (0,)) and strategy.version == 1
+    assert strategy.push(1, 0, 3.5) == Decision((), False, (1,)) and strategy.dropped == [0, 1]
+    assert strategy.push(1, 1, 4.0) == Decision(((1, 1.0),), False, (1,))
+    assert strategy.lost(1, 5.0) == Decision()
+    assert strategy.lost(0, 6.0) == Decision((), True, ()) and strategy.version == 2  # what is gathered is not lost
+
+
+def test_ringmaster_drops_what_is_too_old():
+    strategy = Ringmaster(2, staleness_limit=2)
+    assert strategy.push(0, 0, 1.0) == Decision(((0, 1.0),), True, (0,))
+    assert strategy.push(1, 0, 2.0) == Decision(((1, 1.0),), True, (1,)) and strategy.staleness == 1
+    for version in (1, 3):
+        assert strategy.push(0, version, 3.0).update
+    assert strategy.push(1, 2, 4.0) == Decision((), False, (1,)) and strategy.dropped == [0, 1]
+
+
+@every_seed
+@pytest.mark.parametrize("kind", [Rennala, Ringmaster])
+def test_time_near_the_optimum(kind, seed):
+    """In at most twice the time that theory needs for its gradients, with workers whose speeds are far apart."""
+    n = 2 + seed
+    speeds = np.exp(np.random.default_rng(seed).normal(size=n))
+    delays = np.repeat(speeds[:, None], STEPS, axis=1)
+    strategy, horizon = kind(n), (STEPS - 1) * speeds.min()
+    run = simulate(strategy, delays, horizon)
+    optimum = optimal_seconds(speeds, strategy.update_size)
+    taken = horizon * strategy.update_size / len(run.weights)
+    assert taken < 2 * optimum * 1.05  # the last update may be half made
 
 
 def test_stale_synchronous_holds_the_answer_only():
     strategy = Ssp(2, s=1)
-    assert strategy.push(0, 0, 1.0) == Decision((((0, 1.0),),), (0,))
-    assert strategy.push(0, 1, 2.0) == Decision((((0, 1.0),),), ())
+    assert strategy.push(0, 0, 1.0) == Decision(((0, 1.0),), True, (0,))
+    assert strategy.push(0, 1, 2.0) == Decision(((0, 1.0),), True, ())
     assert strategy.blocked == {0}
-    assert strategy.push(1, 0, 2.5) == Decision((((1, 1.0),),), (0, 1))
+    assert strategy.push(1, 0, 2.5) == Decision(((1, 1.0),), True, (0, 1))
     assert strategy.staleness == 2
 
 
@@ -301,18 +379,18 @@ def test_stragglers(m):
     label(strategy, m - 1)
     assert not strategy.slow(3) and strategy.states[3] == "async"
     strategy = Adsp(4, **options)
-    assert label(strategy, m) == Decision((((3, 1 / 8),),), (3,))
+    assert label(strategy, m) == Decision(((3, 1 / 8),), True, (3,))
     assert strategy.states == ["async", "async", "async", "straggler"] and strategy.staleness == 7
     for kappa in (3.9, 4.1):
         strategy = Adsp(4, slow_factor=kappa, **options)
         label(strategy, m)
         assert strategy.slow(3) == (kappa < 4)
     strategy = Adsp(4, straggler_weight="one", **options)
-    assert label(strategy, m) == Decision((((3, 1.0),),), (3,))
+    assert label(strategy, m) == Decision(((3, 1.0),), True, (3,))
     strategy = Adsp(4, straggler_weight="compensated", **options)
-    assert label(strategy, m) == Decision((((3, 1.0),),), (3,), (3,))
+    assert label(strategy, m) == Decision(((3, 1.0),), True, (3,), (3,))
     strategy = Adsp(4, staleness_aware=True, **options)
-    assert label(strategy, m).updates == (((3, 1 / 7 / 8),),)
+    assert label(strategy, m).gathered == ((3, 1 / 7 / 8),)
 
 
 def test_delays_are_those_of_the_worker_not_of_waiting():
@@ -354,7 +432,7 @@ def test_the_soft_threshold_is_passed_by_all_that_are_not_slow():
 def test_ahead_mode_apply_holds_answers_not_gradients():
     strategy = Adsp(2, s=1, smax=9, ahead_mode="apply")
     strategy.push(0, 0, 1.0)
-    assert strategy.push(0, 1, 2.0) == Decision((((0, 1.0),),), ())
+    assert strategy.push(0, 1, 2.0) == Decision(((0, 1.0),), True, ())
     assert strategy.states[0] == "ahead" and strategy.buffer == {}
     assert strategy.push(1, 0, 2.0).answers == (0, 1)
 
@@ -364,7 +442,8 @@ def test_order_of_arrival_makes_no_difference(make):
     """Bit for bit: a round's gradients are summed in the order of workers, whichever completed it."""
     results = set()
     for order in permutations(range(4)):
-        strategy, run = make(), Run(None)
+        strategy = make()
+        run = Run(strategy)
         lead = int(getattr(strategy.options, "s", 0))
         if lead and order[-1] != 3:
             continue  # the push of the slowest leaves nobody ahead
@@ -374,7 +453,7 @@ def test_order_of_arrival_makes_no_difference(make):
         for worker in order:
             run.pending[worker] = np.array([0.1, 1 / 3, 1e9]) * 3.0**-worker
             decision = strategy.push(worker, 0, 2.0)
-            assert bool(decision.updates) == (worker == order[-1])
+            assert decision.update == (worker == order[-1])
             apply(run, decision, 4)
         results.add((run.w.tobytes(), decision))
     assert len(results) == 1
@@ -407,13 +486,13 @@ def test_a_gradient_of_a_lost_worker_counts_once():
     strategy.push(0, 0, 1.0)
     assert strategy.lost(0, 2.0) == Decision()
     assert strategy.push(1, 0, 3.0) == Decision()
-    assert strategy.push(2, 0, 4.0) == Decision((((0, 1.0), (1, 1.0), (2, 1.0)),), (1, 2))
+    assert strategy.push(2, 0, 4.0) == Decision(((0, 1.0), (1, 1.0), (2, 1.0)), True, (1, 2))
     assert strategy.push(1, 1, 5.0) == Decision()
-    assert strategy.lost(2, 6.0) == Decision((((1, 1.0),),), (1,))
+    assert strategy.lost(2, 6.0) == Decision(((1, 1.0),), True, (1,))
     strategy = Adsp(2, s=0, smax=0)
     strategy.push(0, 0, 1.0)
-    assert strategy.lost(0, 2.0) == Decision((((0, 1.0),),), ())
-    assert strategy.push(1, 0, 3.0) == Decision((((1, 1.0),),), (1,))
+    assert strategy.lost(0, 2.0) == Decision(((0, 1.0),), True, ())
+    assert strategy.push(1, 0, 3.0) == Decision(((1, 1.0),), True, (1,))
 
 
 def test_delay_compensation_of_all():

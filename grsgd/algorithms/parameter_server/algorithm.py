@@ -17,7 +17,14 @@ from grsgd.algorithms.parameter_server.server import (
     make_strategy,
     server_shards,
 )
-from grsgd.algorithms.parameter_server.strategies import STATES, AdspOptions, DsspOptions
+from grsgd.algorithms.parameter_server.strategies import (
+    STATES,
+    AdspOptions,
+    DsspOptions,
+    MSyncOptions,
+    RennalaOptions,
+    RingmasterOptions,
+)
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.pollables import Until
@@ -55,8 +62,10 @@ class ServerOptions(Options):
         return self
 
 
-class ParameterServerOptions(AdspOptions, DsspOptions, ServerOptions):
-    strategy: Literal["bsp", "asp", "ssp", "dssp", "adsp"] = Field("adsp", description="when workers may go on")
+class ParameterServerOptions(AdspOptions, DsspOptions, MSyncOptions, RennalaOptions, RingmasterOptions, ServerOptions):
+    strategy: Literal["bsp", "asp", "ssp", "dssp", "adsp", "m_sync", "rennala", "ringmaster"] = Field(
+        "adsp", description="when workers may go on"
+    )
 
     @property
     def strategy_name(self):
@@ -73,7 +82,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
 
     The strategies (strategies.py): bsp waits for all; asp never waits; ssp and dssp wait for workers that are too far
     behind; adsp, the adaptive synchronous parallel strategy, treats workers by their state. Of its paper the abstract
-    is known: the rules are inferred (docs/algorithms.md).
+    is known: the rules are inferred (docs/algorithms.md). m_sync waits for the fastest m; rennala gathers B gradients
+    of one model, of whichever workers; ringmaster drops those that are R updates old.
 
     Sends 2M a step, half of it from the server, which applies any torch optimizer. The model of the run is w; a
     worker's x is what it pulled last.
@@ -81,7 +91,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
 
     paper = (
         "Wang, Zhu 2024, adaptive synchronous parallel strategy (adsp); Ho et al. 2013 (ssp); Zhao et al. 2019 (dssp); "
-        "Dean et al. 2012, Large scale distributed deep networks (asp)"
+        "Dean et al. 2012, Large scale distributed deep networks (asp); Begunov, Tyurin 2026 (m_sync); Tyurin, "
+        "Richtárik 2023 (rennala); Maranjyan, Tyurin, Richtárik 2025 (ringmaster)"
     )
     traits = Traits(synchronous=False, sends_gradients=True, in_background=True, supports_own_loop=False)
     Options = ParameterServerOptions
@@ -143,6 +154,10 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.server.go_on()
         for server, (begin, end) in self.shards.items():
             yield from broadcast(self.uncounted_comm, self.x.array[begin:end], root=server)
+
+    @property
+    def gradients_per_update(self):
+        return make_strategy(self.options, self.n).update_size
 
     def state(self):
         of_server = self.server.state() if self.server is not None else {}
@@ -216,18 +231,27 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.uncounted_comm = self.uncounted_comm.subset(left)
 
     def extra(self):
-        """Return the workers' states as [workers, pushes], -1 behind a worker's last push."""
-        states = self.server.states if self.server is not None else []
-        if not any(states):
+        """Return the workers' states as [workers, pushes], -1 behind a worker's last push, and what was dropped."""
+        if self.server is None:
             return {}
-        rows = np.full((self.n, max(map(len, states))), -1, np.int8)
-        for row, known in zip(rows, states, strict=True):
-            row[: len(known)] = known
-        return {"states": (rows, STATES_UNIT)}
+        found, states, dropped = {}, self.server.states, self.server.strategy.dropped
+        if any(states):
+            rows = np.full((self.n, max(map(len, states))), -1, np.int8)
+            for row, known in zip(rows, states, strict=True):
+                row[: len(known)] = known
+            found["states"] = (rows, STATES_UNIT)
+        if any(dropped):
+            found["dropped"] = (np.array(dropped), ("gradients", "gradients of each worker that were dropped: too old"))
+        return found
 
     def warnings(self):
-        evicted = self.server.evicted if self.server is not None else {}
-        return [f"went on without rank {worker}: {why}" for worker, why in sorted(evicted.items())]
+        if self.server is None:
+            return []
+        found = [f"went on without rank {worker}: {why}" for worker, why in sorted(self.server.evicted.items())]
+        dropped, pushed = sum(self.server.strategy.dropped), sum(self.server.strategy.clocks)
+        if 2 * dropped > pushed:
+            found.append(f"the server dropped {dropped} of {pushed} gradients: they were too old when they arrived")
+        return found
 
     def snapshot(self):
         if self.server is None:

@@ -97,6 +97,8 @@ class Server:
             answer.tensor.copy_(self.w)
         self.versions = [0] * self.n
         """V of each worker's answer."""
+        self.gathered: list[float] = []
+        """The weights of the gradients in the sum of the next update."""
         self.applied = 0
         """Gradients that are in w."""
         self.answered = [Signal(f"the answer to worker {worker}") for worker in range(self.n)]
@@ -176,8 +178,10 @@ class Server:
             if worker in self.evicted:
                 return
             self.answered[worker].clear()
+            dropped = self.strategy.dropped[worker]
             decision = self.strategy.push(worker, self.versions[worker], self.driver.clock())
-            self.staleness[self.strategy.staleness] += 1
+            if self.strategy.dropped[worker] == dropped:
+                self.staleness[self.strategy.staleness] += 1
             if (state := self.strategy.state(worker)) is not None:
                 self.states[worker].append(STATES.index(state))
             self.apply_decision(decision)
@@ -246,29 +250,35 @@ class Server:
 
     def apply_decision(self, decision):
         """Update w and answer workers as the strategy has decided."""
-        for update in decision.updates:
-            self.update(update, decision.compensated)
+        for worker, weight in decision.gathered:
+            self.gather(worker, weight, worker in decision.compensated)
+        if decision.update:
+            self.update()
         for worker in decision.answers:
             self.answers[worker].tensor.copy_(self.w)
             self.versions[worker] = self.strategy.version
             self.answered[worker].set()
 
-    def update(self, weights: tuple[tuple[int, float], ...], compensated: tuple[int, ...]):
-        """Update ``w = w - eta/n * sum of weight * g``.
+    def gather(self, worker: int, weight: float, compensated: bool):
+        """Add a worker's last gradient to the sum of the next update."""
+        g = self.g[worker].tensor
+        if compensated:
+            g = g + self.compensation * g * g * (self.w - self.answers[worker].tensor)
+        self.gradient.add_(g, alpha=weight / self.n)
+        self.gathered.append(weight)
+
+    def update(self):
+        """Update ``w = w - eta/n * sum of weight * g`` with the gradients gathered since the last update.
 
         Weight decay is part of each gradient: where these are not n, there is less of it.
         """
-        self.gradient.zero_()
-        for worker, weight in weights:
-            g = self.g[worker].tensor
-            if worker in compensated:
-                g = g + self.compensation * g * g * (self.w - self.answers[worker].tensor)
-            self.gradient.add_(g, alpha=weight / self.n)
-        share = sum(weight for _, weight in weights) / self.n
+        share = sum(self.gathered) / self.n
         for group, decay in zip(self.optimizer.param_groups, self.decays, strict=True):
             group["weight_decay"] = decay * share
         self.optimizer.step()
-        self.applied += len(weights)
+        self.applied += len(self.gathered)
+        self.gradient.zero_()
+        self.gathered.clear()
         self.progress.note_steps(self.applied)
 
 

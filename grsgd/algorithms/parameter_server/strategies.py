@@ -4,7 +4,8 @@ Nothing here communicates, holds a model or reads a clock: gradients that arrive
 their times, and decisions come out.
 
 Sources: asynchronous and bulk synchronous as usual; SSP: Ho et al. 2013; DSSP: Zhao et al. 2019; adsp, the adaptive
-synchronous parallel strategy: Wang, Zhu 2024; staleness-aware weights: Zhang, Gupta, Lian, Liu 2015; delay
+synchronous parallel strategy: Wang, Zhu 2024; m_sync: Begunov, Tyurin 2026; rennala: Tyurin, Richtárik 2023;
+ringmaster: Maranjyan, Tyurin, Richtárik 2025; staleness-aware weights: Zhang, Gupta, Lian, Liu 2015; delay
 compensation: Zheng et al. 2017. Of Wang, Zhu 2024 only the abstract could be had: see `Adsp` for what is inferred.
 """
 
@@ -65,20 +66,42 @@ class AdspOptions(SspOptions):
     )
 
 
+class MSyncOptions(StrategyOptions):
+    fastest: int | None = Field(
+        None, ge=1, description="m_sync: the first so many gradients make an update (m); all but one's by default"
+    )
+
+
+class RennalaOptions(StrategyOptions):
+    gradients_per_update: int | None = Field(
+        None, ge=1, description="rennala: gradients of one model that make an update (B); as many as workers by default"
+    )
+
+
+class RingmasterOptions(StrategyOptions):
+    staleness_limit: int | None = Field(
+        None,
+        ge=1,
+        description="ringmaster: gradients that are so many updates old are dropped (R); twice the workers by default",
+    )
+
+
 class Decision(NamedTuple):
-    """The actions of a server after an event: all of the updates, in order, and then the answers.
+    """The actions of a server after an event: gradients are gathered, then applied in an update, then come answers.
 
-    An update is the workers, ascending, whose gradients g it takes, each with its weight, and adds one to the version::
+    An update adds one to the version, and begins the sum anew::
 
-        w -= eta/n * sum of weight * g          # n: workers at the beginning
+        w -= eta/n * sum of weight * g          # n: workers at the beginning; of all g gathered since the last update
     """
 
-    updates: tuple[tuple[tuple[int, float], ...], ...] = ()
+    gathered: tuple[tuple[int, float], ...] = ()
+    """The workers, ascending, whose gradients g come to the sum, each with its weight."""
+    update: bool = False
     answers: tuple[int, ...] = ()
-    """The workers, ascending, that get the model as it is after the updates."""
+    """The workers, ascending, that get the model as it is after the update."""
     compensated: tuple[int, ...] = ()
-    """Workers in the updates, ascending, with g + lambda g g (w - w_i) in place of g, where w_i is the model that this
-    worker was last answered with and w the model before the update."""
+    """Workers whose gradients are gathered, ascending, with g + lambda g g (w - w_i) in place of g, where w_i is the
+    model that this worker was last answered with and w the model before the update."""
 
 
 class Strategy:
@@ -86,15 +109,15 @@ class Strategy:
 
         on push(i, v_i, now):  tau = V - v_i;  c_i += 1;  put the gradient into the buffer
         on lost(i, now):       take i out of the active workers
-        after either:          if any are due: apply them together, in the order of workers;  V += 1
-                               answer the workers that are free and have no gradient in the buffer
+        after either:          drop what is too old; if any are due: apply them together, in the order of workers;
+                               V += 1;  answer the workers that are free and have no gradient in the buffer
 
-    The strategies differ in `due` and `free`. A gradient always counts eta/n times its weight, so all of them take the
-    same step a sample, and still do when workers have been lost.
+    The strategies differ in `due` and `free`, some in `too_old` and `completes_update`. A gradient always counts eta/n
+    times its weight, so all of them take the same step a sample, and still do when workers have been lost.
 
-    Invariants: every gradient is applied exactly once, and before its worker is answered, or is in the buffer; V is the
-    number of updates; 0 <= v_i <= V; versions answered to a worker never decrease; unless all are lost, at least one
-    of the active workers is not blocked.
+    Invariants: every gradient is applied exactly once, and before its worker is answered, or is dropped, or in the
+    buffer; V is the number of updates; 0 <= v_i <= V; versions answered to a worker never decrease; unless all are
+    lost, at least one of the active workers is not blocked.
 
     ``workers``: n, numbered from 0; ``start``: when all got version 0, in seconds on the clock of ``now``;
     ``staleness_aware``: weights 1/max(tau, 1), tau as it is when the gradient is applied; ``delay_compensation``: of
@@ -127,7 +150,11 @@ class Strategy:
         self.blocked: set[int] = set()
         """Active workers that have pushed and are not answered."""
         self.buffer: dict[int, int] = {}
-        """Workers whose gradient is not applied yet, with its version v_i."""
+        """Workers whose gradient is not gathered yet, with its version v_i."""
+        self.gathered = 0
+        """Gradients that wait, in the sum of the next update."""
+        self.dropped = [0] * workers
+        """Gradients of each worker that were too old and are in no update."""
         self.pulled_at = [start] * workers
         self.staleness_aware = staleness_aware
         self.delay_compensation = delay_compensation
@@ -162,29 +189,50 @@ class Strategy:
         return self.decide(now)
 
     def decide(self, now: float) -> Decision:
+        for worker in self.too_old():
+            del self.buffer[worker]
+            self.dropped[worker] += 1
         due = sorted(self.due())
-        update = tuple((worker, self.weight(worker)) for worker in due)
+        gathered = tuple((worker, self.weight(worker)) for worker in due)
         for worker in due:
             del self.buffer[worker]
-        self.version += bool(due)
+        self.gathered += len(due)
+        update = self.gathered > 0 and self.completes_update()
+        if update:
+            self.version += 1
+            self.gathered = 0
         answers = sorted(worker for worker in self.blocked - self.buffer.keys() if self.free(worker))
         for worker in answers:
             self.pulled_at[worker] = now
             self.answered(worker)
         self.blocked.difference_update(answers)
         compensated = tuple(worker for worker in due if self.compensates(worker))
-        return Decision((update,) if due else (), tuple(answers), compensated)
+        return Decision(gathered, update, tuple(answers), compensated)
 
     def arrived(self, worker: int, now: float):
         """Look at a push, which is counted and in the buffer already."""
 
+    def too_old(self) -> set[int]:
+        """Workers whose gradients in the buffer are dropped now; by default none."""
+        return set()
+
     def due(self) -> set[int]:
-        """Workers whose gradients in the buffer are applied now; by default all."""
+        """Workers whose gradients in the buffer are gathered now; by default all."""
         return set(self.buffer)
 
-    def free(self, worker: int) -> bool:
-        """Whether a worker may go on whose gradient has been applied; by default it may."""
+    def completes_update(self) -> bool:
+        """Whether what is gathered is applied now; by default at once."""
         return True
+
+    def free(self, worker: int) -> bool:
+        """Whether a worker may go on whose gradient has been gathered; by default it may."""
+        return True
+
+    @property
+    def update_size(self) -> int:
+        """The gradients of an update whose least possible time the strategy is held against; by default as many as
+        there are workers."""
+        return len(self.clocks)
 
     def answered(self, worker: int):
         """Note that a worker is answered."""
@@ -388,4 +436,95 @@ class Adsp(Strategy):
         return super().compensates(worker) or is_compensated
 
 
-STRATEGIES: dict[str, type[Strategy]] = {"bsp": Bsp, "asp": Asp, "ssp": Ssp, "dssp": Dssp, "adsp": Adsp}
+class MSync(Strategy):
+    """m-synchronous (Begunov, Tyurin 2026): one update with the gradients of the ``m`` workers that come first::
+
+        on push(i):   v_i < V: drop the gradient; answer
+                      else: put it into the buffer; at m of them w -= eta/n sum(buffer);  V += 1;  answer its workers
+
+    tau = 0. A worker that is late for a round is in the next one: it goes on to the end of its gradient, which cannot
+    be interrupted. m = n is `Bsp`.
+    """
+
+    Options = MSyncOptions
+    remembers = ("version", "clocks", "dropped")
+
+    def __init__(self, workers: int, **options):
+        super().__init__(workers, **options)
+        m = self.options.fastest
+        if m is not None and m > workers:
+            raise ValueError(f"fastest = {m}: there are {workers} workers")
+        self.m = max(workers - 1, 1) if m is None else m
+
+    def too_old(self):
+        return {worker for worker, version in self.buffer.items() if version < self.version}
+
+    def due(self):
+        return set(self.buffer) if len(self.buffer) >= self.m or self.active <= self.buffer.keys() else set()
+
+    @property
+    def update_size(self):
+        return self.m
+
+
+class Rennala(Strategy):
+    """Rennala SGD (Tyurin, Richtárik 2023): one update with ``B`` gradients of the same model, whoever computes them::
+
+        on push(i):   v_i < V: drop the gradient
+                      else: sum += g;  if it is the B-th: w -= eta/n sum;  V += 1;  sum = 0
+                      answer
+
+    So a fast worker computes several of the B, and no worker waits. tau = 0. The paper's learning rate is that of the
+    mean, eta B/n here. What is gathered when the last worker has ended, or all rest for a checkpoint, is an update too.
+    """
+
+    Options = RennalaOptions
+    remembers = ("version", "clocks", "dropped")
+
+    def too_old(self):
+        return {worker for worker, version in self.buffer.items() if version < self.version}
+
+    def completes_update(self):
+        return self.gathered >= self.update_size or not self.active
+
+    @property
+    def update_size(self):
+        return self.options.gradients_per_update or len(self.clocks)
+
+
+class Ringmaster(Strategy):
+    """Ringmaster ASGD (Maranjyan, Tyurin, Richtárik 2025): as `Asp`, but gradients of tau >= ``R`` are dropped::
+
+        on push(i):   V - v_i < R: w -= eta/n g;  V += 1
+                      answer
+
+    The variant of the paper that does not interrupt computations. R = inf would be `Asp`; R = 1 is `Rennala` of B = 1.
+    """
+
+    Options = RingmasterOptions
+    remembers = ("version", "clocks", "dropped")
+
+    def __init__(self, workers: int, **options):
+        super().__init__(workers, **options)
+        self.limit = self.options.staleness_limit or 2 * workers
+        """R."""
+
+    def too_old(self):
+        return {worker for worker, version in self.buffer.items() if self.version - version >= self.limit}
+
+    @property
+    def update_size(self):
+        """R: by the paper R updates take at most twice as long as R gradients of one model need."""
+        return self.limit
+
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    "bsp": Bsp,
+    "asp": Asp,
+    "ssp": Ssp,
+    "dssp": Dssp,
+    "adsp": Adsp,
+    "m_sync": MSync,
+    "rennala": Rennala,
+    "ringmaster": Ringmaster,
+}

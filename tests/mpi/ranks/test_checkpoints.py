@@ -67,6 +67,7 @@ FREE = {
     "parameter_server, bsp": {"strategy": "bsp", "server": "shared"},
     "parameter_server, ssp": {"strategy": "ssp"},
     "parameter_server, dssp": {"strategy": "dssp", "server": "shared"},
+    "parameter_server, rennala": {"strategy": "rennala"},
     "parameter_server, adsp": {"strategy": "adsp"},
 }
 """Those of which messages are under way between two steps."""

@@ -1,0 +1,48 @@
+"""The least time in which workers of different speeds can make an update, which a parameter server is held against.
+
+Source: Tyurin, Richtárik 2023, Optimal time complexities of parallel stochastic optimization methods under a fixed
+computation model; Maranjyan, Tyurin, Richtárik 2025, Ringmaster ASGD.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+
+from grsgd.runs import measures
+from grsgd.runs.run_file import Run
+
+
+def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
+    """Return the smallest t with ``sum over i of floor(t / h_i) >= gradients``.
+
+    No method that computes so many gradients of one model is faster. ``step_seconds``: h_i of each worker, above 0 and
+    finite; raises ValueError for others, or if ``gradients`` is below 1.
+    """
+    if gradients < 1:
+        raise ValueError(f"gradients = {gradients}: must be at least 1")
+    if not len(step_seconds) or not all(0 < h < math.inf for h in step_seconds):
+        raise ValueError("every worker needs a finite time above 0 for a step")
+    ends = [(h, 1, h) for h in step_seconds]  # of each worker's next gradient, which is its k-th
+    heapq.heapify(ends)
+    for _ in range(gradients):
+        seconds, k, h = ends[0]
+        heapq.heapreplace(ends, ((k + 1) * h, k + 1, h))
+    return seconds
+
+
+def time_over_optimum(run: Run) -> float:
+    """Return the seconds in which a server took as many gradients as an update has, over the optimal ones.
+
+    The workers' steps take what they took on average in this run. Gradients that were dropped do not count. NaN
+    without a server.
+    """
+    gradients = run.attributes.get("gradients_per_update")
+    workers = run.ranks["steps"] > 0
+    samples = run.curve["samples"][-1] if run.curve["samples"].size else 0
+    if gradients is None or not workers.any() or not samples:
+        return math.nan
+    step_seconds = run.ranks["compute_seconds"][workers] / run.ranks["steps"][workers]
+    if not (step_seconds > 0).all():
+        return math.nan
+    seconds = gradients * measures.seconds(run) * run.attributes["batch_size"] / samples
+    return float(seconds / optimal_seconds(step_seconds.tolist(), gradients))
