@@ -34,7 +34,8 @@ ALGORITHMS = {
 }
 BY_DEFAULT = ["grsgd", "gossip", "ring_allreduce"]
 STEPS_PER_KILL = (5.5, 1.2)
-STEP_SECONDS = 0.25
+STEP_SECONDS = 0.5
+"""Longer than a death takes to be noticed, and so long that the processes of 8 ranks leave two cores some rest."""
 RUN_KILLS = 30
 """Deaths of one job, on average: each has a spare, and starting those takes a second of a core each."""
 CALM_RUNS = 3
@@ -150,12 +151,15 @@ def main():
     parser.add_argument("--ranks", type=int, default=8, help="that train (default: %(default)s)")
     parser.add_argument("--simulated", action="store_true", help="in simulated time")
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=BY_DEFAULT)
+    parser.add_argument(
+        "--steps-per-kill", nargs="+", type=float, default=STEPS_PER_KILL, metavar="N", help="(default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/goodput"), metavar="FOLDER")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for algorithm in options.algorithms:
-        for per_kill in STEPS_PER_KILL:
+        for per_kill in options.steps_per_kill:
             every = per_kill * STEP_SECONDS
             seconds = RUN_KILLS * every
             runs = math.ceil(options.kills / RUN_KILLS)
@@ -177,7 +181,7 @@ def main():
             (options.out / f"{label}.json").write_text(json.dumps({"calm": calm, "runs": found}, indent=1))
             print(rows[-1], flush=True)
     if not options.simulated:
-        rows += [reference(options.out, options.ranks, per_kill) for per_kill in STEPS_PER_KILL]
+        rows += [reference(options.out, options.ranks, per_kill) for per_kill in options.steps_per_kill]
     print("\n".join([HEAD, *rows]))
 
 

@@ -42,7 +42,7 @@ class ADPSGD(Algorithm, name="adpsgd"):
     """
 
     paper = "Lian, Zhang, Zhang, Liu 2018, Asynchronous decentralized parallel stochastic gradient descent"
-    traits = Traits(synchronous=False, in_background=True, survives_deaths=True)
+    traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True)
     Options = ADPSGDOptions
     remembers = ("k", "k_last", "exchanges")
 

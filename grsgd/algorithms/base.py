@@ -38,12 +38,18 @@ class Options(BaseModel):
     renamed_values: ClassVar[dict[str, dict[str, str]]] = {}
 
 
+FAMILIES = ("all-reduce", "gossip", "local", "server", "coded")
+"""Kinds of algorithms, as lists of them are ordered."""
+
+
 @dataclass(frozen=True)
 class Traits:
     """Properties of an algorithm that other packages read, so that none of them tests for an algorithm's name."""
 
     synchronous: bool
     """Whether no rank can run ahead of another without bound; then all take the same number of steps."""
+    family: str = "other"
+    """One of `FAMILIES`, or another word: under what lists of algorithms show it."""
     sends_gradients: bool = False
     """Whether gradients must lie in one flat array."""
     in_background: bool = False

@@ -34,7 +34,12 @@ class Summing(CommonBatchAlgorithm, name=None):
     """Synchronous SGD in which a `grsgd.comm.coded.schemes.Scheme` adds up the blocks' gradients."""
 
     traits = Traits(
-        synchronous=True, sends_gradients=True, exact_gradient=True, supports_own_loop=False, rests_between_steps=True
+        synchronous=True,
+        family="coded",
+        sends_gradients=True,
+        exact_gradient=True,
+        supports_own_loop=False,
+        rests_between_steps=True,
     )
     remembers = ("saturated", "overflow")
     scheme: Scheme

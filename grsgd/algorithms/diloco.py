@@ -58,7 +58,7 @@ class DiLoCo(Algorithm, name="diloco"):
         "Douillard, Feng, Rusu, Chhaparia, Donchev, Kuncoro, Ranzato, Szlam, Shen 2023, DiLoCo: Distributed low-"
         "communication training of language models; fragments, delay: Douillard et al. 2025, Streaming DiLoCo"
     )
-    traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
+    traits = Traits(synchronous=True, family="local", rests_between_steps=True, survives_deaths="together")
     Options = DiLoCoOptions
     remembers = ("k", "u", "x_prev", "mean", "buffers", "buffers_sent", "fragment", "due")
 

@@ -28,7 +28,9 @@ class DPSGD(Algorithm, name="dpsgd"):
     paper = (
         "Lian, Zhang, Zhang, Hsieh, Zhang, Liu 2017, Can decentralized algorithms outperform centralized algorithms?"
     )
-    traits = Traits(synchronous=True, in_background=True, rests_between_steps=True, survives_deaths="together")
+    traits = Traits(
+        synchronous=True, family="gossip", in_background=True, rests_between_steps=True, survives_deaths="together"
+    )
     Options = DPSGDOptions
     remembers = ("k",)
 

@@ -59,7 +59,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         "Zhang, Choromanska, LeCun 2015, Deep learning with elastic averaging SGD; adaptive: Ho, Wu, Liu 2018, "
         "Adaptive communication for distributed deep learning on commodity GPU cluster"
     )
-    traits = Traits(synchronous=False, in_background=True)
+    traits = Traits(synchronous=False, family="server", in_background=True)
     Options = EASGDOptions
     remembers = ("k", "exchanges", "c")
 

@@ -32,7 +32,7 @@ class ExactDiffusion(Algorithm, name="exact_diffusion"):
         "Yuan, Ying, Zhao, Sayed 2019, Exact diffusion for distributed optimization and learning; "
         "D2: Tang, Lian, Yan, Zhang, Liu 2018, D2: Decentralized training over decentralized data"
     )
-    traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
+    traits = Traits(synchronous=True, family="gossip", rests_between_steps=True, survives_deaths="together")
     Options = ExactDiffusionOptions
     remembers = ("psi",)
 

@@ -31,7 +31,9 @@ class GradientTracking(Algorithm, name="gradient_tracking"):
         "Nedic, Olshevsky, Shi 2017, Achieving geometric convergence for distributed optimization over time-varying "
         "graphs; with stochastic gradients: Pu, Nedic 2021, Distributed stochastic gradient tracking methods"
     )
-    traits = Traits(synchronous=True, in_background=True, rests_between_steps=True, survives_deaths="together")
+    traits = Traits(
+        synchronous=True, family="gossip", in_background=True, rests_between_steps=True, survives_deaths="together"
+    )
     Options = GradientTrackingOptions
     remembers = ("k", "y", "g")
 

@@ -67,7 +67,7 @@ class LASGD(Algorithm, name="lasgd"):
         "Avidor, Tal-Israel 2022, Locally asynchronous SGD; cocod: Shen et al. 2019, Faster distributed deep net "
         "training; anchor: Wang, Liang, Joshi 2020, Overlap Local-SGD"
     )
-    traits = Traits(synchronous=False, in_background=True, survives_deaths="together")
+    traits = Traits(synchronous=False, family="local", in_background=True, survives_deaths="together")
     Options = LASGDOptions
     remembers = ("h", "h_last", "rounds", "z", "v")
 

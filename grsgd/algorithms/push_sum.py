@@ -34,7 +34,7 @@ class PushSum(Algorithm, name=None):
     A subclass says when a push is `due`, which neighbour to `choose`, and makes the mailbox.
     """
 
-    traits = Traits(synchronous=False, in_background=True, survives_deaths=True)
+    traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True)
     remembers = ("a", "k", "pushes")
     weighted = True
     """Whether models are merged by weight; without, merges are plain averages, which do not keep the mean."""

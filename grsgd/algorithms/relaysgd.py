@@ -26,7 +26,7 @@ class RelaySGD(Algorithm, name="relaysgd"):
     """
 
     paper = "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, RelaySum for decentralized deep learning"
-    traits = Traits(synchronous=True, rests_between_steps=True, survives_deaths="together")
+    traits = Traits(synchronous=True, family="gossip", rests_between_steps=True, survives_deaths="together")
     Options = RelaySGDOptions
     remembers = ("exchanges", "relayed")
 

@@ -27,6 +27,7 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
     traits = Traits(
         synchronous=True,
+        family="all-reduce",
         sends_gradients=True,
         exact_gradient=True,
         rests_between_steps=True,

@@ -44,7 +44,9 @@ class SGP(Algorithm, name="sgp"):
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"
-    traits = Traits(synchronous=True, in_background=True, rests_between_steps=True, survives_deaths="together")
+    traits = Traits(
+        synchronous=True, family="gossip", in_background=True, rests_between_steps=True, survives_deaths="together"
+    )
     Options = SGPOptions
     remembers = ("k", "w")
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from grsgd import outside
@@ -74,6 +75,7 @@ def described(model: type[BaseModel], wanted: str) -> list[str]:
 def algorithms(options) -> int:
     """list the algorithms, or all about some: source, options, defaults"""
     from grsgd.algorithms import ALGORITHMS
+    from grsgd.algorithms.base import FAMILIES
     from grsgd.algorithms.find import find
 
     try:
@@ -81,10 +83,16 @@ def algorithms(options) -> int:
     except ConfigError as error:
         raise ConfigError(f"algorithms: {error}") from None
     if not (options.names or options.verbose):
-        rows = [(cls.name, kind(cls), brief(cls), authors(getattr(cls, "paper", "not given"))) for cls in listed]
+        listed.sort(key=lambda cls: [*FAMILIES, cls.traits.family].index(cls.traits.family))
+        rows = [
+            (cls.traits.family, cls.name, kind(cls), brief(cls), authors(getattr(cls, "paper", "not given")))
+            for cls in listed
+        ]
+        repeated = [row[0] == before[0] for before, row in pairwise(rows)]
+        rows[1:] = [("", *row[1:]) if same else row for same, row in zip(repeated, rows[1:], strict=True)]
         others = outside.plugins_beside("algorithms", ALGORITHMS)
-        rows += [(name, "plug-in", "", place) for name, place in others.items()]
-        print_table(rows, ["name", "kind", "what it does", "source"], flexible=2)
+        rows += [("plug-in", name, "", "", place) for name, place in others.items()]
+        print_table(rows, ["family", "name", "kind", "what it does", "source"], flexible=3)
         print("\n`grsgd algorithms NAME` lists the options of one, `grsgd algorithms --verbose` those of all.")
         return 0
     for algorithm in listed:

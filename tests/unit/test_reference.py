@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from grsgd.algorithms import ALGORITHMS
+from grsgd.algorithms.base import FAMILIES
 from grsgd.cli import main
 from grsgd.cli.fields import describe_field
 from grsgd.cli.parser import make_parser
@@ -117,8 +118,16 @@ def test_options_of_an_algorithm_that_are_lists_and_unions():
 def test_algorithms_in_a_table(grsgd):
     code, output, _ = grsgd("algorithms")
     lines = output.splitlines()
-    assert code == 0 and len(lines) < 2 * len(ALGORITHMS) + 6 and max(map(len, lines)) <= 120
-    assert [line.split()[0] for line in lines if line.split() and line.split()[0] in ALGORITHMS] == sorted(ALGORITHMS)
+    assert code == 0 and len(lines) < 3 * len(ALGORITHMS) + 6 and max(map(len, lines)) <= 120
+    at, listed, family = lines[0].index("name"), {}, ""
+    for line in lines[2 : lines.index("")]:
+        family = line[:at].strip() or family
+        if name := line[at:].partition(" ")[0]:
+            listed.setdefault(family, []).append(name)
+    assert list(listed) == list(FAMILIES) and all(names == sorted(names) for names in listed.values())
+    assert listed == {
+        family: [name for name in sorted(ALGORITHMS) if ALGORITHMS[name].traits.family == family] for family in FAMILIES
+    }
     assert "Every step mixes the model with the neighbours'" in output and "Lian et al. 2017" in output
 
 

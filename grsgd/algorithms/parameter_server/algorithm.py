@@ -94,7 +94,9 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         "Dean et al. 2012, Large scale distributed deep networks (asp); Begunov, Tyurin 2026 (m_sync); Tyurin, "
         "Richtárik 2023 (rennala); Maranjyan, Tyurin, Richtárik 2025 (ringmaster)"
     )
-    traits = Traits(synchronous=False, sends_gradients=True, in_background=True, supports_own_loop=False)
+    traits = Traits(
+        synchronous=False, family="server", sends_gradients=True, in_background=True, supports_own_loop=False
+    )
     Options = ParameterServerOptions
     remembers = ("k",)
 
