@@ -112,7 +112,7 @@ def test_plug_ins_are_found_by_name_and_listed(folder, monkeypatch, capsys):
     try:
         assert sum(p.numel() for p in zoo.build("wide", (6,), 3, width=2).parameters()) == 6 * 2 + 2 + 2 * 3 + 3
         assert len(data.load("three", folder, samples=30).train) == 30
-        for command, said in (("models", "\nwide "), ("algorithms", "\nplug-in      mine "), ("data", "| three ")):
+        for command, said in (("models", "\nwide "), ("algorithms", "\nplug-in     mine "), ("data", "| three ")):
             assert main([command, *["list"] * (command == "data")]) == 0
             assert said in capsys.readouterr().out
     finally:
