@@ -28,6 +28,8 @@ class Purpose(enum.Enum):
     """What the model draws on a block of a common batch; key (step, block), so the same wherever it is computed."""
     PARTNERS = "partners"
     """With whom a rank exchanges models, and whether it does; key (rank)."""
+    PAIRS = "pairs"
+    """Which ranks exchange models in a round, as all of them draw it; key (round)."""
     STRAGGLERS = "stragglers"
     """Random delays of a rank's steps; key (rank, step)."""
     DEATHS = "deaths"

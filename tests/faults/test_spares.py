@@ -23,6 +23,7 @@ VARIANTS = [
     ("ring_allreduce", ""),
     pytest.param("local_sgd", "H = 3", marks=EXHAUSTIVE),
     pytest.param("diloco", "H = 4\nfragments = 2\ndelay = 1", marks=EXHAUSTIVE),
+    pytest.param("noloco", "H = 4", marks=EXHAUSTIVE),
     pytest.param("dpsgd", "", marks=EXHAUSTIVE),
     pytest.param("gradient_tracking", "", marks=EXHAUSTIVE),
     pytest.param("sgp", "", marks=EXHAUSTIVE),

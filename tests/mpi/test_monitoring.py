@@ -36,6 +36,7 @@ ADAPTIVE = {"adaptive": True, "metric": "layerwise", "max_interval": 5}
 CASES = {
     "ring_allreduce": [{}, {"variant": "halving-doubling"}, {"variant": "tree"}],
     "local_sgd": [{"H": 3}, {"post_local": 2, "beta": 0.7}],
+    "noloco": [{"H": 3}],
     "diloco": [{"H": 3}, {"H": 4, "fragments": 2, "delay": 1}],
     "dpsgd": [{}, {"topology": "full"}],
     "exact_diffusion": [{}],

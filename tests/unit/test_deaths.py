@@ -49,6 +49,7 @@ VARIANTS = [
     {"name": "local_sgd", "H": 2, "beta": 0.5, "variant": "tree"},
     {"name": "diloco", "H": 4, "outer_momentum": 0.3},
     {"name": "diloco", "H": 4, "fragments": 2, "delay": 1, "outer_momentum": 0.3},
+    {"name": "noloco", "H": 3, "outer_momentum": 0.3},
     {"name": "dpsgd"},
     {"name": "dpsgd", "topology": "torus"},
     {"name": "exact_diffusion"},
@@ -63,7 +64,8 @@ VARIANTS = [
     {"name": "lasgd", "merge": "anchor"},
     {"name": "lasgd", "merge": "cocod", "Hmin": 3},
 ]
-TOGETHER = "ring_allreduce local_sgd diloco dpsgd exact_diffusion gradient_tracking relaysgd sgp easgd lasgd".split()
+TOGETHER = """ring_allreduce local_sgd diloco noloco dpsgd exact_diffusion gradient_tracking relaysgd sgp easgd
+    lasgd""".split()
 
 
 # ---- who holds which rank

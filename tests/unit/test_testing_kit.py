@@ -18,6 +18,7 @@ OPTIONS = {
     "cssgd": {"r": 1},
     "diloco": {"H": 4, "outer_momentum": 0.3},  # the default swings for longer than these few steps
     "local_sgd": {"H": 4},
+    "noloco": {"H": 4},
     "parameter_server": {"strategy": "ssp"},
 }
 ON_REAL_RANKS = ("test_real_ranks_do_what_simulated_ones_do", "test_it_goes_on_from_a_checkpoint")

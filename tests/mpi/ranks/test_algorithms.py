@@ -118,7 +118,7 @@ def test_grsgd_without_gradient_keeps_the_weighted_mean(world, driver, policy, H
 @pytest.mark.parametrize("name", FOR_ANY_LOOP)
 @pytest.mark.ranks(1)
 def test_one_rank_is_plain_sgd(world, driver, name):
-    no_outer_momentum = {"outer_lr": 1.0, "outer_momentum": 0.0} if name == "diloco" else {}
+    no_outer_momentum = {"outer_lr": 1.0, "outer_momentum": 0.0} if name in ("diloco", "noloco") else {}
     algorithm = start(world, driver, name, **no_outer_momentum)
     model = Quadratic(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)

@@ -1,0 +1,87 @@
+"""NoLoCo: local steps, then an outer step with momentum that mixes pairs of ranks in place of all."""
+
+import torch
+from pydantic import Field, model_validator
+
+from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.seeding import Purpose, generator
+
+
+class NoLoCoOptions(Options):
+    H: int = Field(8, ge=1, description="local steps between two exchanges; the paper's are 50 and more")
+    outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step (beta)")
+    outer_momentum: float = Field(0.5, ge=0, lt=1, description="momentum of the outer step (alpha)")
+    pull: float = Field(1.0, gt=0, description="how strongly the two models of a pair are drawn together (gamma)")
+
+    @model_validator(mode="after")
+    def converges(self):
+        if not self.outer_momentum < self.pull < 2 + self.outer_momentum:
+            raise ValueError(
+                f"pull = {self.pull:g}: must be between outer_momentum = {self.outer_momentum:g} and 2 more, or the "
+                "models do not come together"
+            )
+        return self
+
+
+class NoLoCo(Algorithm, name="noloco"):
+    """Each rank takes H steps of its own, with an optimizer such as AdamW; then an outer step follows the mean of what
+    the two ranks of a random pair have changed, and draws their models together::
+
+        x = inner optimizer's step;  k = k + 1
+        if k % H == 0:
+            j = partner in this round
+            d = ((x - x_prev) + (x_j - x_prev_j)) / 2
+            u = outer_momentum u + outer_lr d - pull (x_prev - (x_prev + x_prev_j) / 2)
+            x_prev = x_prev + u
+            x = x_prev
+
+    The pairs of a round are drawn by all ranks alike, from the seed and the number of the round. Of an odd number of
+    ranks one is alone, with d and x_prev of its own.
+
+    What comes from j is one combination of its x and x_prev, so M/H is sent a rank and step. The mean of all x_prev
+    moves as if all ranks were averaged. The inner optimizer's state stays local; buffers, too. Waits for the partner
+    alone, every H steps.
+    """
+
+    paper = (
+        "Kolehmainen, Blagoev, Donaghy, Ersoy, Nies 2025, NoLoCo: No-all-reduce low communication training method for "
+        "large models"
+    )
+    traits = Traits(synchronous=True, family="local", rests_between_steps=True, survives_deaths="together")
+    Options = NoLoCoOptions
+    remembers = ("k", "u", "x_prev")
+
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
+        self.seed, self.k = context.seed, 0
+        self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
+        self.mine, self.theirs = self.x.like(), self.x.like()
+
+    def start(self):
+        self.x_prev.copy_(self.x.tensor)
+
+    def step(self):
+        self.update()
+        self.k += 1
+        if self.k % self.options.H == 0:
+            yield from self.outer_step(self.partner(self.k // self.options.H))
+
+    def partner(self, number: int) -> int:
+        """Return the other rank of this one's pair in a round; this rank, if it is alone."""
+        order = generator(Purpose.PAIRS, self.seed, number).permutation(self.comm.size).tolist()
+        other = order.index(self.comm.rank) ^ 1
+        return order[other] if other < len(order) else self.comm.rank
+
+    def outer_step(self, j: int):
+        """Schedule: the outer step, with what rank ``j`` has changed."""
+        options, x_prev, mean = self.options, self.x_prev, self.mine.tensor
+        # outer_lr d + pull (mean of x_prev) is the mean of this over the pair:
+        torch.mul(self.x.tensor, options.outer_lr, out=mean).add_(x_prev, alpha=options.pull - options.outer_lr)
+        if j != self.comm.rank:
+            yield [self.comm.Irecv(self.theirs.array, j), self.comm.Isend(self.mine.array, j)]
+            mean.add_(self.theirs.tensor).mul_(0.5)
+            self.staleness[0] += 1
+        mean.add_(x_prev, alpha=1 - options.pull).add_(self.u, alpha=options.outer_momentum)
+        torch.sub(mean, x_prev, out=self.u)
+        x_prev.copy_(mean)
+        self.x.tensor.copy_(mean)
