@@ -24,6 +24,8 @@ VARIANTS = [
     pytest.param("local_sgd", "H = 3", marks=EXHAUSTIVE),
     pytest.param("diloco", "H = 4\nfragments = 2\ndelay = 1", marks=EXHAUSTIVE),
     pytest.param("noloco", "H = 4", marks=EXHAUSTIVE),
+    pytest.param("choco_sgd", "", marks=EXHAUSTIVE),
+    pytest.param("ring_allreduce", 'compression = "top-k"', marks=EXHAUSTIVE),
     pytest.param("dpsgd", "", marks=EXHAUSTIVE),
     pytest.param("gradient_tracking", "", marks=EXHAUSTIVE),
     pytest.param("sgp", "", marks=EXHAUSTIVE),

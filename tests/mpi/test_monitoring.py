@@ -37,6 +37,7 @@ CASES = {
     "ring_allreduce": [{}, {"variant": "halving-doubling"}, {"variant": "tree"}],
     "local_sgd": [{"H": 3}, {"post_local": 2, "beta": 0.7}],
     "noloco": [{"H": 3}],
+    "choco_sgd": [{}],
     "diloco": [{"H": 3}, {"H": 4, "fragments": 2, "delay": 1}],
     "dpsgd": [{}, {"topology": "full"}],
     "exact_diffusion": [{}],

@@ -28,7 +28,8 @@ def one_peer_hypercube():
 def test_which_algorithms_take_a_topology():
     assert {name for name, cls in ALGORITHMS.items() if "topology" in cls.Options.model_fields} == {
         *TOPOLOGICAL,
-        "exact_diffusion",  # on one graph alone
+        "choco_sgd",
+        "exact_diffusion",  # these two on one graph alone
     }
 
 

@@ -52,6 +52,8 @@ VARIANTS = [
     {"name": "noloco", "H": 3, "outer_momentum": 0.3},
     {"name": "dpsgd"},
     {"name": "dpsgd", "topology": "torus"},
+    {"name": "choco_sgd"},
+    {"name": "ring_allreduce", "compression": "sign"},
     {"name": "exact_diffusion"},
     {"name": "gradient_tracking"},
     {"name": "relaysgd"},
@@ -64,8 +66,8 @@ VARIANTS = [
     {"name": "lasgd", "merge": "anchor"},
     {"name": "lasgd", "merge": "cocod", "Hmin": 3},
 ]
-TOGETHER = """ring_allreduce local_sgd diloco noloco dpsgd exact_diffusion gradient_tracking relaysgd sgp easgd
-    lasgd""".split()
+TOGETHER = """ring_allreduce local_sgd diloco noloco dpsgd choco_sgd exact_diffusion gradient_tracking relaysgd sgp
+    easgd lasgd""".split()
 
 
 # ---- who holds which rank

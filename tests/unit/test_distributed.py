@@ -510,12 +510,12 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
         (
             "sgd",
             {},
-            "^algorithm 'sgd': unknown; allowed: adpsgd, diloco, dpsgd, easgd, exact_diffusion, ",
+            "^algorithm 'sgd': unknown; allowed: adpsgd, choco_sgd, diloco, dpsgd, easgd, exact_diffusion, ",
         ),
         (
             "cssgd",
             {},
-            "algorithm 'cssgd' decides who computes what: only `grsgd train` can run it; allowed: adpsgd, diloco",
+            "algorithm 'cssgd' decides who computes what: only `grsgd train` can run it; allowed: adpsgd, choco_sgd",
         ),
         ("grsgd", {"rho": 2}, "grsgd: rho: is called data.replication now"),
         ("dpsgd", {"progress": "inline"}, "progress: is called progress_mode now"),

@@ -111,7 +111,7 @@ def test_trackers_reach_the_optimum_on_graphs_that_take_turns(graph):
     assert np.abs(job.X - STILL.optimum(5)).max() < 1e-5
 
 
-@pytest.mark.parametrize("name", [*NAMES, "relaysgd", "diloco", "noloco", "dpsgd", "sgp", "local_sgd"])
+@pytest.mark.parametrize("name", [*NAMES, "relaysgd", "diloco", "noloco", "choco_sgd", "dpsgd", "sgp", "local_sgd"])
 def test_an_algorithm_made_anew_in_the_middle_of_a_run_keeps_equal_models(name):
     """After a death all have the same model, and the number of steps that were taken before."""
     job = Job(name, 5, rate=0.0)

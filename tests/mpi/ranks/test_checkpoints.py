@@ -44,6 +44,8 @@ VARIANTS = {
     "local_sgd, slow momentum": {"H": 3, "beta": 0.7},
     "diloco": {"H": 4},
     "noloco": {"H": 4},
+    "choco_sgd": {"compression": "random-k"},
+    "ring_allreduce, compressed": {"compression": "int8"},
     "diloco, streaming": {"H": 4, "fragments": 2, "delay": 1, "mix": 0.2},
     "easgd": {"centre": "allreduce", "period": 3},
     "cssgd": {"r": 1},

@@ -1,0 +1,83 @@
+"""CHOCO-SGD: gossip of compressed differences."""
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.algorithms.dpsgd import neighbour_exchange
+from grsgd.comm import topology
+from grsgd.comm.compression import CompressionOptions, Kind, make_compressor
+
+
+class ChocoSGDOptions(CompressionOptions, Options):
+    topology: str = Field("ring", **topology.OPTION)
+    compression: Kind = Field(
+        "top-k", description="of the differences that are sent: the k largest values or k random ones, or all, rounded"
+    )
+    ratio: float = Field(0.1, gt=0, le=1, description="top-k, random-k: share of the values that is sent")
+    gamma: float = Field(0.3, gt=0, le=1, description="how far a model goes to the mean of its neighbours' estimates")
+
+
+class ChocoSGD(Algorithm, name="choco_sgd"):
+    """Every rank keeps an estimate of its own model, which its neighbours know as well, and tells them what is
+    missing in it, compressed::
+
+        x = x - eta grad(x)
+        q = compressed(x - xhat);  xhat = xhat + q
+        send q to the neighbours, receive theirs
+        s = s + sum_j W[i, j] q_j                # so s = sum_j W[i, j] xhat_j; W: the topology's mixing matrix
+        x = x + gamma (s - xhat)
+
+    What compression leaves out is sent later, so the models come together whatever it is, if gamma is small enough:
+    the coarser, the smaller. The mean of all models is that of D-PSGD at the same gradients. Sends one payload to each
+    neighbour per step, after the gradient. Waits for the slower neighbour.
+    """
+
+    paper = (
+        "Koloskova, Stich, Jaggi 2019, Decentralized stochastic optimization and gossip algorithms with compressed "
+        "communication"
+    )
+    traits = Traits(synchronous=True, family="gossip", rests_between_steps=True, survives_deaths="together")
+    Options = ChocoSGDOptions
+    remembers = ("k", "xhat", "s")
+
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
+        self.k, self.key = 0, (context.seed, self.comm.rank)
+        self.topology = topology.build(options.topology, self.comm.size)
+        self.compressor = make_compressor(options, self.x)
+        self.payload = self.compressor.payload()
+        self.received = {j: self.compressor.payload() for j in self.topology.in_neighbours(self.comm.rank)}
+        self.xhat, self.s, self.q = (self.x.like().tensor for _ in range(3))
+
+    @classmethod
+    def traits_of(cls, options):
+        survives = topology.is_for_any_number(options.topology) and cls.traits.survives_deaths
+        return replace(cls.traits, survives_deaths=survives, label=f"{cls.name} {options.compression}")
+
+    @classmethod
+    def check(cls, options, ranks):
+        super().check(options, ranks)
+        topology.build(options.topology, ranks).require_fixed_symmetric_weights()
+
+    def start(self):
+        """All models are equal now, and all know them."""
+        self.xhat.copy_(self.x.tensor)
+        self.s.copy_(self.x.tensor)
+
+    def step(self):
+        self.update()
+        x, xhat, s, q = self.x.tensor, self.xhat, self.s, self.q
+        i, W, neighbours = self.comm.rank, self.topology.matrix(0), self.topology.in_neighbours(self.comm.rank)
+        self.compressor.encode(q.copy_(x).sub_(xhat), self.payload.tensor, (*self.key, self.k))
+        self.k += 1
+        incoming = {j: self.received[j].array for j in neighbours}
+        yield from neighbour_exchange(self.comm, self.payload.array, neighbours, incoming)
+        for j, payload in ((i, self.payload), *self.received.items()):
+            self.compressor.decode(payload.tensor, q)
+            s.add_(q, alpha=float(W[i, j]))
+            if j == i:
+                xhat.add_(q)
+        x.add_(q.copy_(s).sub_(xhat), alpha=self.options.gamma)
+        self.staleness[0] += len(neighbours)

@@ -1,0 +1,18 @@
+"""All-gather: every rank gets the arrays of all others."""
+
+from collections.abc import Sequence
+
+from grsgd.comm import tags
+from grsgd.comm.communicator import Communicator
+
+
+def ring_allgather(comm: Communicator, parts: Sequence, tag: int = tags.ARRAYS):
+    """Schedule: ``parts[i]`` is rank i's, of one length everywhere; then all are there, on every rank.
+
+    In step s rank i sends part i - s to the right, which came from the left before. Sends n - 1 parts.
+    """
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for step in range(n - 1):
+        sent, received = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        yield comm.Irecv(received, left, tag), comm.Isend(sent, right, tag)

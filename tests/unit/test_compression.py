@@ -1,0 +1,251 @@
+"""Compressed vectors, and the algorithms that send them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grsgd.comm.compression import BLOCK, COMPRESSORS, CompressionOptions, ErrorFeedback, make_compressor
+from grsgd.models.flat import Flat
+from grsgd.testing.quadratic import PROBLEM, STEPS, Job, Problem, Reference
+from tests.support.seeded import seeded
+
+LOSSY = [name for name in COMPRESSORS if name != "none"]
+every_compressor = pytest.mark.parametrize("name", COMPRESSORS)
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+STILL = Problem(is_still=True)
+PLAIN = {"momentum": 0.0, "weight_decay": 0.0}
+
+
+def vector(size, dtype=torch.float32, seed=0, device="cpu") -> Flat:
+    flat = Flat.zeros(size, dtype, torch.device(device))
+    flat.tensor.copy_(torch.from_numpy(np.random.default_rng(seed).standard_normal(size)))
+    return flat
+
+
+def compressor(name, x, ratio=0.1):
+    return make_compressor(CompressionOptions(compression=name, ratio=ratio), x)
+
+
+def there_and_back(name, x, ratio=0.1, key=(7, 0, 0)):
+    """What a receiver makes of x, which has other memory, and the payload's bytes."""
+    one = compressor(name, x, ratio)
+    payload, out = one.payload(), x.like()
+    one.encode(x.tensor, payload.tensor, key)
+    received = one.payload()
+    received.array[:] = payload.array
+    out.tensor.fill_(7)
+    compressor(name, x, ratio).decode(received.tensor, out.tensor)
+    assert payload.array.nbytes == one.nbytes
+    return out.tensor, one.nbytes
+
+
+@every_dtype
+@pytest.mark.parametrize("size", [1, 2, 7, BLOCK - 1, BLOCK, 3 * BLOCK + 5])
+def test_bytes(size, dtype):
+    item, k, blocks = dtype.itemsize, max(1, round(0.1 * size)), -(-size // BLOCK)
+    expected = {
+        "none": item * size,
+        "top-k": (item + 4) * k,
+        "random-k": item * k + 8,
+        "int8": size + 4 * blocks,
+        "int4": -(-size // 2) + 4 * blocks,
+        "sign": -(-size // 8) + 4 * blocks,
+    }
+    x = vector(size, dtype)
+    assert {name: there_and_back(name, x)[1] for name in COMPRESSORS} == expected
+
+
+@every_dtype
+@pytest.mark.parametrize("name", ["none", "top-k", "random-k"])
+def test_nothing_is_lost_where_all_is_sent(name, dtype):
+    x = vector(100, dtype)
+    assert torch.equal(there_and_back(name, x, ratio=1.0)[0], x.tensor)
+
+
+@every_dtype
+def test_top_k_sends_the_largest(dtype):
+    x = vector(200, dtype)
+    out, _ = there_and_back("top-k", x)
+    kept = x.tensor.abs().sort(descending=True).indices[:20]
+    expected = torch.zeros_like(x.tensor)
+    expected[kept] = x.tensor[kept]
+    assert torch.equal(out, expected)
+
+
+def test_random_k_sends_all_in_turn():
+    """Other values each time, each as often as the others; the same for the same key."""
+    x = vector(50)
+    sent = [there_and_back("random-k", x, key=(7, 1, number))[0] != 0 for number in range(400)]
+    assert all(each.sum() == 5 for each in sent)
+    counts = torch.stack(sent).sum(0)
+    assert 20 < counts.min() and counts.max() < 65
+    assert torch.equal(sent[3], there_and_back("random-k", x, key=(7, 1, 3))[0] != 0)
+
+
+@every_dtype
+@pytest.mark.parametrize("name, levels", [("int8", 127), ("int4", 7)])
+def test_rounding(name, levels, dtype):
+    """At most a level away, and right on average; blocks have scales of their own."""
+    x = vector(2 * BLOCK + 3, dtype)
+    x.tensor[BLOCK : 2 * BLOCK] *= 1e-3
+    outs = torch.stack([there_and_back(name, x, key=(7, 0, number))[0] for number in range(300)])
+    scale = torch.cat([part.abs().max() / levels * torch.ones_like(part) for part in x.tensor.split(BLOCK)])
+    assert ((outs - x.tensor).abs() <= scale * 1.0001).all()
+    assert ((outs.mean(0) - x.tensor).abs() < 0.3 * scale).all()
+
+
+def test_sign():
+    x = vector(BLOCK + 11)
+    x.tensor[5] = 0.0
+    out, _ = there_and_back("sign", x)
+    for part, whole in zip(out.split(BLOCK), x.tensor.split(BLOCK), strict=True):
+        assert torch.allclose(part, torch.where(whole >= 0, 1.0, -1.0) * whole.abs().mean())
+
+
+@every_compressor
+def test_zeros_stay_zeros(name):
+    x = vector(70)
+    x.tensor.zero_()
+    assert not there_and_back(name, x)[0].any()
+
+
+@every_compressor
+def test_without_content_it_has_the_same_bytes(name):
+    one, real = compressor(name, vector(3000, device="meta")), compressor(name, vector(3000))
+    payload = one.payload()
+    one.encode(vector(3000, device="meta").tensor, payload.tensor, (7, 0, 0))
+    one.decode(payload.tensor, vector(3000, device="meta").tensor)
+    assert payload.array.nbytes == one.nbytes == real.nbytes
+
+
+@every_compressor
+@seeded
+@given(size=st.integers(1, 5000), ratio=st.floats(0.001, 1.0), seed=st.integers(0, 1000))
+def test_errors_are_fed_back(name, size, ratio, seed):
+    """What was sent, and what is left, are all there was: nothing is lost, and what is left does not grow."""
+    x = vector(size, torch.float64, seed)
+    feedback = ErrorFeedback(compressor(name, x, ratio), (7, 0))
+    payload, sent, total = feedback.compressor.payload(), torch.zeros_like(x.tensor), torch.zeros_like(x.tensor)
+    for number in range(5):
+        feedback.encode(x.tensor, payload.tensor, number)
+        sent += feedback.decoded
+        total += x.tensor
+        assert torch.allclose(sent + feedback.e, total, rtol=1e-9, atol=1e-9)
+    if name == "none":
+        assert not feedback.e.any()
+
+
+# ---- ring_allreduce
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_all_reduce_where_nothing_is_lost(n):
+    whole = Job("ring_allreduce", n).train().X
+    for options in ({"compression": "top-k"}, {"compression": "random-k"}):
+        X = Job("ring_allreduce", n, ratio=1.0, **options).train().X
+        assert (X == X[0]).all() and np.abs(X - whole).max() < 1e-13
+        if n == 2:  # a sum of two has one order
+            assert (X == whole).all()
+
+
+class Compressed(Reference):
+    """SGD on the mean of what is made of payloads, with error feedback."""
+
+    def __init__(self, n, name, ratio):
+        super().__init__(n)
+        like = vector(self.X.shape[1], torch.float64)
+        self.one, self.E, self.velocity = compressor(name, like, ratio), np.zeros_like(self.X), 0
+
+    def gradient(self, step):
+        P = self.E + PROBLEM.gradients(self.X, step)
+        out, payload = torch.zeros(P.shape[1], dtype=torch.float64), self.one.payload()
+        Q = []
+        for rank, p in enumerate(P):
+            self.one.encode(torch.from_numpy(p), payload.tensor, (7, rank, step))
+            self.one.decode(payload.tensor, out)
+            Q.append(out.numpy().copy())
+        self.E = P - np.array(Q)
+        return np.mean(Q, 0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4])
+@pytest.mark.parametrize("name", LOSSY)
+def test_all_reduce_against_a_dense_reference(name, n):
+    job = Job("ring_allreduce", n, compression=name, ratio=0.3, **PLAIN)
+    X = job.train().X
+    reference = Compressed(n, name, 0.3)
+    for step in range(STEPS):
+        g = reference.gradient(step) if n > 1 else PROBLEM.gradients(reference.X, step)[0]
+        reference.X = reference.X - job.rate(step) * g
+    assert (X == X[0]).all() and np.abs(X - reference.X).max() < 1e-12
+    if n > 1:
+        assert job.sent() == STEPS * n * (n - 1) * reference.one.nbytes
+
+
+def test_only_round_the_ring():
+    with pytest.raises(ValueError, match='variant = "tree": compressed gradients go round a ring: they'):
+        Job("ring_allreduce", 2, compression="sign", variant="tree")
+
+
+# ---- choco_sgd
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_choco_without_compression_mixes_after_the_update(n):
+    job = Job("choco_sgd", n, compression="none", gamma=1.0, **PLAIN)
+    X = PROBLEM.initial(n)
+    W = job.algorithms[0].topology.matrix(0)
+    for step in range(STEPS):
+        X = W @ (X - job.rate(step) * PROBLEM.gradients(X, step))
+    assert np.abs(job.train().X - X).max() < 1e-12
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_choco_against_a_dense_reference(name):
+    n, gamma = 5, 0.4
+    job = Job("choco_sgd", n, compression=name, ratio=0.3, gamma=gamma, topology="ring", **PLAIN)
+    W = job.algorithms[0].topology.matrix(0)
+    X = PROBLEM.initial(n)
+    one, Xhat = compressor(name, vector(X.shape[1], torch.float64), 0.3), X.copy()
+    payload, out = one.payload(), torch.zeros(X.shape[1], dtype=torch.float64)
+    for step in range(STEPS):
+        X = X - job.rate(step) * PROBLEM.gradients(X, step)
+        for rank in range(n):
+            one.encode(torch.from_numpy(X[rank] - Xhat[rank]), payload.tensor, (7, rank, step))
+            one.decode(payload.tensor, out)
+            Xhat[rank] += out.numpy()
+        X = X + gamma * (W @ Xhat - Xhat)
+    assert np.abs(job.train().X - X).max() < 1e-12
+    assert job.sent() == STEPS * n * 2 * one.nbytes
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_choco_comes_to_consensus_and_keeps_the_mean(name):
+    job = Job("choco_sgd", 4, rate=0.0, compression=name, ratio=0.3, gamma=0.3)
+
+    def apart(algorithm):
+        if algorithm.k == 1:
+            algorithm.x.tensor.add_(algorithm.comm.rank)
+
+    mean = job.X.mean(0) + 1.5
+    X = job.train(200, after_step=apart).X
+    assert np.abs(X.mean(0) - mean).max() < 1e-12 and np.abs(X - mean).max() < 0.02
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "choco_sgd"])
+def test_compressed_training_reaches_the_optimum(algorithm, name):
+    """Of ranks whose losses differ, near enough for the learning rate."""
+    job = Job(algorithm, 4, problem=STILL, rate=0.02, compression=name, ratio=0.3, **PLAIN).train(600)
+    optimum = STILL.optimum(4)
+    assert np.abs(job.X.mean(0) - optimum).max() < 0.1 * np.abs(STILL.start - optimum).max()
+
+
+def test_choco_refuses_graphs_that_take_turns():
+    from grsgd.algorithms import ALGORITHMS
+
+    cls = ALGORITHMS["choco_sgd"]
+    with pytest.raises(ValueError, match="take turns"):
+        cls.check(cls.Options(topology="one-peer-exponential"), 8)
