@@ -30,6 +30,8 @@ class Purpose(enum.Enum):
     """With whom a rank exchanges models, and whether it does; key (rank)."""
     PAIRS = "pairs"
     """Which ranks exchange models in a round, as all of them draw it; key (round)."""
+    RANDOM_GRAPH = "random graph"
+    """Which ranks are neighbours on a random topology, whatever the seed of the run; key (ranks)."""
     COMPRESSION = "compression"
     """Which values are sent, and which are rounded up; key (rank, number of the vector)."""
     STRAGGLERS = "stragglers"

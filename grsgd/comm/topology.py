@@ -11,6 +11,7 @@ import numpy as np
 from grsgd import outside
 from grsgd.comm.base_graph import base_graph
 from grsgd.errors import UsageError
+from grsgd.seeding import Purpose, generator
 
 TOPOLOGIES: dict[str, Callable[[int], np.ndarray]] = {}
 """Every named topology: functions of the number of ranks that return the ``matrices`` of a `Topology`."""
@@ -227,6 +228,26 @@ def torus(n: int) -> np.ndarray:
     return equal_weights(
         n, lambda i: (i - width, i + width, i - i % width + (i - 1) % width, i - i % width + (i + 1) % width)
     )
+
+
+@named("erdos-renyi")
+def erdos_renyi(n: int) -> np.ndarray:
+    """Random: two ranks are neighbours with probability 2 ln(n)/n, drawn again until all are connected, the same graph
+    for each n in every run; weights of Metropolis and Hastings, for ranks have different numbers of neighbours."""
+    random = generator(Purpose.RANDOM_GRAPH, 0, n)
+    while True:
+        edges = np.triu(random.random((n, n)) < 2 * np.log(n) / n, 1)
+        edges |= edges.T
+        if connected(edges):
+            return metropolis_weights(edges)
+
+
+def metropolis_weights(edges: np.ndarray) -> np.ndarray:
+    """Return the symmetric matrix with 1 / (1 + the larger number of neighbours) along each edge of ``edges``, a
+    symmetric bool [n, n], and what is left of a row in its diagonal."""
+    degrees = edges.sum(1)
+    W = np.where(edges, 1 / (1 + np.maximum.outer(degrees, degrees)), 0.0)
+    return W + np.diag(1 - W.sum(1))
 
 
 @named("base-2")

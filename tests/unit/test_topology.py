@@ -49,6 +49,18 @@ def test_ring():
     assert (build("ring", 2).in_neighbours(1), build("ring", 1).in_neighbours(0)) == ([0], [])
 
 
+def test_erdos_renyi():
+    """Connected, with about 2 ln(n) neighbours; weights by the larger number of neighbours."""
+    for n in (2, 10, 60):
+        W = build("erdos-renyi", n).matrix(0)
+        edges = (W > 0) & ~np.eye(n, dtype=bool)
+        degrees = edges.sum(1)
+        assert (W == W.T).all() and np.abs(degrees.mean() - min(2 * np.log(n), n - 1)) < 2
+        for i, j in np.argwhere(edges):
+            assert W[i, j] == 1 / (1 + max(degrees[i], degrees[j]))
+    assert (build("erdos-renyi", 20).matrix(0) == TOPOLOGIES["erdos-renyi"](20)).all()
+
+
 def test_directed_ring():
     topology = build("directed-ring", 5)
     assert (topology.out_neighbours(4), topology.in_neighbours(4)) == ([0], [3])
@@ -107,7 +119,8 @@ def test_in_and_out_neighbours_fit_together(name, n):
 
 @pytest.mark.parametrize("name, n", ALL)
 def test_symmetric(name, n):
-    if name in ("ring", "full", "hypercube", "torus", "base-2", "base-3", "base-5") or n < 3:
+    directed = ("directed-ring", "exponential", "one-peer-exponential")
+    if name not in directed or n < 3:
         build(name, n).require_symmetric()
     elif (name, n) != ("exponential", 3):  # where all are neighbours
         assert "and none back" in refusal(build(name, n).require_symmetric)
@@ -173,7 +186,8 @@ def test_all_ranks_of_a_simulation_share_the_matrices(tmp_path):
 
 def test_unknown_name():
     assert "is neither a matrix file" in refusal(build, "x" * 5000, 4)
-    names = "ring, directed-ring, exponential, one-peer-exponential, full, hypercube, torus, base-2, base-3, base-5"
+    names = "ring, directed-ring, exponential, one-peer-exponential, full, hypercube, torus, erdos-renyi, "
+    names += "base-2, base-3, base-5"
     assert refusal(build, "star", 4) == f"'star' is neither a matrix file nor one of {names}"
 
 
