@@ -15,7 +15,7 @@ class ChocoSGDOptions(CompressionOptions, Options):
     compression: Kind = Field(
         "top-k", description="of the differences that are sent: the k largest values or k random ones, or all, rounded"
     )
-    ratio: float = Field(0.1, gt=0, le=1, description="top-k, random-k: share of the values that is sent")
+    ratio: float | None = Field(0.1, gt=0, le=1, description="top-k, random-k: share of the values that is sent")
     gamma: float = Field(0.3, gt=0, le=1, description="how far a model goes to the mean of its neighbours' estimates")
 
 

@@ -2,11 +2,14 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Options
 from grsgd.algorithms.push_sum import PushSum
 from grsgd.comm import topology
+
+
+OUTER_MOMENTUM = 0.9
 
 
 class GRSGDOptions(Options):
@@ -30,6 +33,18 @@ class GRSGDOptions(Options):
     inbox_full: Literal["wait", "merge"] = Field(
         "wait", description="a full inbox: its neighbour waits with the next push, or the two oldest are merged"
     )
+    outer_lr: float | None = Field(
+        None, gt=0, description="learning rate of an outer step before each push, as of diloco; none if not given"
+    )
+    outer_momentum: float | None = Field(
+        None, ge=0, lt=1, description=f"its Nesterov momentum; {OUTER_MOMENTUM:g} by default"
+    )
+
+    @model_validator(mode="after")
+    def momentum_of_an_outer_step(self):
+        if self.outer_momentum is not None and self.outer_lr is None:
+            raise ValueError(f"outer_momentum = {self.outer_momentum:g}: needs outer_lr, or there is no outer step")
+        return self
 
 
 class GRSGD(PushSum, name="grsgd"):
@@ -42,6 +57,14 @@ class GRSGD(PushSum, name="grsgd"):
             a = a/2;  send (x, a) to j                  # a random neighbour, or as ``policy`` says
 
     Sends M + 8 bytes per push.
+
+    With ``outer_lr`` a rank takes an outer step before it pushes (ours)::
+
+        d = x_prev - x;  u = outer_momentum u + d
+        x = x_prev - outer_lr (d + outer_momentum u);  x_prev = x
+
+    and each merge is of x_prev, too, so that d is what this rank has learnt, weighted like x, and not what has come
+    from others.
     """
 
     paper = (
@@ -49,15 +72,41 @@ class GRSGD(PushSum, name="grsgd"):
         "Computer Communications 195)"
     )
     Options = GRSGDOptions
+    remembers = (*PushSum.remembers, "u", "x_prev")
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.H = options.H or context.replication
+        self.outer_momentum = OUTER_MOMENTUM if options.outer_momentum is None else options.outer_momentum
+        self.has_outer_step = options.outer_lr is not None and (options.outer_lr, self.outer_momentum) != (1, 0)
+        if self.has_outer_step:
+            self.u, self.x_prev = self.x.like(), self.x.like()
         self.weighted = self.options.merge == "push-sum"
         self.mailbox = self.make_mailbox(backpressure=self.options.inbox_full == "wait")
 
+    def start(self):
+        if self.has_outer_step:
+            self.x_prev.tensor.copy_(self.x.tensor)
+
     def begin(self):
         self.receive_from(self.mailbox.sources)
+
+    def update(self):
+        super().update()
+        if self.has_outer_step and (self.k + 1) % self.H == 0:
+            self.outer_step()
+
+    def outer_step(self):
+        momentum, u, x_prev = self.outer_momentum, self.u.tensor, self.x_prev.tensor
+        change = x_prev - self.x.tensor
+        u.mul_(momentum).add_(change)
+        x_prev.sub_(change.add_(u, alpha=momentum), alpha=self.options.outer_lr)
+        self.x.tensor.copy_(x_prev)
+
+    def merge(self, message):
+        if self.has_outer_step:
+            self.merge_into(self.x_prev, self.a, message.x, message.weight)
+        super().merge(message)
 
     def due(self):
         return self.k % self.H == 0

@@ -17,7 +17,7 @@ class RingAllreduceOptions(CompressionOptions, Options):
 
     @model_validator(mode="after")
     def compressed_by_allgather(self):
-        if self.compression != "none" and self.variant != "ring":
+        if self.compresses and self.variant != "ring":
             raise ValueError(f'variant = "{self.variant}": compressed gradients go round a ring: they do not add up')
         return self
 
@@ -56,7 +56,7 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
         super().__init__(options, replica, optimizer, context)
         self.k = 0
         self.feedback = None
-        if options.compression != "none" and self.comm.size > 1:
+        if options.compresses and self.comm.size > 1:
             compressor = make_compressor(options, self.x)
             self.feedback = ErrorFeedback(compressor, (context.seed, self.comm.rank))
             self.e = self.feedback.e
@@ -64,7 +64,7 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
 
     @classmethod
     def traits_of(cls, options):
-        if options.compression != "none":
+        if options.compresses:
             return replace(cls.traits, label=f"{cls.name} {options.compression}", exact_gradient=False)
         if options.variant == "ring":
             return cls.traits

@@ -31,15 +31,23 @@ BLOCK = 1024
 
 
 Kind = Literal["none", "top-k", "random-k", "int8", "int4", "sign"]
+RATIO = 0.01
 
 
 class CompressionOptions(BaseModel):
     """Options of algorithms that compress what they send."""
 
-    compression: Kind = Field(
-        "none", description="of what is sent: the k largest values or k random ones, or all, rounded"
+    compression: Kind | None = Field(
+        None, description="of what is sent: the k largest values or k random ones, or all, rounded"
     )
-    ratio: float = Field(0.01, gt=0, le=1, description="top-k, random-k: share of the values that is sent")
+    ratio: float | None = Field(
+        None, gt=0, le=1, description=f"top-k, random-k: share of the values that is sent; {RATIO:g} by default"
+    )
+
+    @property
+    def compresses(self) -> bool:
+        """Whether less than all is sent, as far as the options say."""
+        return self.compression not in (None, "none")
 
 
 class Compressor:
@@ -226,8 +234,8 @@ COMPRESSORS: dict[str, type[Compressor]] = {
 
 def make_compressor(options: CompressionOptions, x: Flat) -> Compressor:
     """Return the compressor of these options for vectors like ``x``."""
-    cls = COMPRESSORS[options.compression]
-    ratio = {"ratio": options.ratio} if cls in (TopK, RandomK) else {}
+    cls = COMPRESSORS[options.compression or "none"]
+    ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
     return cls(x.tensor.numel(), x.tensor.dtype, x.tensor.device, **ratio)
 
 
