@@ -57,6 +57,8 @@ class Traits:
     exact_gradient: bool = False
     """Whether every step applies the mean gradient of all ranks, computed at one common model; then tables use one
     training for all such algorithms."""
+    equal_models: bool = False
+    """Whether all models are equal after every step, whatever is made of the gradients."""
     depends_on_values: bool = False
     """Whether the models' values decide when messages are sent; then ``--timing-only`` is refused."""
     model_sized_buffers: int = 10

@@ -32,8 +32,8 @@ class CentralAlgorithm(Algorithm, name=None):
         return ranks
 
     @property
-    def gradients_per_update(self) -> int | None:
-        """Gradients of one update, for reports to tell how close to the least possible time it came; None: no such."""
+    def bound_gradients(self) -> int | None:
+        """How many gradients' least possible time reports hold a run against; None: there is nothing to hold."""
         return None
 
     def serve(self) -> Generator:

@@ -26,8 +26,8 @@ class ChocoSGD(Algorithm, name="choco_sgd"):
         x = x - eta grad(x)
         q = compressed(x - xhat);  xhat = xhat + q
         send q to the neighbours, receive theirs
-        s = s + sum_j W[i, j] q_j                # so s = sum_j W[i, j] xhat_j; W: the topology's mixing matrix
-        x = x + gamma (s - xhat)
+        z = z + sum_j W[i, j] q_j - q            # so z = sum_j W[i, j] xhat_j - xhat; W: the topology's mixing matrix
+        x = x + gamma z
 
     What compression leaves out is sent later, so the models come together whatever it is, if gamma is small enough:
     the coarser, the smaller. The mean of all models is that of D-PSGD at the same gradients. Sends one payload to each
@@ -40,7 +40,7 @@ class ChocoSGD(Algorithm, name="choco_sgd"):
     )
     traits = Traits(synchronous=True, family="gossip", rests_between_steps=True, survives_deaths="together")
     Options = ChocoSGDOptions
-    remembers = ("k", "xhat", "s")
+    remembers = ("k", "xhat", "z")
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
@@ -49,7 +49,7 @@ class ChocoSGD(Algorithm, name="choco_sgd"):
         self.compressor = make_compressor(options, self.x)
         self.payload = self.compressor.payload()
         self.received = {j: self.compressor.payload() for j in self.topology.in_neighbours(self.comm.rank)}
-        self.xhat, self.s, self.q = (self.x.like().tensor for _ in range(3))
+        self.xhat, self.z, self.q = (self.x.like().tensor for _ in range(3))
 
     @classmethod
     def traits_of(cls, options):
@@ -64,20 +64,20 @@ class ChocoSGD(Algorithm, name="choco_sgd"):
     def start(self):
         """All models are equal now, and all know them."""
         self.xhat.copy_(self.x.tensor)
-        self.s.copy_(self.x.tensor)
 
     def step(self):
         self.update()
-        x, xhat, s, q = self.x.tensor, self.xhat, self.s, self.q
+        x, xhat, z, q = self.x.tensor, self.xhat, self.z, self.q
         i, W, neighbours = self.comm.rank, self.topology.matrix(0), self.topology.in_neighbours(self.comm.rank)
         self.compressor.encode(q.copy_(x).sub_(xhat), self.payload.tensor, (*self.key, self.k))
         self.k += 1
         incoming = {j: self.received[j].array for j in neighbours}
         yield from neighbour_exchange(self.comm, self.payload.array, neighbours, incoming)
-        for j, payload in ((i, self.payload), *self.received.items()):
-            self.compressor.decode(payload.tensor, q)
-            s.add_(q, alpha=float(W[i, j]))
-            if j == i:
-                xhat.add_(q)
-        x.add_(q.copy_(s).sub_(xhat), alpha=self.options.gamma)
+        self.compressor.decode(self.payload.tensor, q)
+        xhat.add_(q)
+        z.add_(q, alpha=float(W[i, i]) - 1)
+        for j in neighbours:
+            self.compressor.decode(self.received[j].tensor, q)
+            z.add_(q, alpha=float(W[i, j]))
+        x.add_(z, alpha=self.options.gamma)
         self.staleness[0] += len(neighbours)

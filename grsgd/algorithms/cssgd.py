@@ -38,6 +38,7 @@ class Summing(CommonBatchAlgorithm, name=None):
         family="coded",
         sends_gradients=True,
         exact_gradient=True,
+        equal_models=True,
         supports_own_loop=False,
         rests_between_steps=True,
     )

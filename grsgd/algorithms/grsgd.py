@@ -8,7 +8,6 @@ from grsgd.algorithms.base import Options
 from grsgd.algorithms.push_sum import PushSum
 from grsgd.comm import topology
 
-
 OUTER_MOMENTUM = 0.9
 
 

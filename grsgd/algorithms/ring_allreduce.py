@@ -1,23 +1,35 @@
 """Synchronous SGD with an all-reduce of the gradients."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from grsgd.algorithms.averaging import average_buffers
 from grsgd.algorithms.base import GradientAlgorithm, Options, Traits
+from grsgd.algorithms.power_sgd import PowerSGD
 from grsgd.comm.allgather import ring_allgather
 from grsgd.comm.allreduce import ALLREDUCE
-from grsgd.comm.compression import CompressionOptions, ErrorFeedback, make_compressor
+from grsgd.comm.compression import CompressionOptions, ErrorFeedback, Kind, make_compressor
+
+POWER_SGD, MATRIX_RANK = "power-sgd", 4
 
 
 class RingAllreduceOptions(CompressionOptions, Options):
     variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
+    compression: Literal[Kind, "power-sgd"] | None = Field(
+        None,
+        description="of the gradients: the k largest values or k random ones, or all, rounded, which all tell all; or "
+        "matrices of a low rank, which all-reduces sum",
+    )
+    matrix_rank: int | None = Field(
+        None, ge=1, description="power-sgd: the rank of what is left of a gradient that is a matrix; 4 by default"
+    )
 
     @model_validator(mode="after")
     def compressed_by_allgather(self):
-        if self.compresses and self.variant != "ring":
+        if self.compresses and self.compression != POWER_SGD and self.variant != "ring":
             raise ValueError(f'variant = "{self.variant}": compressed gradients go round a ring: they do not add up')
         return self
 
@@ -37,7 +49,7 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
         payload, e = encode(g + e)
         g = sum over ranks of decode(payload) / n
 
-    That sends (n-1) C: payloads cannot be summed on the way.
+    That sends (n-1) C: payloads cannot be summed on the way. What ``power-sgd`` sends can: see power_sgd.py.
     """
 
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
@@ -46,17 +58,23 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
         family="all-reduce",
         sends_gradients=True,
         exact_gradient=True,
+        equal_models=True,
         rests_between_steps=True,
         survives_deaths="together",
     )
     Options = RingAllreduceOptions
-    remembers = ("k", "e")
+    remembers = ("k", "e", "Q")
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.k = 0
-        self.feedback = None
-        if options.compresses and self.comm.size > 1:
+        self.feedback = self.power_sgd = None
+        if self.comm.size == 1 or not options.compresses:
+            return
+        if options.compression == POWER_SGD:
+            self.power_sgd = PowerSGD(replica, options.matrix_rank or MATRIX_RANK, context.seed)
+            self.e, self.Q = self.power_sgd.e, self.power_sgd.Q
+        else:
             compressor = make_compressor(options, self.x)
             self.feedback = ErrorFeedback(compressor, (context.seed, self.comm.rank))
             self.e = self.feedback.e
@@ -64,20 +82,31 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
 
     @classmethod
     def traits_of(cls, options):
-        if options.compresses:
-            return replace(cls.traits, label=f"{cls.name} {options.compression}", exact_gradient=False)
-        if options.variant == "ring":
+        if not options.compresses and options.variant == "ring":
             return cls.traits
-        survives = options.variant != "mpi" and cls.traits.survives_deaths
-        return replace(cls.traits, label=f"{cls.name} {options.variant}", survives_deaths=survives)
+        return replace(
+            cls.traits,
+            label=f"{cls.name} {options.compression if options.compresses else options.variant}",
+            exact_gradient=not options.compresses,
+            survives_deaths=options.variant != "mpi" and cls.traits.survives_deaths,
+        )
 
     def reduce(self):
-        if self.feedback is not None:
-            yield from self.average_compressed(self.replica.grads.tensor)
+        allreduce = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
+        grads, size = self.replica.grads, self.x.tensor.numel()
+        if self.power_sgd is not None:
+            yield from self.power_sgd.average(grads.tensor[:size], allreduce)
+        elif self.feedback is not None:
+            yield from self.average_compressed(grads.tensor[:size])
         elif self.comm.size > 1:
-            g = self.replica.grads.array
-            yield from ALLREDUCE[self.options.variant](self.comm, g, scale=1 / self.comm.size)
+            yield from allreduce(grads.array)
+        if self.is_compressed and grads.array.size > size:
+            yield from allreduce(grads.array[size:])  # what own loops have behind the gradients
         self.k += 1
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.power_sgd is not None or self.feedback is not None
 
     def average_compressed(self, g):
         """Schedule: set g to the mean of what all ranks make of the payloads of all, bit for bit the same."""

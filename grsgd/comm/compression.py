@@ -9,12 +9,13 @@
 | int4     | d/2 bytes, a float32 of each 1024            | QSGD                                               |
 | sign     | d/8 bytes, a float32 of each 1024            | Karimireddy, Rebjock, Stich, Jaggi 2019            |
 
-k = ratio d, at least 1. Everything is tensor arithmetic, on the CPU and on a GPU alike; without content, in simulated
-time, it costs nothing.
+k = ratio d, at least 1. All but the random numbers, which NumPy draws, is tensor arithmetic where the vectors lie, on
+the CPU or a GPU.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -58,7 +59,7 @@ class Compressor:
     size
         d, elements of a vector.
     dtype
-        Of its elements: torch.float32 or torch.float64.
+        Of its elements: torch.float16, float32 or float64.
     device
         Where vectors and payloads lie.
     """
@@ -104,18 +105,24 @@ class TopK(Compressor):
         if size > 2**31 - 1:
             raise ValueError(f"{size} values: indices of 4 bytes reach {2**31 - 1}")
         self.k = max(1, round(ratio * size))
-        self.value_bytes = self.k * dtype.itemsize
-        self.nbytes = self.value_bytes + 4 * self.k
+        self.nbytes = (dtype.itemsize + 4) * self.k
+
+    def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return where the values and their indices lie: the wider ones first, so that both are aligned."""
+        if self.dtype.itemsize < 4:
+            return payload[4 * self.k :].view(self.dtype), payload[: 4 * self.k].view(torch.int32)
+        end = self.dtype.itemsize * self.k
+        return payload[:end].view(self.dtype), payload[end:].view(torch.int32)
 
     def encode(self, x, payload, key):
-        indices = x.abs().topk(self.k, sorted=False).indices
-        payload[: self.value_bytes].view(self.dtype).copy_(x[indices])
-        payload[self.value_bytes :].view(torch.int32).copy_(indices)
+        values, indices = self.parts(payload)
+        indices.copy_(x.abs().topk(self.k, sorted=False).indices)
+        values.copy_(x[indices.long()])
 
     def decode(self, payload, out):
-        indices = payload[self.value_bytes :].view(torch.int32).long()
+        values, indices = self.parts(payload)
         out.zero_()
-        out.index_copy_(0, indices, payload[: self.value_bytes].view(self.dtype))
+        out.index_copy_(0, indices.long(), values)
 
 
 class RandomK(Compressor):
@@ -246,6 +253,11 @@ def uniform(size: int, device: torch.device, key: tuple[int, ...]) -> torch.Tens
     return torch.from_numpy(generator(Purpose.COMPRESSION, *key).random(size, np.float32)).to(device)
 
 
+def is_finite(x: torch.Tensor) -> bool:
+    """Whether all values are numbers; without content they are."""
+    return x.is_meta or bool(torch.isfinite(x).all())
+
+
 class ErrorFeedback:
     """Compresses vectors one after the other, and adds what each has left out to the next one::
 
@@ -253,8 +265,10 @@ class ErrorFeedback:
         payload = encode(p)
         e = p - decode(payload)
 
-    So nothing is lost for ever, and biased compressors converge. Source: Seide et al. 2014; Karimireddy, Rebjock,
-    Stich, Jaggi 2019, Error feedback fixes signSGD.
+    So nothing is lost for ever, and biased compressors converge. Source: Seide, Fu, Droppo, Li, Yu 2014, 1-bit SGD;
+    in Karimireddy, Rebjock, Stich, Jaggi 2019 the learning rate is part of what is compressed.
+
+    Of a vector that is not finite all values are sent as NaN, and e stays as it is.
 
     ``key``: (seed, rank), of what is random.
     """
@@ -267,6 +281,9 @@ class ErrorFeedback:
 
     def encode(self, x: torch.Tensor, payload: torch.Tensor, number: int):
         """Write what is to be sent of ``x``, the vector of this number, and of what is left of earlier ones."""
+        if not is_finite(x):
+            self.compressor.encode(torch.full_like(x, math.nan), payload, (*self.key, number))
+            return
         self.e.add_(x)
         self.compressor.encode(self.e, payload, (*self.key, number))
         self.compressor.decode(payload, self.decoded)

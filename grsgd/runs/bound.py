@@ -31,12 +31,12 @@ def optimal_seconds(step_seconds: Sequence[float], gradients: int) -> float:
 
 
 def time_over_optimum(run: Run) -> float:
-    """Return the seconds in which a server took as many gradients as an update has, over the optimal ones.
+    """Return the seconds in which a server took the run's ``bound_gradients``, over the optimal ones.
 
     The workers' steps take what they took on average in this run. Gradients that were dropped do not count. NaN
     without a server.
     """
-    gradients = run.attributes.get("gradients_per_update")
+    gradients = run.attributes.get("bound_gradients")
     workers = run.ranks["steps"] > 0
     samples = run.curve["samples"][-1] if run.curve["samples"].size else 0
     if gradients is None or not workers.any() or not samples:

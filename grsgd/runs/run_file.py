@@ -125,7 +125,7 @@ KNOWN = {
     "exact_gradient": bool,
     "depends_on_values": bool,
     "replication": int,
-    "gradients_per_update": int,
+    "bound_gradients": int,
     "algorithm_sha256": str,
     "model_code_sha256": str,
     "data_code_sha256": str,

@@ -25,7 +25,7 @@ def bound(
         raise UsageError("--step-seconds and --compute: only one of them")
     simulation = Simulation(config, ranks, network("switch"), compute, timing_only=True)
     algorithm = simulation.trainers[0].algorithm
-    if not isinstance(algorithm, CentralAlgorithm) or algorithm.gradients_per_update is None:
+    if not isinstance(algorithm, CentralAlgorithm) or algorithm.bound_gradients is None:
         raise UsageError(f"bound: {algorithm.name} has no server whose updates wait for gradients")
     workers = algorithm.workers(algorithm.options, ranks)
     if given is None:
@@ -34,7 +34,7 @@ def bound(
         raise UsageError(f"--step-seconds: {len(given)} times, but of {ranks} ranks {workers} train (--ranks)")
     if not all(given):
         raise ConfigError(f"--compute {simulation.compute}: a step takes no time")
-    size = algorithm.gradients_per_update if gradients is None else gradients
+    size = algorithm.bound_gradients if gradients is None else gradients
     at_once = size / sum(1 / seconds for seconds in given)
     rounds = -(-size // workers)
     return [

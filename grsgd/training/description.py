@@ -52,7 +52,7 @@ def describe_algorithm(algorithm: Algorithm) -> dict:
         "exact_gradient": traits.exact_gradient,
         "comparison": traits.comparison,
         "depends_on_values": traits.depends_on_values,
-        "gradients_per_update": algorithm.gradients_per_update if isinstance(algorithm, CentralAlgorithm) else None,
+        "bound_gradients": algorithm.bound_gradients if isinstance(algorithm, CentralAlgorithm) else None,
         "ranks": algorithm.comm.size,
         "version": __version__,
         "commit": commit() if algorithm.comm.rank == 0 else None,

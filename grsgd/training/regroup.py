@@ -132,7 +132,7 @@ def regroup(trainer: Trainer):
     if not furthest.has_trained:
         raise RuntimeError("the processes of all ranks that had a model have died")
     counts = [
-        each.has_trained and (each.steps == furthest.steps or not trainer.algorithm.traits.exact_gradient)
+        each.has_trained and (each.steps == furthest.steps or not trainer.algorithm.traits.equal_models)
         for each in told
     ]
     comm, uncounted = group.communicators()

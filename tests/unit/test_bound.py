@@ -38,7 +38,7 @@ def test_refuses_what_cannot_be(speeds, gradients):
 
 def test_time_over_optimum():
     """A step takes 30 s / 20; in 50 s the model got 4000 / 32 gradients."""
-    run = fake_run(gradients_per_update=4)
+    run = fake_run(bound_gradients=4)
     assert time_over_optimum(run) == pytest.approx(4 * 50 / 125 / 1.5)
     run.ranks["compute_seconds"][3] *= 10
     assert time_over_optimum(run) == pytest.approx(4 * 50 / 125 / 3.0)
@@ -48,8 +48,8 @@ def test_time_over_optimum():
 
 def test_not_known_without_a_server_or_steps():
     assert math.isnan(time_over_optimum(fake_run()))
-    assert math.isnan(time_over_optimum(fake_run(gradients_per_update=4, snapshots=1)))
-    run = fake_run(gradients_per_update=4)
+    assert math.isnan(time_over_optimum(fake_run(bound_gradients=4, snapshots=1)))
+    run = fake_run(bound_gradients=4)
     run.ranks["compute_seconds"][:] = 0.0
     assert math.isnan(time_over_optimum(run))
 

@@ -54,6 +54,8 @@ VARIANTS = [
     {"name": "dpsgd", "topology": "torus"},
     {"name": "choco_sgd"},
     {"name": "ring_allreduce", "compression": "sign"},
+    {"name": "ring_allreduce", "compression": "power-sgd"},
+    {"name": "grsgd", "outer_lr": 0.7, "outer_momentum": 0.3},
     {"name": "exact_diffusion"},
     {"name": "gradient_tracking"},
     {"name": "relaysgd"},

@@ -829,7 +829,7 @@ def test_near_the_optimal_time(strategy, tmp_path):
     chosen = config(section(strategy), steps=60, stragglers={"slowdown": {3: 10.0}})
     simulate(chosen, 5, network_of(bandwidth="100 mbit"), tmp_path / "run.h5", f"lognormal:{STEP},0.01")
     run = load_run(tmp_path / "run.h5")
-    assert run.attributes["gradients_per_update"] == {"m_sync": 3, "rennala": 4, "ringmaster": 8}[strategy]
+    assert run.attributes["bound_gradients"] == {"m_sync": 3, "rennala": 4, "ringmaster": 8}[strategy]
     assert 0.7 < time_over_optimum(run) < (1.2 if strategy == "m_sync" else 1.1)
     if strategy == "rennala":
         assert run.extra["dropped"][3] == run.ranks["steps"][3]  # the others make all updates

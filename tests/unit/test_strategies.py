@@ -303,8 +303,8 @@ def test_time_near_the_optimum(kind, seed):
     delays = np.repeat(speeds[:, None], STEPS, axis=1)
     strategy, horizon = kind(n), (STEPS - 1) * speeds.min()
     run = simulate(strategy, delays, horizon)
-    optimum = optimal_seconds(speeds, strategy.update_size)
-    taken = horizon * strategy.update_size / len(run.weights)
+    optimum = optimal_seconds(speeds, strategy.bound_gradients)
+    taken = horizon * strategy.bound_gradients / len(run.weights)
     assert taken < 2 * optimum * 1.05  # the last update may be half made
 
 

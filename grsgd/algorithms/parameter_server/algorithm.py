@@ -35,6 +35,9 @@ STATES_UNIT = (
 )
 
 
+DROPPED_DESCRIPTION = "gradients of each worker that were dropped, too old; of several servers, by the first"
+
+
 class ServerOptions(Options):
     """Options of a parameter server, whatever its strategy."""
 
@@ -158,8 +161,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             yield from broadcast(self.uncounted_comm, self.x.array[begin:end], root=server)
 
     @property
-    def gradients_per_update(self):
-        return make_strategy(self.options, self.n).update_size
+    def bound_gradients(self):
+        return make_strategy(self.options, self.n).bound_gradients
 
     def state(self):
         of_server = self.server.state() if self.server is not None else {}
@@ -198,9 +201,9 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             raise Excluded(f"rank {self.comm.rank} was silent for too long")
 
     def serve(self):
-        applied = self.server.applied
+        pushes = self.server.pushes
         yield Until(
-            lambda: self.server.is_done() or self.server.applied > applied,
+            lambda: self.server.is_done() or self.server.pushes > pushes,
             "a push, or the end of the last worker's training",
         )
         return self.server.all_done()
@@ -243,7 +246,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                 row[: len(known)] = known
             found["states"] = (rows, STATES_UNIT)
         if any(dropped):
-            found["dropped"] = (np.array(dropped), ("gradients", "gradients of each worker that were dropped: too old"))
+            found["dropped"] = (np.array(dropped), ("gradients", DROPPED_DESCRIPTION))
         return found
 
     def warnings(self):

@@ -235,8 +235,14 @@ class Server:
 
     def all_done(self, others=None) -> bool:
         """Whether all workers, or all of ``others``, have ended their training or are lost."""
-        active = self.strategy.active
-        return not (active if others is None else active.intersection(others))
+        with self.lock:  # the last to end may still be about to apply what was gathered
+            active = self.strategy.active
+            return not (active if others is None else active.intersection(others))
+
+    @property
+    def pushes(self) -> int:
+        """How many gradients have come."""
+        return sum(self.strategy.clocks)
 
     def check(self):
         """Raise what went wrong in the background."""

@@ -112,12 +112,15 @@ class Strategy:
         after either:          drop what is too old; if any are due: apply them together, in the order of workers;
                                V += 1;  answer the workers that are free and have no gradient in the buffer
 
-    The strategies differ in `due` and `free`, some in `too_old` and `completes_update`. A gradient always counts eta/n
+    The strategies differ in `due` and `free`, some in `limit` and `completes_update`. A gradient always counts eta/n
     times its weight, so all of them take the same step a sample, and still do when workers have been lost.
 
     Invariants: every gradient is applied exactly once, and before its worker is answered, or is dropped, or in the
     buffer; V is the number of updates; 0 <= v_i <= V; versions answered to a worker never decrease; unless all are
     lost, at least one of the active workers is not blocked.
+
+    Gradients that are gathered at once are summed in the order of workers, whatever the order of their arrival; those
+    of `Rennala` are gathered as they come.
 
     ``workers``: n, numbered from 0; ``start``: when all got version 0, in seconds on the clock of ``now``;
     ``staleness_aware``: weights 1/max(tau, 1), tau as it is when the gradient is applied; ``delay_compensation``: of
@@ -125,8 +128,10 @@ class Strategy:
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
-    remembers: ClassVar[tuple[str, ...]] = ("version", "clocks")
+    remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped")
     """What a checkpoint keeps; while all rest, nothing is in the buffer and no worker is blocked."""
+    limit: float = math.inf
+    """Updates after whose number a gradient is dropped: it is too old."""
 
     def __init__(
         self,
@@ -213,8 +218,8 @@ class Strategy:
         """Look at a push, which is counted and in the buffer already."""
 
     def too_old(self) -> set[int]:
-        """Workers whose gradients in the buffer are dropped now; by default none."""
-        return set()
+        """Workers whose gradients in the buffer are dropped now."""
+        return {worker for worker, version in self.buffer.items() if self.version - version >= self.limit}
 
     def due(self) -> set[int]:
         """Workers whose gradients in the buffer are gathered now; by default all."""
@@ -229,9 +234,9 @@ class Strategy:
         return True
 
     @property
-    def update_size(self) -> int:
-        """The gradients of an update whose least possible time the strategy is held against; by default as many as
-        there are workers."""
+    def bound_gradients(self) -> int:
+        """How many gradients' least possible time the strategy is held against; by default as many as there are
+        workers."""
         return len(self.clocks)
 
     def answered(self, worker: int):
@@ -307,7 +312,7 @@ class Dssp(Ssp):
     """
 
     Options = DsspOptions
-    remembers = ("version", "clocks", "credit")
+    remembers = (*Strategy.remembers, "credit")
 
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)
@@ -381,7 +386,7 @@ class Adsp(Strategy):
     """
 
     Options = AdspOptions
-    remembers = ("version", "clocks", "delays", "late", "states")
+    remembers = (*Strategy.remembers, "delays", "late", "states")
 
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)
@@ -447,7 +452,7 @@ class MSync(Strategy):
     """
 
     Options = MSyncOptions
-    remembers = ("version", "clocks", "dropped")
+    limit = 1
 
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)
@@ -456,14 +461,11 @@ class MSync(Strategy):
             raise ValueError(f"fastest = {m}: there are {workers} workers")
         self.m = max(workers - 1, 1) if m is None else m
 
-    def too_old(self):
-        return {worker for worker, version in self.buffer.items() if version < self.version}
-
     def due(self):
         return set(self.buffer) if len(self.buffer) >= self.m or self.active <= self.buffer.keys() else set()
 
     @property
-    def update_size(self):
+    def bound_gradients(self):
         return self.m
 
 
@@ -479,16 +481,13 @@ class Rennala(Strategy):
     """
 
     Options = RennalaOptions
-    remembers = ("version", "clocks", "dropped")
-
-    def too_old(self):
-        return {worker for worker, version in self.buffer.items() if version < self.version}
+    limit = 1
 
     def completes_update(self):
-        return self.gathered >= self.update_size or not self.active
+        return self.gathered >= self.bound_gradients or not self.active
 
     @property
-    def update_size(self):
+    def bound_gradients(self):
         return self.options.gradients_per_update or len(self.clocks)
 
 
@@ -502,18 +501,13 @@ class Ringmaster(Strategy):
     """
 
     Options = RingmasterOptions
-    remembers = ("version", "clocks", "dropped")
 
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)
         self.limit = self.options.staleness_limit or 2 * workers
-        """R."""
-
-    def too_old(self):
-        return {worker for worker, version in self.buffer.items() if self.version - version >= self.limit}
 
     @property
-    def update_size(self):
+    def bound_gradients(self):
         """R: by the paper R updates take at most twice as long as R gradients of one model need."""
         return self.limit
 

@@ -46,6 +46,7 @@ VARIANTS = {
     "noloco": {"H": 4},
     "choco_sgd": {"compression": "random-k"},
     "ring_allreduce, compressed": {"compression": "int8"},
+    "ring_allreduce, power-sgd": {"compression": "power-sgd", "matrix_rank": 2},
     "diloco, streaming": {"H": 4, "fragments": 2, "delay": 1, "mix": 0.2},
     "easgd": {"centre": "allreduce", "period": 3},
     "cssgd": {"r": 1},

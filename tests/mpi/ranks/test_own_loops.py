@@ -22,6 +22,7 @@ EXACT = 1e-12
 
 LOCAL = ["local_sgd", "lasgd"]
 GOSSIP = ["dpsgd", "sgp", "grsgd", "gosgd", "adpsgd", "gossip", "easgd"]
+FURTHER = ["diloco", "noloco", "choco_sgd", "exact_diffusion", "gradient_tracking", "relaysgd"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -126,11 +127,13 @@ def no_warning():
 
 
 @pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("options", [{}, {"compression": "top-k", "ratio": 1.0}], ids=str)
 @pytest.mark.parametrize("row", ROWS)
-def test_as_with_ddp(row):
+def test_as_with_ddp(row, options):
+    """Also through payloads that lose nothing."""
     theirs = script(row, ddp=True)
     with no_warning():
-        ours = script(row, distributed("ring_allreduce"))
+        ours = script(row, distributed("ring_allreduce", **options))
     assert difference(ours, theirs) <= EXACT
     assert max(abs(a - b) for a, b in zip(ours.losses, theirs.losses, strict=True)) <= EXACT
     assert ours.kept.get("scales") == theirs.kept.get("scales")
@@ -160,7 +163,7 @@ def test_one_rank_is_the_plain_script(row, algorithm):
 
 
 @pytest.mark.ranks(2, 3)
-@pytest.mark.parametrize("algorithm", [*LOCAL, *GOSSIP])
+@pytest.mark.parametrize("algorithm", [*LOCAL, *GOSSIP, *FURTHER])
 @pytest.mark.parametrize("row", ["accumulated and clipped", "scaled", "unused on some adamw", "copied"])
 def test_ranks_end_with_one_model(row, algorithm):
     with no_warning():
@@ -222,6 +225,10 @@ SYNCHRONOUS = [
     ("local_sgd", {"H": 4, "beta": 0.5}),
     ("dpsgd", {}),
     ("sgp", {}),
+    ("ring_allreduce", {"compression": "int8"}),
+    ("ring_allreduce", {"compression": "power-sgd", "matrix_rank": 1}),
+    ("choco_sgd", {"compression": "sign"}),
+    ("noloco", {"H": 4}),
     ("easgd", {"centre": "allreduce", "period": 3}),
 ]
 
@@ -238,7 +245,7 @@ def test_a_script_that_goes_on_is_the_undisturbed_one_bit_for_bit(algorithm, opt
 
 
 @pytest.mark.ranks(2, 3)
-@pytest.mark.parametrize("algorithm", [*LOCAL, *GOSSIP])
+@pytest.mark.parametrize("algorithm", [*LOCAL, *GOSSIP, *FURTHER])
 def test_all_ranks_go_on_with_what_they_had_together(algorithm):
     begun = trained(algorithm, {}, range(5))
     average = begun.optimizer.averaged_model()

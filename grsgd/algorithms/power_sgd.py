@@ -1,0 +1,117 @@
+"""PowerSGD: the mean gradient of all ranks in a low-rank form, which all-reduces can sum."""
+
+import math
+
+import torch
+
+from grsgd.comm.compression import is_finite
+from grsgd.models.flat import Flat
+from grsgd.models.replica import Replica
+from grsgd.seeding import Purpose, generator
+
+
+class PowerSGD:
+    """Every gradient that is a matrix M, of [rows, columns], is sent as two thin ones; others are sent whole::
+
+        M = gradient + e
+        P = orthogonal columns of the mean over all ranks of M Q
+        Q = mean over all ranks of M^T P
+        gradient = P Q^T;  e = M - P Q^T
+
+    One step of the power method from the Q of the step before. A gradient of more dimensions is a matrix of its first
+    one and all others. Matrices that would not be shorter so are sent whole.
+
+    All ranks compute the same P of the same sum: the replicas are bit-identical where their processors are of one kind.
+
+    Source: Vogels, Karimireddy, Jaggi 2019, PowerSGD: Practical low-rank gradient compression for distributed
+    optimization, algorithms 1 and 2.
+
+    Parameters
+    ----------
+    replica
+        Whose flat gradient is averaged.
+    columns
+        Of P and Q: the rank of what is left of a matrix.
+    seed
+        The first Q is drawn by it.
+    """
+
+    def __init__(self, replica: Replica, columns: int, seed: int):
+        self.matrices, self.whole, at = [], [], 0
+        for p in replica.trained:
+            place, size = slice(at, at + p.numel()), p.numel()
+            rows, others = len(p) if p.dim() else 1, size // (len(p) if p.dim() else 1)
+            thin = min(columns, rows, others)
+            if p.dim() > 1 and thin * (rows + others) < size:
+                self.matrices.append((place, rows, others, thin))
+            else:
+                self.whole.append(place)
+            at = place.stop
+        like, sent = replica.params, [place.stop - place.start for place in self.whole]
+        first = sum(rows * thin for _, rows, _, thin in self.matrices) + sum(sent)
+        second = sum(others * thin for _, _, others, thin in self.matrices)
+        self.first, self.second = (Flat.zeros(n, like.tensor.dtype, like.tensor.device) for n in (first, second))
+        """What is summed: all P and what is sent whole, then all Q."""
+        self.e, self.Q = like.like().tensor, self.second.tensor
+        if second and not self.Q.is_meta:
+            self.Q.copy_(torch.from_numpy(generator(Purpose.COMPRESSION, seed).standard_normal(second)))
+        shapes = [((rows, thin), (others, thin)) for _, rows, others, thin in self.matrices]
+        self.Ps, self.sent_whole = views(self.first.tensor, [P for P, _ in shapes])
+        self.Qs, _ = views(self.second.tensor, [Q for _, Q in shapes])
+
+    def average(self, g: torch.Tensor, allreduce):
+        """Schedule: make ``g`` the mean of all ranks, nearly. ``allreduce(array)``: a schedule that does so, exactly.
+
+        Where a rank's gradient is not finite, that of all becomes NaN, and what is left of earlier ones stays.
+        """
+        Ms = [self.e[place].view(rows, others) for place, rows, others, _ in self.matrices]
+        if is_finite(g):
+            self.e.add_(g)
+            for M, P, Q in zip(Ms, self.Ps, self.Qs, strict=True):
+                torch.mm(M, Q, out=P)
+            for place, sent in self.whole_and_sent():
+                sent.copy_(self.e[place])
+        else:
+            g.zero_()
+            self.first.tensor.fill_(math.nan)
+        yield from allreduce(self.first.array)
+        if not is_finite(self.first.tensor):
+            self.e.sub_(g)
+            g.fill_(math.nan)
+            return
+        for M, P, Q in zip(Ms, self.Ps, self.Qs, strict=True):
+            orthogonalise(P)
+            torch.mm(M.T, P, out=Q)
+        yield from allreduce(self.second.array)
+        for (place, rows, others, _), P, Q in zip(self.matrices, self.Ps, self.Qs, strict=True):
+            torch.mm(P, Q.T, out=g[place].view(rows, others))
+            self.e[place].sub_(g[place])
+        for place, sent in self.whole_and_sent():
+            g[place] = sent
+            self.e[place] = 0
+
+    def whole_and_sent(self):
+        """Return each place of the gradient that is sent whole, and where that lies in what is sent."""
+        sizes = [place.stop - place.start for place in self.whole]
+        return zip(self.whole, self.sent_whole.split(sizes) if sizes else [], strict=True)
+
+
+def views(flat: torch.Tensor, shapes: list[tuple[int, int]]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return matrices that lie one after the other in ``flat``, and what is left behind them."""
+    found, at = [], 0
+    for rows, columns in shapes:
+        found.append(flat[at : at + rows * columns].view(rows, columns))
+        at += rows * columns
+    return found, flat[at:]
+
+
+def orthogonalise(P: torch.Tensor):
+    """Make the columns of P orthogonal and of length 1, one after the other; one that is nothing but the others', 0."""
+    for k in range(P.shape[1]):
+        column = P[:, k]
+        before = column.norm()
+        if k:
+            for _ in range(2):  # once leaves what rounding has added
+                column.sub_(P[:, :k] @ (P[:, :k].T @ column))
+        length = column.norm()
+        column.mul_(torch.where(length > 1e-6 * before, 1 / length, 0))
