@@ -69,8 +69,7 @@ class DiLoCo(Algorithm, name="diloco"):
         self.due = -1
         """The step after which the average under way is taken over; -1 if none is."""
         self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
-        self._mean, self._buffers = self.x.like(), self.replica.buffers.like()
-        self.mean, self.buffers = self._mean.tensor, self._buffers.tensor
+        self.mean, self.buffers = self.x.like(), self.replica.buffers.like()
         """What is averaged: copies, so that training goes on."""
         self.buffers_sent = self.replica.buffers.like().tensor
         self.parts = [
@@ -98,10 +97,10 @@ class DiLoCo(Algorithm, name="diloco"):
         interval = self.options.H // self.options.fragments
         if self.k % interval == 0:
             self.fragment = (self.k // interval - 1) % self.options.fragments
-            self.mean[self.part].copy_(self.x.tensor[self.part])
+            self.mean.tensor[self.part].copy_(self.x.tensor[self.part])
             if self.fragment == 0:
-                self.buffers.copy_(self.replica.buffers.tensor)
-                self.buffers_sent.copy_(self.buffers)
+                self.buffers.tensor.copy_(self.replica.buffers.tensor)
+                self.buffers_sent.copy_(self.buffers.tensor)
             self.due = self.k + self.options.delay
             if self.options.delay:
                 self.exchange = self.driver.start(self.average_with_all())
@@ -112,9 +111,9 @@ class DiLoCo(Algorithm, name="diloco"):
     def average_with_all(self):
         """Schedule: average this step's fragment, and with the first one the buffers."""
         average = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
-        yield from average(self._mean.array[self.part])
+        yield from average(self.mean.array[self.part])
         if self.fragment == 0:
-            yield from self.replica.average_buffers(average, self._buffers)
+            yield from self.replica.average_buffers(average, self.buffers)
 
     @property
     def part(self) -> slice:
@@ -123,7 +122,7 @@ class DiLoCo(Algorithm, name="diloco"):
 
     def outer_step(self):
         lr, momentum, part = self.options.outer_lr, self.options.outer_momentum, self.part
-        x, x_prev, u, mean = (tensor[part] for tensor in (self.x.tensor, self.x_prev, self.u, self.mean))
+        x, x_prev, u, mean = (tensor[part] for tensor in (self.x.tensor, self.x_prev, self.u, self.mean.tensor))
         if (lr, momentum) == (1, 0):
             x_prev.copy_(mean)  # without rounding
         else:
@@ -139,9 +138,9 @@ class DiLoCo(Algorithm, name="diloco"):
         """Take the averaged buffers, and what has changed in them meanwhile."""
         buffers = self.replica.buffers.tensor
         if self.options.delay:
-            add_difference_of_buffers(buffers, self.buffers, self.buffers_sent)
+            add_difference_of_buffers(buffers, self.buffers.tensor, self.buffers_sent)
         else:
-            buffers.copy_(self.buffers)  # without rounding
+            buffers.copy_(self.buffers.tensor)  # without rounding
 
     def drain(self):
         if self.exchange is not None:

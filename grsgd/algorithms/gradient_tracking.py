@@ -1,20 +1,11 @@
 """Gradient tracking: every rank follows the mean gradient of all (Nedic, Olshevsky, Shi 2017, DIGing)."""
 
-from dataclasses import replace
-
-from pydantic import Field
-
-from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm import topology
+from grsgd.algorithms.dpsgd import DPSGD
 from grsgd.models.mixing import mix
 from grsgd.models.replica import views
 
 
-class GradientTrackingOptions(Options):
-    topology: str = Field("ring", **topology.OPTION)
-
-
-class GradientTracking(Algorithm, name="gradient_tracking"):
+class GradientTracking(DPSGD, name="gradient_tracking"):
     """Beside its model x each rank mixes a tracker y, to which it adds how its gradient has changed::
 
         send x and y to the neighbours, receive theirs          # meanwhile:
@@ -31,30 +22,12 @@ class GradientTracking(Algorithm, name="gradient_tracking"):
         "Nedic, Olshevsky, Shi 2017, Achieving geometric convergence for distributed optimization over time-varying "
         "graphs; with stochastic gradients: Pu, Nedic 2021, Distributed stochastic gradient tracking methods"
     )
-    traits = Traits(
-        synchronous=True, family="gossip", in_background=True, rests_between_steps=True, survives_deaths="together"
-    )
-    Options = GradientTrackingOptions
     remembers = ("k", "y", "g")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.k = 0
-        self.topology = topology.build(self.options.topology, self.comm.size)
         self.y, self.g = self.x.like(), self.x.like()
-        self.received = {
-            j: (self.x.like(), self.x.like()) for j in self.topology.in_neighbours(self.comm.rank)
-        }
-
-    @classmethod
-    def traits_of(cls, options):
-        survives = topology.is_for_any_number(options.topology) and cls.traits.survives_deaths
-        return replace(cls.traits, survives_deaths=survives)
-
-    @classmethod
-    def check(cls, options, ranks):
-        super().check(options, ranks)
-        topology.build(options.topology, ranks).require_stochastic("row", "column")
+        self.received_y = {j: self.x.like() for j in self.received}
 
     def before_backward(self):
         self.exchange = self.driver.start(self.exchange_with_neighbours())
@@ -63,7 +36,9 @@ class GradientTracking(Algorithm, name="gradient_tracking"):
         """Background schedule: model first, then tracker, in both directions."""
         i, k = self.comm.rank, self.k
         receiving = [
-            self.comm.Irecv(flat.array, j) for j in self.topology.in_neighbours(i, k) for flat in self.received[j]
+            self.comm.Irecv(received[j].array, j)
+            for j in self.topology.in_neighbours(i, k)
+            for received in (self.received, self.received_y)
         ]
         sending = [
             self.comm.Isend(flat.array, j) for j in self.topology.out_neighbours(i, k) for flat in (self.x, self.y)
@@ -72,24 +47,12 @@ class GradientTracking(Algorithm, name="gradient_tracking"):
 
     def step(self):
         yield self.exchange
-        i, W = self.comm.rank, self.topology.matrix(self.k)
-        neighbours = self.topology.in_neighbours(i, self.k)
-        self.k += 1
-        if self.comm.size == 1:
-            self.update()
-            return
-        own, weights = float(W[i, i]), [float(W[i, j]) for j in neighbours]
-        mix(self.y.tensor, own, [(w, self.received[j][1].tensor) for w, j in zip(weights, neighbours, strict=True)])
-        self.follow_gradient()
-        if not neighbours:  # in this step
-            self.update()
-            return
-        # What mixing changes, of x before the update, in place of a model that has been received.
-        change, *others = (self.received[j][0].tensor for j in neighbours)
-        mix(change, weights[0], [*zip(weights[1:], others, strict=True), (own - 1, self.x.tensor)])
-        self.update()
-        self.x.tensor.add_(change)
-        self.staleness[0] += len(neighbours)
+        if self.comm.size > 1:
+            i, W = self.comm.rank, self.topology.matrix(self.k)
+            weighted = [(float(W[i, j]), self.received_y[j].tensor) for j in self.topology.in_neighbours(i, self.k)]
+            mix(self.y.tensor, float(W[i, i]), weighted)
+            self.follow_gradient()
+        yield from super().step()
 
     def follow_gradient(self):
         """Add to the tracker how this rank's gradient has changed, and put it in the gradient's place."""

@@ -48,7 +48,6 @@ class AdspOptions(SspOptions):
     renamed: ClassVar[dict[str, str]] = {
         "lam": "delay_ema",
         "kappa": "slow_factor",
-        "m": "slow_streak",
         "phi": "straggler_weight",
     }
 
