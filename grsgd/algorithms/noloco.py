@@ -1,6 +1,5 @@
 """NoLoCo: local steps, then an outer step with momentum that mixes pairs of ranks in place of all."""
 
-import torch
 from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
@@ -76,12 +75,12 @@ class NoLoCo(Algorithm, name="noloco"):
         """Schedule: the outer step, with what rank ``j`` has changed."""
         options, x_prev, mean = self.options, self.x_prev, self.mine.tensor
         # outer_lr d + pull (mean of x_prev) is the mean of this over the pair:
-        torch.mul(self.x.tensor, options.outer_lr, out=mean).add_(x_prev, alpha=options.pull - options.outer_lr)
+        mean.copy_(self.x.tensor).mul_(options.outer_lr).add_(x_prev, alpha=options.pull - options.outer_lr)
         if j != self.comm.rank:
             yield [self.comm.Irecv(self.theirs.array, j), self.comm.Isend(self.mine.array, j)]
             mean.add_(self.theirs.tensor).mul_(0.5)
             self.staleness[0] += 1
         mean.add_(x_prev, alpha=1 - options.pull).add_(self.u, alpha=options.outer_momentum)
-        torch.sub(mean, x_prev, out=self.u)
+        self.u.copy_(mean).sub_(x_prev)
         x_prev.copy_(mean)
         self.x.tensor.copy_(mean)

@@ -1,13 +1,16 @@
 """PowerSGD: the mean gradient of all ranks in a low-rank form, which all-reduces can sum."""
 
+from __future__ import annotations
+
 import math
 
-import torch
-
 from grsgd.comm.compression import is_finite
+from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica
 from grsgd.seeding import Purpose, generator
+
+torch = LazyModule("torch")
 
 
 class PowerSGD:
