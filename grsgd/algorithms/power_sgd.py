@@ -7,7 +7,7 @@ import math
 from grsgd.comm.compression import is_finite
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
-from grsgd.models.replica import Replica
+from grsgd.models.replica import Replica, shaped
 from grsgd.seeding import Purpose, generator
 
 torch = LazyModule("torch")
@@ -50,17 +50,19 @@ class PowerSGD:
             else:
                 self.whole.append(place)
             at = place.stop
-        like, sent = replica.params, [place.stop - place.start for place in self.whole]
-        first = sum(rows * thin for _, rows, _, thin in self.matrices) + sum(sent)
-        second = sum(others * thin for _, _, others, thin in self.matrices)
+        like = replica.params
+        of_P = [(rows, thin) for _, rows, _, thin in self.matrices]
+        of_Q = [(others, thin) for _, _, others, thin in self.matrices]
+        sent = [(place.stop - place.start,) for place in self.whole]
+        first, second = (sum(map(math.prod, shapes)) for shapes in (of_P + sent, of_Q))
         self.first, self.second = (Flat.zeros(n, like.tensor.dtype, like.tensor.device) for n in (first, second))
         """What is summed: all P and what is sent whole, then all Q."""
         self.e, self.Q = like.like().tensor, self.second.tensor
         if second and not self.Q.is_meta:
             self.Q.copy_(torch.from_numpy(generator(Purpose.COMPRESSION, seed).standard_normal(second)))
-        shapes = [((rows, thin), (others, thin)) for _, rows, others, thin in self.matrices]
-        self.Ps, self.sent_whole = views(self.first.tensor, [P for P, _ in shapes])
-        self.Qs, _ = views(self.second.tensor, [Q for _, Q in shapes])
+        parts = shaped(self.first.tensor, of_P + sent)
+        self.Ps, self.sent = parts[: len(of_P)], parts[len(of_P) :]
+        self.Qs = shaped(self.second.tensor, of_Q)
 
     def average(self, g: torch.Tensor, allreduce):
         """Schedule: make ``g`` the mean of all ranks, nearly. ``allreduce(array)``: a schedule that does so, exactly.
@@ -72,7 +74,7 @@ class PowerSGD:
             self.e.add_(g)
             for M, P, Q in zip(Ms, self.Ps, self.Qs, strict=True):
                 torch.mm(M, Q, out=P)
-            for place, sent in self.whole_and_sent():
+            for place, sent in zip(self.whole, self.sent, strict=True):
                 sent.copy_(self.e[place])
         else:
             g.zero_()
@@ -89,23 +91,9 @@ class PowerSGD:
         for (place, rows, others, _), P, Q in zip(self.matrices, self.Ps, self.Qs, strict=True):
             torch.mm(P, Q.T, out=g[place].view(rows, others))
             self.e[place].sub_(g[place])
-        for place, sent in self.whole_and_sent():
+        for place, sent in zip(self.whole, self.sent, strict=True):
             g[place] = sent
             self.e[place] = 0
-
-    def whole_and_sent(self):
-        """Return each place of the gradient that is sent whole, and where that lies in what is sent."""
-        sizes = [place.stop - place.start for place in self.whole]
-        return zip(self.whole, self.sent_whole.split(sizes) if sizes else [], strict=True)
-
-
-def views(flat: torch.Tensor, shapes: list[tuple[int, int]]) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Return matrices that lie one after the other in ``flat``, and what is left behind them."""
-    found, at = [], 0
-    for rows, columns in shapes:
-        found.append(flat[at : at + rows * columns].view(rows, columns))
-        at += rows * columns
-    return found, flat[at:]
 
 
 def orthogonalise(P: torch.Tensor):

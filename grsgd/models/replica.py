@@ -5,6 +5,9 @@ Communication takes one contiguous array, arithmetic is written once with torch,
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 
@@ -124,8 +127,14 @@ class Replica:
 
 def views(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the flat vector as consecutive views with the shapes of ``tensors``."""
-    parts = flat.split([t.numel() for t in tensors]) if tensors else []
-    return [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+    return shaped(flat, [t.shape for t in tensors])
+
+
+def shaped(flat: torch.Tensor, shapes: Iterable[tuple[int, ...]]) -> list[torch.Tensor]:
+    """Return the flat vector as consecutive views of these shapes."""
+    shapes = list(shapes)
+    parts = flat.split([math.prod(shape) for shape in shapes]) if shapes else []
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def to_device(x: torch.Tensor, y: torch.Tensor, device: torch.device, dtype: torch.dtype):
