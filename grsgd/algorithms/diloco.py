@@ -11,10 +11,23 @@ from grsgd.comm.allreduce import ALLREDUCE
 from grsgd.models.mixing import add_difference_of_buffers
 
 
-class DiLoCoOptions(Options):
+def outer_update(x_prev, u, mean, lr: float, momentum: float):
+    """Take an outer step from ``x_prev`` along the way to ``mean``, in place; ``u``: its momentum."""
+    if (lr, momentum) == (1, 0):
+        x_prev.copy_(mean)  # without rounding
+    else:
+        change = x_prev - mean
+        u.mul_(momentum).add_(change)
+        x_prev.sub_(change.add_(u, alpha=momentum), alpha=lr)
+
+
+class OuterOptions(Options):
     H: int = Field(8, ge=1, description="local steps between two averages of the same parameters; the paper's is 500")
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step")
     outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step")
+
+
+class DiLoCoOptions(OuterOptions):
     fragments: int = Field(1, ge=1, description="parts of the model; one is averaged every H / fragments steps")
     delay: int = Field(0, ge=0, description="local steps that go on while a fragment is averaged in the background")
     mix: float = Field(0.0, ge=0, lt=1, description="weight of the local model where an average is taken over")
@@ -121,14 +134,8 @@ class DiLoCo(Algorithm, name="diloco"):
         return self.parts[self.fragment]
 
     def outer_step(self):
-        lr, momentum, part = self.options.outer_lr, self.options.outer_momentum, self.part
-        x, x_prev, u, mean = (tensor[part] for tensor in (self.x.tensor, self.x_prev, self.u, self.mean.tensor))
-        if (lr, momentum) == (1, 0):
-            x_prev.copy_(mean)  # without rounding
-        else:
-            change = x_prev - mean
-            u.mul_(momentum).add_(change)
-            x_prev.sub_(change.add_(u, alpha=momentum), alpha=lr)
+        x, x_prev, u, mean = (tensor[self.part] for tensor in (self.x.tensor, self.x_prev, self.u, self.mean.tensor))
+        outer_update(x_prev, u, mean, self.options.outer_lr, self.options.outer_momentum)
         x.lerp_(x_prev, 1 - self.options.mix)
         if self.fragment == 0:
             self.take_over_buffers()

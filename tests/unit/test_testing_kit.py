@@ -16,6 +16,7 @@ from tests.support.exhaustive import exhaustive_unless
 
 OPTIONS = {
     "cssgd": {"r": 1},
+    "decoupled": {"H": 4, "outer_momentum": 0.3},
     "diloco": {"H": 4, "outer_momentum": 0.3},  # the default swings for longer than these few steps
     "local_sgd": {"H": 4},
     "noloco": {"H": 4},

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -19,15 +19,19 @@ from grsgd.algorithms.parameter_server.server import (
 )
 from grsgd.algorithms.parameter_server.strategies import (
     STATES,
+    STRATEGIES,
     AdspOptions,
+    Asp,
     DsspOptions,
     MSyncOptions,
     RennalaOptions,
     RingmasterOptions,
+    Strategy,
 )
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.pollables import Until
+from grsgd.models.flat import Flat
 
 STATES_UNIT = (
     "1",
@@ -38,8 +42,8 @@ STATES_UNIT = (
 DROPPED_DESCRIPTION = "gradients of each worker that were dropped, too old; of several servers, by the first"
 
 
-class ServerOptions(Options):
-    """Options of a parameter server, whatever its strategy."""
+class GradientOptions(Options):
+    """Where servers are, and how gradients count."""
 
     server: Literal["dedicated", "shared"] = Field(
         "dedicated", description="the last ranks serve and do not train, or the first ones do both"
@@ -49,14 +53,22 @@ class ServerOptions(Options):
     compensation: float | None = Field(
         None, ge=0, description="lambda of the delay compensation g + lambda g g (w - w_i), of all gradients if given"
     )
+
+class LostWorkerOptions(Options):
+    """What is to happen when a worker is lost."""
+
     on_lost_worker: Literal["stop", "evict"] = Field("stop", description="end the job, or go on without the worker")
     worker_timeout: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="seconds without a push until a worker is lost; 0.8 comm.timeout"
     )
 
+
+class ServerOptions(LostWorkerOptions, GradientOptions):
+    """Options of a parameter server that applies gradients, whatever its strategy."""
+
     @property
-    def strategy_name(self) -> str:
-        return "asp"
+    def strategy_class(self) -> type[Strategy]:
+        return Asp
 
     @model_validator(mode="after")
     def one_server_evicts(self):
@@ -71,8 +83,8 @@ class ParameterServerOptions(AdspOptions, DsspOptions, MSyncOptions, RennalaOpti
     )
 
     @property
-    def strategy_name(self):
-        return self.strategy
+    def strategy_class(self):
+        return STRATEGIES[self.strategy]
 
 
 class ParameterServer(CentralAlgorithm, name="parameter_server"):
@@ -101,7 +113,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         synchronous=False, family="server", sends_gradients=True, in_background=True, supports_own_loop=False
     )
     Options = ParameterServerOptions
-    remembers = ("k",)
+    remembers = ()
+    server_class: ClassVar[type[Server]] = Server
 
     def __init__(self, options, replica, optimizer, context, progress):
         super().__init__(options, replica, optimizer, context, progress)
@@ -110,12 +123,11 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         """Where each server's shard of the model begins and ends, by the server's rank."""
         self.server = None
         if self.comm.rank in self.shards:
-            self.server = Server(options, replica, optimizer, context, progress)
+            self.server = self.server_class(options, replica, optimizer, context, progress)
             self.staleness = self.server.staleness
         self.answer = self.x.like() if self.is_worker else None
         self.replies = {server: np.zeros(2, np.int64) for server in self.shards}
         """What each server said with its last answer: V, and how many gradients it has applied."""
-        self.k = 0
         self.has_rested = False
         """Whether all workers have ended meanwhile, for a checkpoint, or in another process."""
 
@@ -176,10 +188,14 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.has_rested = True
 
     def step(self):
-        """Push, and wait for the answers."""
-        g, message = self.replica.grads, np.array([self.k], np.int64)
-        pulling = []
-        self.k += 1
+        yield from self.push(self.replica.grads)
+
+    def push(self, g: Flat, steps: int = 1):
+        """Schedule: push what so many steps have led to, and wait for the answers, which are the next model.
+
+        Raises Excluded if a server has given up this rank.
+        """
+        message, pulling = np.array([steps], np.int64), []
         for server, (begin, end) in self.shards.items():
             if server == self.comm.rank:
                 own = self.server.push_own(g.tensor[begin:end], self.answer.tensor[begin:end])
@@ -210,16 +226,20 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
 
     def drain(self):
         if self.is_worker:
-            message = np.array([FINISHED], np.int64)
             for server in self.shards:
                 if server == self.comm.rank:
                     self.server.worker_finished(server)
                 else:
-                    yield self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
+                    yield self.finish(server)
         if self.server is not None:
             yield Until(self.server.is_done, "the end of the last worker's training")
         if self.options.on_lost_worker == "evict":
             yield from self.exclude_lost_workers()
+
+    def finish(self, server: int):
+        """Begin to tell a server that this worker has ended its training; returns what to wait for."""
+        message = np.array([FINISHED], np.int64)
+        return self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
 
     def exclude_lost_workers(self):
         """Schedule, after training: learn from the server which workers are lost, and go on without them."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from coding.partition import bounds
 from grsgd.algorithms.context import RankContext
-from grsgd.algorithms.parameter_server.strategies import STATES, STRATEGIES, Strategy
+from grsgd.algorithms.parameter_server.strategies import STATES, Strategy
 from grsgd.comm import tags
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.pollables import Delay, Signal
@@ -23,7 +23,8 @@ from grsgd.models.values import fill
 torch = LazyModule("torch")
 
 FINISHED = -1
-"""The step in the message of a worker that has ended its training."""
+"""In place of the number of steps, in the message of a worker that has ended its training; less the steps that it has
+not pushed."""
 EVICTED = -1
 """The version in an answer to a worker that the server has given up."""
 
@@ -36,7 +37,7 @@ first, and name the server."""
 
 def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
     """Return the strategy of these options, begun ``now``; raises ValueError."""
-    cls = STRATEGIES[options.strategy_name]
+    cls = options.strategy_class
     return cls(
         workers,
         start=now,
@@ -85,8 +86,8 @@ class Server:
         self.decays = [group.get("weight_decay", 0.0) for group in optimizer.param_groups]
         self.replica = with_optimizer(trained, optimizer) if self.comm.rank < self.n else trained
         begin, end = server_shards(options, trained.params.array.size, self.comm.size)[self.comm.rank]
-        self.w = self.replica.params.tensor[begin:end]
-        self.gradient = self.replica.grads.tensor[begin:end]
+        self.part = slice(begin, end)
+        self.w = self.replica.params.tensor[self.part]
         leave_out(self.replica.model, begin, end)
         device = self.replica.device
         self.g = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
@@ -97,6 +98,8 @@ class Server:
             answer.tensor.copy_(self.w)
         self.versions = [0] * self.n
         """V of each worker's answer."""
+        self.steps = [0] * self.n
+        """The steps of each worker that its last push is of."""
         self.gathered: list[float] = []
         """The weights of the gradients in the sum of the next update."""
         self.applied = 0
@@ -157,13 +160,14 @@ class Server:
         message = np.zeros(1, np.int64)
         while True:
             yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
-            if message[0] == FINISHED:
+            if message[0] <= FINISHED:
+                yield from self.receive_rest(worker, FINISHED - int(message[0]))
                 self.worker_finished(worker)
                 if self.lost_ranks is not None:  # too late
                     yield self.send_lost_ranks(worker)
                 return
             yield self.comm.Irecv(self.g[worker].array, worker, tags.SERVER_GRADIENT)
-            yield from self.push(worker)
+            yield from self.push(worker, steps=int(message[0]))
             version = EVICTED if worker in self.evicted else self.versions[worker]
             answer = np.array([version, self.applied], np.int64)
             model = self.answers[worker].array
@@ -172,11 +176,16 @@ class Server:
                 self.comm.Isend(model, worker, tags.SERVER_MODEL),
             )
 
-    def push(self, worker: int):
-        """Schedule: deal with ``g[worker]``; it ends when the worker may have its answer."""
+    def receive_rest(self, worker: int, steps: int):
+        """Schedule: take in what a worker sends behind its last message, which is of so many steps."""
+        yield from ()
+
+    def push(self, worker: int, steps: int = 1):
+        """Schedule: deal with ``g[worker]``, of so many steps; it ends when the worker may have its answer."""
         with self.lock:
             if worker in self.evicted:
                 return
+            self.steps[worker] = steps
             self.answered[worker].clear()
             dropped = self.strategy.dropped[worker]
             decision = self.strategy.push(worker, self.versions[worker], self.driver.clock())
@@ -261,9 +270,18 @@ class Server:
         if decision.update:
             self.update()
         for worker in decision.answers:
-            self.answers[worker].tensor.copy_(self.w)
-            self.versions[worker] = self.strategy.version
-            self.answered[worker].set()
+            self.answer(worker)
+
+    def answer(self, worker: int):
+        """Let a worker have the present model."""
+        self.answers[worker].tensor.copy_(self.w)
+        self.versions[worker] = self.strategy.version
+        self.answered[worker].set()
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """The sum that the next update applies."""
+        return self.replica.grads.tensor[self.part]
 
     def gather(self, worker: int, weight: float, compensated: bool):
         """Add a worker's last gradient to the sum of the next update."""

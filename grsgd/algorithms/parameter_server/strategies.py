@@ -205,7 +205,7 @@ class Strategy:
         if update:
             self.version += 1
             self.gathered = 0
-        answers = sorted(worker for worker in self.blocked - self.buffer.keys() if self.free(worker))
+        answers = sorted(worker for worker in self.blocked - self.held() if self.free(worker))
         for worker in answers:
             self.pulled_at[worker] = now
             self.answered(worker)
@@ -222,6 +222,10 @@ class Strategy:
 
     def due(self) -> set[int]:
         """Workers whose gradients in the buffer are gathered now; by default all."""
+        return set(self.buffer)
+
+    def held(self) -> set[int]:
+        """Workers that are not answered before their gradient has been gathered; by default all in the buffer."""
         return set(self.buffer)
 
     def completes_update(self) -> bool:

@@ -68,6 +68,7 @@ FREE = {
     "lasgd, anchor": {"merge": "anchor", "Hmin": 2},
     "sgp, overlapped": {"tau": 1},
     "asgd": {"server": "shared"},
+    "decoupled": {"H": 4, "quorum": 1},
     "parameter_server, bsp": {"strategy": "bsp", "server": "shared"},
     "parameter_server, ssp": {"strategy": "ssp"},
     "parameter_server, dssp": {"strategy": "dssp", "server": "shared"},

@@ -1,0 +1,247 @@
+"""Decoupled DiLoCo: local steps, and a server that takes an outer step as soon as enough workers have come."""
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from grsgd.algorithms.base import Traits
+from grsgd.algorithms.diloco import OuterOptions, outer_update
+from grsgd.algorithms.parameter_server.algorithm import LostWorkerOptions, ParameterServer
+from grsgd.algorithms.parameter_server.server import FINISHED, Server
+from grsgd.algorithms.parameter_server.strategies import Strategy, StrategyOptions
+from grsgd.comm import tags
+from grsgd.comm.pollables import Delay
+from grsgd.models.values import fill
+
+
+class QuorumOptions(StrategyOptions):
+    quorum: int | None = Field(None, ge=1, description="workers that an outer step waits for; all but one by default")
+    grace: float = Field(
+        0.5, ge=0, description="how long it then waits for more, in shares of the time since the last; inf: for all"
+    )
+
+
+class Quorum(Strategy):
+    """When the server takes an outer step, and whom it answers::
+
+        on push(i, v_i):  put what i has changed into the buffer
+                          v_i < V: it is late: answer, and the change waits for the next outer step
+        when all active workers are in time; or when `quorum` are, and grace * (how long that took) later:
+                          take an outer step with the buffer;  V += 1;  answer those in time
+
+    So nobody waits for a late worker longer than the grace window, a late worker waits for nobody, and what it has
+    changed counts once, one outer step later.
+    """
+
+    Options = QuorumOptions
+
+    def __init__(self, workers: int, **options):
+        super().__init__(workers, **options)
+        quorum = self.options.quorum
+        if quorum is not None and quorum > workers:
+            raise ValueError(f"quorum = {quorum}: there are {workers} workers")
+        self.quorum = max(workers - 1, 1) if quorum is None else quorum
+        self.began(self.pulled_at[0])
+
+    def began(self, now: float):
+        """Note that a round has begun."""
+        self.round_began = now
+        self.window: float | None = None
+        """The grace window in seconds, since there is a quorum."""
+        self.is_over = False
+        """Whether the grace window has ended."""
+
+    def go_on(self, workers, now):
+        super().go_on(workers, now)
+        self.began(now)
+
+    def arrived(self, worker, now):
+        if self.window is None and len(self.held()) >= self.quorum:
+            grace = self.options.grace
+            self.window = math.inf if math.isinf(grace) else grace * (now - self.round_began)
+            self.is_over = self.window == 0
+
+    def end_of_window(self, now: float):
+        """Return the Decision at the end of the grace window."""
+        self.is_over = True
+        return self.decide(now)
+
+    def decide(self, now):
+        decision = super().decide(now)
+        if decision.update:
+            self.began(now)
+        return decision
+
+    def held(self):
+        """The workers in time."""
+        return {worker for worker, version in self.buffer.items() if version == self.version}
+
+    def due(self):
+        if not self.active:
+            return set()
+        return set(self.buffer) if self.is_over or self.active <= self.held() else set()
+
+
+class OuterServer(Server):
+    """The server that has w, and takes the outer steps. Workers push their models; ``g`` has the last of each."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.u = self.w.new_zeros(self.w.shape)
+        self.late: dict[int, tuple] = {}
+        """What late workers have changed, and in how many steps, until it is merged."""
+        self.rest: list[tuple] = []
+        """The same of workers that have ended."""
+        self.merging: list[tuple] = []
+        """The models that the next outer step merges, and in how many steps each was made, in the order of workers."""
+        self.round_of_window = -1
+        """The version at which a grace window has begun last."""
+
+    def state(self):
+        return super().state() | {"u": self.u}
+
+    def restore(self, state):
+        fill(self.u, state.pop("u"))
+        super().restore(state)
+
+    def receive_rest(self, worker, steps):
+        if steps:
+            yield self.comm.Irecv(self.g[worker].array, worker, tags.SERVER_GRADIENT)
+            with self.lock:
+                if worker not in self.evicted:
+                    self.rest.append((self.change_of(worker), steps))
+
+    def apply_decision(self, decision):
+        for worker in decision.answers:
+            if worker in self.strategy.buffer:
+                self.keep(worker)
+        super().apply_decision(decision)
+        if not self.strategy.active:
+            self.add_rest()
+        window, version = self.strategy.window, self.strategy.version
+        if window is not None and window < math.inf and self.round_of_window != version:
+            self.round_of_window = version
+            self.activities.append(self.driver.start(self.end_window(window, version)))
+
+    def end_window(self, seconds: float, version: int):
+        """Background schedule: the end of a grace window."""
+        yield Delay(seconds)
+        with self.lock:
+            if self.strategy.version == version:
+                self.apply_decision(self.strategy.end_of_window(self.driver.clock()))
+
+    def change_of(self, worker: int):
+        """Return what a worker has changed in the model that it was last answered with."""
+        return self.g[worker].tensor - self.answers[worker].tensor
+
+    def keep(self, worker: int):
+        """Keep what a late worker has changed, for its next model will overwrite this one."""
+        change, steps = self.change_of(worker), self.steps[worker]
+        if worker in self.late:
+            more, more_steps = self.late[worker]
+            change, steps = change.add_(more), steps + more_steps
+        self.late[worker], self.steps[worker] = (change, steps), 0
+
+    def add_rest(self):
+        """When all workers have ended, or rest: add the mean of what they have changed since they were merged."""
+        for change, steps in (*self.late.values(), *self.rest):
+            self.w.add_(change, alpha=1 / self.n)
+            self.applied += steps
+        self.late.clear()
+        self.rest.clear()
+        self.progress.note_steps(self.applied)
+
+    def gather(self, worker, weight, compensated):
+        x, steps = self.g[worker].tensor if self.steps[worker] else self.w.clone(), self.steps[worker]
+        if worker in self.late:
+            change, more_steps = self.late.pop(worker)
+            x, steps = x.add_(change), steps + more_steps
+        self.merging.append((x, steps))
+
+    def update(self):
+        """Take an outer step along the mean of what workers have changed, each weighted by its tokens times its tokens
+        per step: with batches of one size, by its steps."""
+        steps = [count for _, count in self.merging]
+        shares = [count / max(steps) for count in steps]
+        models = [x if share == 1 else x.mul_(share) for (x, _), share in zip(self.merging, shares, strict=True)]
+        mean = sum_in_pairs(models).mul_(1 / sum(shares))
+        outer_update(self.w, self.u, mean, self.options.outer_lr, self.options.outer_momentum)
+        self.applied += sum(steps)
+        self.merging.clear()
+        self.progress.note_steps(self.applied)
+
+
+def sum_in_pairs(tensors: list):
+    """Return the sum in the first tensor, added up in the order of an all-reduce along a binomial tree."""
+    while len(tensors) > 1:
+        for one, other in zip(tensors[::2], tensors[1::2]):  # noqa: B905  the last of an odd number stays as it is
+            one.add_(other)
+        tensors = tensors[::2]
+    return tensors[0]
+
+
+class DecoupledOptions(QuorumOptions, LostWorkerOptions, OuterOptions):
+    server: ClassVar[str] = "dedicated"
+    servers: ClassVar[int] = 1
+    staleness_aware: ClassVar[bool] = False
+    compensation: ClassVar[None] = None
+
+    @property
+    def strategy_class(self):
+        return Quorum
+
+
+class Decoupled(ParameterServer, name="decoupled"):
+    """Workers take H steps of their own, with an optimizer such as AdamW; a server takes the outer steps of `diloco`
+    with those that have come. Worker i, and the server::
+
+        x = inner optimizer's step;  k = k + 1      on push of x by i:
+        if k % H == 0:                                  in the buffer: x, or if i is late w + what i has changed
+            push x to the server                        when there is a quorum, and its grace window is over:
+            wait for the answer: x                          d = w - mean of the buffer, weighted by tokens
+                                                            u = outer_momentum u + d
+                                                            w = w - outer_lr (d + outer_momentum u)
+                                                            answer the workers in time
+
+    Documented are the quorum, a grace window that adapts, the weights (tokens times tokens per step) and that late
+    workers stop nobody; how long the window is, and that a late worker goes on from w at once while its change is
+    merged one outer step later, are inferred. The paper's fragments and its exchange in the background are not here.
+
+    With quorum = n, or an endless grace window, it is `diloco` with variant = "tree" bit for bit, but for buffers,
+    which stay local until the end. Sends 2M/H a worker and step, half of it from the server. Where the run ends, or
+    rests, the mean of what workers have changed since is added to w, as `diloco` averages models in the end.
+    """
+
+    paper = (
+        "Douillard, Rush, Donchev, Charles, Fallen, Dubey, Gog, Dean, Woodworth, Garrett, Keating, Bishop, Prior, "
+        "Yvinec, Szlam, Ranzato, Dean 2026, Decoupled DiLoCo for resilient distributed pre-training"
+    )
+    traits = Traits(synchronous=False, family="server", in_background=True, supports_own_loop=False)
+    Options = DecoupledOptions
+    server_class = OuterServer
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.local_steps = 0
+        """Steps since the last push."""
+
+    @property
+    def bound_gradients(self):
+        return None  # local steps are no gradients of one model
+
+    def step(self):
+        self.update()
+        self.local_steps += 1
+        if self.local_steps == self.options.H:
+            self.local_steps = 0
+            yield from self.push(self.x, self.options.H)
+
+    def finish(self, server):
+        message = np.array([FINISHED - self.local_steps], np.int64)
+        told = self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
+        if not self.local_steps:
+            return told
+        self.local_steps = 0
+        return told, self.comm.Isend(self.x.array, server, tags.SERVER_GRADIENT)
