@@ -25,10 +25,11 @@ SECTIONS = {
     "overhead": (1,),
     "overlap": (2,),
     "codec": (1,),
+    "compression": (1,),
     "checkpoints": (2,),
 }
 """The sections, each a module of its own, and the numbers of ranks on which it runs."""
-GPU_SECTIONS = {"codec": (1,), "merges": (1,), "overhead": (1,), "transfers": (2,)}
+GPU_SECTIONS = {"codec": (1,), "compression": (1,), "merges": (1,), "overhead": (1,), "transfers": (2,)}
 """Those on a GPU."""
 TIMEOUT = 900
 """Seconds a section may take; they take one to three minutes on two cores."""

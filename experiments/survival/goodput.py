@@ -37,7 +37,7 @@ STEPS_PER_KILL = (5.5, 1.2)
 STEP_SECONDS = 0.5
 """Longer than a death takes to be noticed, and so long that the processes of 8 ranks leave two cores some rest."""
 RUN_KILLS = 30
-"""Deaths of one job, on average: each has a spare, and starting those takes a second of a core each."""
+"""Deaths of one job, on average, by default: each has a spare, and starting those takes a second of a core each."""
 CALM_RUNS = 3
 """Runs without deaths that those with deaths are compared with."""
 HANGS_SECONDS = 600.0
@@ -135,10 +135,10 @@ def samples_in(folder: Path) -> int:
     return max((int(each.name.split("-")[1]) for each in folder.glob("samples-*")), default=0)
 
 
-def reference(folder: Path, ranks: int, per_kill: float) -> str:
+def reference(folder: Path, ranks: int, per_kill: float, kills: int) -> str:
     """Return the row of all-reduce on a ring with restarts, by the clock."""
     every = per_kill * STEP_SECONDS
-    seconds = RUN_KILLS * every
+    seconds = kills * every
     calm = run(folder, "ring-calm", config_of("ring_allreduce", {}, ranks, seconds, None, 0), ranks, 0, False)
     found = restarted(folder, ranks, seconds, every, seed=0)
     goodput = found["steps"] / calm["steps"]
@@ -154,6 +154,8 @@ def main():
     parser.add_argument(
         "--steps-per-kill", nargs="+", type=float, default=STEPS_PER_KILL, metavar="N", help="(default: %(default)s)"
     )
+    parser.add_argument("--run-kills", type=int, default=RUN_KILLS, help="of one job (default: %(default)s)")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="to add runs to those of other seeds")
     parser.add_argument("--out", type=Path, default=Path("results/goodput"), metavar="FOLDER")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -161,27 +163,28 @@ def main():
     for algorithm in options.algorithms:
         for per_kill in options.steps_per_kill:
             every = per_kill * STEP_SECONDS
-            seconds = RUN_KILLS * every
-            runs = math.ceil(options.kills / RUN_KILLS)
-            seeds = range(runs)
+            seconds = options.run_kills * every
+            runs = math.ceil(options.kills / options.run_kills)
+            seeds = range(options.first_seed, options.first_seed + runs)
             print(f"{algorithm}, a kill every {per_kill:g} steps: {runs} runs of {seconds:.0f} s", flush=True)
             common = algorithm, ALGORITHMS[algorithm], options.ranks, seconds
             label = f"{algorithm}-{options.ranks}-{per_kill:g}" + ("-simulated" if options.simulated else "")
             calm = []
-            for seed in range(min(runs, CALM_RUNS)):
+            for seed in seeds[:CALM_RUNS]:
                 text = config_of(*common, None, seed)
                 calm.append(run(options.out, f"{label}-calm-{seed}", text, options.ranks, 0, options.simulated))
             found = []
             for seed in seeds:
                 text = config_of(*common, every, seed)
-                spares = spares_for(RUN_KILLS)
+                spares = spares_for(options.run_kills)
                 found.append(run(options.out, f"{label}-{seed}", text, options.ranks, spares, options.simulated))
                 print(f"  {found[-1]}", flush=True)
             rows.append(row(algorithm, per_kill, options.ranks, calm, found))
             (options.out / f"{label}.json").write_text(json.dumps({"calm": calm, "runs": found}, indent=1))
             print(rows[-1], flush=True)
-    if not options.simulated:
-        rows += [reference(options.out, options.ranks, per_kill) for per_kill in options.steps_per_kill]
+    if not options.simulated and "ring_allreduce" in options.algorithms:
+        common = options.out, options.ranks
+        rows += [reference(*common, per_kill, options.run_kills) for per_kill in options.steps_per_kill]
     print("\n".join([HEAD, *rows]))
 
 

@@ -46,7 +46,7 @@ class ChocoSGD(Algorithm, name="choco_sgd"):
         super().__init__(options, replica, optimizer, context)
         self.k, self.key = 0, (context.seed, self.comm.rank)
         self.topology = topology.build(options.topology, self.comm.size)
-        self.compressor = make_compressor(options, self.x)
+        self.compressor = make_compressor(options, self.x.tensor)
         self.payload = self.compressor.payload()
         self.received = {j: self.compressor.payload() for j in self.topology.in_neighbours(self.comm.rank)}
         self.xhat, self.z, self.q = (self.x.like().tensor for _ in range(3))

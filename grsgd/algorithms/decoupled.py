@@ -10,7 +10,7 @@ from grsgd.algorithms.base import Traits
 from grsgd.algorithms.diloco import OuterOptions, outer_update
 from grsgd.algorithms.parameter_server.algorithm import LostWorkerOptions, ParameterServer
 from grsgd.algorithms.parameter_server.server import FINISHED, Server
-from grsgd.algorithms.parameter_server.strategies import Strategy, StrategyOptions
+from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 from grsgd.comm import tags
 from grsgd.comm.pollables import Delay
 from grsgd.models.values import fill
@@ -187,6 +187,7 @@ class DecoupledOptions(QuorumOptions, LostWorkerOptions, OuterOptions):
     servers: ClassVar[int] = 1
     staleness_aware: ClassVar[bool] = False
     compensation: ClassVar[None] = None
+    compresses: ClassVar[bool] = False
 
     @property
     def strategy_class(self):

@@ -8,7 +8,12 @@ from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
 from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.comm.compressed_mean import CompressedMean
+from grsgd.comm.compression import CompressionOptions, make_compressor
+from grsgd.lazy import LazyModule
 from grsgd.models.mixing import add_difference_of_buffers
+
+torch = LazyModule("torch")
 
 
 def outer_update(x_prev, u, mean, lr: float, momentum: float):
@@ -27,7 +32,7 @@ class OuterOptions(Options):
     outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step")
 
 
-class DiLoCoOptions(OuterOptions):
+class DiLoCoOptions(CompressionOptions, OuterOptions):
     fragments: int = Field(1, ge=1, description="parts of the model; one is averaged every H / fragments steps")
     delay: int = Field(0, ge=0, description="local steps that go on while a fragment is averaged in the background")
     mix: float = Field(0.0, ge=0, lt=1, description="weight of the local model where an average is taken over")
@@ -42,6 +47,8 @@ class DiLoCoOptions(OuterOptions):
                 f"delay = {self.delay}: must not be more than H / fragments = {self.H // self.fragments}, for one "
                 "fragment is averaged at a time"
             )
+        if self.compresses and self.variant != "ring":
+            raise ValueError(f'variant = "{self.variant}": what is compressed goes round a ring: it does not add up')
         if self.delay == self.H:
             raise ValueError(f"delay = {self.delay}: must be less than H, or no local step is ever averaged")
         return self
@@ -62,6 +69,8 @@ class DiLoCo(Algorithm, name="diloco"):
     the all-reduce has begun, which goes on beside them; then x = mix x + (1 - mix) x_prev. A fragment is a contiguous
     part of all parameters.
 
+    With ``compression`` it is the mean of what all make of each other's payloads of x - x_prev, with error feedback.
+
     outer_lr = 1 and outer_momentum = 0 are local SGD. The inner optimizer's state stays local. Sends 2(n-1)/(nH) M a
     rank and step (ring). Every H / fragments steps waits for the slowest rank, where it is more than `delay` steps
     behind.
@@ -73,11 +82,11 @@ class DiLoCo(Algorithm, name="diloco"):
     )
     traits = Traits(synchronous=True, family="local", rests_between_steps=True, survives_deaths="together")
     Options = DiLoCoOptions
-    remembers = ("k", "u", "x_prev", "mean", "buffers", "buffers_sent", "fragment", "due")
+    remembers = ("k", "u", "x_prev", "mean", "buffers", "buffers_sent", "fragment", "due", "e")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        options, size = self.options, self.x.tensor.numel()
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
+        size = self.x.tensor.numel()
         self.k = self.fragment = 0
         self.due = -1
         """The step after which the average under way is taken over; -1 if none is."""
@@ -90,12 +99,23 @@ class DiLoCo(Algorithm, name="diloco"):
             for number in range(options.fragments)
         ]
         self.exchange = None
+        self.compressed = []
+        """By fragment, what averages compressed pseudo-gradients; empty if they are not compressed."""
+        if self.comm.size > 1 and options.compresses:
+            self.e = self.x.like().tensor
+            self.compressed = [
+                CompressedMean(self.comm, make_compressor(options, self.e[part]), context.seed, self.e[part])
+                for part in self.parts
+            ]
 
     @classmethod
     def traits_of(cls, options):
         survives = options.variant != "mpi" and cls.traits.survives_deaths
         rests = options.delay == 0
-        return replace(cls.traits, survives_deaths=survives, rests_between_steps=rests, in_background=not rests)
+        label = f"{cls.name} {options.compression}" if options.compresses else cls.traits.label
+        return replace(
+            cls.traits, survives_deaths=survives, rests_between_steps=rests, in_background=not rests, label=label
+        )
 
     def start(self):
         self.x_prev.copy_(self.x.tensor)
@@ -124,7 +144,13 @@ class DiLoCo(Algorithm, name="diloco"):
     def average_with_all(self):
         """Schedule: average this step's fragment, and with the first one the buffers."""
         average = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
-        yield from average(self.mean.array[self.part])
+        if self.compressed:
+            mean, x_prev = self.mean.tensor[self.part], self.x_prev[self.part]
+            change = mean - x_prev
+            yield from self.compressed[self.fragment].average(change, self.k)
+            torch.add(x_prev, change, out=mean)
+        else:
+            yield from average(self.mean.array[self.part])
         if self.fragment == 0:
             yield from self.replica.average_buffers(average, self.buffers)
 

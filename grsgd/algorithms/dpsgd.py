@@ -12,6 +12,10 @@ from grsgd.models.mixing import mix
 
 class DPSGDOptions(Options):
     topology: str = Field("ring", **topology.OPTION)
+    period: int | None = Field(None, ge=1, description="steps from one exchange to the next; 1 by default")
+    first_exchange: int | None = Field(
+        None, ge=0, description="steps without an exchange at the beginning (late communication); 0 by default"
+    )
 
 
 class DPSGD(Algorithm, name="dpsgd"):
@@ -21,12 +25,17 @@ class DPSGD(Algorithm, name="dpsgd"):
         g = grad(x)                                     # at the model before mixing, and so is weight decay
         x = sum_j W[i, j] x_j - eta g                   # W: the topology's mixing matrix for this step
 
+    With ``period`` and ``first_exchange`` there are steps without an exchange, in which W is the identity. The single
+    merge of all models at the end of a run is part of every run; with ``first_exchange`` beyond its end there is no
+    other.
+
     Sends M to each neighbour per step, 2M on a ring. Waits for the slower neighbour, so one straggler slows the whole
     graph down after a lead of at most its distance.
     """
 
     paper = (
-        "Lian, Zhang, Zhang, Hsieh, Zhang, Liu 2017, Can decentralized algorithms outperform centralized algorithms?"
+        "Lian, Zhang, Zhang, Hsieh, Zhang, Liu 2017, Can decentralized algorithms outperform centralized algorithms?; "
+        "first_exchange: arXiv 2507.06542 (2025), a single global merging in decentralized learning"
     )
     traits = Traits(
         synchronous=True, family="gossip", in_background=True, rests_between_steps=True, survives_deaths="together"
@@ -50,16 +59,26 @@ class DPSGD(Algorithm, name="dpsgd"):
         super().check(options, ranks)
         topology.build(options.topology, ranks).require_stochastic("row", "column")
 
+    @property
+    def exchange_number(self) -> int | None:
+        """The number of the exchange of this step, from 0; None in a step without one."""
+        number, rest = divmod(self.k - (self.options.first_exchange or 0), self.options.period or 1)
+        return number if number >= 0 and not rest else None
+
     def before_backward(self):
-        i, k = self.comm.rank, self.k
-        incoming = {j: self.received[j].array for j in self.topology.in_neighbours(i, k)}
-        receivers = self.topology.out_neighbours(i, k)
+        i, number = self.comm.rank, self.exchange_number
+        if number is None:
+            return
+        incoming = {j: self.received[j].array for j in self.topology.in_neighbours(i, number)}
+        receivers = self.topology.out_neighbours(i, number)
         self.exchange = self.driver.start(neighbour_exchange(self.comm, self.x.array, receivers, incoming))
 
     def step(self):
-        yield self.exchange
-        i, W = self.comm.rank, self.topology.matrix(self.k)
-        weighted = [(float(W[i, j]), self.received[j].tensor) for j in self.topology.in_neighbours(i, self.k)]
+        i, number, weighted = self.comm.rank, self.exchange_number, []
+        if number is not None:
+            yield self.exchange
+            W = self.topology.matrix(number)
+            weighted = [(float(W[i, j]), self.received[j].tensor) for j in self.topology.in_neighbours(i, number)]
         self.k += 1
         if not weighted:
             self.update()

@@ -6,9 +6,10 @@ from grsgd.algorithms.base import Options
 from grsgd.algorithms.push_sum import PushSum
 from grsgd.comm import topology
 from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.compression import RoundingOptions
 
 
-class GoSGDOptions(Options):
+class GoSGDOptions(RoundingOptions, Options):
     topology: str = Field("full", **topology.OPTION)
     p: float = Field(0.1, ge=0, le=1, description="probability of a push after a step")
     inbox_capacity: int = Field(2, ge=1, description="models that may wait for the next step; pushes wait then")

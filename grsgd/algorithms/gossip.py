@@ -5,19 +5,20 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from grsgd.algorithms.adaptive import AdaptiveOptions
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.triggered import FINISHED, TriggeredAlgorithm
 from grsgd.comm import tags, topology
 from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
+from grsgd.comm.compression import RoundingOptions, make_compressor
 from grsgd.comm.mailbox import UNWEIGHTED_HEADER, ModelMessage, SendBuffers
 from grsgd.comm.pollables import Until
 from grsgd.models.mixing import add_difference
 
 
-class GossipOptions(AdaptiveOptions, Options):
+class GossipOptions(AdaptiveOptions, RoundingOptions, Options):
     topology: str = Field("full", **topology.OPTION)
     period: int = Field(1, ge=1, description="local steps between two exchanges that a rank begins; not if adaptive")
     mode: Literal["pair", "push", "pull"] = Field(
@@ -25,6 +26,12 @@ class GossipOptions(AdaptiveOptions, Options):
         description="which rank averages: both, which keeps the mean, the one that is sent a model, or the one that "
         "asks for it",
     )
+
+    @model_validator(mode="after")
+    def rounds_whole_models(self):
+        if self.compression and self.adaptive:
+            raise ValueError(f'compression = "{self.compression}": whole models are rounded, so adaptive must be false')
+        return self
 
 
 class Gossip(TriggeredAlgorithm, name="gossip"):
@@ -44,6 +51,9 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
     circle: one that has asked waits for the exchanges that its partner serves before, and those wait for messages under
     way only.
 
+    With ``compression`` all of x, x_j, s and y are the rounded models that are sent, so pair exchanges still leave the
+    sum of all models as it is: ``x = x + (x_j - s)/2`` on both ranks.
+
     Jin et al. use push and pull; pair and all of the adaptive form are inferred (docs/algorithms.md). pair and pull
     wait for the partner; push does not wait, and is left out where the last one has not been delivered. Sends 2M per
     exchange, half of it from each side; push and pull send M.
@@ -55,10 +65,14 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
     )
     traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True)
     Options = GossipOptions
-    remembers = ("k", "begun", "served", "times_due")
+    remembers = ("k", "begun", "served", "times_due", "messages")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
+        self.compressor = make_compressor(options, self.x.tensor) if options.compression else None
+        self.seed = context.seed
+        self.messages = 0
+        """Models that this rank has written, by whose numbers they are rounded."""
         self.begun = self.served = 0
         """Exchanges in which this rank was the one that asked, and in which it was the partner."""
         self.times_due = 0
@@ -73,7 +87,7 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
         """The ranks that have ended their training, as they have said to this one."""
         self.has_ended = self.is_closed = False
         """Whether this rank has said so, and whether its model is not to change any more."""
-        self.pushing = SendBuffers(self.x)
+        self.pushing = SendBuffers(self.x, compressor=self.compressor)
         """push: the offers."""
 
     @classmethod
@@ -83,12 +97,13 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
 
     @classmethod
     def traits_of(cls, options):
-        return replace(super().traits_of(options), comparison=f"mode = {options.mode}")
+        label = f"{cls.name} {options.compression}" if options.compression else cls.traits.label
+        return replace(super().traits_of(options), comparison=f"mode = {options.mode}", label=label)
 
     def start(self):
         if self.comm.size > 1:
             self.make_trigger()
-            self.mine, self.theirs = ModelMessage(self.x), ModelMessage(self.x)
+            self.mine, self.theirs = self.new_message(), self.new_message()
 
     def begin(self):
         self.finished.clear()
@@ -141,8 +156,13 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
                 self.offering = [
                     self.comm.Isend(self.content(self.mine, mask), j, tags.GOSSIP_OFFER, header=UNWEIGHTED_HEADER)
                 ]
+            self.theirs.open()
             for packed, part in self.slices.selected(mask):
-                self.x.tensor[part].lerp_(self.theirs.x.tensor[packed], 0.5)
+                x, y = self.x.tensor[part], self.theirs.x.tensor[packed]
+                if self.compressor is not None and self.options.mode == "pair":
+                    add_difference(x, y, self.mine.x.tensor[packed], 0.5)
+                else:
+                    x.lerp_(y, 0.5)
             self.merged(self.theirs.step, mask)
             self.begun += 1
 
@@ -190,7 +210,7 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
     def serve(self):
         """Background schedule: answer requests and take in offers until all that may ask have ended their training."""
         request = self.request(0, 0)
-        s, offer = ModelMessage(self.x), ModelMessage(self.x)
+        s, offer = self.new_message(), self.new_message()
         while self.comm.survives_deaths or not self.all_have_finished():
             yield self.comm.Irecv(request, ANY_RANK, tags.EXCHANGE_REQUEST)
             i, step, mask = int(request[0]), int(request[1]), self.mask_of(request)
@@ -216,6 +236,7 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
                 is_whole = False
             with self.lock:
                 if is_whole and not self.is_closed:
+                    offer.open()
                     for packed, part in self.slices.selected(mask):
                         self.take(self.x.tensor[part], offer.x.tensor[packed], s.x.tensor[packed])
                     if self.options.mode != "pull":
@@ -240,6 +261,11 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
         """Put the present model into a message."""
         self.slices.pack(mask, self.x.tensor, message.x.tensor)
         message.step, message.sender = self.k, self.comm.rank
+        message.seal((self.seed, self.comm.rank, self.messages))
+        self.messages += 1
+
+    def new_message(self) -> ModelMessage:
+        return ModelMessage(self.x, self.compressor)
 
     def content(self, message: ModelMessage, mask: np.ndarray):
         """Return what of the message to send."""

@@ -1,8 +1,16 @@
 """Gradient tracking: every rank follows the mean gradient of all (Nedic, Olshevsky, Shi 2017, DIGing)."""
 
+from pydantic import Field
+
+from grsgd.algorithms.base import Options
 from grsgd.algorithms.dpsgd import DPSGD
+from grsgd.comm import topology
 from grsgd.models.mixing import mix
 from grsgd.models.replica import views
+
+
+class GradientTrackingOptions(Options):
+    topology: str = Field("ring", **topology.OPTION)
 
 
 class GradientTracking(DPSGD, name="gradient_tracking"):
@@ -22,12 +30,17 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         "Nedic, Olshevsky, Shi 2017, Achieving geometric convergence for distributed optimization over time-varying "
         "graphs; with stochastic gradients: Pu, Nedic 2021, Distributed stochastic gradient tracking methods"
     )
+    Options = GradientTrackingOptions
     remembers = ("k", "y", "g")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.y, self.g = self.x.like(), self.x.like()
         self.received_y = {j: self.x.like() for j in self.received}
+
+    @property
+    def exchange_number(self):
+        return self.k
 
     def before_backward(self):
         self.exchange = self.driver.start(self.exchange_with_neighbours())

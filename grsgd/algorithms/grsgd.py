@@ -7,11 +7,12 @@ from pydantic import Field, model_validator
 from grsgd.algorithms.base import Options
 from grsgd.algorithms.push_sum import PushSum
 from grsgd.comm import topology
+from grsgd.comm.compression import RoundingOptions
 
 OUTER_MOMENTUM = 0.9
 
 
-class GRSGDOptions(Options):
+class GRSGDOptions(RoundingOptions, Options):
     """The paper's text could not be had beyond its abstract: all of these are inferred (docs/algorithms.md)."""
 
     renamed_values: ClassVar[dict[str, dict[str, str]]] = {
@@ -106,6 +107,11 @@ class GRSGD(PushSum, name="grsgd"):
         if self.has_outer_step:
             self.merge_into(self.x_prev, self.a, message.x, message.weight)
         super().merge(message)
+
+    def keep(self, left_out):
+        if self.has_outer_step:
+            self.x_prev.tensor.add_(left_out)
+        super().keep(left_out)
 
     def due(self):
         return self.k % self.H == 0

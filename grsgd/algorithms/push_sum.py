@@ -1,14 +1,21 @@
 """Push-sum in which no rank waits for another: what GRSGD and GoSGD have in common."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
+from dataclasses import replace
 
 from grsgd.algorithms.averaging import average_weighted_models
 from grsgd.algorithms.base import Algorithm, Traits
 from grsgd.comm import topology
 from grsgd.comm.communicator import ANY_RANK
+from grsgd.comm.compression import make_compressor
 from grsgd.comm.mailbox import Mailbox, ModelMessage
 from grsgd.comm.pollables import Until
+from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
+
+torch = LazyModule("torch")
 
 MIN_WEIGHT = 1e-200
 """A rank that gives its weight away faster than it gets any (because a neighbour takes in models but sends none) stops
@@ -31,6 +38,12 @@ class PushSum(Algorithm, name=None):
     it comes back. Whoever takes its rank begins with a neighbour's model and weight 1, and in the end weights are
     scaled so that they sum to the number of ranks that are left: the model is the mean of theirs.
 
+    With ``compression`` a message carries y, which x is rounded to, and the sender keeps what rounding leaves out::
+
+        a = a/2;  send (y, a) to j;  x = x + (x - y)
+
+    so that ``sum a x`` stays what it is.
+
     A subclass says when a push is `due`, which neighbour to `choose`, and makes the mailbox.
     """
 
@@ -39,13 +52,18 @@ class PushSum(Algorithm, name=None):
     weighted = True
     """Whether models are merged by weight; without, merges are plain averages, which do not keep the mean."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
+        self.seed = context.seed
         self.a = 1.0
         self.k = 0
         self.pushes = 0
         """How often a push was due, made or not."""
         self.topology = topology.build(self.options.topology, self.comm.size)
+
+    @classmethod
+    def traits_of(cls, options):
+        return replace(cls.traits, label=f"{cls.name} {options.compression}") if options.compression else cls.traits
 
     @classmethod
     def check(cls, options, ranks):
@@ -64,6 +82,8 @@ class PushSum(Algorithm, name=None):
             self.merge_oldest,
             self.take_back,
             backpressure=backpressure,
+            compressor=make_compressor(self.options, self.x.tensor) if self.options.compression else None,
+            seed=self.seed,
         )
 
     def due(self) -> bool:
@@ -98,7 +118,13 @@ class PushSum(Algorithm, name=None):
         if self.mailbox.ready(j) and self.a > MIN_WEIGHT:
             if self.weighted:
                 self.a /= 2
-            self.mailbox.send(j, self.x, self.a, self.k)
+            message = self.mailbox.send(j, self.x, self.a, self.k)
+            if self.options.compression and self.weighted:
+                self.keep(self.x.tensor - message.x.tensor)
+
+    def keep(self, left_out: torch.Tensor):
+        """Keep what rounding has left out of the message with the other half of the weight."""
+        self.x.tensor.add_(left_out)
 
     def merge(self, message: ModelMessage):
         self.a = self.merge_into(self.x, self.a, message.x, message.weight)

@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 from grsgd.algorithms.averaging import average_buffers
 from grsgd.algorithms.base import GradientAlgorithm, Options, Traits
 from grsgd.algorithms.power_sgd import PowerSGD
-from grsgd.comm.allgather import ring_allgather
 from grsgd.comm.allreduce import ALLREDUCE
-from grsgd.comm.compression import CompressionOptions, ErrorFeedback, Kind, make_compressor
+from grsgd.comm.compressed_mean import CompressedMean
+from grsgd.comm.compression import CompressionOptions, Kind, make_compressor
 
 POWER_SGD, MATRIX_RANK = "power-sgd", 4
 
@@ -68,17 +68,15 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.k = 0
-        self.feedback = self.power_sgd = None
+        self.compressed = self.power_sgd = None
         if self.comm.size == 1 or not options.compresses:
             return
         if options.compression == POWER_SGD:
             self.power_sgd = PowerSGD(replica, options.matrix_rank or MATRIX_RANK, context.seed)
             self.e, self.Q = self.power_sgd.e, self.power_sgd.Q
         else:
-            compressor = make_compressor(options, self.x)
-            self.feedback = ErrorFeedback(compressor, (context.seed, self.comm.rank))
-            self.e = self.feedback.e
-            self.payloads = [compressor.payload() for _ in range(self.comm.size)]
+            self.compressed = CompressedMean(self.comm, make_compressor(options, self.x.tensor), context.seed)
+            self.e = self.compressed.e
 
     @classmethod
     def traits_of(cls, options):
@@ -96,8 +94,8 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
         grads, size = self.replica.grads, self.x.tensor.numel()
         if self.power_sgd is not None:
             yield from self.power_sgd.average(grads.tensor[:size], allreduce)
-        elif self.feedback is not None:
-            yield from self.average_compressed(grads.tensor[:size])
+        elif self.compressed is not None:
+            yield from self.compressed.average(grads.tensor[:size], self.k)
         elif self.comm.size > 1:
             yield from allreduce(grads.array)
         if self.is_compressed and grads.array.size > size:
@@ -106,16 +104,7 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
 
     @property
     def is_compressed(self) -> bool:
-        return self.power_sgd is not None or self.feedback is not None
-
-    def average_compressed(self, g):
-        """Schedule: set g to the mean of what all ranks make of the payloads of all, bit for bit the same."""
-        self.feedback.encode(g, self.payloads[self.comm.rank].tensor, self.k)
-        yield from ring_allgather(self.comm, [payload.array for payload in self.payloads])
-        g.zero_()
-        for payload in self.payloads:
-            self.feedback.compressor.decode(payload.tensor, self.feedback.decoded)
-            g.add_(self.feedback.decoded, alpha=1 / self.comm.size)
+        return self.power_sgd is not None or self.compressed is not None
 
     def average(self):
         yield from average_buffers(self.uncounted_comm, self.replica)  # the parameters are equal already

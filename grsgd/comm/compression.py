@@ -9,8 +9,8 @@
 | int4     | d/2 bytes, a float32 of each 1024            | QSGD                                               |
 | sign     | d/8 bytes, a float32 of each 1024            | Karimireddy, Rebjock, Stich, Jaggi 2019            |
 
-k = ratio d, at least 1. All but the random numbers, which NumPy draws, is tensor arithmetic where the vectors lie, on
-the CPU or a GPU.
+k = ratio d, at least 1. float32 and float64 on the CPU have compiled loops (`grsgd.comm.compression_cpu`); the rest is
+tensor arithmetic where the vectors lie, with random numbers that NumPy draws. Payloads have the same form.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ class CompressionOptions(BaseModel):
     def compresses(self) -> bool:
         """Whether less than all is sent, as far as the options say."""
         return self.compression not in (None, "none")
+
+
+class RoundingOptions(BaseModel):
+    """Options of algorithms that send models, of which no value can be left out."""
+
+    compression: Literal["int8", "int4"] | None = Field(None, description="of the models that are sent: rounded values")
 
 
 class Compressor:
@@ -116,8 +122,11 @@ class TopK(Compressor):
 
     def encode(self, x, payload, key):
         values, indices = self.parts(payload)
-        indices.copy_(x.abs().topk(self.k, sorted=False).indices)
-        values.copy_(x[indices.long()])
+        if cpu := loops(x):
+            cpu.largest(x.numpy(), self.k, values.numpy(), indices.numpy())
+        else:
+            indices.copy_(x.abs().topk(self.k, sorted=False).indices)
+            values.copy_(x[indices.long()])
 
     def decode(self, payload, out):
         values, indices = self.parts(payload)
@@ -126,7 +135,8 @@ class TopK(Compressor):
 
 
 class RandomK(Compressor):
-    """k values, at places that sender and receiver draw alike."""
+    """k values, at places that sender and receiver draw alike: one in each of k equal parts of the vector, whose edges
+    are shifted at random, so that all places are equally likely."""
 
     def __init__(self, size, dtype, device, ratio: float):
         super().__init__(size, dtype, device)
@@ -147,7 +157,9 @@ class RandomK(Compressor):
         if payload.is_meta:
             return torch.zeros(self.k, dtype=torch.int64, device=payload.device)
         random = generator(Purpose.COMPRESSION, int(payload[:8].view(torch.int64)))
-        return torch.from_numpy(random.choice(self.size, self.k, replace=False, shuffle=False)).to(payload.device)
+        edges = np.arange(self.k + 1) * self.size // self.k
+        places = edges[:-1] + (random.random(self.k) * np.diff(edges)).astype(np.int64) + random.integers(self.size)
+        return torch.from_numpy(places % self.size).to(payload.device)
 
 
 class InBlocks(Compressor):
@@ -170,18 +182,22 @@ class InBlocks(Compressor):
         """The place of the scales, float32 of shape [blocks]."""
         return payload[: 4 * self.blocks].view(torch.float32)
 
+    def codes(self, payload: torch.Tensor) -> torch.Tensor:
+        """The place of the codes."""
+        return payload[4 * self.blocks :]
+
     def write(self, codes: torch.Tensor, payload: torch.Tensor):
         """Pack codes, uint8 below 2**bits of shape [blocks, BLOCK], the first of a byte in its lowest bits."""
         each = 8 // self.bits
         shifts = torch.arange(each, device=codes.device, dtype=torch.uint8) * self.bits
         packed = (codes.view(-1, each) << shifts).sum(1, dtype=torch.uint8)
-        payload[4 * self.blocks :].copy_(packed[: self.code_bytes])
+        self.codes(payload).copy_(packed[: self.code_bytes])
 
     def read(self, payload: torch.Tensor) -> torch.Tensor:
         """Return the codes of a payload."""
         each = 8 // self.bits
         shifts = torch.arange(each, device=payload.device, dtype=torch.uint8) * self.bits
-        codes = (payload[4 * self.blocks :, None] >> shifts) & (2**self.bits - 1)
+        codes = (self.codes(payload)[:, None] >> shifts) & (2**self.bits - 1)
         return torch.nn.functional.pad(codes.view(-1), (0, self.padded - codes.numel())).view(self.blocks, BLOCK)
 
 
@@ -189,6 +205,11 @@ class Rounded(InBlocks):
     """Whole multiples of a scale, -L to L, rounded up or down at random so that the mean is x."""
 
     def encode(self, x, payload, key):
+        if cpu := loops(x):
+            seed = int(generator(Purpose.COMPRESSION, *key).integers(2**32))
+            places = self.scales(payload).numpy(), self.codes(payload).numpy()
+            cpu.round_blocks(x.numpy(), BLOCK, self.bits, seed, *places)
+            return
         rows, L = self.rows(x), 2 ** (self.bits - 1) - 1
         scales = (rows.abs().amax(1) / L).to(torch.float32)
         self.scales(payload).copy_(scales)
@@ -199,6 +220,10 @@ class Rounded(InBlocks):
         self.write(codes.to(torch.uint8), payload)
 
     def decode(self, payload, out):
+        if cpu := loops(out):
+            expand = cpu.expand_bytes if self.bits == 8 else cpu.expand_halves
+            expand(self.codes(payload).numpy(), BLOCK, self.scales(payload).numpy(), out.numpy())
+            return
         L = 2 ** (self.bits - 1) - 1
         values = (self.read(payload).to(out.dtype) - L) * self.scales(payload)[:, None].to(out.dtype)
         out.copy_(values.view(-1)[: self.size])
@@ -218,6 +243,9 @@ class Sign(InBlocks):
     bits = 1
 
     def encode(self, x, payload, key):
+        if cpu := loops(x):
+            cpu.signs(x.numpy(), BLOCK, self.scales(payload).numpy(), self.codes(payload).numpy())
+            return
         rows = self.rows(x)
         counts = torch.full((self.blocks,), float(BLOCK), device=x.device)
         counts[-1] -= self.padded - self.size
@@ -225,6 +253,9 @@ class Sign(InBlocks):
         self.write((rows >= 0).to(torch.uint8), payload)
 
     def decode(self, payload, out):
+        if cpu := loops(out):
+            cpu.expand_signs(self.codes(payload).numpy(), BLOCK, self.scales(payload).numpy(), out.numpy())
+            return
         values = (2 * self.read(payload).to(out.dtype) - 1) * self.scales(payload)[:, None].to(out.dtype)
         out.copy_(values.view(-1)[: self.size])
 
@@ -239,11 +270,20 @@ COMPRESSORS: dict[str, type[Compressor]] = {
 }
 
 
-def make_compressor(options: CompressionOptions, x: Flat) -> Compressor:
+def make_compressor(options: CompressionOptions, x: torch.Tensor) -> Compressor:
     """Return the compressor of these options for vectors like ``x``."""
     cls = COMPRESSORS[options.compression or "none"]
     ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
-    return cls(x.tensor.numel(), x.tensor.dtype, x.tensor.device, **ratio)
+    return cls(x.numel(), x.dtype, x.device, **ratio)
+
+
+def loops(x: torch.Tensor):
+    """Return the compiled loops for vectors like ``x``; None if there are none."""
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or not x.is_contiguous():
+        return None
+    from grsgd.comm import compression_cpu
+
+    return compression_cpu
 
 
 def uniform(size: int, device: torch.device, key: tuple[int, ...]) -> torch.Tensor:
@@ -255,7 +295,7 @@ def uniform(size: int, device: torch.device, key: tuple[int, ...]) -> torch.Tens
 
 def is_finite(x: torch.Tensor) -> bool:
     """Whether all values are numbers; without content they are."""
-    return x.is_meta or bool(torch.isfinite(x).all())
+    return x.is_meta or all(math.isfinite(end) for end in torch.aminmax(x))  # a NaN is both ends
 
 
 class ErrorFeedback:
@@ -270,12 +310,13 @@ class ErrorFeedback:
 
     Of a vector that is not finite all values are sent as NaN, and e stays as it is.
 
-    ``key``: (seed, rank), of what is random.
+    ``key``: (seed, rank), of what is random; ``e``: memory for what is left out, zeros.
     """
 
-    def __init__(self, compressor: Compressor, key: tuple[int, ...]):
+    def __init__(self, compressor: Compressor, key: tuple[int, ...], e: torch.Tensor | None = None):
         self.compressor, self.key = compressor, key
-        self.e = torch.zeros(compressor.size, dtype=compressor.dtype, device=compressor.device)
+        of = {"dtype": compressor.dtype, "device": compressor.device}
+        self.e = torch.zeros(compressor.size, **of) if e is None else e
         self.decoded = torch.zeros_like(self.e)
         """What the receivers make of the last payload."""
 

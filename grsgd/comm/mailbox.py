@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
+from grsgd.comm.compression import Compressor
 from grsgd.comm.pollables import Until
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
@@ -28,16 +29,34 @@ class ModelMessage:
     ----------
     like
         the array whose length, dtype and device x has.
+    compressor
+        if given, the buffer has a payload in place of x: `seal` before it is sent, `open` when it has come.
     """
 
-    def __init__(self, like: Flat):
+    def __init__(self, like: Flat, compressor: Compressor | None = None):
         # Header and weight, eight bytes each, keep x aligned for any dtype.
-        whole = Flat.zeros(16 + like.array.nbytes, torch.uint8, like.tensor.device)
+        nbytes = like.array.nbytes if compressor is None else compressor.nbytes
+        whole = Flat.zeros(16 + nbytes, torch.uint8, like.tensor.device)
         self.buffer = whole.array
+        self._compressor, self._payload = compressor, whole.tensor[16:]
         self._step = self.buffer[:4].view(np.int32)
         self._sender = self.buffer[4:8].view(np.int32)
         self._weight = self.buffer[8:16].view(np.float64)
-        self.x = Flat(whole.array[16:].view(like.array.dtype), whole.tensor[16:].view(like.tensor.dtype))
+        if compressor is None:
+            self.x = Flat(whole.array[16:].view(like.array.dtype), whole.tensor[16:].view(like.tensor.dtype))
+        else:
+            self.x = like.like()
+
+    def seal(self, key: tuple[int, ...]):
+        """Compress x, which becomes what the receiver will find; ``key``: (seed, rank, step)."""
+        if self._compressor is not None:
+            self._compressor.encode(self.x.tensor, self._payload, key)
+            self.open()
+
+    def open(self):
+        """Set x to what has come."""
+        if self._compressor is not None:
+            self._compressor.decode(self._payload, self.x.tensor)
 
     step = property(lambda self: int(self._step[0]), lambda self, step: self._step.fill(step))
     sender = property(lambda self: int(self._sender[0]), lambda self, rank: self._sender.fill(rank))
@@ -52,10 +71,16 @@ class SendBuffers:
 
     A delivered message is used again for the next one, whichever rank that is for: there are never more of them than
     were under way at once. One that was under way to a rank whose process has died is given to ``returned(message)``.
+    ``compressor``: of what is sent, if it is compressed.
     """
 
-    def __init__(self, x: Flat, returned: Callable[[ModelMessage], None] = lambda message: None):
-        self._x, self.returned = x, returned
+    def __init__(
+        self,
+        x: Flat,
+        returned: Callable[[ModelMessage], None] = lambda message: None,
+        compressor: Compressor | None = None,
+    ):
+        self._x, self.returned, self.compressor = x, returned, compressor
         self._sending: dict[int, tuple[object, ModelMessage]] = {}
         """The last message to each receiver, and the pollable that is true when that is delivered."""
         self._spare: list[ModelMessage] = []
@@ -97,7 +122,7 @@ class SendBuffers:
 
     def _take_spare(self) -> ModelMessage:
         with self._lock:
-            return self._spare.pop() if self._spare else ModelMessage(self._x)
+            return self._spare.pop() if self._spare else ModelMessage(self._x, self.compressor)
 
     def _put_back(self, message: ModelMessage):
         with self._lock:
@@ -111,6 +136,8 @@ class Mailbox(SendBuffers):
     the next one before some are popped; without, it can, and ``merge_oldest(older, newer)`` puts the oldest into the
     one after it. Nothing is lost either way. From `close` on there is no backpressure: messages beyond the capacity are
     merged. `receive_loop` must run in the background, once per source or once for all, until every stream has ended.
+
+    Models are compressed if there is a ``compressor``, by random numbers of the ``seed``.
 
     A message to a rank whose process has died is given to ``returned(message)``. The stream of such a rank begins anew
     with the process that takes its place; without one it ends when this rank closes.
@@ -130,8 +157,11 @@ class Mailbox(SendBuffers):
         returned=lambda message: None,
         tag: int = 0,
         backpressure: bool = False,
+        compressor: Compressor | None = None,
+        seed: int = 0,
     ):
-        super().__init__(x, returned)
+        super().__init__(x, returned, compressor)
+        self.seed = seed
         self.comm = comm
         self.tag = tag
         self.receivers = list(receivers)
@@ -163,14 +193,16 @@ class Mailbox(SendBuffers):
         self._open = set(self.sources)
         self._ended.clear()
 
-    def send(self, receiver: int, x: Flat, weight: float, step: int):
-        """Send a copy of x; only when `ready`."""
+    def send(self, receiver: int, x: Flat, weight: float, step: int) -> ModelMessage:
+        """Send a copy of x; only when `ready`. Returns the message, with what the receiver will find."""
         message = self.take_buffer()
         message.x.tensor.copy_(x.tensor)
+        message.seal((self.seed, self.comm.rank, step))
         message.weight, message.step, message.sender = weight, step, self.comm.rank
         # A synchronous send: the library would store any number of small messages for a rank that does not receive.
         delivered = self.comm.Issend(message.buffer, receiver, self.tag, header=HEADER)
         self.keep_until(delivered, receiver, message)
+        return message
 
     def receive_loop(self, source: int):
         """Background schedule: receive messages from ``source``, or `ANY_RANK`, until their streams have ended."""
@@ -193,6 +225,7 @@ class Mailbox(SendBuffers):
                 self._open.discard(message.sender)
                 self._put_back(message)
                 continue
+            message.open()
             with self._lock:
                 waiting = self._waiting[source]
                 waiting.append(message)

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.algorithms.power_sgd import PowerSGD, orthogonalise
+from grsgd.comm import compression, compression_cpu
 from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.compression import BLOCK, COMPRESSORS, CompressionOptions, ErrorFeedback, make_compressor
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica
-from grsgd.testing.quadratic import PROBLEM, STEPS, Job, Problem, Reference
+from grsgd.testing.quadratic import PROBLEM, STEPS, Job, Problem, Reference, random_speeds
 from grsgd.testing.simulated import Ranks
 from tests.support.seeded import seeded
 
@@ -32,7 +33,7 @@ def vector(size, dtype=torch.float32, seed=0, device="cpu") -> Flat:
 
 
 def compressor(name, x, ratio=0.1):
-    return make_compressor(CompressionOptions(compression=name, ratio=ratio), x)
+    return make_compressor(CompressionOptions(compression=name, ratio=ratio), x.tensor)
 
 
 def there_and_back(name, x, ratio=0.1, key=(7, 0, 0)):
@@ -110,6 +111,40 @@ def test_sign():
     out, _ = there_and_back("sign", x)
     for part, whole in zip(out.split(BLOCK), x.tensor.split(BLOCK), strict=True):
         assert torch.allclose(part, torch.where(whole >= 0, 1.0, -1.0) * whole.abs().mean())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 2, 9, BLOCK - 1, BLOCK, 3 * BLOCK + 5])
+@pytest.mark.parametrize("name", ["top-k", "int8", "int4", "sign"])
+def test_compiled_loops_do_what_tensor_arithmetic_does(name, size, dtype, monkeypatch):
+    """Either reads the other's payloads, and finds the same but for what is random."""
+    x, one = vector(size, dtype), compressor(name, vector(size, dtype))
+    payloads, outs, both = [one.payload() for _ in range(2)], [], (compression.loops, lambda x: None)
+    for payload, loops in zip(payloads, both, strict=True):
+        monkeypatch.setattr(compression, "loops", loops)
+        one.encode(x.tensor, payload.tensor, (7, 0, 0))
+    for payload in payloads:
+        for loops in both:
+            monkeypatch.setattr(compression, "loops", loops)
+            outs.append(torch.full_like(x.tensor, 7))
+            one.decode(payload.tensor, outs[-1])
+    assert torch.equal(outs[0], outs[1]) and torch.equal(outs[2], outs[3])
+    levels = {"int8": 127, "int4": 7}.get(name)
+    if levels:
+        assert (outs[0] - outs[2]).abs().max() <= 1.001 * x.tensor.abs().max() / levels
+    else:
+        assert torch.allclose(outs[0], outs[2])
+
+
+@seeded
+@given(size=st.integers(1, 400), k=st.integers(1, 400), same=st.booleans(), seed=st.integers(0, 100))
+def test_the_largest_are_found_among_equal_ones_too(size, k, same, seed):
+    random, k = np.random.default_rng(seed), min(k, size)
+    x = random.choice([-2.0, -1.0, 0.0, 1.0], size) if same else random.standard_normal(size)
+    values, indices = np.empty(k), np.empty(k, np.int32)
+    compression_cpu.largest(x, k, values, indices)
+    assert len(set(indices.tolist())) == k and (values == x[indices]).all()
+    assert (np.sort(np.abs(values)) == np.sort(np.abs(x))[size - k :]).all()
 
 
 @every_compressor
@@ -289,6 +324,140 @@ def test_choco_refuses_graphs_that_take_turns():
     cls = ALGORITHMS["choco_sgd"]
     with pytest.raises(ValueError, match="take turns"):
         cls.check(cls.Options(topology="one-peer-exponential"), 8)
+
+
+# ---- diloco
+
+
+@pytest.mark.parametrize("fragments", [1, 3])
+@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.parametrize("n", [2, 3])
+def test_diloco_against_a_dense_reference(n, name, fragments):
+    """What all have changed, by payloads with error feedback, fragment by fragment."""
+    H, lr, momentum = 6, 0.6, 0.5
+    job = Job("diloco", n, H=H, outer_lr=lr, outer_momentum=momentum, fragments=fragments, compression=name, ratio=0.4)
+    reference = Reference(n)
+    X, size = reference.X, reference.X.shape[1]
+    slow, u, E, sent = X[0].copy(), np.zeros(size), np.zeros_like(X), 0
+    parts = [slice(size * f // fragments, size * (f + 1) // fragments) for f in range(fragments)]
+    for k in range(1, STEPS + 1):
+        reference.step(k - 1)
+        number, rest = divmod(k, H // fragments)
+        if rest:
+            continue
+        part = parts[(number - 1) % fragments]
+        P, Q = E[:, part] + reference.X[:, part] - slow[part], []
+        if name == "none":
+            Q = P
+        else:
+            one = compressor(name, vector(P.shape[1], torch.float64), 0.4)
+            payload, out = one.payload(), torch.zeros(P.shape[1], dtype=torch.float64)
+            for rank, p in enumerate(P):
+                one.encode(torch.from_numpy(p.copy()), payload.tensor, (7, rank, k))
+                one.decode(payload.tensor, out)
+                Q.append(out.numpy().copy())
+            sent += n * (n - 1) * one.nbytes
+            E[:, part] = P - np.array(Q)
+        d = -np.mean(Q, 0)
+        u[part] = momentum * u[part] + d
+        slow[part] -= lr * (d + momentum * u[part])
+        reference.X[:, part] = slow[part]
+    job.train()
+    assert np.abs(job.X - reference.X).max() < 1e-12
+    assert name == "none" or job.sent() == sent
+
+
+def test_diloco_where_nothing_is_lost():
+    whole = Job("diloco", 3, H=5).train().X
+    assert np.abs(Job("diloco", 3, H=5, compression="top-k", ratio=1.0).train().X - whole).max() < 1e-12
+
+
+# ---- the parameter server
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("servers", [1, 2])
+def test_server_against_a_dense_reference(name, servers):
+    """Bulk synchronous: every worker's gradient at one model, by parts of the servers, with error feedback."""
+    n = 3
+    options = {"strategy": "bsp", "servers": servers, "compression": name, "ratio": 0.4}
+    job = Job("parameter_server", n + servers, **options, **PLAIN)
+    x = PROBLEM.start.copy()
+    E, edges = np.zeros((n, x.size)), [x.size * s // servers for s in range(servers + 1)]
+    sent = 0
+    for step in range(STEPS):
+        P = E + PROBLEM.gradients(np.tile(x, (n, 1)), step)
+        Q = np.zeros_like(P)
+        for server, (begin, end) in enumerate(zip(edges, edges[1:], strict=False)):
+            one = compressor(name, vector(end - begin, torch.float64), 0.4)
+            payload, out = one.payload(), torch.zeros(end - begin, dtype=torch.float64)
+            for rank in range(n):
+                one.encode(torch.from_numpy(P[rank, begin:end].copy()), payload.tensor, (7, rank, n + server, step))
+                one.decode(payload.tensor, out)
+                Q[rank, begin:end] = out
+            sent += n * (one.nbytes + 8 * (end - begin))
+        E, x = P - Q, x - job.rate(step) * Q.mean(0)
+    assert np.abs(job.train().average().X - x).max() < 1e-12
+    assert job.sent() == sent
+
+
+def test_asgd_where_nothing_is_lost_is_the_same_bit_for_bit():
+    seconds = random_speeds(3)
+    whole, same = Job("asgd", 4, seconds), Job("asgd", 4, seconds, compression="top-k", ratio=1.0)
+    assert (whole.train().average().X == same.train().average().X).all()
+
+
+# ---- models that are rounded
+
+
+ROUNDED = [
+    ("grsgd", {}),
+    ("grsgd", {"outer_lr": 0.7, "outer_momentum": 0.3}),
+    ("gosgd", {"p": 0.5}),
+    ("gossip", {"mode": "pair"}),
+]
+
+
+def mean_of(job):
+    """The mean of all models, by their weights."""
+    return np.mean([algorithm.weight * algorithm.x.array for algorithm in job.algorithms], 0)
+
+
+@pytest.mark.parametrize("compression", ["int8", "int4"])
+@pytest.mark.parametrize("name, options", ROUNDED)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_rounding_leaves_out_stays_with_the_sender(name, options, compression, seed):
+    """Without gradients the weighted sum of all models stays what it is, and they come together but for a level."""
+    job = Job(name, 5, random_speeds(seed), rate=0.0, compression=compression, **options)
+    job.scatter()
+    mean, largest = job.X.mean(0), np.abs(job.X).max()
+    levels = {"int8": 127, "int4": 7}[compression]
+    job.train(60)
+    assert np.abs(mean_of(job) - mean).max() < 1e-12
+    if "outer_lr" not in options:
+        assert np.abs(job.train(200).X - mean).max() < 8 * largest / levels
+
+
+@pytest.mark.parametrize("name, options", [*ROUNDED, ("gossip", {"mode": "push"}), ("gossip", {"mode": "pull"})])
+def test_rounded_models_are_counted_as_payloads(name, options):
+    job = Job(name, 4, compression="int8", **options).train()
+    payload = compressor("int8", vector(PROBLEM.size, torch.float64)).nbytes + 8 * (name != "gossip")
+    assert job.sent() % payload == 0 and job.sent() > 0
+    assert job.nothing_is_left()
+
+
+@pytest.mark.parametrize("compression", ["int8", "int4"])
+@pytest.mark.parametrize("name, options", ROUNDED)
+def test_training_with_rounded_models_reaches_the_optimum(name, options, compression):
+    job = Job(name, 4, random_speeds(1), problem=STILL, rate=0.02, compression=compression, **options, **PLAIN)
+    job.train(600)
+    optimum = STILL.optimum(4)
+    assert np.abs(mean_of(job) - optimum).max() < 0.25 * np.abs(STILL.start - optimum).max()
+
+
+def test_adaptive_gossip_sends_parts_of_models_and_rounds_none():
+    with pytest.raises(ValueError, match='compression = "int8": whole models are rounded, so adaptive must be false'):
+        Job("gossip", 2, compression="int8", adaptive=True)
 
 
 # ---- power-sgd

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grsgd.algorithms.parameter_server.server import LostWorker
-from grsgd.algorithms.parameter_server.strategies import STATES
+from grsgd.algorithms.parameter_server.strategy import STATES
 from grsgd.errors import ConfigError
 from grsgd.runs.bound import time_over_optimum
 from grsgd.runs.run_file import load_run

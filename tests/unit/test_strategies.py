@@ -8,18 +8,11 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from grsgd.algorithms.parameter_server.strategies import (
-    STRATEGIES,
-    Adsp,
-    Asp,
-    Bsp,
-    Decision,
-    Dssp,
-    MSync,
-    Rennala,
-    Ringmaster,
-    Ssp,
-)
+from grsgd.algorithms.parameter_server.adsp import Adsp
+from grsgd.algorithms.parameter_server.bounded import Asp, Bsp, Dssp, Ssp
+from grsgd.algorithms.parameter_server.strategies import STRATEGIES
+from grsgd.algorithms.parameter_server.strategy import Decision
+from grsgd.algorithms.parameter_server.time_optimal import MSync, Rennala, Ringmaster
 from grsgd.runs.bound import optimal_seconds
 from tests.support.exhaustive import exhaustive_unless
 

@@ -16,7 +16,7 @@ from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
-from grsgd.algorithms.parameter_server.strategies import STATES
+from grsgd.algorithms.parameter_server.strategy import STATES
 from grsgd.config.sections import Stragglers
 from grsgd.runs.run_file import Run
 from grsgd.training.stragglers import DelayModel

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.central import CentralAlgorithm, Excluded
+from grsgd.algorithms.parameter_server.adsp import AdspOptions
+from grsgd.algorithms.parameter_server.bounded import Asp, DsspOptions
 from grsgd.algorithms.parameter_server.server import (
     EVICTED,
     FINISHED,
@@ -17,19 +19,12 @@ from grsgd.algorithms.parameter_server.server import (
     make_strategy,
     server_shards,
 )
-from grsgd.algorithms.parameter_server.strategies import (
-    STATES,
-    STRATEGIES,
-    AdspOptions,
-    Asp,
-    DsspOptions,
-    MSyncOptions,
-    RennalaOptions,
-    RingmasterOptions,
-    Strategy,
-)
+from grsgd.algorithms.parameter_server.strategies import STRATEGIES
+from grsgd.algorithms.parameter_server.strategy import STATES, Strategy
+from grsgd.algorithms.parameter_server.time_optimal import MSyncOptions, RennalaOptions, RingmasterOptions
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
+from grsgd.comm.compression import CompressionOptions, ErrorFeedback, make_compressor
 from grsgd.comm.pollables import Until
 from grsgd.models.flat import Flat
 
@@ -42,8 +37,8 @@ STATES_UNIT = (
 DROPPED_DESCRIPTION = "gradients of each worker that were dropped, too old; of several servers, by the first"
 
 
-class GradientOptions(Options):
-    """Where servers are, and how gradients count."""
+class GradientOptions(CompressionOptions, Options):
+    """Where servers are, and how gradients are sent and count."""
 
     server: Literal["dedicated", "shared"] = Field(
         "dedicated", description="the last ranks serve and do not train, or the first ones do both"
@@ -95,13 +90,14 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                                                     w = w - eta/n * sum of weight * g;  V = V + 1
                                                     send w to the workers that are answered
 
-    The strategies (strategies.py): bsp waits for all; asp never waits; ssp and dssp wait for workers that are too far
-    behind; adsp, the adaptive synchronous parallel strategy, treats workers by their state. Of its paper the abstract
-    is known: the rules are inferred (docs/algorithms.md). m_sync waits for the fastest m; rennala gathers B gradients
-    of one model, of whichever workers; ringmaster drops those that are R updates old.
+    The strategies: bsp waits for all; asp never waits; ssp and dssp wait for workers that are too far behind; adsp, the
+    adaptive synchronous parallel strategy, treats workers by their state. Of its paper the abstract is known: the rules
+    are inferred (docs/algorithms.md). m_sync waits for the fastest m; rennala gathers B gradients of one model, of
+    whichever workers; ringmaster drops those that are R updates old.
 
     Sends 2M a step, half of it from the server, which applies any torch optimizer. The model of the run is w; a
-    worker's x is what it pulled last.
+    worker's x is what it pulled last. With ``compression`` workers send payloads, and add what each has left out to
+    the next gradient; the server sends w whole.
     """
 
     paper = (
@@ -113,7 +109,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         synchronous=False, family="server", sends_gradients=True, in_background=True, supports_own_loop=False
     )
     Options = ParameterServerOptions
-    remembers = ()
+    remembers = ("pushes", "e")
     server_class: ClassVar[type[Server]] = Server
 
     def __init__(self, options, replica, optimizer, context, progress):
@@ -128,6 +124,17 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.answer = self.x.like() if self.is_worker else None
         self.replies = {server: np.zeros(2, np.int64) for server in self.shards}
         """What each server said with its last answer: V, and how many gradients it has applied."""
+        self.pushes = 0
+        self.feedback: dict[int, ErrorFeedback] = {}
+        """By server, what compresses its part of this worker's gradients; empty where they are sent whole."""
+        if options.compresses and self.is_worker:
+            self.e = self.x.like().tensor
+            for server, (begin, end) in self.shards.items():
+                part = self.e[begin:end]
+                self.feedback[server] = ErrorFeedback(
+                    make_compressor(options, part), (context.seed, self.comm.rank, server), part
+                )
+            self.payloads = {server: each.compressor.payload() for server, each in self.feedback.items()}
         self.has_rested = False
         """Whether all workers have ended meanwhile, for a checkpoint, or in another process."""
 
@@ -135,10 +142,19 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
     def traits_of(cls, options):
         return replace(
             cls.traits,
-            label=f"{cls.name} {options.strategy}" if "strategy" in cls.Options.model_fields else cls.name,
+            label=" ".join(cls.words_of(options)),
             tolerates_lost_ranks=options.on_lost_worker == "evict",
             splits_model=options.servers > 1,
         )
+
+    @classmethod
+    def words_of(cls, options):
+        """Iterate over the words of a run's label."""
+        yield cls.name
+        if "strategy" in cls.Options.model_fields:
+            yield options.strategy
+        if options.compresses:
+            yield options.compression
 
     @classmethod
     def workers(cls, options, ranks):
@@ -201,12 +217,17 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                 own = self.server.push_own(g.tensor[begin:end], self.answer.tensor[begin:end])
                 pulling.append(self.driver.start(own))
             else:
+                sent = g.array[begin:end]
+                if self.feedback:
+                    sent = self.payloads[server].array
+                    self.feedback[server].encode(g.tensor[begin:end], self.payloads[server].tensor, self.pushes)
                 pulling += [
                     self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes),
-                    self.comm.Isend(g.array[begin:end], server, tags.SERVER_GRADIENT),
+                    self.comm.Isend(sent, server, tags.SERVER_GRADIENT),
                     self.comm.Irecv(self.replies[server], server, tags.SERVER_ANSWER),
                     self.comm.Irecv(self.answer.array[begin:end], server, tags.SERVER_MODEL),
                 ]
+        self.pushes += 1
         yield pulling
         self.x.tensor.copy_(self.answer.tensor)
         if self.server is not None:

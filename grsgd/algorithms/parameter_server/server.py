@@ -11,9 +11,10 @@ import numpy as np
 
 from coding.partition import bounds
 from grsgd.algorithms.context import RankContext
-from grsgd.algorithms.parameter_server.strategies import STATES, Strategy
+from grsgd.algorithms.parameter_server.strategy import STATES, Strategy
 from grsgd.comm import tags
 from grsgd.comm.communicator import LostRank
+from grsgd.comm.compression import make_compressor
 from grsgd.comm.pollables import Delay, Signal
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
@@ -92,6 +93,10 @@ class Server:
         device = self.replica.device
         self.g = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
         """The last gradient of each worker."""
+        self.compressor = make_compressor(options, self.w) if options.compresses else None
+        """Of the gradients that workers send."""
+        self.payloads = [self.compressor.payload() for _ in range(self.n)] if self.compressor is not None else self.g
+        """Where what workers send arrives."""
         self.answers = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
         """The w that each worker was last answered with, and computes its gradient at."""
         for answer in self.answers:
@@ -166,7 +171,9 @@ class Server:
                 if self.lost_ranks is not None:  # too late
                     yield self.send_lost_ranks(worker)
                 return
-            yield self.comm.Irecv(self.g[worker].array, worker, tags.SERVER_GRADIENT)
+            yield self.comm.Irecv(self.payloads[worker].array, worker, tags.SERVER_GRADIENT)
+            if self.compressor is not None:
+                self.compressor.decode(self.payloads[worker].tensor, self.g[worker].tensor)
             yield from self.push(worker, steps=int(message[0]))
             version = EVICTED if worker in self.evicted else self.versions[worker]
             answer = np.array([version, self.applied], np.int64)

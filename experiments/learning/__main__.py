@@ -1,0 +1,148 @@
+"""How far each method comes with as many samples as all-reduce: ``python -m experiments.learning gpt``, or ``cnn``.
+
+Each row trains the same model on 8 simulated ranks, at several learning rates, of which the best counts, by the loss on
+the test data after the same number of samples. The links are fast, and steps take a random time, so that those that do
+not wait merge old models as they would in a cluster; no time is measured. A server's ranks do not train: there is one
+more then.
+
+Runs lie in results/learning; one that is there is not made again unless its configuration has changed.
+"""
+
+import argparse
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tabulate import tabulate
+from tqdm import tqdm
+
+from experiments.cache import make_in_parallel
+from grsgd.algorithms.central import workers_of
+from grsgd.config import Config, load
+from grsgd.runs.finished import finished_run
+from grsgd.runs.run_file import Run, load_run
+from grsgd.simulate.network import network
+from grsgd.simulate.run import simulate
+
+FOLDER = Path(__file__).parent
+RANKS = 8
+COMPUTE = "lognormal:0.1,0.3"
+NETWORK = "10gbit,50us"
+RATES = (0.5, 1.0, 2.0)
+"""Of the configuration's learning rate."""
+WITHIN = 0.02
+
+ROWS: dict[str, dict] = {
+    "ring_allreduce": {},
+    "ring_allreduce, int8": {"compression": "int8"},
+    "ring_allreduce, int4": {"compression": "int4"},
+    "ring_allreduce, top-k of 1 %": {"compression": "top-k"},
+    "ring_allreduce, sign": {"compression": "sign"},
+    "ring_allreduce, power-sgd": {"compression": "power-sgd"},
+    "dpsgd": {},
+    "dpsgd, base-3": {"topology": "base-3"},
+    "choco_sgd": {},
+    "exact_diffusion": {},
+    "gradient_tracking": {},
+    "relaysgd": {},
+    "grsgd": {},
+    "grsgd, int8": {"compression": "int8"},
+    "grsgd, outer step": {"H": 4, "outer_lr": 0.7, "outer_momentum": 0.5},
+    "local_sgd": {"H": 4},
+    "diloco": {"H": 4, "outer_momentum": 0.5},
+    "diloco, int4": {"H": 4, "outer_momentum": 0.5, "compression": "int4"},
+    "noloco": {"H": 4},
+    "decoupled": {"H": 4, "outer_momentum": 0.5},
+    "parameter_server, m_sync": {"strategy": "m_sync"},
+    "parameter_server, rennala": {"strategy": "rennala"},
+    "parameter_server, ringmaster": {"strategy": "ringmaster"},
+}
+"""The rows of the table, each an algorithm with options."""
+
+
+class Setting(NamedTuple):
+    """A run: which row's, of which configuration, at which share of its learning rate."""
+
+    task: str
+    row: str
+    rate: float
+
+    @property
+    def path(self) -> str:
+        return f"{self.task}-{self.row}-{self.rate:g}.h5".replace(", ", "-").replace(" ", "")
+
+    def config(self) -> Config:
+        source = FOLDER / f"{self.task}.toml"
+        rate = load(source, []).optimizer.lr * self.rate
+        changes = {"algorithm.name": self.row.partition(",")[0], "optimizer.lr": rate}
+        changes |= {f"algorithm.{name}": value for name, value in ROWS[self.row].items()}
+        return load(source, [f"{key}={value!r}".replace("'", '"') for key, value in changes.items()])
+
+    def ranks(self) -> int:
+        config = self.config()
+        missing = RANKS - workers_of(config.algorithm_class, config.algorithm_options, RANKS)
+        return RANKS + missing
+
+    def kept(self, folder: Path) -> Run | None:
+        """Return the run if it is there."""
+        return finished_run(folder / self.path, {"config": self.config().toml(), "compute": COMPUTE})
+
+
+def make(setting: Setting, folder: Path):
+    """Make a run file."""
+    simulate(setting.config(), setting.ranks(), network(NETWORK), folder / setting.path, COMPUTE)
+
+
+def rows_of(task: str, rates: list[float], runs: dict[Setting, Run], names: list[str]) -> Iterator[list]:
+    """Iterate over the rows of the table: the best learning rate, its loss, and how far that is from all-reduce's."""
+    best = {}
+    for name in names:
+        found = {rate: runs[Setting(task, name, rate)] for rate in rates}
+        losses = {rate: value(run) for rate, run in found.items()}
+        at = min(losses, key=losses.get)
+        best[name] = at, losses[at], found[at]
+    whole = best["ring_allreduce"][1]
+    for name, (rate, loss, run) in best.items():
+        at_edge = len(rates) > 1 and rate in (min(rates), max(rates))
+        sent = int(run.traffic["sent"].sum()) / 1e6
+        yield [
+            name,
+            f"{rate:g}" + (" (the last tried)" if at_edge else ""),
+            f"{loss:.3f}",
+            f"{loss / whole - 1:+.1%}",
+            f"{sent:.0f}",
+        ]
+
+
+def value(run: Run) -> float:
+    """Return the final test value; infinite where a run has diverged."""
+    found = float(run.attributes[f"final_test_{run.attributes['metric']}"])
+    return found if math.isfinite(found) else math.inf
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m experiments.learning", description=__doc__.splitlines()[0])
+    parser.add_argument("task", choices=["gpt", "cnn"])
+    parser.add_argument("--rates", nargs="+", type=float, default=RATES, metavar="SHARE", help="(default: %(default)s)")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[], metavar="ROW", help="by default all")
+    parser.add_argument("--out", type=Path, default=Path("results/learning"), metavar="FOLDER")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="simulations at once")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(["ring_allreduce", *(options.rows or ROWS)]))
+    settings = [Setting(options.task, name, rate) for name in names for rate in options.rates]
+    runs = {setting: setting.kept(options.out) for setting in settings}
+    missing = [setting for setting in settings if runs[setting] is None]
+    with tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
+        for setting in make_in_parallel(make, missing, options.out, options.workers):
+            runs[setting] = load_run(options.out / setting.path)
+            bar.update()
+    headers = ["method", "learning rate / the configuration's", "loss", "against all-reduce", "MB sent"]
+    rows = rows_of(options.task, list(options.rates), runs, names)
+    print(tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""adsp, the adaptive synchronous parallel strategy: workers are treated by their state (Wang, Zhu 2024).
+
+Of the paper only the abstract could be had: see `Adsp` for what is inferred.
+"""
+
+import statistics
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from grsgd.algorithms.parameter_server.bounded import SspOptions, Steps
+from grsgd.algorithms.parameter_server.strategy import Strategy
+
+
+class AdspOptions(SspOptions):
+    renamed: ClassVar[dict[str, str]] = {
+        "lam": "delay_ema",
+        "kappa": "slow_factor",
+        "phi": "straggler_weight",
+    }
+
+    smax: Steps = Field(15, description="adsp: by how many steps a worker may lead at most")
+    slow_factor: float = Field(
+        1.5, gt=0, description="adsp: slow is a worker whose delay is above so many times the median"
+    )
+    slow_streak: int = Field(3, ge=1, description="adsp: in so many steps in a row")
+    delay_ema: float = Field(0.3, gt=0, le=1, description="adsp: weight of the last delay in the moving average")
+    straggler_weight: Literal["inverse", "one", "compensated"] = Field(
+        "inverse", description="adsp: how a straggler's gradient counts: 1/(1 + tau), fully, or compensated"
+    )
+    ahead_mode: Literal["buffer", "apply"] = Field(
+        "buffer", description="adsp: whether the gradient of a worker AHEAD waits, or only the answer to it"
+    )
+
+
+class Adsp(Strategy):
+    """Adaptive synchronous parallel (Wang, Zhu 2024): how a gradient is used depends on the state of its worker::
+
+        on push(i):
+            d_i = (1 - lam) d_i + lam (now - when i was answered)
+            slow_i = d_i > kappa median(d), at m pushes in a row
+            lead_i = c_i - min(c);  gap = max(c) - min(c)
+            if slow_i and lead_i == 0:  STRAGGLER: w -= eta/n phi(tau) g;  V += 1;  answer
+            elif lead_i <= s:           ASYNC:     w -= eta/n g;           V += 1;  answer
+            else:                       AHEAD:     put g into the buffer;  hold the answer
+        before any answer is sent:
+            if gap <= s or (gap <= smax and all that are not slow have their gradient in the buffer):
+                w -= eta/n sum(buffer);  V += 1;  empty the buffer;  answer its workers
+
+    Documented are the version and the delay as signs of a straggler, the difference between the newest and the oldest
+    version that is compared with a threshold and decides the state, and an update rule for each state. All else is
+    inferred: the rules themselves, and every option and its default. A gradient that empties the buffer is in the same
+    update as the buffer, which is the same sum and one version less; so the order of arrival makes no difference.
+
+    max(c) - min(c) <= smax + 1: no worker is answered that leads by more than smax.
+
+    ``s``, ``smax``: whole numbers or inf, s <= smax; ``slow_factor`` (kappa): inf for no stragglers; ``slow_streak`` is
+    m, ``delay_ema`` lam, and ``straggler_weight`` phi: "inverse", 1/(1 + tau), "one", or "compensated", weight 1 and
+    delay compensation of stragglers only; ``ahead_mode`` = "apply": AHEAD differs from ASYNC in the answer only, which
+    is held while lead_i > s, and smax is without effect.
+
+    Is `Asp` with s = smax = inf, `Bsp` with s = smax = 0, and with ahead_mode "apply" `Ssp` of the same s; in all three
+    without stragglers (kappa = inf) or with phi "one".
+    """
+
+    Options = AdspOptions
+    remembers = (*Strategy.remembers, "delays", "late", "states")
+
+    def __init__(self, workers: int, **options):
+        super().__init__(workers, **options)
+        s, smax = self.options.s, self.options.smax
+        if smax < s:
+            raise ValueError(f"smax = {smax:g}: must be at least s = {s:g}")
+        self.delays: list[float | None] = [None] * workers
+        """d_i, moving average of the seconds from an answer to the next push; the first delay at first."""
+        self.late = [0] * workers
+        """Pushes in a row at which d_i was large."""
+        self.states = ["async"] * workers
+        """The state of each worker at its last push, one of `STATES`."""
+
+    def state(self, worker):
+        return self.states[worker]
+
+    def slow(self, worker: int) -> bool:
+        return self.late[worker] >= self.options.slow_streak
+
+    def arrived(self, worker, now):
+        delay, d = now - self.pulled_at[worker], self.delays[worker]
+        ema = self.options.delay_ema
+        self.delays[worker] = delay if d is None else (1 - ema) * d + ema * delay
+        median = statistics.median(self.delays[j] for j in self.active if self.delays[j] is not None)
+        is_late = self.delays[worker] > self.options.slow_factor * median
+        self.late[worker] = self.late[worker] + 1 if is_late else 0
+        lead = self.lead(worker)
+        if self.slow(worker) and lead == 0:
+            self.states[worker] = "straggler"
+        else:
+            self.states[worker] = "async" if lead <= self.options.s else "ahead"
+
+    def due(self):
+        gap, ahead = self.gap(), {worker for worker in self.buffer if self.states[worker] == "ahead"}
+        all_ahead = all(worker in ahead for worker in self.active if not self.slow(worker))
+        options = self.options
+        if options.ahead_mode == "apply" or gap <= options.s or (gap <= options.smax and all_ahead):
+            return set(self.buffer)
+        return self.buffer.keys() - ahead
+
+    def free(self, worker):
+        return self.lead(worker) <= (self.options.s if self.options.ahead_mode == "apply" else self.options.smax)
+
+    def weight(self, worker):
+        weight = super().weight(worker)
+        if self.states[worker] == "straggler" and self.options.straggler_weight == "inverse":
+            weight /= 1 + self.version - self.buffer[worker]
+        return weight
+
+    def compensates(self, worker):
+        is_compensated = self.options.straggler_weight == "compensated" and self.states[worker] == "straggler"
+        return super().compensates(worker) or is_compensated

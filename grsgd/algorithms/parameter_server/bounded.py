@@ -1,0 +1,116 @@
+"""Strategies by how far a worker may lead: not at all (bsp), without bound (asp), or by so many steps (ssp, dssp).
+
+Sources: bulk synchronous and asynchronous as usual; SSP: Ho et al. 2013; DSSP: Zhao et al. 2019.
+"""
+
+import math
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
+
+
+def whole(steps: float) -> float:
+    """Return a number of steps; raises ValueError unless it is whole or inf."""
+    if not math.isinf(steps) and steps % 1 != 0:
+        raise ValueError("must be a whole number from 0, or inf")
+    return steps
+
+
+Steps = Annotated[float, Field(ge=0), AfterValidator(whole)]
+
+
+class SspOptions(StrategyOptions):
+    s: Steps = Field(3, description="ssp, dssp, adsp: steps that a worker may lead by; adsp: then it is AHEAD")
+
+
+class DsspOptions(SspOptions):
+    r_max: int = Field(12, ge=0, description="dssp: steps beyond s that may be granted")
+
+
+class Bsp(Strategy):
+    """Bulk synchronous: one update, with the gradients of all, when all active workers have pushed.
+
+    tau = 0. A worker that is lost after its push is in the round's update; the next rounds do without it.
+    """
+
+    def due(self):
+        return set(self.buffer) if self.active <= self.buffer.keys() else set()
+
+
+class Asp(Strategy):
+    """Asynchronous: every gradient is applied on arrival and answered at once. tau is n - 1 on average, unbounded."""
+
+
+class Ssp(Strategy):
+    """Stale synchronous (Ho et al. 2013): as `Asp`, but no worker goes on that is more than ``s`` steps ahead::
+
+        hold the answer while c_i - min(c) > s
+
+    So max(c) - min(c) <= s + 1. ``s``: a whole number or inf; s = 0 keeps step like `Bsp`, with n updates a round.
+    """
+
+    Options = SspOptions
+
+    def free(self, worker):
+        return self.lead(worker) <= self.options.s
+
+
+class Dssp(Ssp):
+    """Dynamic stale synchronous (Zhao et al. 2019): `Ssp` with a bound between ``s`` and ``s + r_max``, as suits::
+
+        if i has credit:               spend one; answer
+        elif c_i - min(c) <= s:        answer
+        elif c_i == max(c):            credit = r* of the controller; if r* > 0: spend one; answer
+        else:                          hold until c_i - min(c) <= s
+
+    The controller expects the pushes of i and of the slowest worker at the distance of their last two, and takes the
+    r of 0..r_max for which the end of r more steps of i is closest to some push of the slowest to come, the smallest
+    of equals. Inferred: the start counts as a push; the slowest of several is the first; there is no credit before the
+    slowest has pushed; and r* stays below what would lead by more than s + r_max, since a worker may ask repeatedly.
+    So max(c) - min(c) <= s + r_max + 1.
+    """
+
+    Options = DsspOptions
+    remembers = (*Strategy.remembers, "credit")
+
+    def __init__(self, workers: int, **options):
+        super().__init__(workers, **options)
+        self.credit = [0] * workers
+        """Steps that each may still go on, whatever its lead."""
+        self.pushed_at = [(start, start) for start in self.pulled_at]
+        """Times of the last push but one and of the last one."""
+
+    def go_on(self, workers, now):
+        super().go_on(workers, now)
+        self.pushed_at = [(now, now) for _ in self.clocks]
+
+    def arrived(self, worker, now):
+        self.pushed_at[worker] = self.pushed_at[worker][1], now
+        lead = self.lead(worker)
+        if not self.credit[worker] and lead > self.options.s and lead == self.gap():
+            self.credit[worker] = self.extra_steps(worker)
+
+    def free(self, worker):
+        return self.credit[worker] > 0 or super().free(worker)
+
+    def answered(self, worker):
+        self.credit[worker] = max(0, self.credit[worker] - 1)
+
+    def extra_steps(self, worker: int) -> int:
+        """r* for a worker that has just pushed."""
+        slowest = min(sorted(self.active), key=lambda j: self.clocks[j])
+        before, last = self.pushed_at[worker]
+        slow_before, slow_last = self.pushed_at[slowest]
+        period, slow_period = last - before, slow_last - slow_before
+        if slow_period == 0:
+            return 0
+
+        def mismatch(r: int) -> float:
+            end = last + r * period
+            pushes = max(1, round((end - slow_last) / slow_period))
+            return abs(end - (slow_last + pushes * slow_period))
+
+        limit = min(self.options.r_max, self.options.s + self.options.r_max + 1 - self.lead(worker))
+        return min(range(int(limit) + 1), key=mismatch)

@@ -1,0 +1,99 @@
+"""Strategies that drop gradients of workers that are too slow, and are near to the least possible time.
+
+Sources: m_sync: Begunov, Tyurin 2026; rennala: Tyurin, Richtárik 2023; ringmaster: Maranjyan, Tyurin, Richtárik 2025.
+"""
+
+from pydantic import Field
+
+from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
+
+
+class MSyncOptions(StrategyOptions):
+    fastest: int | None = Field(
+        None, ge=1, description="m_sync: the first so many gradients make an update (m); all but one's by default"
+    )
+
+
+class RennalaOptions(StrategyOptions):
+    gradients_per_update: int | None = Field(
+        None, ge=1, description="rennala: gradients of one model that make an update (B); as many as workers by default"
+    )
+
+
+class RingmasterOptions(StrategyOptions):
+    staleness_limit: int | None = Field(
+        None,
+        ge=1,
+        description="ringmaster: gradients that are so many updates old are dropped (R); twice the workers by default",
+    )
+
+
+class MSync(Strategy):
+    """m-synchronous (Begunov, Tyurin 2026): one update with the gradients of the ``m`` workers that come first::
+
+        on push(i):   v_i < V: drop the gradient; answer
+                      else: put it into the buffer; at m of them w -= eta/n sum(buffer);  V += 1;  answer its workers
+
+    tau = 0. A worker that is late for a round is in the next one: it goes on to the end of its gradient, which cannot
+    be interrupted. m = n is `Bsp`.
+    """
+
+    Options = MSyncOptions
+    limit = 1
+
+    def __init__(self, workers: int, **options):
+        super().__init__(workers, **options)
+        m = self.options.fastest
+        if m is not None and m > workers:
+            raise ValueError(f"fastest = {m}: there are {workers} workers")
+        self.m = max(workers - 1, 1) if m is None else m
+
+    def due(self):
+        return set(self.buffer) if len(self.buffer) >= self.m or self.active <= self.buffer.keys() else set()
+
+    @property
+    def bound_gradients(self):
+        return self.m
+
+
+class Rennala(Strategy):
+    """Rennala SGD (Tyurin, Richtárik 2023): one update with ``B`` gradients of the same model, whoever computes them::
+
+        on push(i):   v_i < V: drop the gradient
+                      else: sum += g;  if it is the B-th: w -= eta/n sum;  V += 1;  sum = 0
+                      answer
+
+    So a fast worker computes several of the B, and no worker waits. tau = 0. The paper's learning rate is that of the
+    mean, eta B/n here. What is gathered when the last worker has ended, or all rest for a checkpoint, is an update too.
+    """
+
+    Options = RennalaOptions
+    limit = 1
+
+    def completes_update(self):
+        return self.gathered >= self.bound_gradients or not self.active
+
+    @property
+    def bound_gradients(self):
+        return self.options.gradients_per_update or len(self.clocks)
+
+
+class Ringmaster(Strategy):
+    """Ringmaster ASGD (Maranjyan, Tyurin, Richtárik 2025): as `Asp`, but gradients of tau >= ``R`` are dropped::
+
+        on push(i):   V - v_i < R: w -= eta/n g;  V += 1
+                      answer
+
+    The variant of the paper that does not interrupt computations. R = inf would be `Asp`; R = 1 is `Rennala` of B = 1.
+    """
+
+    Options = RingmasterOptions
+
+    def __init__(self, workers: int, **options):
+        super().__init__(workers, **options)
+        self.limit = self.options.staleness_limit or 2 * workers
+
+    @property
+    def bound_gradients(self):
+        """R: by the paper R updates take at most twice as long as R gradients of one model need."""
+        return self.limit
