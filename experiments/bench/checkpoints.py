@@ -1,57 +1,78 @@
-"""The cost of a checkpoint: the same training with and without one in every hundred steps.
+"""The cost of a checkpoint in every hundred steps, of training with a model of 100 MB.
 
-The time is that from the first step to the last, with what is still to be written then.
+Steps are timed one by one: on a machine where the time of a hundred steps varies by more than a checkpoint costs, the
+steps that a checkpoint is taken in, and written beside, still differ from their neighbours. The cost is by how much
+they are longer than the median of the steps that no checkpoint is written beside, summed up, as a share of a hundred
+such steps. As many steps in between, without a checkpoint, are summed up the same way: they should come to nothing.
 """
 
 import tempfile
 from pathlib import Path
+from time import perf_counter
+from typing import ClassVar
 
 import numpy as np
 
-from experiments.bench.side_by_side import announce, median_and_range, report, start, turns
+from experiments.bench.side_by_side import announce, median_and_range, report, slowest, start
+from grsgd.algorithms.ring_allreduce import RingAllreduce
 from grsgd.config import parse
 from grsgd.job.prepare import Keeping
 from grsgd.job.run import run
-from grsgd.runs.run_file import load_run
 from grsgd.training.checkpoints import Every
 
-STEPS, ROUNDS = 100, 4
+EVERY, CHECKPOINTS = 100, 6
+BESIDE = 40
+"""Steps that a checkpoint may be written beside: 10 s, where writing 400 MB takes some."""
 HIDDEN = [4960, 4960]
 """About 25 million parameters, 100 MB; with momentum a rank keeps 200 MB."""
-WITHOUT, WITH = "without", "with one"
+
+
+class Timed(RingAllreduce, name="timed"):
+    """All-reduce that notes when each step has ended."""
+
+    ends: ClassVar[list[float]] = []
+
+    def step(self):
+        yield from super().step()
+        self.ends.append(perf_counter())
 
 
 def main():
     mpi, quick = start()
+    every, beside = (4, 2) if quick else (EVERY, BESIDE)
     content = {
-        "algorithm": {"name": "ring_allreduce"},
+        "algorithm": {"name": Timed.name},
         "model": {"name": "mlp", "hidden": [64] if quick else HIDDEN},
         "data": {"name": "digits", "batch_size": 32},
         "optimizer": {"lr": 0.01, "momentum": 0.9},
-        "train": {"steps": STEPS, "snapshots": 1, "evaluate_replicas": False},
+        "train": {"steps": every * (CHECKPOINTS + 1), "snapshots": 1, "evaluate_replicas": False},
     }
-    seconds = {WITHOUT: [], WITH: []}
+    announce(mpi, f"checkpoints: {every * (CHECKPOINTS + 1)} steps")
     with tempfile.TemporaryDirectory() as mine:
         folder = Path(mpi.bcast(mine))
-        for number, name in enumerate(turns(seconds, 1 if quick else ROUNDS)):
-            announce(mpi, f"checkpoints: {name}")
-            keeping = Keeping(folder / str(number), Every(steps=STEPS // 2)) if name == WITH else Keeping()
-            out = folder / f"{number}.h5"
-            run(mpi, parse(content), out, keeping=keeping)
-            mpi.Barrier()
-            attributes = load_run(out).attributes
-            seconds[name].append(attributes["wall_seconds"])
+        run(mpi, parse(content), folder / "run.h5", keeping=Keeping(folder / "kept", Every(steps=every)))
         mpi.Barrier()  # nobody uses the folder any more
-    pairs = np.array(seconds[WITH]) / np.array(seconds[WITHOUT])
+    steps = slowest(mpi, {"steps": list(np.diff(Timed.ends))})["steps"]
+    # The checkpoint after step k is taken before step k + 1, which is number k of these differences.
+    taken = [every * number - 1 for number in range(1, CHECKPOINTS + 1)]
+    beside_one = np.zeros(steps.size, bool)
+    for first in taken:
+        beside_one[first : first + beside] = True
+    usual = np.median(steps[~beside_one])
+    excess = (steps - usual) / (every * usual)
     report(
         mpi,
-        f"{STEPS} steps of {attributes['model_bytes'] / 1e6:.0f} MB on {mpi.size} ranks, median (min-max)",
-        ["a checkpoint", "s", "times as long, by rounds"],
+        f"A checkpoint in every {every} steps, on {mpi.size} ranks; a step takes {usual * 1e3:.0f} ms",
+        [f"{beside} steps", "cost, as a share of the training: mean", "median (min-max)"],
         [
-            [WITHOUT, median_and_range(seconds[WITHOUT]), ""],
-            [WITH, median_and_range(seconds[WITH]), median_and_range(pairs, ".3f")],
+            row("from a checkpoint on", [excess[first : first + beside].sum() for first in taken]),
+            row("before the next one", [excess[first + every - beside : first + every].sum() for first in taken]),
         ],
     )
+
+
+def row(name: str, shares: list[float]) -> list:
+    return [name, f"{100 * np.mean(shares):.1f} %", f"{median_and_range(100 * np.array(shares), '.1f')} %"]
 
 
 if __name__ == "__main__":

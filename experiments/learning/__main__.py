@@ -105,7 +105,7 @@ def rows_of(task: str, rates: list[float], runs: dict[Setting, Run], names: list
         best[name] = at, losses[at], found[at]
     whole = best["ring_allreduce"][1]
     for name, (rate, loss, run) in best.items():
-        at_edge = len(rates) > 1 and rate in (min(rates), max(rates))
+        at_edge = len(rates) > 2 and rate in (min(rates), max(rates))
         sent = int(run.traffic["sent"].sum()) / 1e6
         yield [
             name,
