@@ -31,7 +31,7 @@ REPRODUCE = $(BIN)/python -m experiments.tables $(if $(IMAGENET),--imagenet $(IM
 # Jobs of several ranks wait half of their time: a file of tests beside another one.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-scaling test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -89,6 +89,9 @@ figure-%: $(READY)
 
 report: $(READY)  ## results/report.html of what has been made
 	$(REPRODUCE) --report
+
+figure-atlas: $(READY)  ## methods that exchange less often over links of 10 to 1000 Mbit/s, measured and simulated; root, hours
+	$(BIN)/python -m experiments.atlas
 
 figure-scaling: $(READY)  ## simulated time per step of every algorithm on 4 to 256 ranks; minutes
 	$(BIN)/python -m experiments.scaling

@@ -38,8 +38,14 @@ ANEW = f'remove its key "{KEY}" to begin the algorithm anew'
 
 
 def restore(algorithm: Algorithm, kept: dict):
-    """Put an algorithm that has started, and taken no step, into a state."""
-    algorithm.restore({name: as_array(value) for name, value in kept["state"].items()})
+    """Put an algorithm that has started, and taken no step, into a state.
+
+    Raises ConfigError for a state that the algorithm does not have with its options.
+    """
+    try:
+        algorithm.restore({name: as_array(value) for name, value in kept["state"].items()})
+    except AttributeError as error:
+        raise ConfigError(f"state_dict of {algorithm.name} with other options ({error}): {ANEW}") from None
     algorithm.rng.bit_generator.state = kept["random"]
 
 

@@ -268,6 +268,25 @@ def test_whose_state_is_refused(monkeypatch):
     on_threads(monkeypatch, 1, work)
 
 
+def test_state_of_other_options_is_refused(monkeypatch):
+    """What compression has left out belongs to a compressed run."""
+
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, compression="int8")
+        plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 0)
+        optimizer.rest()
+        state = optimizer.state_dict()
+        optimizer.finish()
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi)
+        with pytest.raises(ValueError, match="^state_dict of ring_allreduce with other options .*: remove its key"):
+            optimizer.load_state_dict(state)
+        optimizer.finish()
+
+    on_threads(monkeypatch, 2, work)
+
+
 def test_hooks_are_called_as_torchs(monkeypatch):
     """In the order of torch, once a step, with the distributed optimizer; what a hook before returns is taken."""
 

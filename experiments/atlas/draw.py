@@ -1,0 +1,166 @@
+"""The atlas as a figure, as a table, and what it says of the formulas."""
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from tabulate import tabulate
+
+from experiments.atlas import analytic
+from experiments.atlas.make import file_of
+from experiments.atlas.points import METHODS, PERIODS, RATES, SLOWER, TASKS, Point, periods_of
+from grsgd.runs.measures import bytes_sent, seconds, seconds_per_step, time_split, time_to_target
+from grsgd.runs.run_file import Run
+from grsgd.runs.series import COLOURS, MARKERS
+from grsgd.units import rate
+
+LITERATURE = (1.08, 1.92)
+"""By how much one independent project has found steps to be longer than the formula says."""
+MEGABYTE = 1e6
+
+
+class Result(NamedTuple):
+    """What the atlas says of a run."""
+
+    seconds_per_step: float
+    utilisation: float
+    """Share of the time in which ranks compute, the mean over those that train."""
+    time_to_target: float
+    """NaN if it was not reached."""
+    megabytes: float
+    """Sent by all ranks, as counted."""
+    interface_megabytes: float
+    """The same by the hosts' interfaces, headers included; NaN in simulated time."""
+
+    @classmethod
+    def of(cls, point: Point, run: Run, folder: Path) -> "Result":
+        sent = file_of(point, folder).with_suffix(".json")
+        by_interfaces = json.loads(sent.read_text())["interfaces"] if sent.exists() else math.nan
+        return cls(
+            seconds_per_step(run),
+            time_split(run)["compute"] / seconds(run),
+            time_to_target(run),
+            bytes_sent(run) / MEGABYTE,
+            by_interfaces / MEGABYTE,
+        )
+
+
+Results = Mapping[Point, Result]
+
+
+def draw(results: Results, out: Path):
+    """Utilisation and time to the target over the links' rate: a column for each task and straggler.
+
+    Lines are simulated, markers measured, and dashed lines the formula for all-reduce, one for each period.
+    """
+    columns = [(task, slower) for task in TASKS for slower in SLOWER]
+    figure = Figure(figsize=(13, 7), layout="constrained")
+    panels = figure.subplots(2, len(columns), sharex=True, squeeze=False)
+    rates = [rate(name) * 8 / 1e6 for name in RATES]
+    for column, (task, slower) in enumerate(columns):
+        above, below = panels[0][column], panels[1][column]
+        for period in PERIODS:
+            points = [Point(task, "local_sgd", period, name, slower, False) for name in RATES]
+            above.plot(rates, [analytic.utilisation(point) for point in points], "--", color="0.5", linewidth=1)
+        for index, method in enumerate(METHODS):
+            colour, period = COLOURS[index % len(COLOURS)], min(PERIODS[1], max(periods_of(method)))
+            for panel, what in ((above, "utilisation"), (below, "time_to_target")):
+                for measured in (False, True):
+                    points = [Point(task, method, period, name, slower, measured) for name in RATES]
+                    values = [getattr(results[point], what) if point in results else math.nan for point in points]
+                    style = {"marker": MARKERS[index % len(MARKERS)], "linestyle": ""} if measured else {}
+                    label = f"{method}, {period}" if not measured else None
+                    panel.plot(rates, values, color=colour, label=label, **style)
+        above.set_title(task + (f", one host {slower} times slower" if slower > 1 else ""), fontsize=10)
+        above.set_ylim(0, 1.05)
+        below.set_xlabel("link [Mbit/s]")
+        if any(np.isfinite(line.get_ydata()).any() for line in below.lines):
+            below.set_yscale("log")
+        for panel in (above, below):
+            panel.set_xscale("log")
+            panel.grid(alpha=0.3)
+    panels[0][0].set_ylabel("share of the time spent computing")
+    panels[1][0].set_ylabel("time to the target [s]")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    figure.suptitle("Methods that exchange every 4 steps (all-reduce: every step), on four hosts", fontsize=11)
+    for suffix in (".pdf", ".png"):
+        figure.savefig(out.with_suffix(suffix), dpi=150)
+
+
+def write_csv(results: Results, path: Path):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*Point._fields, *Result._fields])
+        writer.writerows([*point, *result] for point, result in results.items())
+
+
+def table(results: Results) -> str:
+    """Return the table of measured points, each beside its simulation."""
+    rows = []
+    for point, found in results.items():
+        if not point.measured:
+            continue
+        twin = results.get(point._replace(measured=False))
+        error = f"{twin.seconds_per_step / found.seconds_per_step - 1:+.0%}" if twin else ""
+        rows.append(
+            [
+                *point[:-1],
+                f"{1e3 * found.seconds_per_step:.0f}",
+                error,
+                f"{found.utilisation:.0%}",
+                "" if math.isnan(found.time_to_target) else f"{found.time_to_target:.0f}",
+                f"{found.megabytes:.0f}",
+                f"{found.interface_megabytes / found.megabytes:.2f}" if found.megabytes else "",
+            ]
+        )
+    headers = ["task", "method", "period", "link", "slower", "ms a step", "simulated", "computing", "s to the target"]
+    headers += ["MB sent", "interfaces / counted"]
+    return tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True)
+
+
+def verdicts(results: Results) -> Iterator[str]:
+    """Iterate over what follows, a line each."""
+    for measured in (True, False):
+        ratios = [
+            found.seconds_per_step / analytic.step_seconds(point)
+            for point, found in results.items()
+            if point.measured is measured and point.method in analytic.BLOCKING
+        ]
+        if ratios:
+            least, most = LITERATURE
+            within = sum(least <= ratio <= most for ratio in ratios)
+            yield (
+                f"A step by all-reduce takes {spread(ratios)} times as long as the formula says, "
+                f"{'measured' if measured else 'simulated'}, at {len(ratios)} points; {within} of them are between "
+                f"{least} and {most}, which others have found."
+            )
+    errors = [
+        abs(results[twin].seconds_per_step / found.seconds_per_step - 1)
+        for point, found in results.items()
+        if point.measured and (twin := point._replace(measured=False)) in results
+    ]
+    if errors:
+        yield (
+            f"Simulated steps are {np.median(errors):.1%} off the measured ones in the median, {max(errors):.0%} at "
+            f"most, at {len(errors)} points."
+        )
+    overheads = [
+        found.interface_megabytes / found.megabytes
+        for point, found in results.items()
+        if point.measured and found.megabytes > 1 and not math.isnan(found.interface_megabytes)
+    ]
+    if overheads:
+        yield (
+            f"Interfaces have sent {spread(overheads)} times what was counted, headers of packets included, at "
+            f"{len(overheads)} points."
+        )
+
+
+def spread(values: list[float]) -> str:
+    """Return median, least and largest."""
+    return f"{np.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"

@@ -1,0 +1,94 @@
+"""The points of the atlas: which method exchanges how often, over which links, with which straggler."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from grsgd.config import Config, load
+
+HERE = Path(__file__).parent
+HOSTS = 4
+CPU = 0.4
+"""Processors of a host."""
+TASKS = ("gpt", "cnn")
+RATES = ("10mbit", "100mbit", "1gbit")
+LATENCY = "100us"
+PERIODS = (1, 4, 16)
+SLOWER = (1, 4)
+"""How many times slower host 0 computes."""
+METHODS = {
+    "ring_allreduce": None,
+    "local_sgd": "H",
+    "diloco": "H",
+    "noloco": "H",
+    "decoupled": "H",
+    "lasgd": "Hmin",
+    "dpsgd": "period",
+    "gossip": "period",
+    "grsgd": "H",
+}
+"""The methods, and by which option each exchanges every so many steps; None: in every step."""
+
+
+class Point(NamedTuple):
+    """A run."""
+
+    task: str
+    method: str
+    period: int
+    rate: str
+    slower: int
+    measured: bool
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return "-".join(map(str, (*self[:-1], "measured" if self.measured else "simulated")))
+
+    def overrides(self) -> list[str]:
+        """Return what makes the task's configuration this point's. A host of the testbed is slow by itself."""
+        found = [f"algorithm.name={json.dumps(self.method)}"]
+        if (option := METHODS[self.method]) is not None:
+            found.append(f"algorithm.{option}={self.period}")
+        if self.slower > 1 and not self.measured:
+            found.append(f"stragglers.slowdown.0={float(self.slower)}")
+        return found
+
+    @property
+    def source(self) -> Path:
+        """The task's configuration."""
+        return HERE / f"{self.task}.toml"
+
+    def config(self) -> Config:
+        return load(self.source, self.overrides())
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds of a gradient, where it is not slower."""
+        return self.config().train.compute_seconds / CPU
+
+
+def periods_of(method: str) -> tuple[int, ...]:
+    return (1,) if METHODS[method] is None else PERIODS
+
+
+def simulated_points() -> Iterator[Point]:
+    """All methods, with all periods, on all links, with and without a straggler."""
+    for task, method, rate, slower in itertools.product(TASKS, METHODS, RATES, SLOWER):
+        for period in periods_of(method):
+            yield Point(task, method, period, rate, slower, False)
+
+
+def measured_points() -> Iterator[Point]:
+    """Of those, the language model on every link, with and without a straggler, at one period; on one link with every
+    period; and on that the CNN."""
+    middle, link = PERIODS[1], RATES[1]
+    for method, rate, slower in itertools.product(METHODS, RATES, SLOWER):
+        yield Point("gpt", method, min(middle, max(periods_of(method))), rate, slower, True)
+    for method in METHODS:
+        for period in periods_of(method):
+            if period != min(middle, max(periods_of(method))):
+                yield Point("gpt", method, period, link, 1, True)
+        yield Point("cnn", method, min(middle, max(periods_of(method))), link, 1, True)
