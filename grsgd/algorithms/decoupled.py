@@ -96,8 +96,8 @@ class OuterServer(Server):
         """The same of workers that have ended."""
         self.merging: list[tuple] = []
         """The models that the next outer step merges, and in how many steps each was made, in the order of workers."""
-        self.round_of_window = -1
-        """The version at which a grace window has begun last."""
+        self.round_of_window, self.closing = -1, None
+        """The version at which a grace window has begun last, and the activity that waits for its end."""
 
     def state(self):
         return super().state() | {"u": self.u}
@@ -123,7 +123,12 @@ class OuterServer(Server):
         window, version = self.strategy.window, self.strategy.version
         if window is not None and window < math.inf and self.round_of_window != version:
             self.round_of_window = version
-            self.activities.append(self.driver.start(self.end_window(window, version)))
+            self.closing = self.driver.start(self.end_window(window, version))
+
+    def check(self):
+        super().check()
+        if self.closing is not None:
+            self.closing.Test()
 
     def end_window(self, seconds: float, version: int):
         """Background schedule: the end of a grace window."""
