@@ -128,14 +128,27 @@ def _module(name: str) -> ModuleType:
     return module
 
 
+def fault_in(thing, error: Exception) -> str | None:
+    """Say in one line what went wrong in the file of a class or function from outside; None if it was not there."""
+    source = source_of(thing)
+    if source is None or not _lines(error, source.path):
+        return None
+    beside = os.path.relpath(source.path)
+    return _reason(error, source.path if beside.startswith(os.pardir) else beside)
+
+
+def _lines(error: Exception, path: str) -> list[int]:
+    """Return the lines of a file that an exception came through, the innermost last."""
+    return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+
+
 def _reason(error: Exception, place: str) -> str:
-    """Say in one line why a file could not be loaded."""
+    """Say in one line why a file could not be loaded, or what went wrong in it."""
     if isinstance(error, OSError) and error.filename == os.path.realpath(place):
         return f"{place}: {error.strerror}, neither here nor beside the configuration"
     if isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}."):
         return f"there is no module {error.name}"
     text = " ".join(str(error).split())
-    frames, path = traceback.extract_tb(error.__traceback__), os.path.realpath(place)
-    lines = [frame.lineno for frame in frames if frame.filename == path]
+    lines = _lines(error, os.path.realpath(place))
     at = f", line {lines[-1]}" if lines and not isinstance(error, SyntaxError) else ""
     return f"{place}{at}: {type(error).__name__}{': ' if text else ''}{text}"

@@ -8,7 +8,7 @@ from experiments.bench.side_by_side import announce, complete, device, median_an
 from grsgd.comm.compression import COMPRESSORS, CompressionOptions, ErrorFeedback, make_compressor
 from grsgd.models.flat import Flat
 
-VALUES = {"cpu": 8 << 20, "cuda": 64 << 20}
+VALUES = {"cpu": 4 << 20, "cuda": 64 << 20}
 """Of each vector, float32, by device."""
 ROUNDS = 10
 

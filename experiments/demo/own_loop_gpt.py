@@ -55,13 +55,13 @@ def main(algorithm, steps, lr, out, text):
     Path(out).parent.mkdir(exist_ok=True)
     kept = {"lr": lr, "dataset": "moby-dick", "model": "gpt", "train_samples": len(train) // BLOCK}
     metric = grsgd.Metric("bits_per_byte")
-    with grsgd.recording(out, optimizer, metric=metric, **kept) as run:  # <-- 4: writes the run file
+    with grsgd.recording(out, optimizer, metric=metric, **kept) as run:  # <-- 3: writes the run file
         for step in range(steps):
             x, y = draw(train, generator, BATCH // grsgd.size())
             loss = functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
             optimizer.zero_grad()
             loss.backward()
-            optimizer.synchronize()  # <-- 3: what is clipped is the mean gradient, where gradients are mixed
+            optimizer.synchronize()  # <-- 4: what is clipped is the mean gradient, where gradients are mixed
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()

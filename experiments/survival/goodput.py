@@ -169,6 +169,7 @@ def main():
             print(f"{algorithm}, a kill every {per_kill:g} steps: {runs} runs of {seconds:.0f} s", flush=True)
             common = algorithm, ALGORITHMS[algorithm], options.ranks, seconds
             label = f"{algorithm}-{options.ranks}-{per_kill:g}" + ("-simulated" if options.simulated else "")
+            label += f"-{options.run_kills}-from-{options.first_seed}"
             calm = []
             for seed in seeds[:CALM_RUNS]:
                 text = config_of(*common, None, seed)

@@ -12,7 +12,8 @@ from grsgd.algorithms.parameter_server.algorithm import LostWorkerOptions, Param
 from grsgd.algorithms.parameter_server.server import FINISHED, Server
 from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 from grsgd.comm import tags
-from grsgd.comm.pollables import Delay
+from grsgd.comm.allreduce import broadcast
+from grsgd.comm.pollables import Delay, Until
 from grsgd.models.values import fill
 
 
@@ -87,8 +88,10 @@ class Quorum(Strategy):
 class OuterServer(Server):
     """The server that has w, and takes the outer steps. Workers push their models; ``g`` has the last of each."""
 
-    def __init__(self, *args):
-        super().__init__(*args)
+    def __init__(self, options, *args):
+        super().__init__(options, *args)
+        if options.worker_timeout is None:
+            self.timeout *= options.H  # workers push every H steps
         self.u = self.w.new_zeros(self.w.shape)
         self.late: dict[int, tuple] = {}
         """What late workers have changed, and in how many steps, until it is merged."""
@@ -120,6 +123,8 @@ class OuterServer(Server):
         super().apply_decision(decision)
         if not self.strategy.active:
             self.add_rest()
+
+    def begin_waiting(self):
         window, version = self.strategy.window, self.strategy.version
         if window is not None and window < math.inf and self.round_of_window != version:
             self.round_of_window = version
@@ -151,8 +156,9 @@ class OuterServer(Server):
 
     def add_rest(self):
         """When all workers have ended, or rest: add the mean of what they have changed since they were merged."""
+        workers = self.n - len(self.evicted.keys() - self.finished)
         for change, steps in (*self.late.values(), *self.rest):
-            self.w.add_(change, alpha=1 / self.n)
+            self.w.add_(change, alpha=1 / workers)
             self.applied += steps
         self.late.clear()
         self.rest.clear()
@@ -217,7 +223,8 @@ class Decoupled(ParameterServer, name="decoupled"):
 
     With quorum = n, or an endless grace window, it is `diloco` with variant = "tree" bit for bit, but for buffers,
     which stay local until the end. Sends 2M/H a worker and step, half of it from the server. Where the run ends, or
-    rests, the mean of what workers have changed since is added to w, as `diloco` averages models in the end.
+    rests for a checkpoint, the mean of what workers have changed since is added to w, as `diloco` averages models in
+    the end. How far the run is a worker learns with each answer; in between it takes the others to be as far as it is.
     """
 
     paper = (
@@ -226,12 +233,17 @@ class Decoupled(ParameterServer, name="decoupled"):
     )
     traits = Traits(synchronous=False, family="server", in_background=True, supports_own_loop=False)
     Options = DecoupledOptions
+    remembers = ("pushes", "k")
     server_class = OuterServer
 
     def __init__(self, *args):
         super().__init__(*args)
+        self.k = 0
+        """Steps of this worker; every H-th is followed by a push."""
         self.local_steps = 0
-        """Steps since the last push."""
+        """Steps that are not in w."""
+        self.known = 0
+        """Steps of all workers that this one knows of, or takes for granted."""
 
     @property
     def bound_gradients(self):
@@ -239,10 +251,33 @@ class Decoupled(ParameterServer, name="decoupled"):
 
     def step(self):
         self.update()
+        self.k += 1
         self.local_steps += 1
-        if self.local_steps == self.options.H:
-            self.local_steps = 0
-            yield from self.push(self.x, self.options.H)
+        if self.k % self.options.H == 0:
+            steps, self.local_steps = self.local_steps, 0
+            yield from self.push(self.x, steps)
+        self.note_steps(min(int(reply[1]) for reply in self.replies.values()) + self.n * self.local_steps)
+
+    def note_steps(self, steps: int):
+        """Note how many steps all have taken: until the next answer the others are taken to be as far as this one."""
+        self.known = max(self.known, steps)
+        self.progress.note_steps(self.known)
+
+    def pull(self):
+        yield from super().pull()
+        applied = np.array([self.server.applied if self.server is not None else 0], np.int64)
+        (server,) = self.shards
+        yield from broadcast(self.uncounted_comm, applied, root=server)
+        self.replies[server][1] = applied[0]
+
+    def serve(self):
+        """As of every server, but a wait is over in time for the next one, however long H steps take."""
+        pushes, end = self.server.pushes, self.driver.clock() + self.driver.timeout / 2
+        yield Until(
+            lambda: self.server.is_done() or self.server.pushes > pushes or self.driver.clock() > end,
+            "a push, or the end of the last worker's training",
+        )
+        return self.server.all_done()
 
     def finish(self, server):
         message = np.array([FINISHED - self.local_steps], np.int64)

@@ -1,5 +1,6 @@
 """Algorithms by name: those of this package, and any other's class (`grsgd.outside`)."""
 
+import difflib
 from collections.abc import Iterable
 
 from grsgd import outside
@@ -21,8 +22,10 @@ def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
         return ALGORITHMS[name]
     place = outside.place_of(name, "algorithms")
     if place is None:
+        near = difflib.get_close_matches(name, list(allowed), 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
         raise ConfigError(
-            f"{name!r}: unknown; allowed: {', '.join(sorted(allowed))}, FILE.py:CLASS or PACKAGE.MODULE:CLASS"
+            f"{name!r}: unknown{hint}; allowed: {', '.join(sorted(allowed))}, FILE.py:CLASS or PACKAGE.MODULE:CLASS"
         )
     found = outside.load(place, _is_algorithm, "class")
     if not _is_algorithm(found):

@@ -29,7 +29,7 @@ class GossipOptions(AdaptiveOptions, RoundingOptions, Options):
 
     @model_validator(mode="after")
     def rounds_whole_models(self):
-        if self.compression and self.adaptive:
+        if self.compresses and self.adaptive:
             raise ValueError(f'compression = "{self.compression}": whole models are rounded, so adaptive must be false')
         return self
 
@@ -69,7 +69,7 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.compressor = make_compressor(options, self.x.tensor) if options.compression else None
+        self.compressor = make_compressor(options, self.x.tensor) if options.compresses else None
         self.seed = context.seed
         self.messages = 0
         """Models that this rank has written, by whose numbers they are rounded."""
@@ -97,7 +97,7 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
 
     @classmethod
     def traits_of(cls, options):
-        label = f"{cls.name} {options.compression}" if options.compression else cls.traits.label
+        label = f"{cls.name} {options.compression}" if options.compresses else cls.traits.label
         return replace(super().traits_of(options), comparison=f"mode = {options.mode}", label=label)
 
     def start(self):
@@ -236,7 +236,8 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
                 is_whole = False
             with self.lock:
                 if is_whole and not self.is_closed:
-                    offer.open()
+                    if self.options.mode != "pull":
+                        offer.open()
                     for packed, part in self.slices.selected(mask):
                         self.take(self.x.tensor[part], offer.x.tensor[packed], s.x.tensor[packed])
                     if self.options.mode != "pull":

@@ -103,10 +103,10 @@ class GRSGD(PushSum, name="grsgd"):
         x_prev.sub_(change.add_(u, alpha=momentum), alpha=self.options.outer_lr)
         self.x.tensor.copy_(x_prev)
 
-    def merge(self, message):
+    def take_in(self, message):
         if self.has_outer_step:
             self.merge_into(self.x_prev, self.a, message.x, message.weight)
-        super().merge(message)
+        super().take_in(message)
 
     def keep(self, left_out):
         if self.has_outer_step:

@@ -63,7 +63,7 @@ class PushSum(Algorithm, name=None):
 
     @classmethod
     def traits_of(cls, options):
-        return replace(cls.traits, label=f"{cls.name} {options.compression}") if options.compression else cls.traits
+        return replace(cls.traits, label=f"{cls.name} {options.compression}") if options.compresses else cls.traits
 
     @classmethod
     def check(cls, options, ranks):
@@ -82,7 +82,7 @@ class PushSum(Algorithm, name=None):
             self.merge_oldest,
             self.take_back,
             backpressure=backpressure,
-            compressor=make_compressor(self.options, self.x.tensor) if self.options.compression else None,
+            compressor=make_compressor(self.options, self.x.tensor) if self.options.compresses else None,
             seed=self.seed,
         )
 
@@ -119,7 +119,7 @@ class PushSum(Algorithm, name=None):
             if self.weighted:
                 self.a /= 2
             message = self.mailbox.send(j, self.x, self.a, self.k)
-            if self.options.compression and self.weighted:
+            if self.options.compresses and self.weighted:
                 self.keep(self.x.tensor - message.x.tensor)
 
     def keep(self, left_out: torch.Tensor):
@@ -127,12 +127,17 @@ class PushSum(Algorithm, name=None):
         self.x.tensor.add_(left_out)
 
     def merge(self, message: ModelMessage):
-        self.a = self.merge_into(self.x, self.a, message.x, message.weight)
+        self.take_in(message)
         self.staleness[self.k - message.step] += 1
 
+    def take_in(self, message: ModelMessage):
+        self.a = self.merge_into(self.x, self.a, message.x, message.weight)
+
     def take_back(self, message: ModelMessage):
-        """Take back the weight of a message to a rank that has died."""
-        if self.weighted:
+        """Take back the weight of a message to a rank that has died; and a rounded model, of which the rest is here."""
+        if self.weighted and self.options.compresses:
+            self.take_in(message)
+        elif self.weighted:
             self.a += message.weight
 
     def changed(self, rank):

@@ -1,24 +1,30 @@
 """``--check``: everything that a run checks before its first step, and what it would do, without a job and training."""
 
 import math
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from tabulate import tabulate
 
-from grsgd import memory
+from grsgd import memory, outside
 from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.comm.watchdog import rank
 from grsgd.config import Config
 from grsgd.data.shards import held_by, shards
+from grsgd.errors import ConfigError, UsageError
 from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
+from grsgd.simulate.driver import Deadlock
 from grsgd.simulate.network import network
 from grsgd.simulate.run import Simulation, check_memory
 from grsgd.training import device as gpu
 from grsgd.training.description import expected_bytes
-from grsgd.training.inputs import load_data
+from grsgd.training.evaluation import outputs, score
+from grsgd.training.inputs import build_model, load_data
 from grsgd.training.memory import blueprint, check_fits, rank_bytes
 from grsgd.training.optimizer import build_optimizer
 from grsgd.training.snapshots import MEMORY
@@ -60,6 +66,7 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
         check_fits(config, data, ranks, 1, device)  # the others may be on other hosts
     else:
         check_memory(ranks, 0 if timing_only else each)
+    try_a_batch(config, data)
     trial = try_out(config, ranks, simulated)
     plan = plan_of(config, ranks, len(data.train))
     if rank() not in (None, "0"):
@@ -76,6 +83,41 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     print(tabulate(rows, tablefmt="plain", disable_numparse=True))
 
 
+OWN = {"model": "models", "data": "data", "task": "tasks", "algorithm": "algorithms"}
+"""Sections whose name may be that of something of the user's own, and its kind."""
+
+
+def try_a_batch(config: Config, data):
+    """Compute loss and score of a few test samples where model, data or task are of the user's own; raises ConfigError
+    for what goes wrong in there."""
+    if not any(outside.place_of(getattr(config, key).name, kind) for key, kind in OWN.items() if key != "algorithm"):
+        return
+    device, few = torch.device("cpu"), np.arange(min(2, len(data.test)))
+    model, task = build_model(config, data, device).to(getattr(torch, config.dtype)), config.make_task()
+    with one_line(config):
+        for made, targets, _ in outputs(model, data.test, task, few, device):
+            float(task.total_loss(made, targets))
+        score(model, data.test, task, few, device)
+
+
+@contextmanager
+def one_line(config: Config):
+    """What goes wrong inside, in code of the user's own, is a ConfigError that names file and line."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        for key, kind in OWN.items():
+            name = getattr(config, key).name
+            fault = outside.fault_in(outside.loaded(name, kind), error) if outside.place_of(name, kind) else None
+            if fault is not None:
+                raise ConfigError(fault) from error
+        if isinstance(error, Deadlock) and outside.place_of(config.algorithm.name, "algorithms"):
+            raise ConfigError(f"algorithm.name = {config.algorithm.name!r}: {error}") from error
+        raise
+
+
 def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
     """Simulate a few steps, times and messages alone; None where that does not tell what is sent."""
     links, compute = (simulated.network, simulated.compute) if simulated else FAST
@@ -89,8 +131,9 @@ def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
         steps = min(steps, config.train.steps)
     ends = {"epochs": None, "samples": None, "seconds": None, "steps": steps, "snapshots": 1, "stop_at_target": False}
     short = config.model_copy(update={"train": config.train.model_copy(update=ends)})
-    trial = Simulation(short, ranks, spec, compute, timing_only=True)
-    trial.train()
+    with one_line(config):
+        trial = Simulation(short, ranks, spec, compute, timing_only=True)
+        trial.train()
     return trial
 
 

@@ -19,7 +19,7 @@ import math
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
@@ -45,6 +45,13 @@ class CompressionOptions(BaseModel):
         None, gt=0, le=1, description=f"top-k, random-k: share of the values that is sent; {RATIO:g} by default"
     )
 
+    @model_validator(mode="after")
+    def ratio_of_something(self):
+        asked_for = self.ratio is not None and type(self).model_fields["ratio"].default is None
+        if asked_for and self.compression not in ("top-k", "random-k"):
+            raise ValueError(f'ratio = {self.ratio:g}: needs compression = "top-k" or "random-k"')
+        return self
+
     @property
     def compresses(self) -> bool:
         """Whether less than all is sent, as far as the options say."""
@@ -54,7 +61,14 @@ class CompressionOptions(BaseModel):
 class RoundingOptions(BaseModel):
     """Options of algorithms that send models, of which no value can be left out."""
 
-    compression: Literal["int8", "int4"] | None = Field(None, description="of the models that are sent: rounded values")
+    compression: Literal["none", "int8", "int4"] | None = Field(
+        None, description="of the models that are sent: rounded values"
+    )
+
+    @property
+    def compresses(self) -> bool:
+        """Whether values are rounded."""
+        return self.compression not in (None, "none")
 
 
 class Compressor:
@@ -110,7 +124,7 @@ class TopK(Compressor):
         super().__init__(size, dtype, device)
         if size > 2**31 - 1:
             raise ValueError(f"{size} values: indices of 4 bytes reach {2**31 - 1}")
-        self.k = max(1, round(ratio * size))
+        self.k = min(size, max(1, round(ratio * size)))
         self.nbytes = (dtype.itemsize + 4) * self.k
 
     def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,7 +154,7 @@ class RandomK(Compressor):
 
     def __init__(self, size, dtype, device, ratio: float):
         super().__init__(size, dtype, device)
-        self.k = max(1, round(ratio * size))
+        self.k = min(size, max(1, round(ratio * size)))
         self.nbytes = self.k * dtype.itemsize + 8
 
     def encode(self, x, payload, key):
@@ -154,7 +168,7 @@ class RandomK(Compressor):
 
     def places(self, payload) -> torch.Tensor:
         """Return where the values of a payload lie, int64 of shape [k]."""
-        if payload.is_meta:
+        if payload.is_meta or not self.size:
             return torch.zeros(self.k, dtype=torch.int64, device=payload.device)
         random = generator(Purpose.COMPRESSION, int(payload[:8].view(torch.int64)))
         edges = np.arange(self.k + 1) * self.size // self.k
@@ -211,7 +225,7 @@ class Rounded(InBlocks):
             cpu.round_blocks(x.numpy(), BLOCK, self.bits, seed, *places)
             return
         rows, L = self.rows(x), 2 ** (self.bits - 1) - 1
-        scales = (rows.abs().amax(1) / L).to(torch.float32)
+        scales = rows.abs().amax(1).to(torch.float32) / L
         self.scales(payload).copy_(scales)
         # Of a scale that is no number, infinite or 0, the codes do not matter: what comes out is not, or is 0.
         multiples = torch.nan_to_num(rows / torch.where(scales > 0, scales, 1)[:, None])
@@ -274,7 +288,17 @@ def make_compressor(options: CompressionOptions, x: torch.Tensor) -> Compressor:
     """Return the compressor of these options for vectors like ``x``."""
     cls = COMPRESSORS[options.compression or "none"]
     ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
+    if loops(x):  # which are compiled now, and not in the first step
+        warm_up(cls(2, x.dtype, x.device, **ratio))
     return cls(x.numel(), x.dtype, x.device, **ratio)
+
+
+def warm_up(compressor: Compressor):
+    """Encode and decode a few values."""
+    payload = compressor.payload().tensor
+    x = torch.ones(compressor.size, dtype=compressor.dtype)
+    compressor.encode(x, payload, (0,))
+    compressor.decode(payload, x)
 
 
 def loops(x: torch.Tensor):
@@ -295,7 +319,7 @@ def uniform(size: int, device: torch.device, key: tuple[int, ...]) -> torch.Tens
 
 def is_finite(x: torch.Tensor) -> bool:
     """Whether all values are numbers; without content they are."""
-    return x.is_meta or all(math.isfinite(end) for end in torch.aminmax(x))  # a NaN is both ends
+    return x.is_meta or not x.numel() or all(math.isfinite(end) for end in torch.aminmax(x))  # a NaN is both ends
 
 
 class ErrorFeedback:

@@ -55,6 +55,14 @@ def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Datas
         raise type(error)(f"{name}: {error}; {entry.hint}") from error
     except (DataError, OSError) as error:
         raise DataError(f"{name}: {error}") from error
+    except TypeError as error:
+        if name in REGISTER:
+            raise
+        raise DataError(f"{name}: {outside.fault_in(entry.load, error) or error}") from error
+    except Exception as error:
+        if (fault := outside.fault_in(entry.load, error)) is None:
+            raise
+        raise DataError(f"{name}: {fault}") from error
 
 
 def keep_loaded():

@@ -6,6 +6,12 @@ PREFIX_BYTES = 16
 """At the beginning of a ``ShapeOnlyArray``, so many bytes are real memory: a message's header can be read."""
 
 
+WITHOUT_CONTENT = (
+    "with --check and --timing-only models have no content, and no NumPy function works on them: make what holds a "
+    "model by self.x.like(), calculate with its .tensor, and send its .array"
+)
+
+
 class ShapeOnlyArray:
     """A one-dimensional array that has a length and a dtype and takes no memory.
 
@@ -25,7 +31,12 @@ class ShapeOnlyArray:
     def __len__(self):
         return self.size
 
+    def __array__(self, *_, **__):
+        raise TypeError(WITHOUT_CONTENT)
+
     def __getitem__(self, part: slice):
+        if not isinstance(part, slice):
+            raise TypeError(WITHOUT_CONTENT)
         begin, end, _ = part.indices(self.size)
         if self.prefix is not None and end * self.itemsize <= PREFIX_BYTES:
             return self.prefix[begin * self.itemsize : end * self.itemsize].view(self.dtype)

@@ -17,13 +17,14 @@ from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.stop_signal import Stopped, StopSignal
 from grsgd.comm.watchdog import within
-from grsgd.errors import ConfigError, RunFileError
+from grsgd.errors import ConfigError, RunFileError, SetupError
 from grsgd.job import launch
 from grsgd.job import network_counters as interfaces
 from grsgd.job.rescue import FAILURE_SECONDS, SIGNAL_SECONDS, Rescue, save
 from grsgd.job.signals import REASONS, Interruption, as_exceptions
 from grsgd.own_loop.distributed import DistributedOptimizer
 from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of, thinned
+from grsgd.own_loop.ranks import is_main
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
 from grsgd.runs.loggers import Logger
 from grsgd.runs.metric import ACCURACY, Metric, attributes_of, check_metric, metric_in
@@ -77,7 +78,9 @@ def recording(
         the file could not be written in the end.
     """
     if not isinstance(optimizer, DistributedOptimizer):
-        raise ConfigError(f"recording(): the optimizer is a {type(optimizer).__name__}: give what distribute() returns")
+        launch.explain_setup_errors()  # without distribute() nothing has
+        what = f"recording(): the optimizer is a {type(optimizer).__name__}: give what distribute() returns"
+        raise SetupError(what, is_printed=is_main())
     mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
     with launch.collective_setup(mpi, timeout):
         if optimizer.finished:

@@ -1,5 +1,6 @@
 """Tests that every algorithm has to pass, for pytest to collect from a subclass."""
 
+import inspect
 import subprocess
 import sys
 import tempfile
@@ -151,7 +152,7 @@ class AlgorithmTests:
 
     def test_it_goes_on_from_a_checkpoint(self):
         """Synchronous algorithms bit for bit; of others, that the run ends."""
-        if find(self.algorithm).remembers is None:
+        if find(self.name).remembers is None:
             skip("it does not say what to keep (`remembers`)")
         with tempfile.TemporaryDirectory() as name:
             folder, n = Path(name), self.ranks[-1]
@@ -164,20 +165,28 @@ class AlgorithmTests:
     # ---- what the tests are made of
 
     @property
+    def name(self) -> str:
+        """The algorithm; a file that is not in the working directory is looked for beside the test."""
+        file, colon, wanted = self.algorithm.rpartition(":")
+        beside = Path(inspect.getfile(type(self))).parent / file
+        here = not file.endswith(".py") or Path(file).exists() or not beside.exists()
+        return self.algorithm if here else f"{beside}{colon}{wanted}"
+
+    @property
     def traits(self):
-        cls: type[Algorithm] = find(self.algorithm)
+        cls: type[Algorithm] = find(self.name)
         return cls.traits_of(cls.Options(**self.options))
 
     def job(self, n: int, seconds=None, latencies: int | None = None, **more) -> Job:
         """Return ranks that minimise quadratics with the optimum 3; see `shifted_job`."""
-        if issubclass(find(self.algorithm), CommonBatchAlgorithm):
+        if issubclass(find(self.name), CommonBatchAlgorithm):
             skip("all ranks share a batch, and quadratics have none")
-        return shifted_job(self.algorithm, n, seconds, latencies, **more, **self.options)
+        return shifted_job(self.name, n, seconds, latencies, **more, **self.options)
 
     def configuration(self) -> dict:
         """Return a linear classifier of 34 parameters on generated images."""
         return {
-            "algorithm": {"name": self.algorithm, **self.options},
+            "algorithm": {"name": self.name, **self.options},
             "model": {"name": "mlp", "hidden": []},
             "data": {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 4},
             "optimizer": {"lr": 0.05, "momentum": 0.9},

@@ -1,12 +1,13 @@
 """What the time of a rank's steps is spent on, with one definition for all loops."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from grsgd.comm.driver import Driver
+from grsgd.errors import ConfigError
 
 
 @dataclass
@@ -34,11 +35,24 @@ class TimedOptimizer:
         return self.optimizer.param_groups
 
     def step(self):
-        """Update the parameters."""
+        """Update the parameters; those without content have no gradients, of which not every optimizer thinks."""
         begin = self.clock()
-        self.optimizer.step()
+        if not self.param_groups[0]["params"][0].is_meta:
+            self.optimizer.step()
         if threading.get_ident() == self._thread:
             self.seconds += self.clock() - begin
+
+
+def schedule_of(hook: Callable):
+    """Schedule: call a hook, and go on with what it returns if that is a schedule.
+
+    Raises ConfigError where it returns what it should have yielded.
+    """
+    schedule = hook()
+    if schedule is not None and not isinstance(schedule, Iterator):
+        name = getattr(hook, "__qualname__", hook)
+        raise ConfigError(f"{name}() returned {type(schedule).__name__}: what it waits for has to be yielded")
+    yield from schedule or ()
 
 
 def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOptimizer):
@@ -48,7 +62,7 @@ def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOp
     is communication.
     """
     begin, waited, updated = driver.clock(), driver.wait_seconds, optimizer.seconds
-    yield from hook() or ()
+    yield from schedule_of(hook)
     waited = driver.wait_seconds - waited
     busy = max(driver.clock() - begin - waited, 0.0)  # rounding, in simulated time
     updated = min(optimizer.seconds - updated, busy)

@@ -158,3 +158,43 @@ def test_batches_are_those_that_are_asked_for(workers):
 def test_samples_must_be_tensors():
     with pytest.raises(DataError, match="a sample is int, expected a tensor: give the data set a transform"):
         data.map_style.dataset_of("mine", ([(1, 0)], [(1, 0)]))
+
+
+PAIRS = re.search(r"```python\n(import numpy as np\n\nfrom grsgd.alg.*?)```", DOCUMENT.read_text(), re.DOTALL)[1]
+
+
+@pytest.mark.parametrize(
+    "file, before, after, error",
+    [
+        ("mine.py", "self.layers(x)", "self.layers(x[:, 1:])", "^grsgd: error: mine.py, line 17: RuntimeError"),
+        ("mine.py", "loss(outputs", "loss(outputs[1:]", "^grsgd: error: mine.py, line 38: RuntimeError"),
+        ("mine.py", "centres = 2", "1 / 0; centres = 2", "mine.py:clusters: mine.py, line 23: ZeroDivisionError: "),
+        ("pairs.py", "self.x.like()", "np.empty_like(self.x.array)", "error: pairs.py, line 18: TypeError: with"),
+        ("pairs.py", "yield self", "return self", "step.. returned tuple: what it waits for has to be yielded"),
+        ("pairs.py", ", self.comm.Isend(self.x.array, j)", "", "'pairs.py:Pairs': .*rank 0 waits for receive"),
+        ("pairs.py", "permutation(self", "permutations(self", "^grsgd: error: pairs.py, line 25: AttributeError"),
+    ],
+)
+def test_check_finds_faults_in_files(folder, capsys, file, before, after, error):
+    """In one line, with the file and its line."""
+    (folder / "pairs.py").write_text(PAIRS)
+    text = (folder / file).read_text()
+    assert before in text
+    (folder / file).write_text(text.replace(before, after))
+    change = ["--set", "algorithm.name=pairs.py:Pairs"] if file == "pairs.py" else []
+    assert main(["simulate", "run.toml", "--ranks", "4", "--check", *change]) == 2
+    said = capsys.readouterr().err
+    assert re.search(error, said) and said.count("\n") == 1, said
+
+
+def test_the_documented_algorithm_is_checked_and_trained(folder, capsys):
+    (folder / "pairs.py").write_text(PAIRS)
+    change = ["--set", "algorithm.name=pairs.py:Pairs", "--set", "algorithm.period=2"]
+    assert main(["simulate", "run.toml", "--ranks", "5", "--check", *change]) == 0
+    assert main(["simulate", "run.toml", "--ranks", "5", "--out", "run.h5", *change]) == 0
+    assert grsgd.load_run("run.h5").attributes["final_test_error"] < 0.1
+
+
+def test_data_of_the_wrong_kind_are_one_line(folder, capsys):
+    assert main(["simulate", "run.toml", "--ranks", "2", "--out", "run.h5", "--set", "data.name=mine.py:Net"]) == 2
+    assert "mine.py:Net: " in (said := capsys.readouterr().err) and said.count("\n") == 1

@@ -33,7 +33,12 @@ def vector(size, dtype=torch.float32, seed=0, device="cpu") -> Flat:
 
 
 def compressor(name, x, ratio=0.1):
-    return make_compressor(CompressionOptions(compression=name, ratio=ratio), x.tensor)
+    return make_compressor(CompressionOptions(**kind(name, ratio)), x.tensor)
+
+
+def kind(name, ratio):
+    """The options of a compression, of which not all have a ratio."""
+    return {"compression": name} | ({"ratio": ratio} if name in ("top-k", "random-k") else {})
 
 
 def there_and_back(name, x, ratio=0.1, key=(7, 0, 0)):
@@ -248,7 +253,7 @@ class Compressed(Reference):
 @pytest.mark.parametrize("n", [1, 3, 4])
 @pytest.mark.parametrize("name", LOSSY)
 def test_all_reduce_against_a_dense_reference(name, n):
-    job = Job("ring_allreduce", n, compression=name, ratio=0.3, **PLAIN)
+    job = Job("ring_allreduce", n, **kind(name, 0.3), **PLAIN)
     X = job.train().X
     reference = Compressed(n, name, 0.3)
     for step in range(STEPS):
@@ -280,7 +285,7 @@ def test_choco_without_compression_mixes_after_the_update(n):
 @pytest.mark.parametrize("name", COMPRESSORS)
 def test_choco_against_a_dense_reference(name):
     n, gamma = 5, 0.4
-    job = Job("choco_sgd", n, compression=name, ratio=0.3, gamma=gamma, topology="ring", **PLAIN)
+    job = Job("choco_sgd", n, **kind(name, 0.3), gamma=gamma, topology="ring", **PLAIN)
     W = job.algorithms[0].topology.matrix(0)
     X = PROBLEM.initial(n)
     one, Xhat = compressor(name, vector(X.shape[1], torch.float64), 0.3), X.copy()
@@ -298,7 +303,7 @@ def test_choco_against_a_dense_reference(name):
 
 @pytest.mark.parametrize("name", COMPRESSORS)
 def test_choco_comes_to_consensus_and_keeps_the_mean(name):
-    job = Job("choco_sgd", 4, rate=0.0, compression=name, ratio=0.3, gamma=0.3)
+    job = Job("choco_sgd", 4, rate=0.0, **kind(name, 0.3), gamma=0.3)
 
     def apart(algorithm):
         if algorithm.k == 1:
@@ -313,7 +318,7 @@ def test_choco_comes_to_consensus_and_keeps_the_mean(name):
 @pytest.mark.parametrize("algorithm", ["ring_allreduce", "choco_sgd"])
 def test_compressed_training_reaches_the_optimum(algorithm, name):
     """Of ranks whose losses differ, near enough for the learning rate."""
-    job = Job(algorithm, 4, problem=STILL, rate=0.02, compression=name, ratio=0.3, **PLAIN).train(600)
+    job = Job(algorithm, 4, problem=STILL, rate=0.02, **kind(name, 0.3), **PLAIN).train(600)
     optimum = STILL.optimum(4)
     assert np.abs(job.X.mean(0) - optimum).max() < 0.1 * np.abs(STILL.start - optimum).max()
 
@@ -335,7 +340,7 @@ def test_choco_refuses_graphs_that_take_turns():
 def test_diloco_against_a_dense_reference(n, name, fragments):
     """What all have changed, by payloads with error feedback, fragment by fragment."""
     H, lr, momentum = 6, 0.6, 0.5
-    job = Job("diloco", n, H=H, outer_lr=lr, outer_momentum=momentum, fragments=fragments, compression=name, ratio=0.4)
+    job = Job("diloco", n, H=H, outer_lr=lr, outer_momentum=momentum, fragments=fragments, **kind(name, 0.4))
     reference = Reference(n)
     X, size = reference.X, reference.X.shape[1]
     slow, u, E, sent = X[0].copy(), np.zeros(size), np.zeros_like(X), 0
@@ -380,7 +385,7 @@ def test_diloco_where_nothing_is_lost():
 def test_server_against_a_dense_reference(name, servers):
     """Bulk synchronous: every worker's gradient at one model, by parts of the servers, with error feedback."""
     n = 3
-    options = {"strategy": "bsp", "servers": servers, "compression": name, "ratio": 0.4}
+    options = {"strategy": "bsp", "servers": servers, **kind(name, 0.4)}
     job = Job("parameter_server", n + servers, **options, **PLAIN)
     x = PROBLEM.start.copy()
     E, edges = np.zeros((n, x.size)), [x.size * s // servers for s in range(servers + 1)]
@@ -453,6 +458,37 @@ def test_training_with_rounded_models_reaches_the_optimum(name, options, compres
     job.train(600)
     optimum = STILL.optimum(4)
     assert np.abs(mean_of(job) - optimum).max() < 0.25 * np.abs(STILL.start - optimum).max()
+
+
+def test_a_rounded_message_that_comes_back_brings_its_model():
+    """Of a rank that has died: with the weight alone the sum would lack what rounding had left out."""
+    job = Job("grsgd", 2, rate=0.0, compression="int4")
+    job.scatter()
+    one = job.algorithms[0]
+    before = one.a * one.x.array.copy()
+    send, sent = type(one.mailbox).send.__get__(one.mailbox), []
+    one.mailbox.send = lambda *arguments: sent.append(send(*arguments)) or sent[0]
+    one.push(1)
+    assert np.abs(one.a * one.x.array - before / 2).max() > 1e-3
+    one.take_back(sent[0])
+    assert one.a == 1 and np.abs(one.a * one.x.array - before).max() < 1e-12
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_more_fragments_and_servers_than_parameters(name):
+    """Then some have nothing to send."""
+    parts = PROBLEM.size + 2
+    H = {"H": parts, "fragments": parts}
+    assert np.isfinite(Job("diloco", 2, **H, **kind(name, 0.5)).train().X).all()
+    job = Job("parameter_server", 2 + parts, servers=parts, strategy="asp", **kind(name, 0.5))
+    assert np.isfinite(job.train().X).all()
+
+
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "diloco", "asgd"])
+def test_a_ratio_of_nothing_is_refused(algorithm):
+    for options in ({}, {"compression": "int8"}):
+        with pytest.raises(ValueError, match='ratio = 0.1: needs compression = "top-k" or "random-k"'):
+            Job(algorithm, 2, ratio=0.1, **options)
 
 
 def test_adaptive_gossip_sends_parts_of_models_and_rounds_none():

@@ -462,7 +462,7 @@ def test_several_mistakes_still_make_one_line(file):
 
 def test_unknown_algorithm(file):
     message = refusal(file, "algorithm.name=sgd")
-    assert f"algorithm.name = 'sgd': unknown; allowed: {', '.join(sorted(ALGORITHMS))}" in message
+    assert f"algorithm.name = 'sgd': unknown (did you mean asgd?); allowed: {', '.join(sorted(ALGORITHMS))}" in message
 
 
 @pytest.mark.parametrize("section", ["algorithm", "model", "data", "train"])

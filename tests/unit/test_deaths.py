@@ -50,6 +50,8 @@ VARIANTS = [
     {"name": "diloco", "H": 4, "outer_momentum": 0.3},
     {"name": "diloco", "H": 4, "fragments": 2, "delay": 1, "outer_momentum": 0.3},
     {"name": "noloco", "H": 3, "outer_momentum": 0.3},
+    {"name": "diloco", "H": 3, "outer_momentum": 0.3, "compression": "int8"},
+    {"name": "dpsgd", "period": 2, "first_exchange": 3},
     {"name": "dpsgd"},
     {"name": "dpsgd", "topology": "torus"},
     {"name": "choco_sgd"},

@@ -162,6 +162,27 @@ def test_a_worker_that_is_stopped_is_left_behind():
     assert list(server.evicted) == [1] and server.applied >= 3 * 40 and made.env.now < 2e4
 
 
+@pytest.mark.parametrize("H, steps", [(30, 40), (100, 40), (16, 48)])
+def test_the_run_ends_after_as_many_samples_as_asked_for(H, steps):
+    """Workers know how far it is between their pushes, too, and so does the learning rate."""
+    sections = {"schedule": {"name": "cosine"}, "train": {"steps": steps, "snapshots": 2}}
+    made = simulation({"name": "decoupled", "H": H}, 5, network_of(), CONSTANT, **sections)
+    rates = set()
+    for trainer in made.trainers[:4]:
+        optimizer = trainer.optimizer
+        update = optimizer.step
+        optimizer.step = lambda o=optimizer, u=update: (u(), rates.add(o.param_groups[0]["lr"]))
+    assert made.train() == "steps"
+    assert [trainer.totals.steps for trainer in made.trainers] == [steps] * 4 + [0]
+    assert len(rates) == steps
+
+
+def test_a_slow_worker_is_not_lost_while_it_takes_h_steps():
+    sections = {"comm": {"timeout": 5 * 0.01}, "train": {"steps": 40, "snapshots": 2}}
+    made = simulation({"name": "decoupled", "H": 20}, 3, network_of(), "constant:0.01", **sections)
+    assert made.train() == "steps"
+
+
 class TestDecoupled(AlgorithmTests):
     algorithm = "decoupled"
     options = {"H": 4, "outer_momentum": 0.3}

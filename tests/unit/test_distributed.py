@@ -529,7 +529,7 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
         (
             "sgd",
             {},
-            "^algorithm 'sgd': unknown; allowed: adpsgd, choco_sgd, diloco, dpsgd, easgd, exact_diffusion, ",
+            "^algorithm 'sgd': unknown .did you mean lasgd.*; allowed: adpsgd, choco_sgd, diloco, dpsgd, easgd, ",
         ),
         (
             "cssgd",

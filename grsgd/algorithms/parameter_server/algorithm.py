@@ -49,6 +49,7 @@ class GradientOptions(CompressionOptions, Options):
         None, ge=0, description="lambda of the delay compensation g + lambda g g (w - w_i), of all gradients if given"
     )
 
+
 class LostWorkerOptions(Options):
     """What is to happen when a worker is lost."""
 

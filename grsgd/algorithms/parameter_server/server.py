@@ -201,7 +201,11 @@ class Server:
             if (state := self.strategy.state(worker)) is not None:
                 self.states[worker].append(STATES.index(state))
             self.apply_decision(decision)
+        self.begin_waiting()
         yield self.answered[worker]
+
+    def begin_waiting(self):
+        """After a push has been dealt with, and without the lock: begin what is to go on in the background."""
 
     def push_own(self, g: torch.Tensor, answer: torch.Tensor):
         """Schedule: `push`, for the worker on this rank, whose gradient is ``g``; ``answer`` becomes its next model."""
