@@ -1,9 +1,9 @@
 """How far each method comes with as many samples as all-reduce: ``python -m experiments.learning gpt``, or ``cnn``.
 
 Each row trains the same model on 8 simulated ranks, at several learning rates, of which the best counts, by the loss on
-the test data after the same number of samples. The links are fast, and steps take a random time, so that those that do
-not wait merge old models as they would in a cluster; no time is measured. A server's ranks do not train: there is one
-more then.
+the test data after the same number of samples: its mean over the seeds, with the least and the largest. The links are
+fast, and steps take a random time, so that those that do not wait merge old models as they would in a cluster; no time
+is measured. A server's ranks do not train: there is one more then.
 
 Runs lie in results/learning; one that is there is not made again unless its configuration has changed.
 """
@@ -11,10 +11,12 @@ Runs lie in results/learning; one that is there is not made again unless its con
 import argparse
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
@@ -32,8 +34,6 @@ COMPUTE = "lognormal:0.1,0.3"
 NETWORK = "10gbit,50us"
 RATES = (0.5, 1.0, 2.0)
 """Of the configuration's learning rate."""
-WITHIN = 0.02
-
 ROWS: dict[str, dict] = {
     "ring_allreduce": {},
     "ring_allreduce, int8": {"compression": "int8"},
@@ -68,15 +68,17 @@ class Setting(NamedTuple):
     task: str
     row: str
     rate: float
+    seed: int
 
     @property
     def path(self) -> str:
-        return f"{self.task}-{self.row}-{self.rate:g}.h5".replace(", ", "-").replace(" ", "")
+        row = re.sub(r"[^\w.]+", "-", self.row)
+        return f"{self.task}-{row}-{self.rate:g}-{self.seed}.h5"
 
     def config(self) -> Config:
         source = FOLDER / f"{self.task}.toml"
         rate = load(source, []).optimizer.lr * self.rate
-        changes = {"algorithm.name": self.row.partition(",")[0], "optimizer.lr": rate}
+        changes = {"algorithm.name": self.row.partition(",")[0], "optimizer.lr": rate, "seed": self.seed}
         changes |= {f"algorithm.{name}": value for name, value in ROWS[self.row].items()}
         return load(source, [f"{key}={value!r}".replace("'", '"') for key, value in changes.items()])
 
@@ -95,25 +97,21 @@ def make(setting: Setting, folder: Path):
     simulate(setting.config(), setting.ranks(), network(NETWORK), folder / setting.path, COMPUTE)
 
 
-def rows_of(task: str, rates: list[float], runs: dict[Setting, Run], names: list[str]) -> Iterator[list]:
+def rows_of(runs: dict[Setting, Run]) -> Iterator[list]:
     """Iterate over the rows of the table: the best learning rate, its loss, and how far that is from all-reduce's."""
+    found: dict[str, dict[float, list[Run]]] = {}
+    for setting, run in runs.items():
+        found.setdefault(setting.row, {}).setdefault(setting.rate, []).append(run)
     best = {}
-    for name in names:
-        found = {rate: runs[Setting(task, name, rate)] for rate in rates}
-        losses = {rate: value(run) for rate, run in found.items()}
-        at = min(losses, key=losses.get)
-        best[name] = at, losses[at], found[at]
-    whole = best["ring_allreduce"][1]
-    for name, (rate, loss, run) in best.items():
-        at_edge = len(rates) > 2 and rate in (min(rates), max(rates))
+    for name, by_rate in found.items():
+        losses = {rate: np.array([value(run) for run in seeds]) for rate, seeds in by_rate.items()}
+        at = min(losses, key=lambda rate: losses[rate].mean())
+        best[name] = at, losses[at], by_rate[at][0]
+    whole = best["ring_allreduce"][1].mean()
+    for name, (rate, losses, run) in best.items():
+        spread = f" ({losses.min():.3f} to {losses.max():.3f})" if losses.size > 1 else ""
         sent = int(run.traffic["sent"].sum()) / 1e6
-        yield [
-            name,
-            f"{rate:g}" + (" (the last tried)" if at_edge else ""),
-            f"{loss:.3f}",
-            f"{loss / whole - 1:+.1%}",
-            f"{sent:.0f}",
-        ]
+        yield [name, f"{rate:g}", f"{losses.mean():.3f}{spread}", f"{losses.mean() / whole - 1:+.1%}", f"{sent:.0f}"]
 
 
 def value(run: Run) -> float:
@@ -126,13 +124,19 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m experiments.learning", description=__doc__.splitlines()[0])
     parser.add_argument("task", choices=["gpt", "cnn"])
     parser.add_argument("--rates", nargs="+", type=float, default=RATES, metavar="SHARE", help="(default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each (default: %(default)s)")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[], metavar="ROW", help="by default all")
     parser.add_argument("--out", type=Path, default=Path("results/learning"), metavar="FOLDER")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="simulations at once")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(["ring_allreduce", *(options.rows or ROWS)]))
-    settings = [Setting(options.task, name, rate) for name in names for rate in options.rates]
+    settings = [
+        Setting(options.task, name, rate, seed)
+        for name in names
+        for rate in options.rates
+        for seed in range(options.seeds)
+    ]
     runs = {setting: setting.kept(options.out) for setting in settings}
     missing = [setting for setting in settings if runs[setting] is None]
     with tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
@@ -140,8 +144,7 @@ def main():
             runs[setting] = load_run(options.out / setting.path)
             bar.update()
     headers = ["method", "learning rate / the configuration's", "loss", "against all-reduce", "MB sent"]
-    rows = rows_of(options.task, list(options.rates), runs, names)
-    print(tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True))
+    print(tabulate(rows_of(runs), headers=headers, tablefmt="pipe", disable_numparse=True))
 
 
 if __name__ == "__main__":
