@@ -73,7 +73,7 @@ def test_what_is_allowed(spare):
 
 def test_all_values_of_all_choices_are_drawn():
     found = {name: {} for name in ALGORITHMS}
-    for seed in range(2200):
+    for seed in range(4500):
         run = draw.drawn(seed)
         if isinstance(run, draw.Training):
             parse(run.config).check_ranks(run.ranks)
