@@ -38,13 +38,19 @@ CASES = {
     "local_sgd": [{"H": 3}, {"post_local": 2, "beta": 0.7}],
     "noloco": [{"H": 3}],
     "choco_sgd": [{}],
-    "diloco": [{"H": 3}, {"H": 4, "fragments": 2, "delay": 1}],
-    "dpsgd": [{}, {"topology": "full"}],
+    "decoupled": [{"H": 3}],
+    "diloco": [{"H": 3}, {"H": 4, "fragments": 2, "delay": 1}, {"H": 3, "compression": "int4"}],
+    "dpsgd": [{}, {"topology": "full"}, {"period": 2}],
     "exact_diffusion": [{}],
     "gradient_tracking": [{}, {"topology": "one-peer-exponential"}],
     "relaysgd": [{}, {"tree": "binary"}],
     "sgp": [{}, {"tau": 2}],
-    "grsgd": [{"policy": "successor"}, {"policy": "random"}, {"merge": "average", "inbox_full": "merge"}],
+    "grsgd": [
+        {"policy": "successor"},
+        {"policy": "random"},
+        {"merge": "average", "inbox_full": "merge"},
+        {"compression": "int8"},
+    ],
     "gosgd": [{"p": 0.5}],
     "adpsgd": [{}, {"topology": "full", "merge": "delta"}],
     "gossip": [{"mode": "pair"}, {"mode": "push"}, {"mode": "pull"}, ADAPTIVE],
@@ -58,7 +64,7 @@ CASES = {
     "ssgd": [{"transport": "unicast"}, {"transport": "unicast", "accounting": "per-block", "r": 2}],
     "parameter_server": [{"strategy": name} for name in ("bsp", "ssp", "adsp")]
     + [{"servers": 2}, {"server": "shared"}, {"on_lost_worker": "evict"}],
-    "asgd": [{}],
+    "asgd": [{}, {"compression": "top-k"}],
 }
 """Algorithms, each with options, that send every message themselves."""
 MULTICASTS = {
