@@ -100,9 +100,13 @@ def run(options) -> int:
     from grsgd.job import start
 
     is_script = options.target.endswith(".py")
-    if not is_script:  # what is wrong with them is said once
-        make_parser().parse_args(["train", options.target, *options.arguments])
+    if not is_script:  # what is wrong is said once, and not by the launcher as well
+        of_train = make_parser().parse_args(["train", options.target, *options.arguments])
     job = start.job(options.target, options.arguments, options.ranks, options.launcher)
+    if not is_script:
+        config = load_config(of_train)
+        config.check_measured()
+        config.check_ranks((options.ranks or start.tasks_of_allocation()) - (of_train.spares or 0))
     print(job, file=sys.stdout if options.dry_run else sys.stderr, flush=True)
     return 0 if options.dry_run else start.run(job, gently=not is_script)
 

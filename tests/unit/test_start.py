@@ -29,13 +29,25 @@ while time.monotonic() < deadline:
 """What stands for a launcher: it says which signals it gets, and does not end."""
 
 
+CONFIG = """
+[algorithm]
+name = "grsgd"
+[model]
+name = "mlp"
+[data]
+name = "digits"
+[train]
+steps = 1
+"""
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with a configuration, a script and programs that stand for launchers, outside of any job."""
     for name in {*os.environ} - {*without_launcher(os.environ)} | DEFAULTS.keys():
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.toml").touch()
+    (tmp_path / "run.toml").write_text(CONFIG)
     (tmp_path / "own.py").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(mpi_environment.sys, "executable", str(tmp_path / "python"))
@@ -103,6 +115,15 @@ def test_wrong_use_is_one_line(arguments, message, place, capsys):
     assert main(["run", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"grsgd: error: {message}") and error.count("\n") == 1
+
+
+def test_a_wrong_configuration_is_told_before_ranks_start(place, capsys):
+    place("mpiexec", "[ $1 = --version ] || exit 7")
+    wrong = {"algorithm.H=x": "algorithm.H = 'x'", "algorithm.topology=hypercube": "a hypercube of 3"}
+    for change, message in wrong.items():
+        assert main(["run", "-n", "3", "run.toml", "--set", change]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
 
 
 def test_wrong_options_of_train_are_told_before_ranks_start(place, capsys):
