@@ -142,8 +142,10 @@ class PushSum(Algorithm, name=None):
 
     def changed(self, rank):
         i, lost = self.comm.rank, self.comm.lost
-        receivers = self.topology.out_neighbours(i, without=lost)
-        new = self.mailbox.changed(rank, receivers, self.topology.in_neighbours(i, without=lost))
+        receivers, sources = (of(i, without=lost) for of in (self.topology.out_neighbours, self.topology.in_neighbours))
+        # Others may have noticed that no process held the rank, and sent past it, where this one has not.
+        meanwhile = self.topology.in_neighbours(i, without=[*lost, rank])
+        new = self.mailbox.changed(rank, receivers, sources, meanwhile)
         if not self.receives_from_any:
             for source in new:
                 self.driver.start(self.mailbox.receive_loop(source))

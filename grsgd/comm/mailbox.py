@@ -263,12 +263,13 @@ class Mailbox(SendBuffers):
         """Whether the streams of all neighbours have ended. One that is none any more need not know that it was one."""
         return not self._open & self._neighbours
 
-    def changed(self, rank: int, receivers: list[int], sources: list[int]) -> list[int]:
+    def changed(self, rank: int, receivers: list[int], sources: list[int], meanwhile: list[int] = ()) -> list[int]:
         """Note that another process holds ``rank`` than before, or none, and who the neighbours are now.
 
-        Returns the new sources, from each of which `receive_loop` is to receive.
+        ``meanwhile``: who may have sent something while none did. Returns the new sources, from each of which
+        `receive_loop` is to receive.
         """
-        new_receivers, new_sources = set(receivers) - set(self.receivers), set(sources) - set(self.sources)
+        new_receivers, new_sources = set(receivers) - set(self.receivers), {*sources, *meanwhile} - set(self.sources)
         self.receivers += sorted(new_receivers)
         self.sources += sorted(new_sources)
         self._open |= new_sources

@@ -56,3 +56,13 @@ def test_momentum_needs_a_rate():
 
 class TestGRSGDWithAnOuterStep(AlgorithmTests):
     algorithm, options = "grsgd", {"H": 3, "outer_lr": 0.7, "outer_momentum": 0.3}
+
+
+def test_what_was_sent_past_a_rank_without_a_process_is_received():
+    """Rank 2 has died, rank 1 has sent to its neighbour 0 in its place, and rank 0 hears that another process has taken
+    it, and never that none held it."""
+    algorithm = Job("grsgd", 3, topology="directed-ring").algorithms[0]
+    assert algorithm.mailbox.sources == [2]
+    algorithm.begin()
+    algorithm.changed(2)
+    assert algorithm.mailbox.sources == [2, 1] and algorithm.mailbox._neighbours == {2}

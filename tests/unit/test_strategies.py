@@ -339,6 +339,16 @@ def test_dynamic_bound_looks_at_pushes_to_come():
     assert strategy.credit[0] == 4
 
 
+def test_dynamic_bound_after_a_rest():
+    """A worker may lead by more than ever before, if the others have ended theirs for a checkpoint: no credit then."""
+    strategy = Dssp(2, s=1, r_max=2)
+    strategy.clocks = [9, 2]
+    strategy.go_on({0, 1}, 5.0)
+    strategy.push(1, 0, 6.0)
+    strategy.push(0, 0, 6.5)
+    assert strategy.credit == [0, 0]
+
+
 def test_dynamic_bound_is_used_and_kept():
     run = simulate(Dssp(8, s=3, r_max=12), constant(8), 150)
     assert 3 < max(run.leads) <= 15

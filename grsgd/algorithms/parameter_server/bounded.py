@@ -113,4 +113,4 @@ class Dssp(Ssp):
             return abs(end - (slow_last + pushes * slow_period))
 
         limit = min(self.options.r_max, self.options.s + self.options.r_max + 1 - self.lead(worker))
-        return min(range(int(limit) + 1), key=mismatch)
+        return min(range(max(int(limit), 0) + 1), key=mismatch)  # after a rest a worker may lead by more
