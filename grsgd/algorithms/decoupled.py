@@ -156,7 +156,7 @@ class OuterServer(Server):
 
     def add_rest(self):
         """When all workers have ended, or rest: add the mean of what they have changed since they were merged."""
-        workers = self.n - len(self.evicted.keys() - self.finished)
+        workers = max(self.n - len(self.evicted.keys() - self.finished), 1)
         for change, steps in (*self.late.values(), *self.rest):
             self.w.add_(change, alpha=1 / workers)
             self.applied += steps
