@@ -1,6 +1,16 @@
 """The errors that users meet: each says in one line what is wrong and, where that helps, what is allowed."""
 
 
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """Return a hint for a word that is not allowed: the nearest one that is, if any is near."""
+    near = difflib.get_close_matches(word, list(allowed), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
 class UsageError(ValueError):
     """Something that the user can mend; commands print it and end with exit code 2."""
 

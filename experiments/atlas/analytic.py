@@ -1,4 +1,4 @@
-"""What formulas say of a step: a gradient, and every ``period`` steps an exchange, which nothing is done beside."""
+"""The formula of a step: a gradient, and every ``period`` steps an exchange, which nothing is done beside."""
 
 from functools import cache
 

@@ -25,7 +25,7 @@ MEGABYTE = 1e6
 
 
 class Result(NamedTuple):
-    """What the atlas says of a run."""
+    """The figures of a run that the atlas shows."""
 
     seconds_per_step: float
     utilisation: float

@@ -82,8 +82,8 @@ def simulated_points() -> Iterator[Point]:
 
 
 def measured_points() -> Iterator[Point]:
-    """Of those, the language model on every link, with and without a straggler, at one period; on one link with every
-    period; and on that the CNN."""
+    """Yield those that are measured as well: the language model on every link, with and without a straggler, at one
+    period; on one link with every period; and on that the CNN."""
     middle, link = PERIODS[1], RATES[1]
     for method, rate, slower in itertools.product(METHODS, RATES, SLOWER):
         yield Point("gpt", method, min(middle, max(periods_of(method))), rate, slower, True)

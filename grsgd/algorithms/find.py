@@ -1,11 +1,10 @@
 """Algorithms by name: those of this package, and any other's class (`grsgd.outside`)."""
 
-import difflib
 from collections.abc import Iterable
 
 from grsgd import outside
 from grsgd.algorithms.base import ALGORITHMS, Algorithm
-from grsgd.errors import ConfigError
+from grsgd.errors import ConfigError, did_you_mean
 
 
 def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
@@ -22,11 +21,8 @@ def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
         return ALGORITHMS[name]
     place = outside.place_of(name, "algorithms")
     if place is None:
-        near = difflib.get_close_matches(name, list(allowed), 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ConfigError(
-            f"{name!r}: unknown{hint}; allowed: {', '.join(sorted(allowed))}, FILE.py:CLASS or PACKAGE.MODULE:CLASS"
-        )
+        known = f"{', '.join(sorted(allowed))}, FILE.py:CLASS or PACKAGE.MODULE:CLASS"
+        raise ConfigError(f"{name!r}: unknown{did_you_mean(name, allowed)}; allowed: {known}")
     found = outside.load(place, _is_algorithm, "class")
     if not _is_algorithm(found):
         wanted = place.rpartition(":")[2]

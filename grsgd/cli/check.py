@@ -102,7 +102,7 @@ def try_a_batch(config: Config, data):
 
 @contextmanager
 def one_line(config: Config):
-    """What goes wrong inside, in code of the user's own, is a ConfigError that names file and line."""
+    """Turn an exception inside, in code of the user's own, into a ConfigError that names file and line."""
     try:
         yield
     except UsageError:

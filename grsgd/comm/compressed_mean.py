@@ -28,7 +28,7 @@ class CompressedMean:
 
     @property
     def e(self) -> torch.Tensor:
-        """What this rank has left out so far."""
+        """The sum of all that this rank has left out and not sent yet."""
         return self.feedback.e
 
     def average(self, x: torch.Tensor, number: int):

@@ -1,10 +1,9 @@
 """Words, in one line, for what is wrong with a configuration."""
 
-import difflib
-
 from pydantic import BaseModel, ValidationError
 
 from grsgd.config.sections import Pause, Tail
+from grsgd.errors import did_you_mean
 
 
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
@@ -53,9 +52,7 @@ def inherited(model: type, name: str) -> dict:
 
 
 def unknown_key(key: str, last: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(last, allowed, 1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"{key}: unknown key{hint}; allowed: {', '.join(allowed)}"
+    return f"{key}: unknown key{did_you_mean(last, allowed)}; allowed: {', '.join(allowed)}"
 
 
 def allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:

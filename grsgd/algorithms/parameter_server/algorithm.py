@@ -51,7 +51,7 @@ class GradientOptions(CompressionOptions, Options):
 
 
 class LostWorkerOptions(Options):
-    """What is to happen when a worker is lost."""
+    """Whether a run goes on when a worker is lost, and after how long a silence one is."""
 
     on_lost_worker: Literal["stop", "evict"] = Field("stop", description="end the job, or go on without the worker")
     worker_timeout: float | None = Field(
