@@ -82,13 +82,16 @@ def simulated_points() -> Iterator[Point]:
 
 
 def measured_points() -> Iterator[Point]:
-    """Yield those that are measured as well: the language model on every link, with and without a straggler, at one
-    period; on one link with every period; and on that the CNN."""
-    middle, link = PERIODS[1], RATES[1]
-    for method, rate, slower in itertools.product(METHODS, RATES, SLOWER):
-        yield Point("gpt", method, min(middle, max(periods_of(method))), rate, slower, True)
+    """Yield those that are measured as well: at one period, the language model on every link, and with a straggler on
+    one of them, on which it is measured with every period, too; and there the CNN, with and without a straggler."""
+    link = RATES[1]
     for method in METHODS:
+        middle = min(PERIODS[1], max(periods_of(method)))
+        for rate in RATES:
+            yield Point("gpt", method, middle, rate, 1, True)
+        yield Point("gpt", method, middle, link, max(SLOWER), True)
         for period in periods_of(method):
-            if period != min(middle, max(periods_of(method))):
+            if period != middle:
                 yield Point("gpt", method, period, link, 1, True)
-        yield Point("cnn", method, min(middle, max(periods_of(method))), link, 1, True)
+        for slower in SLOWER:
+            yield Point("cnn", method, middle, link, slower, True)
