@@ -1,6 +1,7 @@
 """The samples of each rank: the split of a training set over ranks, and the order in which a rank reads its part."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -8,23 +9,33 @@ from grsgd.errors import DataError
 from grsgd.seeding import Purpose, generator
 
 
-def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int = 0) -> list[np.ndarray]:
+def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int = 0) -> tuple[np.ndarray, ...]:
     """Split the samples with these ``labels`` into n disjoint shards, int64 arrays of sample numbers; all ranks agree.
 
-    Without ``alpha`` at random, sizes differing by one at most. With it, each class is dealt out in proportions drawn
-    from a Dirichlet(alpha) distribution (Hsu, Qi and Brown, 2019): the smaller alpha, the fewer classes in a shard.
+    Nobody may write to them. Without ``alpha`` at random, sizes differing by one at most. With it, each class is dealt
+    out in proportions drawn from a Dirichlet(alpha) distribution (Hsu, Qi and Brown, 2019): the smaller alpha, the
+    fewer classes in a shard.
     Raises ValueError if n or alpha is not positive, DataError if a shard would be empty.
     """
     if n < 1:
         raise ValueError(f"n is {n}, expected at least one shard")
     if alpha is not None and not alpha > 0:
         raise ValueError(f"alpha is {alpha}, expected a positive number")
-    rng = generator(Purpose.SHARDS, seed)
-    parts = _even(len(labels), n, rng) if alpha is None else _by_class(np.asarray(labels), n, alpha, rng)
+    labels = np.asarray(labels)
+    parts = _split(labels.tobytes() if alpha is not None else b"", labels.dtype, len(labels), n, alpha, seed)
     if smallest := [k for k, part in enumerate(parts) if not len(part)]:
         cure = "use fewer ranks" if alpha is None else f"raise alpha (now {alpha}) or use fewer ranks"
         raise DataError(f"shard {smallest[0]} of {n} gets none of the {len(labels)} training samples; {cure}")
     return parts
+
+
+@lru_cache(maxsize=1)  # in simulated time every rank of a thousand asks for the same
+def _split(labels: bytes, dtype, samples: int, n: int, alpha: float | None, seed: int) -> tuple[np.ndarray, ...]:
+    rng = generator(Purpose.SHARDS, seed)
+    parts = _even(samples, n, rng) if alpha is None else _by_class(np.frombuffer(labels, dtype), n, alpha, rng)
+    for part in parts:
+        part.flags.writeable = False
+    return tuple(parts)
 
 
 def _even(samples: int, n: int, rng: np.random.Generator) -> list[np.ndarray]:

@@ -27,7 +27,9 @@ class Flat:
     def zeros(cls, size: int, dtype: torch.dtype, device: torch.device) -> Flat:
         name = str(dtype).removeprefix("torch.")
         if device.type == "meta":
-            return cls(ShapeOnlyArray(size, name), torch.zeros(size, dtype=dtype, device=device))
+            from grsgd.models.shape_only_tensor import shape_only_tensor
+
+            return cls(ShapeOnlyArray(size, name), shape_only_tensor(size, dtype))
         if device.type == "cuda":
             import cupy as xp
         else:

@@ -47,7 +47,7 @@ class Replica:
         buffers = [b for b in model.buffers() if b.dtype == self.dtype]
         self.params = self._flatten(self.trained)
         self.buffers = self._flatten(buffers)
-        self.buffers_at_start = torch.zeros_like(self.buffers.tensor)
+        self.buffers_at_start = self.buffers.like().tensor
         """What ``average_buffers`` compares with; 0 where a buffer was not finite, such as in an attention mask."""
         self.grads = self.params.like() if flat_gradients else None
         if flat_gradients:
@@ -62,6 +62,8 @@ class Replica:
     def note_buffers(self):
         """Called when training starts, with the same buffers on all ranks."""
         buffers = self.buffers.tensor
+        if buffers.is_meta:  # which has no content
+            return
         self.buffers_at_start = torch.where(buffers.isfinite(), buffers, 0)
 
     def average_buffers(self, allreduce, buffers: Flat | None = None):
@@ -74,6 +76,8 @@ class Replica:
         buffers.tensor.sub_(start)
         yield from allreduce(buffers.array)
         change = buffers.tensor
+        if change.is_meta:
+            return
         change.copy_(torch.where(change == 0, start, start + change))
 
     def zero_gradients(self):
