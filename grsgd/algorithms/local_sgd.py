@@ -35,7 +35,9 @@ class LocalSGD(Algorithm, name="local_sgd"):
         "Stich 2019, Local SGD converges fast and communicates little; post-local: Lin, Stich, Patel, Jaggi 2020; "
         "SlowMo: Wang, Tantia, Ballas, Rabbat 2020; BMUF: Chen, Huo 2016"
     )
-    traits = Traits(synchronous=True, family="local", rests_between_steps=True, survives_deaths="together")
+    traits = Traits(
+        synchronous=True, family="local", only_allreduces=True, rests_between_steps=True, survives_deaths="together"
+    )
     Options = LocalSGDOptions
     remembers = ("k", "u", "x_prev")
 

@@ -59,6 +59,7 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
         sends_gradients=True,
         exact_gradient=True,
         equal_models=True,
+        only_allreduces=True,
         rests_between_steps=True,
         survives_deaths="together",
     )
@@ -86,6 +87,7 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
             cls.traits,
             label=f"{cls.name} {options.compression if options.compresses else options.variant}",
             exact_gradient=not options.compresses,
+            only_allreduces=not options.compresses,
             survives_deaths=options.variant != "mpi" and cls.traits.survives_deaths,
         )
 

@@ -13,6 +13,7 @@ cache, and the next one is on its way meanwhile.
 """
 
 from collections import deque
+from functools import wraps
 
 from coding.partition import part
 from grsgd.comm import tags
@@ -22,6 +23,29 @@ PIECE_BYTES = 1024 * 1024
 """Size of a piece. 1 MiB was best or near it from 1 to 100 MiB; smaller costs messages, larger leaves the cache."""
 
 
+def calculable(schedule):
+    """Let simulated time calculate, where it can, when the schedule ends, and leave out its messages."""
+
+    @wraps(schedule)
+    def begin(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
+        calculate = getattr(comm.backend, "calculate", None)
+        if calculate is None:
+            return schedule(comm, x, tag, scale, **options)
+        return calculated(calculate, schedule, comm, x, tag, scale, options)
+
+    return begin
+
+
+def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: float, options: dict):
+    """Schedule: wait for the end if it can be calculated, else do what ``schedule`` does."""
+    end = calculate(schedule, comm, x, options)
+    if end is None:
+        yield from schedule(comm, x, tag, scale, **options)
+    else:
+        yield end
+
+
+@calculable
 def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
     """Reduce-scatter, then all-gather, round a ring of n ranks; x lies in n chunks, chunk c is summed up at rank c-1.
 

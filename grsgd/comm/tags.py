@@ -53,7 +53,7 @@ SIGN_OF_LIFE = 1
 
 # ---- the communicator of a calibration
 
-CALIBRATION = 1
+CALIBRATION, CALIBRATION_SIGNAL = 1, 2
 
 # ---- the communicator on which ranks agree on checkpoints
 

@@ -26,3 +26,9 @@ class Traffic:
             self.headers[receiver] += header
             self.messages[receiver] += nbytes > header
         self.sent_once += nbytes - header
+
+    def count_messages(self, receiver: int, messages: int, nbytes: int):
+        """Count so many messages of payload alone to one receiver, of ``nbytes`` bytes together."""
+        self.sent[receiver] += nbytes
+        self.messages[receiver] += messages
+        self.sent_once += nbytes

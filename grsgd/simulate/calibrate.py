@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grsgd.comm import tags
-from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.allreduce import broadcast, ring_allreduce
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver, available_cores
@@ -27,6 +27,7 @@ from grsgd.config import Config
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
 from grsgd.mpi_environment import find_mpiexec, job_environment, without_launcher
+from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""
@@ -37,7 +38,7 @@ SHARED_BYTES, SHARED_ROUNDS = 1024 * 1024, 15
 """The size, and the number, of the messages that show how two share a port."""
 TWO_RANKS_SECONDS = 120.0
 """How long two more ranks may take to start and to measure."""
-PAIRS_PREFIX = "grsgd-pairs "
+ANSWER_PREFIX = "grsgd-calibrate "
 """At the beginning of the line in which two more ranks say what they have measured."""
 
 
@@ -62,6 +63,8 @@ class Calibration(NamedTuple):
     """Whether ranks share cores, so that they computed by turns."""
     fairness: float | None = None
     """As for `grsgd.simulate.network.NetworkSpec`; None with fewer than three hosts."""
+    processor: ProcessorTimes | None = None
+    """What messages take of a processor; None if that was not measured."""
 
 
 def calibrate(
@@ -114,16 +117,33 @@ def calibrate(
         while not others.Test():  # as in a run, every rank computes until the last one has measured
             step()
         driver.run(barrier(comm))
-        pairs = driver.run(measure_pairs(comm)) if mpi.size > 1 else pairs_of_two_ranks()
-        driver.run(barrier(comm))
         hosts = launch.hosts(mpi)
+        pairs, processor = on_two_ranks() if mpi.size == 1 else (driver.run(measure_pairs(comm)), None)
+        driver.run(barrier(comm))
+        if mpi.size > 1:
+            processor = measure_processor(driver, comm, hosts, pairs, gradient_and_update)
+        driver.run(barrier(comm))
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
         fairness = driver.run(measure_fairness(comm, *three)) if len(three) == 3 else None
         driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
-    return Calibration(pairs, mpi.allgather(compute), hosts, crowded, mpi.bcast(fairness, root=three[0]))
+    fairness, processor = mpi.bcast(fairness, root=three[0]), mpi.bcast(processor, root=0)
+    return Calibration(pairs, mpi.allgather(compute), hosts, crowded, fairness, processor)
+
+
+def measure_processor(driver, comm, hosts: list[str], pairs: list[Pair], step=None) -> ProcessorTimes | None:
+    """Measure on rank 0, with the first rank of another host if there is one, what messages take of its processor while
+    it takes steps. None on the other ranks, which wait."""
+    here, there = 0, next((rank for rank, host in enumerate(hosts) if host != hosts[0]), 1)
+    slowest = np.zeros(1)
+    if pairs:
+        slowest[0] = 1 / min(pair.bandwidth for pair in pairs)
+    driver.run(broadcast(comm, slowest))
+    if comm.rank in (here, there):
+        return Meter(driver, comm, here, there, step).measure(float(slowest[0]))
+    return None
 
 
 def barrier(comm):
@@ -249,7 +269,7 @@ def check_mpiexec():
         ) from None
 
 
-def pairs_of_two_ranks() -> list[Pair]:
+def on_two_ranks() -> tuple[list[Pair], ProcessorTimes]:
     """Start two ranks, and return what they measure. Raises SetupError."""
     mpiexec = find_mpiexec()
     command = [mpiexec, "-n", "2", sys.executable, "-m", "grsgd.simulate.calibrate"]
@@ -274,8 +294,10 @@ def pairs_of_two_ranks() -> list[Pair]:
                 os.killpg(job.pid, signal.SIGKILL)
             job.communicate()
     for line in output.splitlines():
-        if job.returncode == 0 and line.startswith(PAIRS_PREFIX):
-            return [Pair(tuple(ranks), *numbers) for ranks, *numbers in json.loads(line.removeprefix(PAIRS_PREFIX))]
+        if job.returncode == 0 and line.startswith(ANSWER_PREFIX):
+            pairs, (*spreads, eager_bytes) = json.loads(line.removeprefix(ANSWER_PREFIX))
+            pairs = [Pair(tuple(ranks), *numbers) for ranks, *numbers in pairs]
+            return pairs, ProcessorTimes(*(Spread(*values) for values in spreads), eager_bytes)
     said = next((line.strip() for line in output.splitlines() if any(c.isalpha() for c in line)), "nothing")
     raise SetupError(f"calibrate: {shlex.join(command[:3])}: {failure}; it said: {said}")
 
@@ -287,9 +309,12 @@ def main():
     if mpi.size != 2:
         return
     comm = Communicator(MpiBackend(mpi).dup())
-    pairs = MpiDriver(mpi.rank, TWO_RANKS_SECONDS / 4, "inline").run(measure_pairs(comm))
-    if pairs:
-        print(PAIRS_PREFIX + json.dumps(pairs), flush=True)
+    driver = MpiDriver(mpi.rank, TWO_RANKS_SECONDS / 4, ranks_on_cores=2)
+    pairs = driver.run(measure_pairs(comm))
+    processor = measure_processor(driver, comm, launch.hosts(mpi), pairs)
+    driver.close()
+    if processor is not None:
+        print(ANSWER_PREFIX + json.dumps([pairs, processor]), flush=True)
 
 
 if __name__ == "__main__":

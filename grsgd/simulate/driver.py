@@ -10,6 +10,7 @@ from grsgd.comm.communicator import LostRank, Message
 from grsgd.comm.driver import Schedule, as_list
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.simulate.fabric import Waitable
+from grsgd.simulate.processor import Processor
 
 
 class Deadlock(RuntimeError):
@@ -39,6 +40,7 @@ class Activity(Waitable):
     def resume(self, error: BaseException | None = None):
         """Go on until the schedule waits or ends; with ``error``, raise it where the schedule waits."""
         driver = self.driver
+        driver.active = self
         if self.blocked_at is not None:
             if self is driver.foreground and type(self.pending[-1]) is not Timer:
                 driver.wait_seconds += driver.clock() - self.blocked_at
@@ -124,12 +126,16 @@ class SimulatedDriver:
     def __init__(self, env, rank: int = 0, compute_seconds=lambda rank, step: 0.0, timing_only: bool = False):
         self.env, self.rank = env, rank
         self.compute_seconds, self.timing_only = compute_seconds, timing_only
+        self.processor: Processor | None = None
+        """What computations and messages share; None where messages take no time of it."""
         self.wait_seconds = 0.0
         self.watch = None
         """Called when a message has come for which no receive is posted; raises to break off the trainer's wait."""
         self.unexpected_message = False
         """Whether such a message has come while the trainer computed."""
         self.foreground: Activity | None = None
+        self.active: Activity | None = None
+        """The one that runs, or was the last to run."""
         self.polled: list[Activity] = []
         """Activities that wait for a flag of this rank, which is tested whenever something has changed for it."""
         self.random_state: torch.Tensor | None = None
@@ -160,6 +166,17 @@ class SimulatedDriver:
 
     def clock(self) -> float:
         return self.env.now
+
+    def waited(self) -> float:
+        """Return for how many seconds the main program has waited for others; 0 if it does not."""
+        activity = self.foreground
+        if activity is None or activity.blocked_at is None or type(activity.pending[-1]) is Timer:
+            return 0.0
+        return self.env.now - activity.blocked_at
+
+    def is_alone_in_foreground(self) -> bool:
+        """Whether it is the main program that runs, and nothing goes on in the background."""
+        return self.active is self.foreground and all(activity.complete for activity in self._background)
 
     def poll(self):
         """Do nothing: background schedules go on by themselves."""
@@ -203,6 +220,10 @@ class SimulatedDriver:
             self._computed += 1
             if not self.timing_only:
                 pollable.value = self._work(pollable)
+            if self.processor is not None:
+                timer = Timer(pollable)
+                self.processor.compute(pollable.seconds, lambda: timer.finish(self))
+                return timer
             return self._timer(pollable, pollable.seconds)
         return pollable
 

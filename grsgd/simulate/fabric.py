@@ -8,6 +8,7 @@ writes to it too early shows; only short messages, which MPI libraries store, ar
 
 import itertools
 from collections import defaultdict, deque
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from grsgd.comm.backend import ANY_RANK, PROCESS_FAILURES
 from grsgd.comm.communicator import Communicator
 from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.simulate.flows import Network
+from grsgd.simulate.processor import Processor
 
 
 class Waitable:
@@ -73,6 +75,18 @@ class Sending(Waitable):
         dead = self.fabric.dead
         return self.dest in dead or (self.source in dead and not self.short)
 
+    def on_handed_over(self):
+        """The sender's library has it."""
+        if self not in self.fabric.under_way or self.source in self.fabric.dead:
+            return
+        fabric, network = self.fabric, self.fabric.network
+        self.inbox.sent[self.source].append(self)
+        if self.short:
+            network.transfer(self.source, (self.dest,), self.nbytes, self)
+        fabric.match(self.inbox, self.source)
+        if not self.short and self.receiving is None:
+            network.after(network.latency(self.source, self.dest), self.on_announced)
+
     def on_left(self):
         """The last byte has left."""
         if self.is_gone():
@@ -86,10 +100,26 @@ class Sending(Waitable):
         """The last byte has arrived."""
         if self.is_gone():
             return
+        processor = self.fabric.processor(self.dest)
+        if processor is not None:
+            processor.notice(self.on_noticed)
+        else:
+            self.on_noticed()
+
+    def on_noticed(self):
+        """The rank knows that the last byte has arrived."""
         if self.receiving is not None:
-            self.on_received()
+            self.take_in()
         else:
             self.on_announced()
+
+    def take_in(self):
+        """Hand the message over to its receive."""
+        processor = self.fabric.processor(self.dest)
+        if processor is not None:
+            processor.receive(self.nbytes, self.on_received)
+        else:
+            self.on_received()
 
     def on_announced(self, _=None):
         """A short message, or the announcement of a long one, has arrived."""
@@ -104,6 +134,8 @@ class Sending(Waitable):
     def on_received(self):
         """All of it is there, and so is the receive for it."""
         fabric = self.fabric
+        if self.is_gone() or self not in fabric.under_way:  # while a processor was at it
+            return
         del fabric.under_way[self]
         if self.short:
             copy_into(self.receiving.array, self.array)
@@ -172,16 +204,21 @@ class Inbox:
 
 
 class MessageFabric:
-    """All messages between the ranks that ``drivers`` drive, in order."""
+    """All messages between the ranks that ``drivers`` drive, in order.
 
-    def __init__(self, network: Network, drivers: list):
-        self.network, self.drivers = network, drivers
+    ``processors``: of each rank, what its messages take time of; None where they take none.
+    """
+
+    def __init__(self, network: Network, drivers: list, processors: list[Processor] | None = None):
+        self.network, self.drivers, self.processors = network, drivers, processors
         self.size = len(drivers)
         self.under_way: dict[Sending, None] = {}
         """What has been sent and not yet been received completely, in the order of sending."""
         self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
         self._multicasts: dict[tuple, Multicast] = {}
         self.counter = itertools.count()
+        self.allreduces = None
+        """The `grsgd.simulate.allreduce_times.AllreduceTimes` that calculate all-reduces, if any."""
         self.dead: set[int] = set()
         self.known_dead: list[set[int]] = [set() for _ in drivers]
         """Which processes each one knows to have died."""
@@ -214,6 +251,9 @@ class MessageFabric:
                 waitable.fail(self.drivers[other])
             self.drivers[other].notify(None)
 
+    def processor(self, rank: int) -> Processor | None:
+        return self.processors[rank] if self.processors is not None else None
+
     def communicators(self) -> list[Communicator]:
         """Return one communicator per rank, of a new group of all ranks."""
         group = (next(self.counter),)
@@ -233,12 +273,11 @@ class MessageFabric:
             sending.failed = True
             return sending
         self.under_way[sending] = None
-        inbox.sent[source].append(sending)
-        if sending.short:
-            self.network.transfer(source, (dest,), sending.nbytes, sending)
-        self.match(inbox, source)
-        if not sending.short and sending.receiving is None:
-            self.network.after(self.network.latency(source, dest), sending.on_announced)
+        processor = self.processor(source)
+        if processor is not None:
+            processor.send(sending.nbytes, sending.on_handed_over)
+        else:
+            sending.on_handed_over()
         return sending
 
     def receive(self, group, array, dest: int, source: int, tag: int) -> Receiving:
@@ -285,7 +324,7 @@ class MessageFabric:
             if not sending.short:
                 self.network.transfer(sending.source, (sending.dest,), sending.nbytes, sending)
             elif sending.has_arrived:
-                sending.on_received()
+                sending.take_in()
 
 
 class Multicast:
@@ -324,8 +363,13 @@ class Multicast:
         network = self.fabric.network
         copies = [self.others] if network.has_multicast else [(dest,) for dest in self.others]
         self.copies = len(copies) if self.others else 0
+        processor = self.fabric.processor(self.root)
         for dests in copies if self.others else ():
-            network.transfer(self.root, dests, self.array.nbytes, Copy(self, dests))
+            leave = partial(network.transfer, self.root, dests, self.array.nbytes, Copy(self, dests))
+            if processor is not None:
+                processor.send(self.array.nbytes, leave)
+            else:
+                leave()
         self._forget_if_over()
 
     def copy_left(self, dests: tuple[int, ...]):
@@ -337,6 +381,13 @@ class Multicast:
             self.sending.finish(self.fabric.drivers[self.root])
 
     def copy_arrived(self, dest: int):
+        processor = self.fabric.processor(dest)
+        if processor is not None:
+            processor.notice(lambda: processor.receive(self.array.nbytes, lambda: self.copy_received(dest)))
+        else:
+            self.copy_received(dest)
+
+    def copy_received(self, dest: int):
         self.arrived.add(dest)
         if dest in self.receiving:
             if self.short:
@@ -386,6 +437,7 @@ class SimulatedBackend:
         self._broadcasts = itertools.count()
         self._children = itertools.count()
         self._allreduces = itertools.count()
+        self._calculated = itertools.count()
         self._subsets: dict[tuple[int, ...], int] = {}
         self._lost: tuple[int, ...] = ()
         self._for_allreduce: Communicator | None = None
@@ -421,6 +473,13 @@ class SimulatedBackend:
             self._for_allreduce = Communicator(self.dup())
         tag = next(self._allreduces) % 100  # keeps those apart that are under way at once
         return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
+
+    def calculate(self, schedule, comm: Communicator, x, options: dict):
+        """Begin an all-reduce whose end can be calculated; None where it cannot, or other things go on beside it."""
+        allreduces = self.fabric.allreduces
+        if allreduces is None or not self.fabric.drivers[self.fabric_rank].is_alone_in_foreground():
+            return None
+        return allreduces.begin((self.group, next(self._calculated)), schedule, comm, x, options)
 
     def dup(self):
         return SimulatedBackend(self.fabric, (*self.group, next(self._children)), self.members, self.rank)

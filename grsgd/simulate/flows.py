@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from heapq import heappush
 
 import simpy
 
@@ -129,10 +130,19 @@ class Network:
 
     def after(self, seconds: float, call: Callable, priority: int = simpy.events.NORMAL) -> simpy.Event:
         """Call ``call(event)`` in ``seconds`` from now."""
+        event = self._event(call)
+        self.env.schedule(event, priority, seconds)
+        return event
+
+    def at(self, moment: float, call: Callable):
+        """Call ``call(event)`` at ``moment``, to the last bit, which a difference to now may lose."""
+        heappush(self.env._queue, (moment, simpy.events.NORMAL, next(self.env._eid), self._event(call)))
+
+    def _event(self, call: Callable) -> simpy.Event:
+        """Return one that is only to be scheduled."""
         event = simpy.Event(self.env)
         event.callbacks.append(call)
         event._ok, event._value = True, None  # what a Timeout does, with a priority
-        self.env.schedule(event, priority, seconds)
         return event
 
     def end(self, flow: Flow):

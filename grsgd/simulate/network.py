@@ -64,6 +64,25 @@ class ComputeSpec(Section):
     what: str = ""
 
 
+class ProcessorSpec(Section):
+    """What messages take of a rank's processor, measured by ``grsgd calibrate``; `grsgd.simulate.processor` says how.
+
+    send, receive: seconds for a message, at its sender and at its receiver.
+    send_byte, receive_byte: seconds for each byte of it; the receiver's are with adding it up or merging it.
+    reaction: seconds until a rank that computes notices a message.
+    wake: seconds until a rank notices one that has waited for more than a millisecond.
+    what: how it was measured, for the reader.
+    """
+
+    send: Duration = 0.0
+    receive: Duration = 0.0
+    send_byte: Duration = 0.0
+    receive_byte: Duration = 0.0
+    reaction: Duration = 0.0
+    wake: Duration = 0.0
+    what: str = ""
+
+
 class NetworkSpec(Section):
     """A network between ranks.
 
@@ -82,6 +101,7 @@ class NetworkSpec(Section):
     link: tuple[LinkSpec, ...] = ()
     port: tuple[PortSpec, ...] = ()
     compute: ComputeSpec | None = None
+    processor: ProcessorSpec | None = None
     name: str = ""
 
     @model_validator(mode="before")
@@ -153,6 +173,7 @@ class NetworkSpec(Section):
         parts += [f"fairness {self.fairness:g}"] if self.fairness != 1 else []
         parts += [f"{len(self.link)} links of their own"] if self.link else []
         parts += [f"{len(self.port)} ports of their own"] if self.port else []
+        parts += ["messages take processor time"] if self.processor else []
         return ", ".join(parts)
 
 
@@ -179,7 +200,7 @@ def network(text: str = "switch") -> NetworkSpec:
 def complaint(error: dict) -> str:
     """Return what is wrong with a network, one thing of it, as a sentence."""
     path = [str(part) for part in error["loc"]]
-    parts = {"link": LinkSpec, "port": PortSpec, "compute": ComputeSpec}
+    parts = {"link": LinkSpec, "port": PortSpec, "compute": ComputeSpec, "processor": ProcessorSpec}
     section = parts.get(path[0]) if len(path) > 1 else NetworkSpec
     if error["type"] == "extra_forbidden" and section is not None:
         allowed = [field.alias or name for name, field in section.model_fields.items() if name != "name"]

@@ -10,7 +10,7 @@ from grsgd import __version__
 from grsgd.config import Config
 from grsgd.files import atomic_write
 from grsgd.job import launch
-from grsgd.simulate.calibrate import LARGE_BYTES, Calibration
+from grsgd.simulate.calibrate import LARGE_BYTES, Calibration, Pair
 from grsgd.simulate.network import ComputeSpec
 from grsgd.units import as_duration, as_rate
 
@@ -21,8 +21,6 @@ CROWDED = "More ranks than cores: a step takes this long while its rank has a co
 
 def network_file(measured: Calibration, config: Config, command: str) -> str:
     """The TOML file for ``grsgd simulate --network``. ``command``: what the user typed, for the heading."""
-    latency = statistics.median(pair.latency for pair in measured.pairs)
-    bandwidth = statistics.median(pair.bandwidth for pair in measured.pairs)
     medians, sigmas = zip(*measured.compute, strict=True)
     compute = ComputeSpec(
         median=float(f"{statistics.median(medians):.4g}"),
@@ -31,15 +29,19 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     )
     ranks = len(measured.hosts)
     between = f"between ranks i and i+1 of {ranks}" if ranks > 1 else "between two ranks"
+    wire = of_the_wire(measured)
+    latency, bandwidth = (statistics.median(values) for values in zip(*(pair[1:] for pair in wire), strict=True))
     lines = [
         f"# Measured on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by grsgd {__version__}, {launch.library()}:",
         f"#   {command}",
         f"# {plural(ranks, 'rank')} on {places(measured.hosts)}.",
         f"# latency: half a round trip of 8 bytes {between}; bandwidth: {LARGE_BYTES // 2**20} MiB one way.",
         "# One pair at a time; medians of all pairs, which also stand for the pairs that were not measured.",
+        *(["# What [processor] says is taken off both."] if measured.processor else []),
         f"bandwidth = {quoted(as_rate(bandwidth))}",
         f"latency = {quoted(as_duration(latency))}",
         *([] if measured.fairness is None else [f"fairness = {measured.fairness:.2g}"]),
+        *([] if measured.processor is None else [f"eager_bytes = {measured.processor.eager_bytes}"]),
         "",
         *([f"# {CROWDED}"] if measured.crowded else []),
         "[compute]  # of a training step, gradient and update, on all ranks at once",
@@ -51,8 +53,9 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     slowdown = ", ".join(f"{rank} = {factor:.3g}" for rank, factor in factors.items() if differs(factor, 1.0))
     if slowdown:
         lines.append(f"slowdown = {{ {slowdown} }}  # by rank, in units of the median")
+    lines += processor_section(measured, config)
     links, ports = [], {}
-    for pair in measured.pairs:
+    for pair in wire:
         entry = []
         if differs(pair.bandwidth, bandwidth):
             entry.append(f"bandwidth = {quoted(as_rate(pair.bandwidth))}")
@@ -71,6 +74,47 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     for rank, fastest in ports.items():
         lines += ["[[port]]", f"rank = {rank}", f"bandwidth = {quoted(as_rate(fastest))}", ""]
     return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
+def of_the_wire(measured: Calibration) -> list[Pair]:
+    """Return the latencies and bandwidths of the pairs without the time of processors, which is simulated by itself; a
+    tenth of each at least."""
+    if measured.processor is None:
+        return measured.pairs
+    send, receive, send_byte, receive_byte = (spread.median for spread in measured.processor[:4])
+
+    def without(seconds, taken):
+        return max(seconds - taken, 0.1 * seconds)
+
+    return [
+        Pair(
+            pair.ranks,
+            without(pair.latency, send + receive),
+            1 / without(1 / pair.bandwidth, send_byte + receive_byte),
+        )
+        for pair in measured.pairs
+    ]
+
+
+def processor_section(measured: Calibration, config: Config) -> list[str]:
+    """Return the lines that say what messages take of a processor; none if that was not measured."""
+    times = measured.processor
+    if times is None:
+        return []
+    explained = {
+        "send": "for a message, at its sender",
+        "receive": "and at its receiver",
+        "send_byte": "for each byte, at its sender",
+        "receive_byte": "and at its receiver, who adds it up",
+        "reaction": "until a rank that computes notices a message; the mean",
+        "wake": "until one notices it that has waited for long",
+    }
+    lines = ["", "[processor]  # what messages take of it; with the quartiles"]
+    for name, what in explained.items():
+        spread = getattr(times, name)
+        low, high = (as_duration(value) for value in spread[1:])
+        lines.append(f"{name} = {quoted(as_duration(spread.median))}  # {what}: {low} to {high}")
+    return [*lines, f"what = {quoted(f'comm.progress_mode = {config.comm.progress_mode}')}"]
 
 
 def differs(value: float, median: float) -> bool:

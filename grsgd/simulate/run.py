@@ -29,12 +29,14 @@ from grsgd.runs.metric import columns_of
 from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate import compute as compute_times
+from grsgd.simulate.allreduce_times import AllreduceTimes
 from grsgd.simulate.compute import ComputeTime
 from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.evaluation import Evaluation
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec
+from grsgd.simulate.processor import Processor
 from grsgd.training import device as gpu
 from grsgd.training import memory
 from grsgd.training.automatic_options import choose_options
@@ -97,7 +99,10 @@ class Simulation:
         processes = ranks + spares
         self.drivers = [SimulatedDriver(self.env, rank, self.compute, timing_only) for rank in range(processes)]
         self.network = Network(self.env, network, processes)
-        self.fabric = MessageFabric(self.network, self.drivers)
+        self.fabric = MessageFabric(self.network, self.drivers, self._make_processors())
+        is_plain = not (self.survives or config.faults.cut or network.processor)
+        if timing_only and config.traits.only_allreduces and is_plain:
+            self.fabric.allreduces = AllreduceTimes(self.fabric)
         # Bookkeeping travels out of band: it takes the network's latency and none of its bandwidth.
         out_of_band = NetworkSpec(bandwidth="inf bit", latency=f"{network.latency!r} s")
         self.uncounted = MessageFabric(Network(self.env, out_of_band, processes), self.drivers)
@@ -124,6 +129,16 @@ class Simulation:
             compute_times.check_free_running(config, self.compute, network.latency)
         self.began = 0.0
         """When training did: what is done before it takes simulated time, too."""
+
+    def _make_processors(self) -> list[Processor] | None:
+        """Return one a process, which its driver computes on; None where messages take no processor time."""
+        if self.spec.processor is None:
+            return None
+        slowdown = self.spec.compute.slowdown if self.spec.compute is not None else {}
+        for driver in self.drivers:
+            factor = slowdown.get(driver.rank, 1.0)
+            driver.processor = Processor(self.network, self.spec.processor, factor, driver.waited)
+        return [driver.processor for driver in self.drivers]
 
     def _communicators(self, fabric: MessageFabric) -> list[Communicator]:
         """Return one communicator a process, of a new group of all ranks."""

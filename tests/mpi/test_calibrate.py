@@ -123,10 +123,10 @@ def test_mpiexec_that_fails(script, reason, tmp_path, monkeypatch):
     launcher.chmod(0o755)
     monkeypatch.setattr("grsgd.simulate.calibrate.find_mpiexec", lambda: str(launcher))
     monkeypatch.setattr("grsgd.simulate.calibrate.TWO_RANKS_SECONDS", 0.5 if "sleep" in script else 30.0)
-    from grsgd.simulate.calibrate import pairs_of_two_ranks
+    from grsgd.simulate.calibrate import on_two_ranks
 
     with pytest.raises(SetupError, match=reason) as refused:
-        pairs_of_two_ranks()
+        on_two_ranks()
     assert "\n" not in str(refused.value)
 
 

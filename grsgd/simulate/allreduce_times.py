@@ -1,0 +1,85 @@
+"""Times of all-reduces, calculated at once in compiled code in place of message after message.
+
+What an all-reduce sends, and in which order, does not depend on times, so it is recorded once for each size of an
+array. Where all of its connections have their ports to themselves, as on a ring, no message has a part in the rate of
+another, and what is left is when each one is posted, leaves and arrives: the same sums, in the same order, as those of
+`grsgd.simulate.fabric` and `grsgd.simulate.flows`.
+
+No rank ends an all-reduce before all have begun it. So the times are calculated when the last one begins.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from grsgd.comm.communicator import Communicator
+from grsgd.simulate.fabric import MessageFabric, Waitable
+from grsgd.simulate.recorded_messages import Program, record
+
+
+class Allreduce(Waitable):
+    """One rank's part in an all-reduce whose times are calculated."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "an all-reduce"
+
+
+class AllreduceTimes:
+    """The all-reduces of ranks that send each other nothing else over ``fabric``, and one at a time."""
+
+    def __init__(self, fabric: MessageFabric):
+        self.fabric = fabric
+        self._programs: dict[tuple, Program | None] = {}
+        self._begun: dict[tuple, dict[int, tuple[float, Allreduce]]] = defaultdict(dict)
+
+    def begin(self, key: tuple, schedule: Callable, comm: Communicator, x, options: dict) -> Allreduce | None:
+        """Begin one on a rank, now; None where its messages have to be simulated.
+
+        key: the same on all ranks, and of this all-reduce alone. ``schedule(comm, x, **options)`` is what it would do.
+        """
+        program = self._program(schedule, comm.size, x, options)
+        if program is None:
+            return None
+        for receiver, (messages, nbytes) in program.sent[comm.rank].items():
+            comm.traffic.count_messages(comm.members[receiver], messages, nbytes)
+        allreduce, begun = Allreduce(), self._begun[key]
+        begun[comm.rank] = self.fabric.network.env.now, allreduce
+        if len(begun) == comm.size:
+            self._finish(program, self._begun.pop(key))
+        return allreduce
+
+    def _program(self, schedule, size: int, x, options: dict) -> Program | None:
+        """Return what the ranks do; None where they do nothing, or connections share a port."""
+        what = schedule, size, x.size, x.dtype, *options.items()
+        if what not in self._programs:
+            program = record(schedule, size, x.size, x.dtype, options)
+            ports = [port for ends in program.ends for port in self._connection(ends).ports]
+            is_alone = len(set(ports)) == len(ports) > 0
+            self._programs[what] = program if is_alone else None
+        return self._programs[what]
+
+    def _connection(self, ends):
+        return self.fabric.network.connection(int(ends[0]), (int(ends[1]),))
+
+    def _finish(self, program: Program, begun: dict[int, tuple[float, Allreduce]]):
+        """All ranks have begun: calculate when each of them ends."""
+        from grsgd.simulate.message_times import end_times  # which loads the compiler
+
+        fabric, network = self.fabric, self.fabric.network
+        if fabric.under_way:
+            raise RuntimeError(f"{next(iter(fabric.under_way))} is under way beside an all-reduce")
+        connections = [self._connection(ends) for ends in program.ends]
+        ends = end_times(
+            np.array([begun[rank][0] for rank in range(len(begun))]),
+            *program[:6],
+            np.array([connection.rate for connection in connections]),
+            np.array([connection.latencies[0][1] for connection in connections]),
+            network.spec.eager_bytes,
+        )
+        for rank, (_, allreduce) in begun.items():
+            finish = partial(allreduce.finish, fabric.drivers[rank])
+            network.at(float(ends[rank]), lambda _, finish=finish: finish())

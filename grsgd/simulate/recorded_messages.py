@@ -1,0 +1,104 @@
+"""What the ranks of a schedule send and wait for, where that does not depend on times: recorded without a clock."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import as_list
+from grsgd.models.shape_only import ShapeOnlyArray
+
+SEND, RECEIVE, WAIT_UNTIL_SENT, WAIT_UNTIL_RECEIVED = range(4)
+"""Steps of a rank: it posts a message or a receive, or waits."""
+
+
+class Recorded:
+    """A message that a schedule waits for while it is recorded."""
+
+    def __init__(self, step: int, message: list[int]):
+        self.step, self.message = step, message
+
+
+class Recorder:
+    """A `grsgd.comm.backend.Backend` that notes what one rank of ``size`` does.
+
+    ``between``: by sender, receiver and tag, the messages that have been sent, and those that are received; a message
+    is a list of its number, once that is known.
+    """
+
+    lost = ()
+    survives_deaths = False
+
+    def __init__(self, rank: int, size: int, between: dict):
+        self.rank, self.size, self.between = rank, size, between
+        self.steps: list[tuple[int, list[int]]] = []
+        self.sent: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+        """By receiver, the number of messages and their bytes."""
+
+    def Isend(self, array, dest, tag):
+        count = self.sent[dest]
+        count[0] += array.nbytes > 0
+        count[1] += array.nbytes
+        return self._note(SEND, WAIT_UNTIL_SENT, self.between[self.rank, dest, tag][0], array)
+
+    def Irecv(self, array, source, tag):
+        return self._note(RECEIVE, WAIT_UNTIL_RECEIVED, self.between[source, self.rank, tag][1], array)
+
+    def _note(self, step, wait, messages, array):
+        messages.append([array.nbytes])
+        self.steps.append((step, messages[-1]))
+        return Recorded(wait, messages[-1])
+
+
+class Program(NamedTuple):
+    """What all ranks do: the steps of rank r are those from ``first[r]`` to ``first[r + 1]``."""
+
+    first: np.ndarray
+    kinds: np.ndarray
+    messages: np.ndarray
+    """The number of the message that each step is about."""
+    nbytes: np.ndarray
+    """By message."""
+    connection: np.ndarray
+    """By message."""
+    ends: np.ndarray
+    """The sender and the receiver of each connection, two columns."""
+    sent: list[dict[int, list[int]]]
+    """By rank and receiver, the number of messages and their bytes."""
+
+
+def record(schedule, size: int, elements: int, dtype, options: dict) -> Program:
+    """Record what a schedule of ``size`` ranks does with arrays of so many elements;
+    it is called as ``schedule(comm, x, **options)``.
+
+    Raises TypeError if it waits for anything but messages, ValueError if some are not received.
+    """
+    between = defaultdict(lambda: ([], []))
+    recorders = [Recorder(rank, size, between) for rank in range(size)]
+    for recorder in recorders:
+        for pending in schedule(Communicator(recorder), ShapeOnlyArray(elements, dtype), **options):
+            for message in as_list(pending):
+                if not isinstance(request := getattr(message, "request", None), Recorded):
+                    raise TypeError(f"{schedule} waits for {message}, which is not a message")
+                recorder.steps.append((request.step, request.message))
+    nbytes, connection, ends, count = [], [], {}, 0
+    for (source, dest, tag), (sent, received) in between.items():
+        if [message[0] for message in sent] != [message[0] for message in received]:
+            raise ValueError(f"what rank {source} sends to {dest} with tag {tag} is not what that receives")
+        number = ends.setdefault((source, dest), len(ends))
+        for one, other in zip(sent, received, strict=True):
+            nbytes.append(one[0])
+            connection.append(number)
+            one[0] = other[0] = count
+            count += 1
+    steps = [step for recorder in recorders for step in recorder.steps]
+    return Program(
+        np.cumsum([0, *(len(recorder.steps) for recorder in recorders)]),
+        np.array([kind for kind, _ in steps], np.int8),
+        np.array([message[0] for _, message in steps], np.int64),
+        np.array(nbytes, np.float64),
+        np.array(connection, np.int64),
+        np.array(list(ends), np.int64).reshape(-1, 2),
+        [recorder.sent for recorder in recorders],
+    )

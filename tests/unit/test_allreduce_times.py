@@ -1,0 +1,94 @@
+"""All-reduces whose times are calculated, against the same ones message after message."""
+
+import numpy as np
+import pytest
+
+from grsgd.comm import allreduce
+from grsgd.comm.pollables import Delay
+from grsgd.config import parse
+from grsgd.runs.run_file import load_run
+from grsgd.simulate import run as simulated_run
+from grsgd.simulate.allreduce_times import AllreduceTimes
+from grsgd.simulate.network import network
+from grsgd.simulate.recorded_messages import record
+from grsgd.simulate.run import simulate
+
+SAME = {"local_sgd": {"H": 2}, "ring_allreduce": {}}
+
+
+def times(tmp_path, monkeypatch, config, ranks, spec, calculates):
+    """Return the run, and how many parts of all-reduces were calculated."""
+    calculated = []
+
+    class Times(AllreduceTimes):
+        def begin(self, *arguments):
+            calculated.append(super().begin(*arguments))
+            return calculated[-1]
+
+    monkeypatch.setattr(simulated_run, "AllreduceTimes", Times if calculates else lambda fabric: None)
+    simulate(config, ranks, network(spec), tmp_path / "run.h5", "lognormal:0.001,0.7", timing_only=True)
+    return load_run(tmp_path / "run.h5"), len([part for part in calculated if part is not None])
+
+
+@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("hidden", [[16], [1400, 700]], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("ranks", "spec"), [(2, "1gbit,50us"), (3, "0.1gbit,3ms"), (5, "10gbit,0s"), (8, "1gbit,50us")]
+)
+def test_they_are_those_of_the_messages(name, hidden, ranks, spec, tmp_path, monkeypatch):
+    """On a ring to the last bit; with pieces, eager and long messages, ranks of unequal speed and unequal chunks."""
+    config = parse(
+        {
+            "algorithm": {"name": name} | SAME[name],
+            "model": {"name": "mlp", "hidden": hidden},
+            "data": {"name": "synthetic", "samples": 512, "batch_size": 8},
+            "train": {"steps": 6},
+            "stragglers": {"slowdown": {0: 2.0}},
+        }
+    )
+    (run, none), (calculated, some) = (
+        times(tmp_path, monkeypatch, config, ranks, spec, calculates) for calculates in (False, True)
+    )
+    assert none == 0 and some == ranks * (6 if name == "ring_allreduce" else 3)
+    assert (run.curve["time"] == calculated.curve["time"]).all()
+    for column in ("wait_seconds", "compute_seconds"):
+        np.testing.assert_allclose(calculated.ranks[column], run.ranks[column], rtol=1e-9, atol=1e-12)
+    for table in ("sent", "messages", "headers", "sent_once"):
+        assert (run.traffic[table] == calculated.traffic[table]).all(), table
+
+
+@pytest.mark.parametrize(
+    ("options", "spec"),
+    [({"variant": "tree"}, "1gbit,50us"), ({}, "shared,1gbit,50us"), ({"compression": "int8"}, "1gbit,50us")],
+)
+def test_messages_that_share_a_port_are_simulated(options, spec, tmp_path, monkeypatch):
+    config = parse(
+        {"algorithm": {"name": "ring_allreduce"} | options, "data": {"name": "synthetic"}, "train": {"steps": 2}}
+        | {"model": {"name": "mlp", "hidden": [16]}}
+    )
+    run, calculated = times(tmp_path, monkeypatch, config, 4, spec, True)
+    assert calculated == 0 and run.traffic["sent"].sum() > 0
+
+
+def test_a_program_has_every_message_twice():
+    program = record(allreduce.ring_allreduce, 4, 1000, "float32", {})
+    assert len(program.nbytes) == 4 * 6 and program.nbytes.sum() == 2 * 3 * 4000
+    sends = program.messages[program.kinds == 0]
+    assert sorted(sends) == sorted(program.messages[program.kinds == 1]) == list(range(24))
+    assert [sum(nbytes for _, nbytes in sent.values()) for sent in program.sent] == [6000] * 4
+
+
+def test_what_is_no_message_cannot_be_recorded():
+    def schedule(comm, x):
+        yield Delay(1.0)
+
+    with pytest.raises(TypeError, match="a delay of 1 s, which is not a message"):
+        record(schedule, 2, 10, "float32", {})
+
+
+def test_what_is_not_received_cannot_be_recorded():
+    def schedule(comm, x):
+        yield comm.Isend(x, 1 - comm.rank)
+
+    with pytest.raises(ValueError, match="what rank 0 sends to 1 with tag 0 is not what that receives"):
+        record(schedule, 2, 10, "float32", {})

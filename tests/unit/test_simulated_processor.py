@@ -1,0 +1,168 @@
+"""What messages take of a rank's processor, against sums that can be done by hand."""
+
+import numpy as np
+import pytest
+import simpy
+
+from grsgd.comm.pollables import Compute
+from grsgd.config import parse
+from grsgd.runs.run_file import load_run
+from grsgd.simulate.driver import SimulatedDriver, run_all
+from grsgd.simulate.fabric import MessageFabric
+from grsgd.simulate.flows import Network
+from grsgd.simulate.network import NetworkSpec, ProcessorSpec, network
+from grsgd.simulate.processor import Processor
+from grsgd.simulate.run import simulate
+
+SEND, RECEIVE, SEND_BYTE, RECEIVE_BYTE, LATENCY, BANDWIDTH = 3e-3, 5e-3, 2e-9, 7e-9, 1e-3, 1e8
+COSTS = {"send": "3ms", "receive": "5ms", "send_byte": "2ns", "receive_byte": "7ns"}
+
+
+class Ranks:
+    """Some ranks on a switch, whose computations take as many seconds as is said."""
+
+    def __init__(self, n: int, costs: dict, seconds=1.0, slowdown=1.0, eager_bytes=10**7, latency="1ms"):
+        self.env = simpy.Environment()
+        self.drivers = [SimulatedDriver(self.env, rank, lambda rank, step: seconds) for rank in range(n)]
+        spec = NetworkSpec(bandwidth="0.8gbit", latency=latency, eager_bytes=eager_bytes, processor=costs)
+        flows = Network(self.env, spec, n)
+        for driver in self.drivers:
+            driver.processor = Processor(flows, spec.processor, slowdown, driver.waited)
+        self.fabric = MessageFabric(flows, self.drivers, [driver.processor for driver in self.drivers])
+        self.comms = self.fabric.communicators()
+
+    def run(self, *schedules) -> list:
+        return run_all(self.env, self.drivers, schedules)
+
+    def send(self, rank: int, dest: int, nbytes: int, times: int = 1):
+        for _ in range(times):
+            yield self.comms[rank].Isend(np.zeros(nbytes, np.uint8), dest)
+
+    def receive(self, rank: int, source: int, nbytes: int, times: int = 1):
+        """Return when the last one is there."""
+        for _ in range(times):
+            yield self.comms[rank].Irecv(np.zeros(nbytes, np.uint8), source)
+        return self.env.now
+
+    def compute(self, rank: int, *background):
+        """Return when a computation is over beside which these schedules go on."""
+        for schedule in background:
+            self.drivers[rank].start(schedule)
+        yield Compute(lambda: None)
+        return self.env.now
+
+
+@pytest.mark.parametrize("eager_bytes", [0, 10**7])
+@pytest.mark.parametrize("nbytes", [1, 100_000])
+def test_a_message_takes_the_time_of_both_processors_and_of_the_wire(nbytes, eager_bytes):
+    ranks = Ranks(2, COSTS, eager_bytes=eager_bytes)
+    _, end = ranks.run(ranks.send(0, 1, nbytes), ranks.receive(1, 0, nbytes))
+    wire = LATENCY + nbytes / BANDWIDTH
+    assert end == pytest.approx(SEND + RECEIVE + nbytes * (SEND_BYTE + RECEIVE_BYTE) + wire, rel=1e-12)
+
+
+def test_what_comes_together_is_taken_in_one_after_the_other():
+    ranks = Ranks(3, COSTS)
+
+    def both():
+        yield [ranks.comms[0].Irecv(np.zeros(8, np.uint8), source) for source in (1, 2)]
+        return ranks.env.now
+
+    end, *_ = ranks.run(both(), ranks.send(1, 0, 8), ranks.send(2, 0, 8))
+    cost = RECEIVE + 8 * RECEIVE_BYTE
+    assert end == pytest.approx(SEND + 8 * SEND_BYTE + LATENCY + 2 * 8 / BANDWIDTH + 2 * cost, rel=1e-6)
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 2.5])
+def test_a_gradient_takes_longer_by_what_messages_take(slowdown):
+    ranks, nbytes, times = Ranks(2, COSTS, slowdown=slowdown), 1000, 7
+    receiving = ranks.compute(1, ranks.receive(1, 0, nbytes, times))
+    _, end = ranks.run(ranks.send(0, 1, nbytes, times), receiving)
+    assert end == pytest.approx(1 + slowdown * times * (RECEIVE + nbytes * RECEIVE_BYTE), rel=1e-12)
+
+
+def test_a_gradient_takes_longer_by_what_is_sent_meanwhile():
+    ranks = Ranks(2, COSTS)
+    sending = ranks.compute(0, ranks.send(0, 1, 1000, 7))
+    begin, _ = ranks.run(sending, ranks.receive(1, 0, 1000, 7))
+    assert begin == pytest.approx(1 + 7 * (SEND + 1000 * SEND_BYTE), rel=1e-12)
+
+
+def test_a_rank_that_computes_notices_a_message_later():
+    ranks = Ranks(2, {"reaction": "20ms"})
+    times = []
+
+    def background():
+        times.append((yield from ranks.receive(1, 0, 8)))
+
+    ranks.run(ranks.send(0, 1, 8), ranks.compute(1, background()))
+    assert times == [pytest.approx(LATENCY + 8 / BANDWIDTH + 20e-3)]
+
+
+def test_at_the_end_of_a_gradient_it_notices_all_that_has_come():
+    ranks = Ranks(2, {"reaction": "20ms"}, seconds=5e-3)
+    times = []
+
+    def background():
+        times.append((yield from ranks.receive(1, 0, 8)))
+
+    ranks.run(ranks.send(0, 1, 8), ranks.compute(1, background()))
+    assert times == [pytest.approx(5e-3)]
+
+
+@pytest.mark.parametrize(("seconds", "wake"), [(0.0005, 0.0), (0.1, 2e-3)])
+def test_a_rank_that_has_waited_for_long_has_to_wake(seconds, wake):
+    ranks = Ranks(2, {"wake": "2ms"}, seconds=seconds, latency="0.1ms")
+
+    def late():
+        yield Compute(lambda: None)
+        yield from ranks.send(0, 1, 8)
+
+    _, end = ranks.run(late(), ranks.receive(1, 0, 8))
+    assert end == pytest.approx(seconds + 1e-4 + 8 / BANDWIDTH + wake, rel=1e-9)
+
+
+CONFIG = {
+    "model": {"name": "mlp", "hidden": [16]},
+    "data": {"name": "synthetic", "samples": 256, "batch_size": 8},
+    "train": {"steps": 6},
+}
+
+
+@pytest.mark.parametrize("name", ["ring_allreduce", "grsgd", "gossip", "parameter_server", "cssgd", "lasgd"])
+def test_processors_that_messages_take_nothing_of_change_nothing(name, tmp_path):
+    config = parse(CONFIG | {"algorithm": {"name": name}})
+    found = []
+    for costs in (None, ProcessorSpec()):
+        spec = network("1gbit,50us").model_copy(update={"processor": costs})
+        simulate(config, 5, spec, tmp_path / "run.h5", "lognormal:0.001,0.5")
+        found.append(load_run(tmp_path / "run.h5"))
+    assert (found[0].curve["time"] == found[1].curve["time"]).all()
+    assert (found[0].ranks["compute_seconds"] == found[1].ranks["compute_seconds"]).all()
+
+
+@pytest.mark.parametrize("name", ["ring_allreduce", "grsgd", "gossip", "parameter_server", "cssgd", "lasgd"])
+def test_costs_make_steps_longer_and_runs_repeatable(name, tmp_path):
+    config = parse(CONFIG | {"algorithm": {"name": name}})
+    times = []
+    costly = ProcessorSpec(**COSTS, reaction="1ms", wake="1ms")
+    for costs in (None, costly, costly):
+        spec = network("1gbit,50us").model_copy(update={"processor": costs})
+        simulate(config, 5, spec, tmp_path / "run.h5", "lognormal:0.001,0.5", timing_only=True)
+        times.append(load_run(tmp_path / "run.h5").curve["time"])
+    assert times[1][-1] > times[0][-1] and (times[1] == times[2]).all()
+
+
+def test_processes_may_die_while_messages_are_taken_in(tmp_path):
+    config = parse(CONFIG | {"algorithm": {"name": "grsgd"}, "faults": {"die": {2: 0.02, 3: 0.05}}})
+    spec = network("1gbit,50us").model_copy(update={"processor": ProcessorSpec(**COSTS, reaction="1ms")})
+    simulate(config, 5, spec, tmp_path / "run.h5", "lognormal:0.01,0.5")
+    assert load_run(tmp_path / "run.h5").attributes["ended"] == "completed"
+
+
+def test_the_file_of_a_network_names_them(tmp_path):
+    file = tmp_path / "network.toml"
+    file.write_text('bandwidth = "1gbit"\nlatency = "50us"\n[processor]\nsend = "3us"\nreceive_byte = "0.2ns"\n')
+    spec = network(str(file))
+    assert spec.processor.send == pytest.approx(3e-6) and spec.processor.receive_byte == pytest.approx(2e-10)
+    assert "processor" in spec.summary()
