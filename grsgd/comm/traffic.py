@@ -4,31 +4,77 @@ from collections.abc import Iterable
 
 import numpy as np
 
+PAYLOAD, HEADERS, MESSAGES = range(3)
+
 
 class Traffic:
-    """The counters of one rank in a group of ``size`` ranks; all arrays are int64 of shape [size], by receiver."""
+    """The counters of one rank in a group of ``size`` ranks.
+
+    Most ranks send to a few others, so only those have counters.
+    """
 
     def __init__(self, size: int):
-        self.sent = np.zeros(size, np.int64)
-        """Payload, in bytes."""
-        self.headers = np.zeros(size, np.int64)
-        """Bookkeeping that is sent with the payload, in bytes."""
-        self.messages = np.zeros(size, np.int64)
-        """The number of messages with a payload."""
+        self.size = size
         self.sent_once = 0
         """Payload in bytes, of which a multicast counts once, not once per receiver; without multicast the sum of
         `sent`."""
+        self._counters: dict[int, list[int]] = {}
+        """By receiver: payload and headers in bytes, messages."""
 
     def count(self, receivers: Iterable[int], nbytes: int, header: int = 0):
         """Count one packet of ``nbytes`` bytes, ``header`` of them bookkeeping, to each of ``receivers``."""
         for receiver in receivers:
-            self.sent[receiver] += nbytes - header
-            self.headers[receiver] += header
-            self.messages[receiver] += nbytes > header
+            counters = self._of(receiver)
+            counters[PAYLOAD] += nbytes - header
+            counters[HEADERS] += header
+            counters[MESSAGES] += nbytes > header
         self.sent_once += nbytes - header
 
     def count_messages(self, receiver: int, messages: int, nbytes: int):
         """Count so many messages of payload alone to one receiver, of ``nbytes`` bytes together."""
-        self.sent[receiver] += nbytes
-        self.messages[receiver] += messages
+        counters = self._of(receiver)
+        counters[PAYLOAD] += nbytes
+        counters[MESSAGES] += messages
         self.sent_once += nbytes
+
+    @property
+    def sent(self) -> np.ndarray:
+        """Return the payload in bytes, int64 of shape [size], by receiver."""
+        return self._all(PAYLOAD)
+
+    @property
+    def headers(self) -> np.ndarray:
+        """Return the bookkeeping that is sent with the payload in bytes, int64 of shape [size], by receiver."""
+        return self._all(HEADERS)
+
+    @property
+    def messages(self) -> np.ndarray:
+        """Return the number of messages with a payload, int64 of shape [size], by receiver."""
+        return self._all(MESSAGES)
+
+    def state(self) -> dict:
+        """Return what `restore` takes: arrays, and ``sent_once``."""
+        return {
+            "sent": self.sent,
+            "headers": self.headers,
+            "messages": self.messages,
+            "sent_once": self.sent_once,
+        }
+
+    def restore(self, state: dict):
+        """Count on from a state that `state` has returned."""
+        columns = zip(*(np.asarray(state[name]).tolist() for name in ("sent", "headers", "messages")), strict=True)
+        self._counters = {receiver: list(counters) for receiver, counters in enumerate(columns) if any(counters)}
+        self.sent_once = int(state["sent_once"])
+
+    def _of(self, receiver: int) -> list[int]:
+        counters = self._counters.get(receiver)
+        if counters is None:
+            counters = self._counters[receiver] = [0, 0, 0]
+        return counters
+
+    def _all(self, which: int) -> np.ndarray:
+        array = np.zeros(self.size, np.int64)
+        for receiver, counters in list(self._counters.items()):  # another thread may count meanwhile
+            array[receiver] = counters[which]
+        return array

@@ -39,9 +39,9 @@ class Counters:
         traffic = optimizer.algorithm.comm.traffic
         return cls(
             asdict(optimizer.times.totals),
-            traffic.sent.copy(),
-            traffic.headers.copy(),
-            traffic.messages.copy(),
+            traffic.sent,
+            traffic.headers,
+            traffic.messages,
             traffic.sent_once,
             Counter(optimizer.algorithm.staleness),
         )

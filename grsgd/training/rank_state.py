@@ -9,7 +9,7 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
-from grsgd.models.values import array_of, fill, set_value, value_of
+from grsgd.models.values import array_of, fill, value_of
 from grsgd.training.snapshots import Moment
 from grsgd.training.trainer import Trainer
 
@@ -30,7 +30,7 @@ def state_of(trainer: Trainer) -> dict:
         "progress": progress.state() | {"elapsed": progress.elapsed(), "passed": progress.marks.passed},
         "totals": asdict(trainer.totals),
         "losses": {str(block): list(losses) for block, losses in trainer.losses.items()},
-        "traffic": {name: value_of(value) for name, value in vars(traffic).items()},
+        "traffic": traffic.state(),
         "staleness": [[int(age), int(count)] for age, count in trainer.algorithm.staleness.items()],
         "curve": {
             "moments": [moment_to_json(moment) for moment in curve.moments],
@@ -56,8 +56,7 @@ def restore(trainer: Trainer, state: dict):
     for name, value in state["totals"].items():
         setattr(trainer.totals, name, value)
     trainer.losses = {int(block): losses for block, losses in state["losses"].items()}
-    for name, value in state["traffic"].items():
-        set_value(trainer.comm.traffic, name, value)
+    trainer.comm.traffic.restore(state["traffic"])
     progress = dict(state["progress"])
     trainer.progress.marks.passed = progress.pop("passed")
     trainer.progress.elapsed_before = progress.pop("elapsed")

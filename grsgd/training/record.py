@@ -45,9 +45,9 @@ class Record:
             list(trainer.snapshots.weights),
             trainer.snapshots.early,
             asdict(trainer.totals),
-            traffic.sent.copy(),
-            traffic.headers.copy(),
-            traffic.messages.copy(),
+            traffic.sent,
+            traffic.headers,
+            traffic.messages,
             traffic.sent_once,
             dict(trainer.algorithm.staleness),
             [

@@ -38,3 +38,15 @@ def test_more_than_32_bits():
     for _ in range(3):
         traffic.count((1,), 2**31 - 1)
     assert traffic.sent[1] == traffic.sent_once == 3 * (2**31 - 1)
+
+
+def test_counting_goes_on_from_a_state():
+    traffic, restored = Traffic(4), Traffic(4)
+    traffic.count((1, 3), 100, header=4)
+    restored.restore(traffic.state())
+    for each in (traffic, restored):
+        each.count_messages(3, 2, 50)
+    for name in ("sent", "headers", "messages"):
+        np.testing.assert_array_equal(getattr(traffic, name), getattr(restored, name))
+    assert traffic.sent.tolist() == [0, 96, 0, 146] and traffic.messages.tolist() == [0, 1, 0, 3]
+    assert restored.sent_once == traffic.sent_once == 146
