@@ -99,7 +99,7 @@ figure-scaling: $(READY)  ## simulated time per step of every algorithm on 4 to 
 test-testbed: $(READY)  ## hosts, links and a Slurm cluster on this machine; root, else skipped with the reason
 	$(BIN)/python -m pytest tests/testbed
 
-validate-simulator: $(READY)  ## simulated times against those on a testbed, of every algorithm; root; ten minutes
+validate-simulator: $(READY)  ## simulated times against those on a testbed, of every algorithm, in three settings; root, hours
 	$(BIN)/python -m experiments.validation
 
 test-gpu: $(READY)  ## tests that need a GPU; skipped with the reason where there is none

@@ -87,7 +87,24 @@ class Calibration(NamedTuple):
             write(out, network_file(measured, loaded, shlex.join(command)))
 
 
-KINDS = {kind.__name__: kind for kind in (Training, Calibration)}
+class Computing(NamedTuple):
+    """A measurement of the time of a step alone, of so many steps. The file is JSON: the median, and sigma of the
+    logarithm, of the seconds, by rank."""
+
+    config: str
+    overrides: list[str]
+    out: str
+    steps: int
+
+    def make(self, mpi, out: Path, timed: Timed):
+        """Measure, on all ranks. Raises SetupError."""
+        found = calibrate.computing(mpi, load(mpi, self.config, self.overrides), self.steps, timed)
+        if mpi.rank == 0:
+            out.write_text(json.dumps(found))
+
+
+Kind = Training | Calibration | Computing
+KINDS = {kind.__name__: kind for kind in (Training, Calibration, Computing)}
 
 
 def load(mpi, path: str, overrides: list[str]) -> config.Config:
@@ -97,8 +114,8 @@ def load(mpi, path: str, overrides: list[str]) -> config.Config:
 
 
 def make_runs(
-    mpi_host: MpiHost, ranks: int, runs: list[Training | Calibration], run_timeout: float
-) -> Iterator[Training | Calibration]:
+    mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: float
+) -> Iterator[Kind]:
     """Make all runs in one job of so many ranks; yield each when its file is there, and whole.
 
     Parameters

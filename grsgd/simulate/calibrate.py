@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grsgd.comm import tags
-from grsgd.comm.allreduce import broadcast, ring_allreduce
+from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver, available_cores
@@ -82,46 +82,18 @@ def calibrate(
     Raises SetupError, on all ranks, for what is wrong with configuration or data, and if there is no mpiexec to
     start two ranks with.
     """
-    from grsgd.simulate.compute import measure
-    from grsgd.training import device as gpu
-    from grsgd.training.gradients import step_alone
-    from grsgd.training.inputs import build_model, load_data
-    from grsgd.training.memory import check_fits
-
-    gpu.use_threads()
-    comm = Communicator(MpiBackend(mpi).dup())
-    sharing, (local_rank, local_ranks) = launch.ranks_on_cores(mpi), launch.local_ranks(mpi)
-    driver = launch.driver(
-        mpi, config.comm.timeout, config.comm.progress_mode, compute_seconds=config.train.compute_seconds
-    )
     with launch.collective_setup(mpi):
-        dataset = load_data(config)
-        device = gpu.pick_device(config.device, local_rank)
-        check_fits(config, dataset, mpi.size, local_ranks, device)
         if mpi.size == 1:
             check_mpiexec()
-    with launch.collective_setup(mpi):  # only now, when all have looked at what is free
-        gpu.use(device)
-        gradient_and_update = step_alone(config, dataset, build_model(config, dataset, device))
-
-    def computing():
-        yield Compute(gradient_and_update)
-
-    def step():
-        driver.run(computing())
-
+    sharing = launch.ranks_on_cores(mpi)
+    driver, comm, step = prepare(mpi, config)
     with timed():
-        driver.run(barrier(comm))
-        compute = measure(step, steps, share)
-        others = driver.start(barrier(comm))
-        while not others.Test():  # as in a run, every rank computes until the last one has measured
-            step()
-        driver.run(barrier(comm))
-        hosts = launch.hosts(mpi)
+        compute, hosts = mpi.allgather(measure_computing(driver, comm, step, steps, share)), launch.hosts(mpi)
         pairs, processor = on_two_ranks() if mpi.size == 1 else (driver.run(measure_pairs(comm)), None)
         driver.run(barrier(comm))
         if mpi.size > 1:
-            processor = measure_processor(driver, comm, hosts, pairs, gradient_and_update)
+            here, there = usual_ranks(compute, hosts)
+            processor = measure_processor(driver, comm, here, there, pairs, step)
         driver.run(barrier(comm))
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
         fairness = driver.run(measure_fairness(comm, *three)) if len(three) == 3 else None
@@ -129,20 +101,81 @@ def calibrate(
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
-    fairness, processor = mpi.bcast(fairness, root=three[0]), mpi.bcast(processor, root=0)
-    return Calibration(pairs, mpi.allgather(compute), hosts, crowded, fairness, processor)
+    fairness = mpi.bcast(fairness, root=three[0])
+    processor = next((found for found in mpi.allgather(processor) if found is not None), None)
+    return Calibration(pairs, compute, hosts, crowded, fairness, processor)
 
 
-def measure_processor(driver, comm, hosts: list[str], pairs: list[Pair], step=None) -> ProcessorTimes | None:
-    """Measure on rank 0, with the first rank of another host if there is one, what messages take of its processor while
-    it takes steps. None on the other ranks, which wait."""
-    here, there = 0, next((rank for rank, host in enumerate(hosts) if host != hosts[0]), 1)
-    slowest = np.zeros(1)
+def computing(
+    mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]
+) -> list[tuple[float, float]]:
+    """Measure on all ranks of ``mpi`` how long a step computes, and nothing else: as `Calibration.compute`.
+
+    Raises SetupError, on all ranks.
+    """
+    driver, comm, step = prepare(mpi, config)
+    with timed():
+        compute = measure_computing(driver, comm, step, steps, None)
+    driver.close()
+    return mpi.allgather(compute)
+
+
+def prepare(mpi, config: Config) -> tuple[MpiDriver, Communicator, Callable[[], None]]:
+    """Return what measures on a rank, and ``step()``, a gradient and an update. Raises SetupError, on all ranks."""
+    from grsgd.training import device as gpu
+    from grsgd.training.gradients import step_alone
+    from grsgd.training.inputs import build_model, load_data
+    from grsgd.training.memory import check_fits
+
+    gpu.use_threads()
+    comm = Communicator(MpiBackend(mpi).dup())
+    local_rank, local_ranks = launch.local_ranks(mpi)
+    driver = launch.driver(
+        mpi, config.comm.timeout, config.comm.progress_mode, compute_seconds=config.train.compute_seconds
+    )
+    with launch.collective_setup(mpi):
+        dataset = load_data(config)
+        device = gpu.pick_device(config.device, local_rank)
+        check_fits(config, dataset, mpi.size, local_ranks, device)
+    with launch.collective_setup(mpi):  # only now, when all have looked at what is free
+        gpu.use(device)
+        return driver, comm, step_alone(config, dataset, build_model(config, dataset, device))
+
+
+def measure_computing(driver, comm, step: Callable[[], None], steps: int, share: float | None) -> tuple[float, float]:
+    """Return the median, and sigma of the logarithm, of the seconds of a step, while all ranks take steps."""
+    from grsgd.simulate.compute import measure
+
+    def computing():
+        yield Compute(step)
+
+    driver.run(barrier(comm))
+    compute = measure(lambda: driver.run(computing()), steps, share)
+    others = driver.start(barrier(comm))
+    while not others.Test():  # as in a run, every rank computes until the last one has measured
+        driver.run(computing())
+    driver.run(barrier(comm))
+    return compute
+
+
+def usual_ranks(compute: list[tuple[float, float]], hosts: list[str]) -> tuple[int, int]:
+    """Return two ranks, on two hosts if there are two, that compute about as fast as most."""
+    median = statistics.median(seconds for seconds, _ in compute)
+    here, *others = sorted(range(len(compute)), key=lambda rank: abs(compute[rank][0] - median))
+    return here, next((rank for rank in others if hosts[rank] != hosts[here]), others[0])
+
+
+def measure_processor(
+    driver, comm, here: int, there: int, pairs: list[Pair], step: Callable[[], None] | None = None
+) -> ProcessorTimes | None:
+    """Measure on rank ``here`` what messages from and to ``there`` take of its processor while it takes steps. None on
+    the other ranks, which wait."""
+    slowest = np.zeros(comm.size)
     if pairs:
-        slowest[0] = 1 / min(pair.bandwidth for pair in pairs)
-    driver.run(broadcast(comm, slowest))
+        slowest[comm.rank] = 1 / min(pair.bandwidth for pair in pairs)
+    driver.run(ring_allreduce(comm, slowest))
     if comm.rank in (here, there):
-        return Meter(driver, comm, here, there, step).measure(float(slowest[0]))
+        return Meter(driver, comm, here, there, step).measure(float(slowest.max()))
     return None
 
 
@@ -311,7 +344,7 @@ def main():
     comm = Communicator(MpiBackend(mpi).dup())
     driver = MpiDriver(mpi.rank, TWO_RANKS_SECONDS / 4, ranks_on_cores=2)
     pairs = driver.run(measure_pairs(comm))
-    processor = measure_processor(driver, comm, launch.hosts(mpi), pairs)
+    processor = measure_processor(driver, comm, 0, 1, pairs)
     driver.close()
     if processor is not None:
         print(ANSWER_PREFIX + json.dumps([pairs, processor]), flush=True)

@@ -30,7 +30,8 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     ranks = len(measured.hosts)
     between = f"between ranks i and i+1 of {ranks}" if ranks > 1 else "between two ranks"
     wire = of_the_wire(measured)
-    latency, bandwidth = (statistics.median(values) for values in zip(*(pair[1:] for pair in wire), strict=True))
+    latency = statistics.median(pair.latency for pair in wire)
+    bandwidth = statistics.median_high(pair.bandwidth for pair in wire)  # of four, two may be those of a slow host
     lines = [
         f"# Measured on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by grsgd {__version__}, {launch.library()}:",
         f"#   {command}",
@@ -54,10 +55,10 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     if slowdown:
         lines.append(f"slowdown = {{ {slowdown} }}  # by rank, in units of the median")
     lines += processor_section(measured, config)
-    links, ports = [], {}
+    links, ports = [], slow_ports(wire, bandwidth)
     for pair in wire:
         entry = []
-        if differs(pair.bandwidth, bandwidth):
+        if differs(pair.bandwidth, min(bandwidth, *(ports.get(rank, bandwidth) for rank in pair.ranks))):
             entry.append(f"bandwidth = {quoted(as_rate(pair.bandwidth))}")
             for rank in pair.ranks:
                 ports[rank] = max(pair.bandwidth, ports.get(rank, bandwidth))
@@ -68,12 +69,25 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
             links += ["[[link]]", f"from = {source}", f"to = {dest}", "both_ways = true", *entry, ""]
     if links:
         lines += ["", f"# Pairs that deviate from the medians by more than {MIN_DEVIATION:.0%}.", *links]
-    ports = {rank: fastest for rank, fastest in sorted(ports.items()) if fastest > bandwidth}
+    ports = {rank: fastest for rank, fastest in sorted(ports.items()) if fastest != bandwidth}
     if ports:
         lines += ["", "# A link is at most as fast as the ports of its two ranks."]
     for rank, fastest in ports.items():
         lines += ["[[port]]", f"rank = {rank}", f"bandwidth = {quoted(as_rate(fastest))}", ""]
     return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
+def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
+    """Return the bandwidths of ranks that are slow in all of their pairs, of two or more: then it is not the way."""
+    of_rank = {}
+    for pair in pairs:
+        for rank in pair.ranks:
+            of_rank.setdefault(rank, []).append(pair.bandwidth)
+    return {
+        rank: max(found)
+        for rank, found in of_rank.items()
+        if len(found) > 1 and max(found) < bandwidth and differs(max(found), bandwidth)
+    }
 
 
 def of_the_wire(measured: Calibration) -> list[Pair]:

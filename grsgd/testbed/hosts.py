@@ -52,6 +52,8 @@ class Testbed:
         Cores of each host, may be a fraction; None: no limit.
     slow
         By host, the factor by which its share is less than ``cpu``, or without ``cpu`` than a fair share of the cores.
+    slow_links
+        By host, the rate of its link where it is another one; not on a shared medium.
     medium
         ``"switched"`` or ``"shared"``, see `links.connect`.
     mtu
@@ -76,17 +78,22 @@ class Testbed:
         medium: links.Medium = "switched",
         mtu: int = links.MTU,
         delay: str = "0s",
+        slow_links: Mapping[int, str] | None = None,
     ):
-        slow = slow or {}
+        slow, slow_links = slow or {}, slow_links or {}
         self.count, self.medium, self.mtu = hosts, medium, mtu
         if not 1 <= hosts <= links.MAX_HOSTS:
             raise TestbedError(f"hosts = {hosts}; allowed: 1 to {links.MAX_HOSTS}")
         try:
             self.rate, self.delay = bytes_per_second(rate), duration(delay)
+            self.rates = [bytes_per_second(slow_links.get(host, rate)) for host in range(hosts)]
         except ValueError as error:
             raise TestbedError(str(error)) from None
         if wrong := [host for host in slow if not 0 <= host < hosts]:
             raise TestbedError(f"slow host {wrong[0]}; allowed: 0 to {hosts - 1}")
+        if wrong := [host for host in slow_links if not 0 <= host < hosts or medium == "shared"]:
+            allowed = "none, where the medium is shared" if medium == "shared" else f"those of 0 to {hosts - 1}"
+            raise TestbedError(f"slow link of host {wrong[0]}; allowed: {allowed}")
         if wrong := [factor for factor in slow.values() if not factor >= 1]:
             raise TestbedError(f"slow by {wrong[0]}; allowed: 1 or more")
         cores = available_cores()
@@ -110,7 +117,7 @@ class Testbed:
         self.head = f"{self.name}-head"
         try:
             self._write_hosts_file()
-            links.connect(self.head, self.hosts, self.rate, self.medium, self.mtu, self.delay)
+            links.connect(self.head, self.hosts, self.rates, self.medium, self.mtu, self.delay)
             for index, cores in self.cpu.items():
                 host = self.hosts[index]
                 (self.folder / f"{host}.procs").symlink_to(quota.create(group_of(host), cores))
@@ -124,7 +131,10 @@ class Testbed:
 
     def __str__(self):
         late = f", {as_duration(self.delay)} late" if self.delay else ""
-        return f"{self.name}: {self.count} hosts, {self.medium}, {as_rate(self.rate)}/s{late}"
+        slow = "".join(
+            f", {as_rate(rate)}/s for host {host}" for host, rate in enumerate(self.rates) if rate != self.rate
+        )
+        return f"{self.name}: {self.count} hosts, {self.medium}, {as_rate(self.rate)}/s{slow}{late}"
 
     def __exit__(self, *exception):
         try:

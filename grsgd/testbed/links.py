@@ -57,13 +57,14 @@ def address(index: int) -> str:
     return f"{NETWORK}.{index + 1}"
 
 
-def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int, delay: float):
-    """Make the namespaces ``head`` and ``hosts`` and join them. rate: bytes per second; delay: seconds that everything
-    takes longer which leaves a host. Raises TestbedError.
+def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu: int, delay: float):
+    """Make the namespaces ``head`` and ``hosts`` and join them. Raises TestbedError.
 
+    rates: bytes per second of each host's link.
     switched: every host has a link of its own, full duplex, to one switch.
-    shared: all hosts share one link of the rate, in both directions together, as on a bus or a radio channel; only
-        what goes to and comes from the head does not pass it.
+    shared: all hosts share one link, of the first rate, in both directions together, as on a bus or a radio channel;
+        only what goes to and comes from the head does not pass it.
+    delay: seconds that everything takes longer which leaves a host.
     """
     make_namespace(head)
     command("ip", "-n", head, "link", "add", "bridge", "mtu", mtu, "type", "bridge", "mcast_snooping", 0)
@@ -73,10 +74,10 @@ def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int, 
         make_namespace(host)
         plug_in(head, f"port{index}", host, mtu)
         command("ip", "-n", host, "link", "set", "eth0", "gso_max_size", FRAMES_AT_ONCE * mtu)
-        limit(host, "eth0", rate, mtu, delay)
+        limit(host, "eth0", rates[index], mtu, delay)
         if medium == "switched":
             command("ip", "-n", host, "address", "add", f"{address(index)}/24", "dev", "eth0")
-            limit(head, f"port{index}", rate, mtu)
+            limit(head, f"port{index}", rates[index], mtu)
         else:  # only the head is near; the others are reached by way of the medium
             command("ip", "-n", host, "address", "add", f"{address(index)}/32", "dev", "eth0")
             command("ip", "-n", host, "route", "add", HEAD_ADDRESS, "dev", "eth0")
@@ -90,7 +91,7 @@ def connect(head: str, hosts: list[str], rate: float, medium: Medium, mtu: int, 
         command("ip", "-n", router, "address", "add", f"{MEDIUM_ADDRESS}/24", "dev", "eth0")
         for key, value in {"ip_forward": 1, "conf.all.send_redirects": 0, "conf.eth0.send_redirects": 0}.items():
             command("ip", "netns", "exec", router, "sysctl", "-q", "-w", f"net.ipv4.{key}={value}")
-        limit(head, "medium", rate, mtu)
+        limit(head, "medium", rates[0], mtu)
 
 
 def plug_in(head: str, port: str, namespace: str, mtu: int):

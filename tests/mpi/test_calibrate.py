@@ -11,6 +11,7 @@ from grsgd.config import load
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
 from grsgd.simulate.calibrate import Calibration, Pair, check_mpiexec
+from grsgd.simulate.calibrate_processor import ProcessorTimes, Spread
 from grsgd.simulate.network import network
 from grsgd.simulate.network_file import network_file
 from tests.support.exhaustive import exhaustive_unless
@@ -137,7 +138,7 @@ def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
     measured = Calibration(pairs, compute, ["a", "a", "b", "b"], crowded=False, fairness=0.8)
     (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
     spec = network(str(tmp_path / "network.toml"))
-    assert spec.bandwidth == pytest.approx(1.05e9) and spec.latency == pytest.approx(10.5e-6)
+    assert spec.bandwidth == pytest.approx(1.1e9) and spec.latency == pytest.approx(10.5e-6)
     assert [(link.source, link.dest, link.both_ways) for link in spec.link] == [
         (1, 2, True),
         (2, 3, True),
@@ -152,3 +153,29 @@ def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
     assert spec.compute.slowdown == {2: pytest.approx(0.019 / 0.0105, rel=1e-2)}
     assert spec.compute.median == pytest.approx(0.0105)
     assert spec.fairness == 0.8
+
+
+def test_file_of_a_rank_with_a_slow_link(config, tmp_path, monkeypatch):
+    """It has a slow port, so that it is slow to those ranks, too, with which it was not measured."""
+    monkeypatch.setattr(launch, "library", lambda: "MPI")
+    pairs = [Pair((0, 1), 1e-5, 1e9), Pair((1, 2), 1e-5, 1e9), Pair((2, 3), 1e-5, 2e8), Pair((3, 0), 1e-5, 2.2e8)]
+    measured = Calibration(pairs, [(0.01, 0.1)] * 4, list("abcd"), crowded=False)
+    (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
+    spec = network(str(tmp_path / "network.toml"))
+    assert spec.bandwidth == pytest.approx(1e9) and not spec.link and spec.processor is None
+    assert [spec.port_bandwidth(rank) for rank in range(4)] == pytest.approx([1e9, 1e9, 1e9, 2.2e8], rel=1e-3)
+
+
+def test_file_of_what_messages_take_of_a_processor(config, tmp_path, monkeypatch):
+    """A message takes as long as was measured: what the processors take is taken off the wire."""
+    monkeypatch.setattr(launch, "library", lambda: "MPI")
+    spreads = [Spread(seconds, 0.9 * seconds, 1.2 * seconds) for seconds in (3e-6, 4e-6, 1e-10, 2e-10, 1e-3, 5e-4)]
+    measured = Calibration(
+        [Pair((0, 1), 2e-5, 1e9)], [(0.01, 0.1)] * 2, ["a", "b"], False, None, ProcessorTimes(*spreads, 4096)
+    )
+    (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
+    spec = network(str(tmp_path / "network.toml"))
+    assert spec.latency + spec.processor.send + spec.processor.receive == pytest.approx(2e-5)
+    per_byte = 1 / spec.bandwidth + spec.processor.send_byte + spec.processor.receive_byte
+    assert per_byte == pytest.approx(1e-9, rel=1e-3)
+    assert spec.processor.reaction == 1e-3 and spec.processor.wake == 5e-4 and spec.eager_bytes == 4096

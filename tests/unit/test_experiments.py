@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from experiments.options import allowed, choices, variants
 from experiments.scaling import __main__ as scaling
-from experiments.validation import __main__ as validation
+from experiments.validation import variant as validation
 from grsgd.algorithms import ALGORITHMS, Algorithm, Options, Traits
 from grsgd.config import parse
 from grsgd.errors import ConfigError

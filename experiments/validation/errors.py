@@ -1,0 +1,98 @@
+"""How far simulated times are from those by the clock, and how well these repeat."""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from tabulate import tabulate
+
+from experiments.validation.settings import Setting
+from experiments.validation.variant import Variant
+
+MEDIAN_ERROR, ERROR = 0.03, 0.05
+"""The most that the median of all rows, and a row, may be off."""
+TO_SIGMA = 1.4826
+"""From the median of absolute deviations to the standard deviation, of a normal distribution."""
+
+
+class Times(NamedTuple):
+    """A run's seconds per step, and the share of the time in which its ranks wait for others."""
+
+    step: float
+    waiting: float
+
+
+class Row(NamedTuple):
+    """A variant in a setting: times by the clock and simulated, a pair for each round."""
+
+    setting: Setting
+    variant: Variant
+    rounds: list[tuple[Times, Times]]
+
+    @property
+    def errors(self) -> list[float]:
+        """By round, how far the simulated step is from the measured one, as a share of that."""
+        return [simulated.step / measured.step - 1 for measured, simulated in self.rounds]
+
+    @property
+    def error(self) -> float:
+        """The median."""
+        return statistics.median(self.errors)
+
+    @property
+    def repeatability(self) -> float:
+        """The standard deviation of the errors, by the median of the deviations from their median."""
+        return TO_SIGMA * statistics.median(abs(error - self.error) for error in self.errors)
+
+    @property
+    def is_close(self) -> bool:
+        return abs(self.error) <= max(ERROR, 2 * self.repeatability)
+
+    def medians(self) -> tuple[Times, Times]:
+        """Return the medians over the rounds, measured and simulated."""
+        measured, simulated = zip(*self.rounds, strict=True)
+        return tuple(Times(*np.median(times, axis=0)) for times in (measured, simulated))
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Return all rows, in Markdown."""
+    lines = []
+    for row in rows:
+        (measured, simulated), is_off = row.medians(), "" if row.is_close else "off"
+        steps, waits = ([f(times) for times in (measured, simulated)] for f in (milliseconds, waiting))
+        error = f"{row.error:+.1%}"
+        lines.append(
+            (row.setting.name, f"`{row.variant.algorithm}`", row.variant.options_text, *steps, error)
+            + (f"{row.repeatability:.1%}", is_off, *waits)
+        )
+    headers = ["setting", "algorithm", "options", "measured", "simulated", "error", "repeatability", ""]
+    return tabulate(lines, [*headers, "waiting", "simulated"], tablefmt="pipe", disable_numparse=True)
+
+
+def milliseconds(times: Times) -> str:
+    return f"{1e3 * times.step:.1f}"
+
+
+def waiting(times: Times) -> str:
+    return f"{times.waiting:.0%}"
+
+
+def verdicts(rows: list[Row]) -> dict[str, bool]:
+    """Return sentences that say how close the rows are, and whether that is close enough."""
+    found = {}
+    by_setting: Mapping[Setting, list[Row]] = {row.setting: [] for row in rows}
+    for row in rows:
+        by_setting[row.setting].append(row)
+    for setting, those in by_setting.items():
+        close = sum(row.is_close for row in those)
+        found[
+            f"{setting.name} ({setting.what}): {close} of {len(those)} rows are within {ERROR:.0%} or twice their "
+            f"repeatability; the median error is {median_error(those):.1%}."
+        ] = close == len(those)
+    found[f"All settings: the median error is {median_error(rows):.1%}."] = median_error(rows) <= MEDIAN_ERROR
+    return found
+
+
+def median_error(rows: list[Row]) -> float:
+    return statistics.median(abs(row.error) for row in rows)

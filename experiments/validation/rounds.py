@@ -1,0 +1,111 @@
+"""Runs on a testbed, round by round, with what was calibrated around each; and the same runs in simulated time."""
+
+import json
+import statistics
+from pathlib import Path
+
+from tqdm import tqdm
+
+from experiments.batch import Calibration, Computing, MpiHost, Training, make_runs
+from experiments.validation.errors import Times
+from experiments.validation.settings import Setting
+from experiments.validation.variant import BASE, Variant
+from grsgd.runs.finished import finished_run
+from grsgd.runs.measures import seconds_per_step, waiting_share
+from grsgd.runs.run_file import load_run
+from grsgd.simulate.network import ComputeSpec, NetworkSpec, network
+from grsgd.simulate.run import simulate
+
+SECONDS = 10.0
+"""About how long a run takes, with the measurement before it."""
+COMPUTING_STEPS, CALIBRATION_STEPS = 12, 60
+TIMEOUT = 180
+"""Seconds for one run or measurement; one that takes longer hangs."""
+
+
+def folder_of(out: Path, setting: Setting, number: int) -> Path:
+    return out / setting.name / str(number)
+
+
+def run_file(folder: Path, variant: Variant) -> Path:
+    return folder / f"{variant.name}.h5"
+
+
+def computing_files(folder: Path, variant: Variant) -> tuple[Path, Path]:
+    """Return those of the seconds of a step before and after a run."""
+    return folder / f"{variant.name}-before.json", folder / f"{variant.name}-after.json"
+
+
+def missing(out: Path, setting: Setting, number: int, variants: list[Variant]) -> list[Variant]:
+    """Return those that are still to be measured in a round."""
+    folder = folder_of(out, setting, number)
+    return [variant for variant in variants if not is_there(folder, variant)]
+
+
+def is_there(folder: Path, variant: Variant) -> bool:
+    files = (network_file(folder, variant), *computing_files(folder, variant))
+    wanted = {"config": variant.load().toml()}
+    return all(file.exists() for file in files) and finished_run(run_file(folder, variant), wanted) is not None
+
+
+def network_file(folder: Path, variant: Variant) -> Path:
+    """Return the file of the calibration that belongs to a run."""
+    return folder / f"{variant.name}.toml"
+
+
+def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, bar: tqdm):
+    """Make all rounds of a setting as far as they are missing, in one job each. Raises TestbedError and Unfinished."""
+    todo = [(folder_of(out, setting, number), missing(out, setting, number, variants)) for number in range(rounds)]
+    if not any(those for _, those in todo):
+        return
+    with setting.testbed() as testbed:
+        host = MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
+        for folder, those in todo:
+            folder.mkdir(parents=True, exist_ok=True)
+            calibrated = folder / "network.toml"
+            runs = [Calibration(str(BASE), [], str(calibrated), steps=CALIBRATION_STEPS)] if those else []
+            for variant in those:
+                before, after = computing_files(folder, variant)
+                training = Training(str(BASE), variant.overrides(), str(run_file(folder, variant)))
+                runs += [Computing(str(BASE), [], str(before), COMPUTING_STEPS), training]
+            if those:
+                runs.append(Computing(str(BASE), [], str(after), COMPUTING_STEPS))
+            previous = None
+            for one in make_runs(host, setting.hosts, runs, TIMEOUT) if runs else ():
+                if isinstance(one, Computing) and previous is not None:
+                    computing_files(folder, previous)[1].write_text(Path(one.out).read_text())
+                if isinstance(one, Training):
+                    previous = next(variant for variant in those if str(run_file(folder, variant)) == one.out)
+                    network_file(folder, previous).write_text(calibrated.read_text())
+                    bar.update()
+
+
+def times(out: Path, setting: Setting, variant: Variant, rounds: int) -> list[tuple[Times, Times]]:
+    """Return the times of each round, measured and simulated."""
+    found = []
+    for number in range(rounds):
+        folder = folder_of(out, setting, number)
+        simulated = folder / f"{variant.name}-simulated.h5"
+        loaded, timing_only = variant.load(), not variant.load().traits.depends_on_values
+        simulate(loaded, setting.hosts, network_of(folder, variant), simulated, timing_only=timing_only)
+        found.append(tuple(times_of(file) for file in (run_file(folder, variant), simulated)))
+    return found
+
+
+def network_of(folder: Path, variant: Variant) -> NetworkSpec:
+    """Return the calibrated network, with the computing that was measured around the run."""
+    spec = network(str(network_file(folder, variant)))
+    both = [json.loads(file.read_text()) for file in computing_files(folder, variant)]
+    ranks = [[statistics.mean(pair) for pair in zip(*of_rank, strict=True)] for of_rank in zip(*both, strict=True)]
+    median = statistics.median(seconds for seconds, _ in ranks)
+    compute = ComputeSpec(
+        median=median,
+        sigma=statistics.median(sigma for _, sigma in ranks),
+        slowdown={rank: seconds / median for rank, (seconds, _) in enumerate(ranks)},
+    )
+    return spec.model_copy(update={"compute": compute})
+
+
+def times_of(file: Path) -> Times:
+    run = load_run(file)
+    return Times(seconds_per_step(run), waiting_share(run))

@@ -1,0 +1,72 @@
+"""How far simulated times are from measured ones, of times that are made up; and which network a run is simulated on."""
+
+import json
+
+import pytest
+
+from experiments.validation import rounds
+from experiments.validation.errors import Row, Times, median_error, table, verdicts
+from experiments.validation.settings import SETTINGS
+from experiments.validation.variant import Variant
+
+FOUR, EIGHT, UNEVEN = SETTINGS
+DPSGD = Variant("dpsgd", ())
+TREE = Variant("ring_allreduce", ('algorithm.variant="tree"',))
+
+
+def row(setting, variant, *errors):
+    return Row(setting, variant, [(Times(0.1, 0.2), Times(0.1 * (1 + error), 0.3)) for error in errors])
+
+
+def test_the_median_of_the_rounds_counts():
+    one = row(FOUR, DPSGD, 0.02, -0.01, 0.01, 0.5, 0.03)
+    assert one.error == pytest.approx(0.02)
+    assert one.repeatability == pytest.approx(1.4826 * 0.01)
+    measured, simulated = one.medians()
+    assert measured == pytest.approx((0.1, 0.2)) and simulated == pytest.approx((0.102, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_close"),
+    [
+        ((0.04,) * 5, True),
+        ((-0.06,) * 5, False),
+        ((0.0, 0.03, 0.06, 0.09, 0.12), True),  # off by 6 %, and repeats to 4 %
+        ((0.09, 0.10, 0.10, 0.10, 0.11), False),
+    ],
+)
+def test_a_row_is_close_within_the_bound_or_its_repeatability(errors, is_close):
+    assert row(FOUR, DPSGD, *errors).is_close is is_close
+
+
+def test_verdicts_of_each_setting_and_of_all():
+    rows = [row(FOUR, DPSGD, 0.01), row(FOUR, TREE, 0.2), row(EIGHT, DPSGD, -0.02)]
+    assert median_error(rows) == pytest.approx(0.02)
+    found = verdicts(rows)
+    assert list(found.values()) == [False, True, True]
+    assert "1 of 2 rows" in list(found)[0] and "the median error is 2.0%" in list(found)[2]
+    line = next(line for line in table(rows).splitlines() if "tree" in line)
+    wanted = ["four", "`ring_allreduce`", "variant=tree", "100.0", "120.0", "+20.0%", "0.0%", "off", "20%", "30%"]
+    assert line.replace("|", "").split() == wanted
+
+
+def test_settings_can_be_told_apart():
+    assert len({*SETTINGS}) == 3 and [setting.hosts for setting in SETTINGS] == [4, 8, 4]
+    assert UNEVEN.slow == {0: 2.0} and UNEVEN.slow_links == {3: "25mbit"}
+
+
+def test_a_run_is_simulated_with_the_computing_around_it(tmp_path):
+    rounds.network_file(tmp_path, DPSGD).write_text(
+        'bandwidth = "100mbit"\nlatency = "50us"\n[compute]\nmedian = 9.0\n[processor]\nsend = "1us"\n'
+    )
+    before, after = rounds.computing_files(tmp_path, DPSGD)
+    before.write_text(json.dumps([[0.1, 0.02], [0.1, 0.02], [0.2, 0.02]]))
+    after.write_text(json.dumps([[0.3, 0.04], [0.1, 0.04], [0.4, 0.04]]))
+    spec = rounds.network_of(tmp_path, DPSGD)
+    assert spec.compute.median == pytest.approx(0.2) and spec.compute.sigma == pytest.approx(0.03)
+    assert spec.compute.slowdown == {0: pytest.approx(1.0), 1: pytest.approx(0.5), 2: pytest.approx(1.5)}
+    assert spec.processor.send == pytest.approx(1e-6) and spec.bandwidth == pytest.approx(12.5e6)
+
+
+def test_what_is_missing(tmp_path):
+    assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
