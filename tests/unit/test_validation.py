@@ -1,4 +1,4 @@
-"""How far simulated times are from measured ones, of times that are made up; and which network a run is simulated on."""
+"""How far simulated times are from measured ones, of made-up times; and on which network a run is simulated."""
 
 import json
 
