@@ -16,7 +16,7 @@ from functools import partial
 
 import simpy
 
-from grsgd.simulate.cabling.cable import Cable
+from grsgd.simulate.cabling.cable import Cable, Place
 from grsgd.simulate.network import NetworkSpec
 
 MIN_WEIGHT = 0.1
@@ -89,8 +89,8 @@ class Network:
         self._in = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self.cuts: dict[int, tuple[float, float]] = {}
         """Of some ranks, from when until when their links are cut."""
-        self._cables: dict[Cable, Port] = {}
-        """Those that a route has led over."""
+        self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
+        """Those that a route has led over, by the places at their ends."""
         self._connections: dict[tuple, Connection] = {}
         self._dirty: dict[Port, None] = {}
 
@@ -141,14 +141,19 @@ class Network:
 
     def _over_cables(self, source: int, dests: tuple[int, ...]) -> Connection:
         """Return a connection over the routes to all ``dests``, which passes each cable once."""
-        routes = {dest: self.spec.cabling.route(source, dest) for dest in dests}
+        cabling, known = self.spec.cabling, self._cables
         ports: dict[Port, None] = {}
-        for cable in itertools.chain.from_iterable(routes.values()):
-            port = self._cables.get(cable)
-            if port is None:
-                port = self._cables[cable] = Port(cable.bandwidth)
-            ports[port] = None
-        latencies = [(dest, math.fsum(cable.latency for cable in route)) for dest, route in routes.items()]
+        latencies = []
+        for dest in dests:
+            latency = 0.0
+            for ends in itertools.pairwise(cabling.way(source, dest) if dest != source else ()):
+                if ends not in known:
+                    cable = cabling.cable(*ends)
+                    known[ends] = cable, Port(cable.bandwidth)
+                cable, port = known[ends]
+                ports[port] = None
+                latency += cable.latency
+            latencies.append((dest, latency))
         return Connection(tuple(ports), math.inf, latencies, (source, *dests))
 
     def forget_bytes(self):
@@ -162,7 +167,7 @@ class Network:
         for connection in self._connections.values():
             if connection.nbytes:
                 sent.update(dict.fromkeys(connection.ports, connection.nbytes))
-        return {cable: sent[port] for cable, port in self._cables.items() if port in sent}
+        return {cable: sent[port] for cable, port in self._cables.values() if port in sent}
 
     def after(self, seconds: float, call: Callable, priority: int = simpy.events.NORMAL) -> simpy.Event:
         """Call ``call(event)`` in ``seconds`` from now."""

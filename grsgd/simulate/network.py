@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,7 +13,7 @@ from grsgd.config.complaints import describe_one, unknown_key
 from grsgd.config.sections import integer_keys
 from grsgd.errors import ConfigError
 from grsgd.simulate.cabling import ready_made
-from grsgd.simulate.cabling.cable import Cable, Cabling, rank_name
+from grsgd.simulate.cabling.cable import Cabling, Place
 from grsgd.simulate.cabling.hosts import MEMORY_BANDWIDTH, MEMORY_LATENCY, Hosts
 from grsgd.simulate.cabling.own import OwnCabling
 from grsgd.units import as_duration, as_rate, duration, rate
@@ -46,17 +46,17 @@ Duration = Annotated[float, BeforeValidator(duration)]
 Rank = Annotated[int, Field(ge=0, strict=True)]
 
 
-def place(value) -> str:
-    """Return the name of the place that a file gives as a rank or as the name of a switch; raises ValueError."""
+def place(value) -> Place:
+    """Return the value if it is the number of a rank or the name of a switch; raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return rank_name(value)
+        return value
     if isinstance(value, str) and value and not re.fullmatch(r"rank [0-9]+", value):
         return value
     raise ValueError(f"{value!r} is neither the number of a rank nor the name of a switch")
 
 
-def places(value) -> tuple[str, ...]:
-    """Return the names of one place or of several; raises ValueError."""
+def places(value) -> tuple[Place, ...]:
+    """Return one place or several; raises ValueError."""
     return tuple(map(place, value if isinstance(value, list | tuple) else [value]))
 
 
@@ -92,8 +92,8 @@ class CableSpec(Section):
     A place is the number of a rank, or any name: that of a switch.
     """
 
-    source: Annotated[str, BeforeValidator(place)] = Field(alias="from")
-    dest: Annotated[tuple[str, ...], BeforeValidator(places)] = Field(alias="to")
+    source: Annotated[Any, BeforeValidator(place)] = Field(alias="from")
+    dest: Annotated[tuple[Any, ...], BeforeValidator(places)] = Field(alias="to")
     bandwidth: Rate | None = None
     latency: Duration | None = None
     one_way: bool = Field(False, strict=True)
@@ -208,14 +208,14 @@ class NetworkSpec(Section):
             rates["memory"] = self.memory.bandwidth, self.memory.latency
         return kind(*numbers, **rates)
 
-    def _directed_cables(self) -> Iterator[Cable]:
+    def _directed_cables(self) -> Iterator[tuple[Place, Place, float, float]]:
         for cable in self.cable:
             bandwidth = self.bandwidth if cable.bandwidth is None else cable.bandwidth
             latency = self.latency if cable.latency is None else cable.latency
             for dest in cable.dest:
-                yield Cable(cable.source, dest, bandwidth, latency)
+                yield cable.source, dest, bandwidth, latency
                 if not cable.one_way:
-                    yield Cable(dest, cable.source, bandwidth, latency)
+                    yield dest, cable.source, bandwidth, latency
 
     def port_bandwidth(self, rank: int) -> float:
         """Bytes/s of a rank's port, in each direction."""

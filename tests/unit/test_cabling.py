@@ -213,8 +213,8 @@ def test_a_cable_may_lead_one_way():
     st.integers(0, 7),
 )
 def test_own_routes_are_the_shortest(ends, source):
-    """Against distances by repeated squares of the graph, whatever the graph."""
-    own = OwnCabling([Cable(f"rank {i}", f"rank {j}", 1.0, 0.0) for i, j in sorted(ends)])
+    """Against the distances of a search forwards, whatever the graph."""
+    own = OwnCabling([(i, j, 1.0, 0.0) for i, j in sorted(ends)])
     distance = {source: 0} if any(source in pair for pair in ends) else {}
     for step in range(8):
         distance |= {j: step + 1 for i, j in ends if distance.get(i) == step and j not in distance}

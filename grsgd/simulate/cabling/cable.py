@@ -3,10 +3,12 @@
 from itertools import pairwise
 from typing import NamedTuple
 
+Place = int | str
+"""Where cables end: the number of a rank, or the name of a host or a switch."""
+
 
 class Cable(NamedTuple):
-    """One direction of a cable, from the place ``source`` to the place ``dest``: ``bandwidth`` in bytes/s, ``latency``
-    in s. A place is a rank, a host or a switch."""
+    """One direction of a cable, between places by their names: ``bandwidth`` in bytes/s, ``latency`` in s."""
 
     source: str
     dest: str
@@ -26,24 +28,22 @@ class Cabling:
     def __init__(self, bandwidth: float, latency: float):
         self.bandwidth, self.latency = bandwidth, latency
 
-    def route(self, source: int, dest: int) -> list[Cable]:
-        """Return the cables from one rank to another in the order in which a message passes them; none to itself.
+    def way(self, source: int, dest: int) -> list[Place]:
+        """Return the places that a message passes from one rank to another one, both included.
 
-        Raises ConfigError if there are none that lead there.
+        Raises ConfigError if no cables lead there.
         """
-        if source == dest:
-            return []
-        return [self.cable(place, following) for place, following in pairwise(self.way(source, dest))]
-
-    def way(self, source: int, dest: int) -> list[str]:
-        """Return the names of the places from one rank to another one, both included."""
         raise NotImplementedError
 
-    def cable(self, source: str, dest: str) -> Cable:
+    def cable(self, source: Place, dest: Place) -> Cable:
         """Return the cable from one place to the next."""
-        return Cable(source, dest, self.bandwidth, self.latency)
+        return Cable(name(source), name(dest), self.bandwidth, self.latency)
+
+    def route(self, source: int, dest: int) -> list[Cable]:
+        """Return the cables from one rank to another in the order in which a message passes them; none to itself."""
+        return [self.cable(*ends) for ends in pairwise(self.way(source, dest))] if source != dest else []
 
 
-def rank_name(rank: int) -> str:
-    """Return the name of the place that a rank has."""
-    return f"rank {rank}"
+def name(place: Place) -> str:
+    """Return how a place is called."""
+    return f"rank {place}" if isinstance(place, int) else place

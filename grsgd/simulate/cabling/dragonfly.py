@@ -1,6 +1,6 @@
 """A dragonfly: groups of routers, with one cable between every two routers of a group and every two groups."""
 
-from grsgd.simulate.cabling.cable import Cabling, rank_name
+from grsgd.simulate.cabling.cable import Cabling
 
 
 class Dragonfly(Cabling):
@@ -32,7 +32,7 @@ class Dragonfly(Cabling):
         if begin[0] != end[0]:
             routers[1:1] = [self.gateway(begin[0], end[0]), self.gateway(end[0], begin[0])]
         names = dict.fromkeys(f"router {group}.{router}" for group, router in routers)
-        return [rank_name(source), *names, rank_name(dest)]
+        return [source, *names, dest]
 
     def gateway(self, group: int, other: int) -> tuple[int, int]:
         """Return group and number of the router of ``group`` that has the cable to ``other``."""

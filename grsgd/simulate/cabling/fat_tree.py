@@ -1,6 +1,6 @@
 """A fat tree of switches with k ports each, in three layers, which has the full bandwidth between any two halves."""
 
-from grsgd.simulate.cabling.cable import Cabling, rank_name
+from grsgd.simulate.cabling.cable import Cabling
 
 
 class FatTree(Cabling):
@@ -27,8 +27,8 @@ class FatTree(Cabling):
 
     def way(self, source, dest):
         (pod, edge), (dest_pod, dest_edge) = (divmod(rank // self.half, self.half) for rank in (source, dest))
-        up = [rank_name(source), f"edge {pod}.{edge}"]
-        down = [f"edge {dest_pod}.{dest_edge}", rank_name(dest)]
+        up = [source, f"edge {pod}.{edge}"]
+        down = [f"edge {dest_pod}.{dest_edge}", dest]
         if (pod, edge) == (dest_pod, dest_edge):
             return [*up, down[1]]
         rest, aggregation = divmod(dest, self.half)

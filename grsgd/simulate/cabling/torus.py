@@ -2,7 +2,7 @@
 
 import math
 
-from grsgd.simulate.cabling.cable import Cabling, rank_name
+from grsgd.simulate.cabling.cable import Cabling
 
 
 class Torus(Cabling):
@@ -27,7 +27,7 @@ class Torus(Cabling):
             raise ValueError("each dimension must be 2 or more")
 
     def way(self, source, dest):
-        way, stride, place = [rank_name(source)], self.places, source
+        way, stride, place = [source], self.places, source
         for size in self.sizes:
             stride //= size
             here, there = place // stride % size, dest // stride % size
@@ -37,5 +37,5 @@ class Torus(Cabling):
                 following = (here + (1 if is_up else -1)) % size
                 place += (following - here) * stride
                 here = following
-                way.append(rank_name(place))
+                way.append(place)
         return way
