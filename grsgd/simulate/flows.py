@@ -227,8 +227,11 @@ class Network:
             unfair = unfair_flows(rates, ports)
             if not unfair:
                 break
+            known = len(flows)
             for flow in unfair:
                 flows.update((other, None) for port in flow.connection.ports for other in port.flows)
+            if len(flows) == known:  # what is unfair is rounding
+                break
         for flow, rate in rates.items():
             if rate != flow.rate:
                 flow.set_rate(rate)

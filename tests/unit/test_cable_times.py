@@ -177,6 +177,40 @@ def test_a_multicast_passes_each_cable_once():
         assert carried["leaf 0", "leaf 1"] == crossing * 1000 and carried["leaf 1", "rank 2"] == 1000
 
 
+def test_cables_without_a_limit_take_latencies_alone():
+    """All pairs at once, on infinite shares of infinite cables."""
+    ranks = Ranks(12, network_of(medium="torus:3x4", latency="1 s", eager_bytes=0))
+    messages = [(i, j, 1000) for i in range(12) for j in range(12) if i != j for _ in range(2)]
+    hops = [len(ranks.network.spec.cabling.route(i, j)) for i, j, _ in messages]
+    assert arrivals(ranks, *messages) == hops
+
+
+@seeded
+@given(
+    messages=st.lists(
+        st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(1, 5000), st.floats(0, 5)).filter(
+            lambda message: message[0] != message[1]
+        ),
+        min_size=1,
+        max_size=25,
+    ),
+    fairness=st.sampled_from([1.0, 0.5]),
+)
+def test_no_cable_carries_more_than_it_can(messages, fairness):
+    """In the time from the first beginning to the last arrival; and no message is faster than alone."""
+    messages = [(source, dest, 4 * nbytes, begin) for source, dest, nbytes, begin in messages]
+    ranks = kilobyte(9, "torus:3x3", fairness=fairness)
+    seen = arrivals(ranks, *messages)
+    passing = {}
+    for (source, dest, nbytes, begin), end in zip(messages, seen, strict=True):
+        assert end >= begin + nbytes / 1000 - 1e-9
+        for cable in ranks.network.spec.cabling.route(source, dest):
+            passing.setdefault(cable, []).append((begin, end, nbytes))
+    for there in passing.values():
+        span = max(end for _, end, _ in there) - min(begin for begin, _, _ in there)
+        assert span >= sum(nbytes for *_, nbytes in there) / 1000 - 1e-9
+
+
 # ---- bytes
 
 
