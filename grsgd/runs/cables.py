@@ -13,7 +13,7 @@ KINDS = {"from": "U", "to": "U", "bandwidth": "f", "bytes": "i"}
 
 
 def cables_of(run: Run) -> dict[str, np.ndarray] | None:
-    """Return the group ``traffic/cables`` of a run, the busiest first; None if there is none, or it is not as described
+    """Return the group ``traffic/cables`` of a run; None if there is none, or it is not as described
     in docs/run-file.md: a file may be anybody's."""
     traffic = run.extra.get("traffic", {})
     group = traffic.get("cables", {}) if isinstance(traffic, dict) else {}
@@ -23,8 +23,7 @@ def cables_of(run: Run) -> dict[str, np.ndarray] | None:
     shapes = {array.shape for array in cables.values()}
     if len(shapes) > 1 or len(shapes.pop()) != 1 or any(cables[name].dtype.kind != KINDS[name] for name in KINDS):
         return None
-    order = np.argsort(-cables["bytes"], kind="stable")
-    return {name: array[order] for name, array in cables.items()} if order.size else None
+    return cables if cables["bytes"].size else None
 
 
 def busiest_cables(run: Run) -> tuple[str, list[TextColumn]] | None:
@@ -35,11 +34,11 @@ def busiest_cables(run: Run) -> tuple[str, list[TextColumn]] | None:
     cables, time = cables_of(run), seconds(run)
     if cables is None:
         return None
-    count = len(cables["bytes"])
-    shown = {name: array[:SHOWN] for name, array in cables.items()}
     with np.errstate(divide="ignore", invalid="ignore"):
-        busy = shown["bytes"] / shown["bandwidth"] / time
-    heading = f"The busiest of {count} cables, each direction for itself:"
+        busy = cables["bytes"] / cables["bandwidth"] / time
+    order = np.lexsort((-cables["bytes"], -busy))[:SHOWN]
+    shown, busy = {name: array[order] for name, array in cables.items()}, busy[order]
+    heading = f"The busiest of {len(cables['bytes'])} cables, each direction for itself:"
     return heading, [
         TextColumn("from", "from", [str(place) for place in shown["from"]], is_number=False),
         TextColumn("to", "to", [str(place) for place in shown["to"]], is_number=False),

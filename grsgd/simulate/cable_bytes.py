@@ -4,6 +4,7 @@ import numpy as np
 
 from grsgd.runs.hdf5 import MAX_TEXTS
 from grsgd.runs.run_file import Run
+from grsgd.simulate.cabling.cable import Cable
 from grsgd.simulate.flows import Network
 
 UNITS = {
@@ -21,7 +22,7 @@ def add_cables(run: Run, network: Network):
     """
     if not network.spec.has_cables:
         return
-    used = sorted(network.bytes_of_cables().items(), key=lambda item: (-item[1], item[0]))[:MAX_TEXTS]
+    used = sorted(network.bytes_of_cables().items(), key=busiest_first)[:MAX_TEXTS]
     run.extra["traffic"] = {
         "cables": {
             "from": np.array([cable.source for cable, _ in used], str),
@@ -31,3 +32,9 @@ def add_cables(run: Run, network: Network):
         }
     }
     run.units |= {f"traffic/cables/{name}": unit for name, unit in UNITS.items()}
+
+
+def busiest_first(used: tuple[Cable, int]) -> tuple:
+    """Return what a cable and its bytes are sorted by: how long it is busy with them."""
+    cable, nbytes = used
+    return -nbytes / cable.bandwidth, -nbytes, cable

@@ -40,6 +40,11 @@ def test_the_busiest_come_first(tmp_path):
     assert "busiest" not in report([tmp_path / "run.h5", tmp_path / "other.h5"])
 
 
+def test_busy_is_not_what_carries_most_but_what_is_full():
+    _, columns = busiest_cables(with_cables(bandwidth=np.array([100.0, 1e6, 1e9])))
+    assert columns[0].cells == ["rank 0", "rank 1", "rank 2"]
+
+
 def test_of_many_some_are_shown():
     heading, columns = busiest_cables(with_cables(100))
     assert heading.startswith("The busiest of 100") and {len(column.cells) for column in columns} == {SHOWN}

@@ -167,7 +167,7 @@ def test_ranks_of_a_host_share_its_card():
     hosts = cabling("hosts:3x2")
     out, into = Cable("host 0", "switch", 1.0, 1.0), Cable("switch", "host 2", 1.0, 0.0)
     assert hosts.route(0, 5) == hosts.route(1, 4) == [out, into]
-    memory = Cable("host 0", "host 0", 150e9 / 8, 1e-6)
+    memory = Cable("host 0", "memory 0", 150e9 / 8, 1e-6)
     assert hosts.route(0, 1) == hosts.route(1, 0) == [memory]
     assert hosts.places == 6
 

@@ -13,7 +13,7 @@ class Hosts(Cabling):
     """``hosts`` hosts of ``ranks`` ranks, placed host by host. A host's card has one bandwidth in each direction.
 
     The latency is that between two hosts, as on a switch without further cables. All messages within a host share the
-    bandwidth of its memory, from the host to itself.
+    bandwidth of its memory, which is a place of its own.
     """
 
     form = "hosts:8x4"
@@ -39,10 +39,15 @@ class Hosts(Cabling):
             raise ValueError("must be HOSTSxRANKS, both 1 or more")
 
     def way(self, source, dest):
-        begin, end = (f"host {rank // self.ranks}" for rank in (source, dest))
-        return [begin, end] if begin == end else [begin, SWITCH, end]
+        begin, end = (rank // self.ranks for rank in (source, dest))
+        return [f"host {begin}", *([memory_of(begin)] if begin == end else [SWITCH, f"host {end}"])]
 
     def cable(self, source, dest):
-        if source == dest:
+        if dest == memory_of(source.removeprefix("host ")):
             return Cable(source, dest, *self.memory)
         return Cable(source, dest, self.bandwidth, 0.0 if source == SWITCH else self.latency)
+
+
+def memory_of(host: int | str) -> str:
+    """Return how the memory of a host is called."""
+    return f"memory {host}"
