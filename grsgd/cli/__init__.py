@@ -11,7 +11,6 @@ from grsgd.errors import SetupError, UsageError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 RENAMED_COMMANDS = {"load": "coding-cost"}
-NETWORK_HINT = "--topology: is --network now, which takes a medium or a file, too: --network shared,1gbit,50us"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,8 +54,6 @@ def parse(arguments: list[str]):
         raise UsageError(f"{arguments[0]}: is called {RENAMED_COMMANDS[arguments[0]]} now")
     if arguments[:1] != ["simulate"]:
         return make_parser().parse_args(arguments)
-    if any(argument.split("=")[0] == "--topology" for argument in arguments):
-        raise UsageError(NETWORK_HINT)
     if "--network" in arguments[:-1]:  # argparse takes a value such as -1gbit,50us for an option
         at = arguments.index("--network")
         arguments = [*arguments[:at], f"--network={arguments[at + 1]}", *arguments[at + 2 :]]

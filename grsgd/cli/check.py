@@ -120,8 +120,8 @@ def one_line(config: Config):
 
 def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
     """Simulate a few steps, times and messages alone; None where that does not tell what is sent."""
-    links, compute = (simulated.network, simulated.compute) if simulated else FAST
-    spec = network(links)
+    (*links, compute) = (simulated.network, simulated.topology, simulated.compute) if simulated else FAST
+    spec = network(*links)
     spec.check_ranks(ranks)
     timing_only = simulated is not None and simulated.timing_only
     if ranks > MOST_TRIED or (config.traits.depends_on_values and not timing_only):

@@ -161,7 +161,7 @@ def simulate_until_interrupted(options) -> int:
 
     check_at_least("--ranks", options.ranks, options.spares + 1)
     config = load_config(options)
-    spec = network(options.network)
+    spec = network(options.network, options.topology)
     out = Path(options.out or default_out(config.algorithm_class.name))
     try:
         with ProgressLine(config.algorithm_class.name) as line:

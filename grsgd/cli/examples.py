@@ -33,6 +33,7 @@ Finds mpiexec or srun, sets what they need on this machine, and starts a configu
 All ranks train in this process, and the time of messages is calculated: how fast an algorithm would be elsewhere.
 
   grsgd simulate experiments/demo/grsgd.toml --ranks 16 --network 1gbit,50us --out simulated.h5
+  grsgd simulate experiments/demo/grsgd.toml --ranks 32 --network 25gbit,10us --topology hosts:8x4 --timing-only
 
 {KEYS}
 """,

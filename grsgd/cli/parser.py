@@ -135,8 +135,14 @@ def add_simulate(add):
         "--network",
         default="switch",
         metavar="[MEDIUM,][RATE,LATENCY]",
-        help="MEDIUM: switch (each rank has a port), shared (all ranks send on one cable) or FILE.toml; RATE,LATENCY: "
-        "of each port or of the cable, such as 25gbit,20us (default: switch,1gbit,50us, or the values in the file)",
+        help="MEDIUM: switch (each rank has a port), shared (all ranks send on one cable), FILE.toml or a --topology; "
+        "RATE,LATENCY: of each port or cable, such as 25gbit,20us (default: switch,1gbit,50us, or the file's values)",
+    )
+    sub.add_argument(
+        "--topology",
+        metavar="SPEC",
+        help="of the network: fat-tree:k=8, torus:8x8x8, dragonfly:a=4,p=2,h=2, or hosts:8x4 (8 hosts of 4 ranks); a "
+        "cable, and the network card of a host, have the RATE,LATENCY of --network",
     )
     sub.add_argument(
         "--compute",

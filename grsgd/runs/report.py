@@ -12,6 +12,7 @@ import numpy as np
 
 from grsgd.errors import RunFileError
 from grsgd.runs import columns as available
+from grsgd.runs.cables import busiest_cables
 from grsgd.runs.columns import Column, Words, by_importance, chosen, data_and_model, early_ends, shown_by_default
 from grsgd.runs.measures import PARTS, bytes_sent, final_consensus, is_virtual, median_staleness
 from grsgd.runs.numbers import UNKNOWN, human_bytes, known_values, median_and_range, number, significant, whole
@@ -42,8 +43,9 @@ def report(
     everything: show columns that do not fit ``width`` in further tables, where they are left out else; "text" alone.
     skip: see `load_runs`.
 
-    For a single file, the table of its ranks follows in text and Markdown, if no columns were asked for. Raises
-    RunFileError for a file that ``load_run`` refuses, and UsageError for columns that there are not.
+    For a single file, the table of its ranks follows in text and Markdown, if no columns were asked for, and that of
+    the busiest cables of a simulated network. Raises RunFileError for a file that ``load_run`` refuses, and UsageError
+    for columns that there are not.
     """
     paths, runs = load_runs(paths, skip)
     groups = by_experiment(runs) if group else [[i] for i in range(len(runs))]
@@ -62,6 +64,8 @@ def report(
     parts = [markdown(table), _legend(columns, rows, WIDTH), *_savings(labels, rows)]
     if len(paths) == 1 and not wanted:
         parts.append(f"{labels[0]}:\n\n{markdown(_ranks_columns(runs[0]))}")
+        if (cables := busiest_cables(runs[0])) is not None:
+            parts.append(f"{cables[0]}\n\n{markdown(cables[1])}")
     return "\n\n".join(parts)
 
 
@@ -94,6 +98,9 @@ def _text(
         parts.append(table)
         if left_out:
             parts.append(_wrapped(f"No room for {', '.join(left_out)}: --all shows them.", width))
+        if (cables := busiest_cables(runs[0])) is not None:
+            table, _ = _laid_out(cables[1], width, [column.name for column in cables[1]], everything)
+            parts.append(f"{_wrapped(cables[0], width)}\n{table}")
     return parts
 
 

@@ -73,6 +73,8 @@ class AllreduceTimes:
         if fabric.under_way:
             raise RuntimeError(f"{next(iter(fabric.under_way))} is under way beside an all-reduce")
         connections = [self._connection(ends) for ends in program.ends]
+        for connection, nbytes in zip(connections, program.bytes_of_connections(), strict=True):
+            connection.nbytes += nbytes
         ends = end_times(
             np.array([begun[rank][0] for rank in range(len(begun))]),
             *program[:6],

@@ -1,18 +1,22 @@
 """Messages as flows of bytes through a network: concurrent flows share every port they meet at, max-min fairly.
 
+Where messages pass cables, each direction of a cable is a port, and a message is in all ports of its route at once.
+
 A connection (one source, one destination) carries its messages in order, one at a time, as TCP does; connections run
 side by side. A flow's rate changes only when another flow begins or ends, so simulated time jumps from one such
 event to the next. This is how flow-level simulators such as SimGrid model a network (Casanova et al. 2014).
 """
 
+import heapq
+import itertools
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from heapq import heappush
 
 import simpy
 
+from grsgd.simulate.cabling.cable import Cable, Place
 from grsgd.simulate.network import NetworkSpec
 
 MIN_WEIGHT = 0.1
@@ -22,7 +26,8 @@ SHARING_PRIORITY = 2
 
 
 class Port:
-    """``bandwidth`` (bytes/s) that flows share: of one direction of a rank's link to the switch, or a shared medium."""
+    """``bandwidth`` (bytes/s) that flows share: of one direction of a rank's link to the switch or of a cable, or a
+    shared medium."""
 
     __slots__ = ("bandwidth", "flows")
 
@@ -35,10 +40,10 @@ class Connection:
     """From one rank to another, or to several at once; messages leave in the order in which they were sent.
 
     ``limit``: bytes/s of the link itself; ``rate``: those of a flow that shares its ports with no other; ``ranks``:
-    those at its ends.
+    those at its ends; ``nbytes``: those that it was given to carry.
     """
 
-    __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks")
+    __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks", "nbytes")
 
     def __init__(
         self, ports: tuple[Port, ...], limit: float, latencies: list[tuple[int, float]], ranks: tuple[int, ...] = ()
@@ -46,6 +51,7 @@ class Connection:
         self.ports, self.limit, self.latencies, self.ranks = ports, limit, latencies, ranks
         self.rate = min([limit, *(port.bandwidth for port in ports)])
         self.queue: deque[Flow] = deque()
+        self.nbytes = 0
 
 
 class Flow:
@@ -83,6 +89,8 @@ class Network:
         self._in = [Port(spec.port_bandwidth(rank)) for rank in range(ranks)]
         self.cuts: dict[int, tuple[float, float]] = {}
         """Of some ranks, from when until when their links are cut."""
+        self._cables: dict[tuple[Place, Place], tuple[Cable, Port]] = {}
+        """Those that a route has led over, by the places at their ends."""
         self._connections: dict[tuple, Connection] = {}
         self._dirty: dict[Port, None] = {}
 
@@ -110,13 +118,16 @@ class Network:
         Raises MissingLink if the network does not join them.
         """
         connection = self.connection(source, dests)
+        connection.nbytes += nbytes
         connection.queue.append(Flow(self, connection, nbytes, message))
         if len(connection.queue) == 1:
             self._begin(connection.queue[0])
 
     def connection(self, source: int, dests: tuple[int, ...]) -> Connection:
         connection = self._connections.get((source, dests))
-        if connection is None:
+        if connection is None and self.spec.has_cables:
+            connection = self._connections[source, dests] = self._over_cables(source, dests)
+        elif connection is None:
             if dests == (source,):
                 ports = ()
             elif self._medium is not None:
@@ -128,6 +139,36 @@ class Network:
             connection = self._connections[source, dests] = Connection(ports, limit, latencies, (source, *dests))
         return connection
 
+    def _over_cables(self, source: int, dests: tuple[int, ...]) -> Connection:
+        """Return a connection over the routes to all ``dests``, which passes each cable once."""
+        cabling, known = self.spec.cabling, self._cables
+        ports: dict[Port, None] = {}
+        latencies = []
+        for dest in dests:
+            latency = 0.0
+            for ends in itertools.pairwise(cabling.way(source, dest) if dest != source else ()):
+                if ends not in known:
+                    cable = cabling.cable(*ends)
+                    known[ends] = cable, Port(cable.bandwidth)
+                cable, port = known[ends]
+                ports[port] = None
+                latency += cable.latency
+            latencies.append((dest, latency))
+        return Connection(tuple(ports), math.inf, latencies, (source, *dests))
+
+    def forget_bytes(self):
+        """Count what cables carry from now on."""
+        for connection in self._connections.values():
+            connection.nbytes = 0
+
+    def bytes_of_cables(self) -> dict[Cable, int]:
+        """Return how many bytes were sent over each cable, of those that any were sent over."""
+        sent: Counter[Port] = Counter()
+        for connection in self._connections.values():
+            if connection.nbytes:
+                sent.update(dict.fromkeys(connection.ports, connection.nbytes))
+        return {cable: sent[port] for cable, port in self._cables.values() if port in sent}
+
     def after(self, seconds: float, call: Callable, priority: int = simpy.events.NORMAL) -> simpy.Event:
         """Call ``call(event)`` in ``seconds`` from now."""
         event = self._event(call)
@@ -136,7 +177,7 @@ class Network:
 
     def at(self, moment: float, call: Callable):
         """Call ``call(event)`` at ``moment``, to the last bit, which a difference to now may lose."""
-        heappush(self.env._queue, (moment, simpy.events.NORMAL, next(self.env._eid), self._event(call)))
+        heapq.heappush(self.env._queue, (moment, simpy.events.NORMAL, next(self.env._eid), self._event(call)))
 
     def _event(self, call: Callable) -> simpy.Event:
         """Return one that is only to be scheduled."""
@@ -195,8 +236,11 @@ class Network:
             unfair = unfair_flows(rates, ports)
             if not unfair:
                 break
+            known = len(flows)
             for flow in unfair:
                 flows.update((other, None) for port in flow.connection.ports for other in port.flows)
+            if len(flows) == known:  # what is unfair is rounding
+                break
         for flow, rate in rates.items():
             if rate != flow.rate:
                 flow.set_rate(rate)
@@ -245,24 +289,48 @@ def max_min_fair(flows, ports) -> dict[Flow, float]:
         left[port] = max(port.bandwidth - math.fsum(kept), 0.0)
         growing[port] = len(port.flows) - len(kept)
         weight[port] = sum(flow.weight for flow in port.flows if flow in flows)
-    unsettled = dict.fromkeys(flows)
-    while unsettled:
-        level = min(
-            min((left[port] / weight[port] for port in ports if growing[port]), default=math.inf),
-            min(flow.connection.limit / flow.weight for flow in unsettled),
-        )
+    # The rate for its weight at which each port will be full, the next one first; those that have changed since are
+    # passed over. Numbers keep ports from being compared.
+    shares = {port: left[port] / weight[port] for port in ports if growing[port]}
+    number = itertools.count(len(shares))
+    waiting = [(share, place, port) for place, (port, share) in enumerate(shares.items()) if share == share]
+    heapq.heapify(waiting)
+    places = {flow: place for place, flow in enumerate(flows)}
+    limits = sorted((flow.connection.limit / flow.weight, place, flow) for flow, place in places.items())
+    reached = 0
+
+    def next_share() -> float:
+        while waiting and shares.get(waiting[0][2]) != waiting[0][0]:
+            heapq.heappop(waiting)
+        return waiting[0][0] if waiting else math.inf
+
+    while True:
+        while reached < len(limits) and limits[reached][2] in rates:
+            reached += 1
+        if reached == len(limits):
+            return rates
+        level = min(next_share(), limits[reached][0])
         slack = level * (1 + 1e-12)  # equal shares differ in the last digits
-        full = {port for port in ports if growing[port] and left[port] / weight[port] <= slack}
-        held = [
-            flow
-            for flow in unsettled
-            if flow.connection.limit / flow.weight <= slack or any(port in full for port in flow.connection.ports)
-        ]
-        for flow in held:
+        held = {}
+        while next_share() <= slack and waiting:
+            port = heapq.heappop(waiting)[2]
+            held.update((flow, places[flow]) for flow in port.flows if flow in places and flow not in rates)
+        while reached < len(limits) and limits[reached][0] <= slack:
+            _, place, flow = limits[reached]
+            if flow not in rates:
+                held[flow] = place
+            reached += 1
+        changed = {}
+        for flow in sorted(held, key=held.get):
             rates[flow] = level * flow.weight
-            del unsettled[flow]
             for port in flow.connection.ports:
                 left[port] -= rates[flow]
                 growing[port] -= 1
                 weight[port] -= flow.weight
-    return rates
+                changed[port] = None
+        for port in changed:
+            shares.pop(port, None)
+            if growing[port]:
+                shares[port] = share = left[port] / weight[port]
+                if share == share:
+                    heapq.heappush(waiting, (share, next(number), port))

@@ -1,15 +1,21 @@
 """The description of a simulated network: from a command line such as ``1gbit,50us``, or from a TOML file."""
 
 import math
+import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from grsgd.config.complaints import describe_one, unknown_key
 from grsgd.config.sections import integer_keys
 from grsgd.errors import ConfigError
+from grsgd.simulate.cabling import ready_made
+from grsgd.simulate.cabling.cable import Cabling, Place
+from grsgd.simulate.cabling.hosts import MEMORY_BANDWIDTH, MEMORY_LATENCY, Hosts
+from grsgd.simulate.cabling.own import OwnCabling
 from grsgd.units import as_duration, as_rate, duration, rate
 
 EAGER_BYTES = 65536
@@ -17,6 +23,14 @@ EAGER_BYTES = 65536
 MAX_SIGMA = 20.0
 """The largest sigma of the logarithm of a computation's seconds: one in six then takes more than e^20, half a
 billion, times as long as the median. With far larger ones times would be too large for floating-point numbers."""
+
+
+MEDIA = ("switch", "shared", "links", "cables")
+"""What a medium may be, beside the networks of cables that are ready-made."""
+
+
+ALLOWED = f"switch, shared, or a TOML file; with cables: {ready_made.FORMS}"
+"""What ``--network`` may begin with."""
 
 
 class MissingLink(ConfigError):
@@ -30,6 +44,29 @@ class Section(BaseModel):
 Rate = Annotated[float, BeforeValidator(rate)]
 Duration = Annotated[float, BeforeValidator(duration)]
 Rank = Annotated[int, Field(ge=0, strict=True)]
+
+
+def place(value) -> Place:
+    """Return the value if it is the number of a rank or the name of a switch; raises ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and value and not re.fullmatch(r"rank [0-9]+", value):
+        return value
+    raise ValueError(f"{value!r} is neither the number of a rank nor the name of a switch")
+
+
+def places(value) -> tuple[Place, ...]:
+    """Return one place or several; raises ValueError."""
+    return tuple(map(place, value if isinstance(value, list | tuple) else [value]))
+
+
+def known_medium(text: str) -> str:
+    """Return the text if it is one of `MEDIA` or a ready-made network; raises ValueError."""
+    if ready_made.is_ready_made(text):
+        ready_made.read(text)
+    elif text not in MEDIA:
+        raise ValueError(f"{text!r} is unknown; allowed: {', '.join(MEDIA)}, {ready_made.FORMS}")
+    return text
 
 
 class LinkSpec(Section):
@@ -47,6 +84,26 @@ class PortSpec(Section):
 
     rank: Rank
     bandwidth: Rate
+
+
+class CableSpec(Section):
+    """The cables from one place to one or several others, in both directions unless they are ``one_way``.
+
+    A place is the number of a rank, or any name: that of a switch.
+    """
+
+    source: Annotated[Any, BeforeValidator(place)] = Field(alias="from")
+    dest: Annotated[tuple[Any, ...], BeforeValidator(places)] = Field(alias="to")
+    bandwidth: Rate | None = None
+    latency: Duration | None = None
+    one_way: bool = Field(False, strict=True)
+
+
+class MemorySpec(Section):
+    """What messages within a host have in place of a network."""
+
+    bandwidth: Rate = MEMORY_BANDWIDTH
+    latency: Duration = MEMORY_LATENCY
 
 
 class ComputeSpec(Section):
@@ -87,12 +144,13 @@ class NetworkSpec(Section):
     """A network between ranks.
 
     medium: ``switch``, each rank has a full-duplex port; ``shared``, all messages share one medium; ``links``, a
-    switch on which only the ranks named by a ``[[link]]`` can talk to each other.
+    switch on which only the ranks named by a ``[[link]]`` can talk to each other; ``cables``, places that each
+    ``[[cable]]`` joins; or a text of `grsgd.simulate.cabling.ready_made`, such as ``torus:8x8x8``.
     multicast: whether one copy on the way out reaches all receivers; a shared medium always has it.
     fairness: of two messages that share a port, the rate of the one that began later in that of the other; 1: equal.
     """
 
-    medium: Literal["switch", "shared", "links"] = "switch"
+    medium: Annotated[str, AfterValidator(known_medium)] = "switch"
     bandwidth: Rate
     latency: Duration
     multicast: bool = Field(False, strict=True)
@@ -100,6 +158,8 @@ class NetworkSpec(Section):
     fairness: float = Field(1.0, ge=0.1, le=1)
     link: tuple[LinkSpec, ...] = ()
     port: tuple[PortSpec, ...] = ()
+    cable: tuple[CableSpec, ...] = ()
+    memory: MemorySpec | None = None
     compute: ComputeSpec | None = None
     processor: ProcessorSpec | None = None
     name: str = ""
@@ -118,6 +178,12 @@ class NetworkSpec(Section):
             raise ValueError("a shared medium has no ports")
         if self.medium == "links" and not self.link:
             raise ValueError("medium = 'links' needs at least one [[link]]")
+        if self.has_cables and (self.link or self.port):
+            raise ValueError(f"medium = {self.medium!r} has cables; it takes no [[link]] and no [[port]]")
+        if (self.medium == "cables") != bool(self.cable):
+            raise ValueError("medium = 'cables' needs at least one [[cable]], and no other medium takes them")
+        if self.memory is not None and self.hosts is None:
+            raise ValueError(f"memory: medium = {self.medium!r} has none; only {Hosts.form} and the like do")
         ports = [port.rank for port in self.port]
         for rank in ports:
             if ports.count(rank) > 1:
@@ -132,8 +198,44 @@ class NetworkSpec(Section):
                 if (source, dest) in links:
                     raise ValueError(f"link: from {source} to {dest} is given twice")
                 links[source, dest] = link
+        self.__dict__["_cabling"] = self._make_cabling()
         self.__dict__["_links"] = links  # a frozen model's private table, not part of its content
         self.__dict__["_ports"] = {port.rank: port.bandwidth for port in self.port}
+
+    @property
+    def has_cables(self) -> bool:
+        """Whether messages pass cables that the messages of other ranks pass, too."""
+        return self.medium not in ("switch", "shared", "links")
+
+    @property
+    def hosts(self) -> Hosts | None:
+        """The hosts whose ranks share a network card, if the medium has any."""
+        return self._cabling if isinstance(self._cabling, Hosts) else None
+
+    @property
+    def cabling(self) -> Cabling | None:
+        """The routes over cables; None where ports, links or a shared medium are all that messages meet at."""
+        return self._cabling
+
+    def _make_cabling(self) -> Cabling | None:
+        rates = {"bandwidth": self.bandwidth, "latency": self.latency}
+        if self.medium == "cables":
+            return OwnCabling(self._directed_cables(), self.name)
+        if not self.has_cables:
+            return None
+        kind, numbers = ready_made.read(self.medium)
+        if kind is Hosts and self.memory is not None:
+            rates["memory"] = self.memory.bandwidth, self.memory.latency
+        return kind(*numbers, **rates)
+
+    def _directed_cables(self) -> Iterator[tuple[Place, Place, float, float]]:
+        for cable in self.cable:
+            bandwidth = self.bandwidth if cable.bandwidth is None else cable.bandwidth
+            latency = self.latency if cable.latency is None else cable.latency
+            for dest in cable.dest:
+                yield cable.source, dest, bandwidth, latency
+                if not cable.one_way:
+                    yield dest, cable.source, bandwidth, latency
 
     def port_bandwidth(self, rank: int) -> float:
         """Bytes/s of a rank's port, in each direction."""
@@ -156,8 +258,11 @@ class NetworkSpec(Section):
             raise MissingLink(f"{self.name}: no link from rank {source} to rank {dest}; links from {source}: {there}")
         return link
 
-    def check_ranks(self, ranks: int):
-        """Raise ConfigError for links and ports of ranks that do not exist."""
+    def check_ranks(self, ranks: int, spares: int = 0):
+        """Raise ConfigError for links and ports of ranks that do not exist, and for ranks that have no place."""
+        if self.has_cables and ranks + spares > self.cabling.places:
+            there, what = self.cabling.places, f"{ranks} ranks" + (f" and {spares} spares" if spares else "")
+            raise ConfigError(f"{self.name}: {self.medium} has places for {there} ranks, and there are {what}")
         named = [(f"link from {link.source} to {link.dest}", max(link.source, link.dest)) for link in self.link]
         named += [(f"port of rank {port.rank}", port.rank) for port in self.port]
         slowdown = self.compute.slowdown if self.compute else {}
@@ -173,34 +278,58 @@ class NetworkSpec(Section):
         parts += [f"fairness {self.fairness:g}"] if self.fairness != 1 else []
         parts += [f"{len(self.link)} links of their own"] if self.link else []
         parts += [f"{len(self.port)} ports of their own"] if self.port else []
+        parts += [f"{sum(1 for _ in self._directed_cables())} directed cables"] if self.cable else []
+        if self.hosts is not None:
+            bandwidth, latency = self.hosts.memory
+            parts.append(f"memory {as_rate(bandwidth)} {as_duration(latency)}")
         parts += ["messages take processor time"] if self.processor else []
         return ", ".join(parts)
 
 
-def network(text: str = "switch") -> NetworkSpec:
+def network(text: str = "switch", topology: str | None = None) -> NetworkSpec:
     """Return the network of ``--network [MEDIUM,][RATE,LATENCY]``; raises ConfigError.
 
-    ``MEDIUM`` is ``switch``, ``shared`` or a TOML file, whose bandwidth and latency ``RATE,LATENCY`` replace.
+    ``MEDIUM`` is ``switch``, ``shared``, a ready-made network of cables such as ``torus:8x8x8``, or a TOML file, whose
+    bandwidth and latency ``RATE,LATENCY`` replace. ``topology``: that of ``--topology``, a ready-made one in place of
+    the medium.
     """
-    *medium, rate, latency = text.split(",") if "," in text else [text, "", ""]
-    if len(medium) > 1 or (not medium and not latency):
+    cables = re.match(rf"(?:{'|'.join(ready_made.KINDS)}):[^,]*(?:,[a-z]=[^,]*)*", text)
+    begin = cables[0] if cables else ""
+    parts = text[len(begin) :].split(",")
+    medium, *rates = ["switch", *parts] if len(parts) == 2 and not cables else [begin + parts[0], *parts[1:]]
+    if len(rates) not in (0, 2) or not all(rates):
         raise ConfigError(f"--network {text!r}: give a rate and a latency, such as 1gbit,50us or shared,1gbit,50us")
-    given = {"bandwidth": rate, "latency": latency} if "," in text else {}
-    medium = medium[0] if medium else "switch"
-    if medium in ("switch", "shared"):
+    given = dict(zip(("bandwidth", "latency"), rates, strict=False))
+    if topology is not None:
+        check_topology(topology, medium)
+    if cables or medium in ("switch", "shared"):
         where, content = "--network", {"medium": medium, "bandwidth": "1gbit", "latency": "50us"} | given
     else:
         where, content = medium, read(medium) | given
+    if topology is not None:
+        where, content["medium"] = "--topology" if where == "--network" else where, topology
     try:
         return NetworkSpec(**{"name": where} | content)
     except ValidationError as error:
         raise ConfigError(f"{where}: {'; '.join(complaint(one) for one in error.errors())}") from None
 
 
+def check_topology(text: str, medium: str):
+    """Raise ConfigError for a ``--topology`` that is no ready-made network, and for one beside another medium."""
+    try:
+        ready_made.read(text)
+    except ValueError as error:
+        hint = "; the algorithm's graph is --set algorithm.topology=NAME, other networks are --network's"
+        raise ConfigError(f"--topology {error}{'' if ready_made.is_ready_made(text) else hint}") from None
+    if medium == "shared" or ready_made.is_ready_made(medium):
+        raise ConfigError(f"--topology {text} and --network {medium}: only one of them may say what the network is")
+
+
 def complaint(error: dict) -> str:
     """Return what is wrong with a network, one thing of it, as a sentence."""
     path = [str(part) for part in error["loc"]]
-    parts = {"link": LinkSpec, "port": PortSpec, "compute": ComputeSpec, "processor": ProcessorSpec}
+    parts = {"link": LinkSpec, "port": PortSpec, "cable": CableSpec, "memory": MemorySpec}
+    parts |= {"compute": ComputeSpec, "processor": ProcessorSpec}
     section = parts.get(path[0]) if len(path) > 1 else NetworkSpec
     if error["type"] == "extra_forbidden" and section is not None:
         allowed = [field.alias or name for name, field in section.model_fields.items() if name != "name"]
@@ -215,6 +344,6 @@ def read(path: str) -> dict:
         return tomllib.loads(Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--network {path}: {reason}; allowed: switch, shared, or a TOML file") from None
+        raise ConfigError(f"--network {path}: {reason}; allowed: {ALLOWED}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None

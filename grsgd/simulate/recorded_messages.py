@@ -67,6 +67,10 @@ class Program(NamedTuple):
     sent: list[dict[int, list[int]]]
     """By rank and receiver, the number of messages and their bytes."""
 
+    def bytes_of_connections(self) -> list[int]:
+        """Return how many bytes are sent over each connection."""
+        return np.bincount(self.connection, self.nbytes, len(self.ends)).astype(np.int64).tolist()
+
 
 def record(schedule, size: int, elements: int, dtype, options: dict) -> Program:
     """Record what a schedule of ``size`` ranks does with arrays of so many elements;

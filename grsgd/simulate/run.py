@@ -30,6 +30,7 @@ from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate import compute as compute_times
 from grsgd.simulate.allreduce_times import AllreduceTimes
+from grsgd.simulate.cable_bytes import add_cables
 from grsgd.simulate.compute import ComputeTime
 from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.evaluation import Evaluation
@@ -76,7 +77,7 @@ class Simulation:
         processes besides, which take the ranks of those that die."""
         check_memory(ranks, 0)  # before anything is made that grows with the number of ranks
         config.check_ranks(ranks)
-        network.check_ranks(ranks)
+        network.check_ranks(ranks, spares)
         self.config, self.ranks, self.spec, self.timing_only = config, ranks, network, timing_only
         if timing_only and config.traits.depends_on_values:
             raise ConfigError(
@@ -189,6 +190,7 @@ class Simulation:
         """Train on all ranks; returns why the run ended. Raises Deadlock, and what any rank raises."""
         self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
         self.began = self.env.now
+        self.network.forget_bytes()
         for network in (self.network, self.uncounted.network):
             network.cuts = {
                 rank: (self.began + cut.at, self.began + cut.at + cut.seconds)
@@ -409,6 +411,7 @@ def simulate(
         models = ModelFiles()
     line.doing("saving")
     result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
+    add_cables(result, simulation.network)
     if timing_only:
         for column in ("train_loss", "consensus_distance", *columns_of(result)):
             del result.curve[column]

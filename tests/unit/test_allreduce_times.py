@@ -30,10 +30,17 @@ def times(tmp_path, monkeypatch, config, ranks, spec, calculates):
     return load_run(tmp_path / "run.h5"), len([part for part in calculated if part is not None])
 
 
+def bytes_of_cables(run) -> dict:
+    cables = run.extra.get("traffic", {}).get("cables", {"from": [], "to": [], "bytes": []})
+    rows = zip(*(cables[name] for name in ("from", "to", "bytes")), strict=True)
+    return {(source, dest): nbytes for source, dest, nbytes in rows}
+
+
 @pytest.mark.parametrize("name", SAME)
 @pytest.mark.parametrize("hidden", [[16], [1400, 700]], ids=["short", "long"])
 @pytest.mark.parametrize(
-    ("ranks", "spec"), [(2, "1gbit,50us"), (3, "0.1gbit,3ms"), (5, "10gbit,0s"), (8, "1gbit,50us")]
+    ("ranks", "spec"),
+    [(2, "1gbit,50us"), (3, "0.1gbit,3ms"), (5, "10gbit,0s"), (8, "1gbit,50us"), (8, "torus:4x2,1gbit,50us")],
 )
 def test_they_are_those_of_the_messages(name, hidden, ranks, spec, tmp_path, monkeypatch):
     """On a ring to the last bit; with pieces, eager and long messages, ranks of unequal speed and unequal chunks."""
@@ -55,11 +62,18 @@ def test_they_are_those_of_the_messages(name, hidden, ranks, spec, tmp_path, mon
         np.testing.assert_allclose(calculated.ranks[column], run.ranks[column], rtol=1e-9, atol=1e-12)
     for table in ("sent", "messages", "headers", "sent_once"):
         assert (run.traffic[table] == calculated.traffic[table]).all(), table
+    assert bytes_of_cables(run) == bytes_of_cables(calculated)
+    assert bool(bytes_of_cables(run)) == spec.startswith("torus")
 
 
 @pytest.mark.parametrize(
     ("options", "spec"),
-    [({"variant": "tree"}, "1gbit,50us"), ({}, "shared,1gbit,50us"), ({"compression": "int8"}, "1gbit,50us")],
+    [
+        ({"variant": "tree"}, "1gbit,50us"),
+        ({}, "shared,1gbit,50us"),
+        ({}, "hosts:1x4,1gbit,50us"),
+        ({"compression": "int8"}, "1gbit,50us"),
+    ],
 )
 def test_messages_that_share_a_port_are_simulated(options, spec, tmp_path, monkeypatch):
     config = parse(

@@ -1,0 +1,40 @@
+"""What cables have carried, in the run file."""
+
+import numpy as np
+
+from grsgd.runs.hdf5 import MAX_TEXTS
+from grsgd.runs.run_file import Run
+from grsgd.simulate.cabling.cable import Cable
+from grsgd.simulate.flows import Network
+
+UNITS = {
+    "from": ("1", "the place where the cable begins"),
+    "to": ("1", "the place where it ends"),
+    "bandwidth": ("bytes/s", "of the cable in this direction"),
+    "bytes": ("bytes", "sent over it in this direction, headers and all"),
+}
+
+
+def add_cables(run: Run, network: Network):
+    """Add the group ``traffic/cables``, a row for each direction of a cable that was used, the busiest first.
+
+    Of more than run files may have texts, the least busy are left out. A network without cables adds nothing.
+    """
+    if not network.spec.has_cables:
+        return
+    used = sorted(network.bytes_of_cables().items(), key=busiest_first)[:MAX_TEXTS]
+    run.extra["traffic"] = {
+        "cables": {
+            "from": np.array([cable.source for cable, _ in used], str),
+            "to": np.array([cable.dest for cable, _ in used], str),
+            "bandwidth": np.array([cable.bandwidth for cable, _ in used]),
+            "bytes": np.array([nbytes for _, nbytes in used], np.int64),
+        }
+    }
+    run.units |= {f"traffic/cables/{name}": unit for name, unit in UNITS.items()}
+
+
+def busiest_first(used: tuple[Cable, int]) -> tuple:
+    """Return what a cable and its bytes are sorted by: how long it is busy with them."""
+    cable, nbytes = used
+    return -nbytes / cable.bandwidth, -nbytes, cable

@@ -1,0 +1,1 @@
+"""Networks of cables: which of them a message passes on its way from one rank to another."""

@@ -1,0 +1,39 @@
+"""A dragonfly: groups of routers, with one cable between every two routers of a group and every two groups."""
+
+from grsgd.simulate.cabling.cable import Cabling
+
+
+class Dragonfly(Cabling):
+    """``a`` routers a group, ``p`` ranks and ``h`` cables to other groups a router, a h + 1 groups (Kim et al. 2008).
+
+    Cable j of the a h that lead from a group to others, j = 0, 1, ..., is at its router j // h, and leads to the group
+    that is j + 1 after it, counted round (the relative arrangement of Hastings et al. 2015). Messages take the minimal
+    way: within the group to the router that has the cable, over it, and within the other group to the receiver's one.
+    """
+
+    form = "dragonfly:a=4,p=2,h=2"
+    names = ("a", "p", "h")
+
+    def __init__(self, a: int, p: int, h: int, bandwidth: float, latency: float):
+        super().__init__(bandwidth, latency)
+        self.routers, self.ranks, self.cables = a, p, h
+        self.groups = a * h + 1
+        self.places = self.groups * a * p
+
+    @staticmethod
+    def check(a: int, p: int, h: int):
+        """Raise ValueError for what cannot be built."""
+        if min(a, p, h) < 1:
+            raise ValueError("a, p and h must be 1 or more")
+
+    def way(self, source, dest):
+        begin, end = (divmod(rank // self.ranks, self.routers) for rank in (source, dest))
+        routers = [begin, end]
+        if begin[0] != end[0]:
+            routers[1:1] = [self.gateway(begin[0], end[0]), self.gateway(end[0], begin[0])]
+        names = dict.fromkeys(f"router {group}.{router}" for group, router in routers)
+        return [source, *names, dest]
+
+    def gateway(self, group: int, other: int) -> tuple[int, int]:
+        """Return group and number of the router of ``group`` that has the cable to ``other``."""
+        return group, (other - group - 1) % self.groups // self.cables

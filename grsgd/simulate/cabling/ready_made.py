@@ -1,0 +1,37 @@
+"""Networks of cables that a short text describes, such as ``torus:8x8x8``."""
+
+import re
+
+from grsgd.errors import did_you_mean
+from grsgd.simulate.cabling.cable import Cabling
+from grsgd.simulate.cabling.dragonfly import Dragonfly
+from grsgd.simulate.cabling.fat_tree import FatTree
+from grsgd.simulate.cabling.hosts import Hosts
+from grsgd.simulate.cabling.torus import Torus
+
+KINDS: dict[str, type[Cabling]] = {kind.form.partition(":")[0]: kind for kind in (FatTree, Torus, Dragonfly, Hosts)}
+FORMS = ", ".join(kind.form for kind in KINDS.values())
+"""One text of each kind."""
+
+
+def is_ready_made(text: str) -> bool:
+    """Return whether a text is meant for one of `KINDS`."""
+    return text.partition(":")[0] in KINDS and ":" in text
+
+
+def read(text: str) -> tuple[type[Cabling], tuple[int, ...]]:
+    """Return kind and numbers of a network of cables; raises ValueError for a text that does not describe one."""
+    name, _, rest = text.partition(":")
+    kind = KINDS.get(name)
+    if kind is None:
+        raise ValueError(f"{text!r} is unknown{did_you_mean(name, KINDS)}; allowed: {FORMS}")
+    pattern = ",".join(f"{letter}=([0-9]+)" for letter in kind.names) or "[0-9]+(?:x[0-9]+)*"
+    match = re.fullmatch(pattern, rest, re.ASCII)
+    if not match:
+        raise ValueError(f"{text!r}: write it as {kind.form}")
+    numbers = tuple(map(int, match.groups() or rest.split("x")))
+    try:
+        kind.check(*numbers)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}; such as {kind.form}") from None
+    return kind, numbers
