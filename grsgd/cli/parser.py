@@ -24,7 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None)
     add = top.add_subparsers(metavar="COMMAND")
-    for add_command in (add_train, add_run, add_simulate, add_evaluate, add_calibrate, add_report, add_plot):
+    for add_command in (add_train, add_run, add_simulate, add_replay, add_evaluate, add_calibrate, add_report, add_plot):
         add_command(add)
     for add_command in (add_config, add_algorithms, add_models, add_data, add_topology, add_bound, add_coding_cost):
         add_command(add)
@@ -97,6 +97,9 @@ def add_outputs(sub: argparse.ArgumentParser):
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
     sub.add_argument("--csv", metavar="FILE.csv", help="write the course of the run there while it goes on")
     sub.add_argument("--tensorboard", metavar="FOLDER", help="and there, for TensorBoard")
+    sub.add_argument(
+        "--timeline", metavar="FILE.json", help="write there what each rank did when, for ui.perfetto.dev"
+    )
 
 
 def add_run(add):
@@ -131,13 +134,7 @@ def add_simulate(add):
     add_outputs(sub)
     add_model_files(sub)
     sub.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: %(default)s)")
-    sub.add_argument(
-        "--network",
-        default="switch",
-        metavar="[MEDIUM,][RATE,LATENCY]",
-        help="MEDIUM: switch (each rank has a port), shared (all ranks send on one cable) or FILE.toml; RATE,LATENCY: "
-        "of each port or of the cable, such as 25gbit,20us (default: switch,1gbit,50us, or the values in the file)",
-    )
+    add_network(sub)
     sub.add_argument(
         "--compute",
         metavar="MODEL",
@@ -145,6 +142,25 @@ def add_simulate(add):
         "(default: from the network's file, else flops:1e10)",
     )
     sub.add_argument("--timing-only", action="store_true", help="compute no gradients: times and traffic alone")
+    sub.add_argument(
+        "--trace", metavar="FILE.goal", help="write there computations, messages and what waits for what, in GOAL"
+    )
+
+
+def add_network(sub: argparse.ArgumentParser):
+    sub.add_argument(
+        "--network",
+        default="switch",
+        metavar="[MEDIUM,][RATE,LATENCY]",
+        help="MEDIUM: switch (each rank has a port), shared (all ranks send on one cable) or FILE.toml; RATE,LATENCY: "
+        "of each port or of the cable, such as 25gbit,20us (default: switch,1gbit,50us, or the values in the file)",
+    )
+
+
+def add_replay(add):
+    sub = command(add, commands.replay)
+    sub.add_argument("file", metavar="FILE.goal", help="what simulate --trace has written, or another schedule in GOAL")
+    add_network(sub)
 
 
 def add_evaluate(add):

@@ -176,6 +176,12 @@ def network(text: str = "switch") -> NetworkSpec:
         raise ConfigError(f"{where}: {'; '.join(complaint(one) for one in error.errors())}") from None
 
 
+def bookkeeping_network(spec: NetworkSpec, **more) -> NetworkSpec:
+    """Return the network of messages that are no part of an algorithm: the latency of ``spec`` and no bandwidth used;
+    ``more``: further fields."""
+    return NetworkSpec(bandwidth="inf bit", latency=f"{spec.latency!r} s", **more)
+
+
 def complaint(error: dict) -> str:
     """Return what is wrong with a network, one thing of it, as a sentence."""
     path = [str(part) for part in error["loc"]]
