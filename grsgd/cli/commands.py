@@ -77,7 +77,7 @@ def train_on_all_ranks(options) -> int:
         models = ModelFiles(options.save, options.save_best)
         problem = None
         try:
-            more = {"keeping": keeping, "spares": options.spares, "timeline": options.timeline}
+            more = {"keeping": keeping, "spares": options.spares, "timeline": path_or_none(options.timeline)}
             end = run(mpi, config, out, start_up, line, models, **more)
         except SavedElsewhere as error:  # on one rank; the job has ended all the same
             problem, end = error, error.end
@@ -171,7 +171,7 @@ def simulate_until_interrupted(options) -> int:
             models = ModelFiles(options.save, options.save_best)
             ranks = options.ranks - options.spares
             arguments = config, ranks, spec, out, options.compute, options.timing_only, line, models
-            recording = Recording(*(None if path is None else Path(path) for path in (options.timeline, options.trace)))
+            recording = Recording(path_or_none(options.timeline), path_or_none(options.trace))
             reason = run(*arguments, stops_gently=True, spares=options.spares, recording=recording)
             announce(path_of(out, reason), line)
     except NotEvaluated as interrupt:
@@ -263,6 +263,11 @@ def calibrate(options) -> int:
         network_file.write(Path(options.out), network_file.network_file(measured, config, shlex.join(command)))
         print(network_file.table(measured), options.out, sep="\n", flush=True)
     return 0
+
+
+def path_or_none(text: str | None) -> Path | None:
+    """Return the file that an option names, if it is given."""
+    return None if text is None else Path(text)
 
 
 def check_at_least(option: str, value: int, least: int):

@@ -24,7 +24,9 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None)
     add = top.add_subparsers(metavar="COMMAND")
-    for add_command in (add_train, add_run, add_simulate, add_replay, add_evaluate, add_calibrate, add_report, add_plot):
+    for add_command in (add_train, add_run, add_simulate, add_replay, add_evaluate, add_calibrate):
+        add_command(add)
+    for add_command in (add_report, add_plot):
         add_command(add)
     for add_command in (add_config, add_algorithms, add_models, add_data, add_topology, add_bound, add_coding_cost):
         add_command(add)

@@ -12,6 +12,8 @@ from grsgd.comm.engine import Schedule, as_list
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.runs.timeline import COMPUTE, MERGE, RECEIVE, SEND, WAIT, Timeline
 
+TRAINERS_OWN = "compute"
+"""The schedule of the trainer that yields a gradient: what goes before is what was done after the last wait."""
 MOST_NAMED = 3
 """Of what a schedule waits for at once, so many are named."""
 
@@ -20,15 +22,16 @@ def observed(schedule: Schedule, timeline: Timeline):
     """Schedule: the same, and ``timeline`` has its computations, its waits, and the time it takes itself between them,
     in which it merges models; in simulated time that is none."""
     clock, error = timeline.clock, None
-    resumed = clock()
+    resumed, inside = clock(), schedule.__name__
     while True:
         try:
             pending = next(schedule) if error is None else schedule.throw(error)
         except StopIteration as end:
-            timeline.add(MERGE, schedule.__name__, resumed, clock())
+            timeline.add(MERGE, inside, resumed, clock())
             return end.value
         waiting, error, begin = as_list(pending), None, clock()
-        timeline.add(MERGE, innermost(schedule), resumed, begin)
+        before, inside = inside, innermost(schedule)
+        timeline.add(MERGE, inside if inside != TRAINERS_OWN else before, resumed, begin)
         try:
             yield waiting
         except Exception as caught:  # fails where the schedule waits, so that it can clean up
@@ -38,11 +41,12 @@ def observed(schedule: Schedule, timeline: Timeline):
 
 
 def note(timeline: Timeline, waiting: list, begin: float, end: float):
-    """Note what a schedule has yielded at ``begin``, and what it has waited for until ``end``."""
+    """Note what a schedule has yielded at ``begin``, and what it has waited for until ``end``: what it computed comes
+    first."""
     others = []
     for pollable in waiting:
         if isinstance(pollable, Compute | Delay):
-            computed = end if pollable is waiting[-1] else min(begin + (pollable.seconds or 0.0), end)
+            computed = end if len(waiting) == 1 else min(begin + (pollable.seconds or 0.0), end)
             timeline.add(COMPUTE, "gradient" if isinstance(pollable, Compute) else "delay", begin, computed)
             begin = computed
         else:

@@ -164,7 +164,7 @@ def prepare(
         attributes["commit"], processes = mpi.bcast(attributes.get("commit")), launch.processes(mpi)
         handover = None
         if comms.membership is None:
-            task = Task(out.absolute(), attributes, (models.final, models.best))
+            task = Task(out.absolute(), attributes, (models.final, models.best), timeline and timeline.absolute())
             handover = Handover(trainer.snapshots.share(), task)
             handover.exchange(mpi, processes)
     for_rescue = comms.copy().mpi

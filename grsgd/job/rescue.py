@@ -110,13 +110,17 @@ class Rescue:
             while not self.trainer.has_ended and time.perf_counter() < deadline:  # it takes a last snapshot
                 time.sleep(1e-3)
             self.hand_over(reason, False)
+            if self.timeline is not None:  # a note that takes longer, and need not become whole
+                self.hand_over(reason, False, with_timeline=True)
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
 
-    def hand_over(self, reason: str, starts: bool, lost: Collection[int] = ()) -> bool:
+    def hand_over(
+        self, reason: str, starts: bool, lost: Collection[int] = (), with_timeline: bool = False
+    ) -> bool:
         """Leave what this rank has measured to a process that makes a run file of it if the launcher kills the job,
         which takes some a fifth of a second. ``starts``: whether this rank is to start it; returns whether it has."""
         seconds = self.attributes.get("wall_seconds", time.perf_counter() - self.began)
-        self.handover.note(reason, seconds, self.measured())
+        self.handover.note(reason, seconds, self.measured(), self.timeline.timeline.kept() if with_timeline else None)
         return starts and self.handover.start(self.mpi.rank, lost)
 
     def failed(self, error: Exception):

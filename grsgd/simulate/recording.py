@@ -19,8 +19,10 @@ from grsgd.simulate.trace import Trace, TracedDriver
 
 
 class Recording:
-    """The files ``timeline`` and ``trace`` of one run, None for one that is not asked for. With neither, all it makes is
-    plain, and nothing is recorded."""
+    """The files ``timeline`` and ``trace`` of one run, None for one that is not asked for.
+
+    With neither, all it makes is plain, and nothing is recorded.
+    """
 
     def __init__(self, timeline: Path | None = None, trace: Path | None = None):
         self.timeline, self.trace = timeline, trace
@@ -96,7 +98,7 @@ NOTHING_RECORDED = Recording()
 
 
 class MessagesOn:
-    """An observer of a fabric (`grsgd.simulate.observed.Observer`) that notes messages on the timelines of the ranks."""
+    """An observer of a fabric (`grsgd.simulate.observed.Observer`) that notes messages on the ranks' timelines."""
 
     def __init__(self, timelines: list[Timeline]):
         self.timelines = timelines

@@ -98,7 +98,7 @@ class Followed:
         return self._advance(None)
 
     def throw(self, error):
-        for pollable, event in self._pending:
+        for _, event in self._pending:
             if event is not None:  # broken off
                 event.seconds = self.trace.now - event.begin
         return self._advance(error)
@@ -279,7 +279,7 @@ class Trace:
 
 
 NOTES = (
-    "calc is in ns. A tag of 2^30 or more: a message outside the counted traffic, written with 1 byte (2 if it is long).",
+    "calc is in ns. A tag of 2^30 or more: a message outside the counted traffic, written with 1 byte, or 2 if long.",
     "Of the rest of a tag, 2^29: a synchronous send, 2^28: received from whichever rank's message came first.",
 )
 
