@@ -57,8 +57,8 @@ ALLOWED = (
 class Operation:
     """One operation of a rank.
 
-    size: nanoseconds of a calc, else bytes. peer: None of a calc. requires, irequires: the places of operations in the
-    rank's list, each before this one, that must have ended, and begun, before it begins.
+    size: nanoseconds of a calc, else bytes. peer: None of a calc, which has no nic either. requires, irequires: the
+    places of operations in the rank's list, each before this one, that must have ended, and begun, before it begins.
     """
 
     kind: str
@@ -66,15 +66,17 @@ class Operation:
     peer: int | None = None
     tag: int = 0
     cpu: int = 0
+    nic: int = 0
     requires: list[int] = field(default_factory=list)
     irequires: list[int] = field(default_factory=list)
     label: str | None = None
 
     def __str__(self):
+        where = (f" cpu {self.cpu}" if self.cpu else "") + (f" nic {self.nic}" if self.nic else "")
         if self.kind == CALC:
-            return f"calc {self.size}" + (f" cpu {self.cpu}" if self.cpu else "")
+            return f"calc {self.size}{where}"
         way = "to" if self.kind == SEND else "from"
-        return f"{self.kind} {self.size}b {way} {self.peer} tag {self.tag}"
+        return f"{self.kind} {self.size}b {way} {self.peer} tag {self.tag}{where}"
 
 
 def write(path: str | os.PathLike, ranks: list[list[Operation]], comments: Iterable[str] = ()):
@@ -167,7 +169,8 @@ class Reader:
             if int(peer) >= len(self.ranks):
                 raise self.complaint(f"rank {peer}: allowed: 0 to {len(self.ranks) - 1}")
             size = int(found["sent"] or found["received"])
-            operation = Operation(kind, size, int(peer), int(found["tag"] or 0), int(found["cpu"] or 0))
+            tag, cpu, nic = (int(found[name] or 0) for name in ("tag", "cpu", "nic"))
+            operation = Operation(kind, size, int(peer), tag, cpu, nic)
         operation.label = found["label"]
         if operation.label in self.labels:
             raise self.complaint(f"label {operation.label}: is there twice")

@@ -17,7 +17,8 @@ STATEMENT = re.compile(
     rf"""//.*
       | num_ranks[ ]{NUMBER} | rank[ ]{NUMBER}[ ]\{{ | \}}
       | ({IDENTIFIER}:[ ])?calc[ ]{NUMBER}([ ]cpu[ ]{NUMBER})?
-      | ({IDENTIFIER}:[ ])?(send[ ]{NUMBER}b[ ]to|recv[ ]{NUMBER}b[ ]from)[ ]{NUMBER}[ ]tag[ ]{NUMBER}
+      | ({IDENTIFIER}:[ ])?(send[ ]{NUMBER}b[ ]to|recv[ ]{NUMBER}b[ ]from)[ ]{NUMBER}
+        [ ]tag[ ]{NUMBER}([ ]cpu[ ]{NUMBER})?([ ]nic[ ]{NUMBER})?
       | {IDENTIFIER}[ ]i?requires[ ]{IDENTIFIER}
       |""",
     re.VERBOSE,
@@ -66,6 +67,10 @@ def test_what_is_written_keeps_to_the_grammar(name, tmp_path):
     operations = [operation for rank in goal.read(path) for operation in rank]
     assert max(operation.tag for operation in operations) < 2**31
     assert max(operation.cpu for operation in operations) < 256
+    assert all((operation.nic == 1) == (operation.tag >= 2**30) for operation in operations)
+    charged = {operation.cpu for operation in operations if operation.nic}
+    assert len(charged) <= 1 and (charged or name != "grsgd")
+    assert not charged & {operation.cpu for operation in operations if not operation.nic}
 
 
 @pytest.mark.parametrize("name", ["ring_allreduce", "grsgd", "gossip", "parameter_server", "easgd"])
@@ -113,7 +118,7 @@ def test_what_may_be_left_out(tmp_path):
     (tmp_path / "x.goal").write_text(text)
     assert goal.read(tmp_path / "x.goal") == [
         [],
-        [Operation(RECV, 8, 0, cpu=2), Operation(CALC, 7), Operation(SEND, 9, 0, 4)],
+        [Operation(RECV, 8, 0, cpu=2, nic=1), Operation(CALC, 7), Operation(SEND, 9, 0, 4)],
     ]
 
 
