@@ -1,7 +1,6 @@
 """The timeline of a run on real MPI: each rank keeps its own spans, and one writes those of all when training ends."""
 
 import os
-import platform
 import sys
 import time
 from collections.abc import Iterable
@@ -44,8 +43,8 @@ class TimelineFile:
             launch.barrier(self.mpi, timeout)
         now = time.perf_counter()
         with within(timeout, "agreeing on when training began"):
-            zeros = self.mpi.allgather((platform.node(), now))
-        self.timeline.begin(next(zero for host, zero in zeros if host == platform.node()))
+            hosts = [host for host, _ in launch.processes(self.mpi)]
+            self.timeline.begin(self.mpi.allgather(now)[hosts.index(hosts[self.mpi.rank])])
 
     def gather(self, remaining, timeout: float):
         """Write the file on the lowest rank that remains; collective over ``remaining``."""

@@ -124,10 +124,10 @@ def events(timelines: list[Kept]) -> Iterator[dict]:
     """Iterate over the events of the file: names of tracks, spans, arrows. Times are in microseconds."""
     sent = {span.message: span.begin for kept in timelines for span in kept.spans if is_end(span, SEND)}
     ends: dict[Hashable, dict[str, tuple[int, int, float]]] = {}
+    tid = 1 + max((kept.rank for kept in timelines), default=0)  # a thread numbered as its process is drawn first
     for rank, spans, _ in timelines:
-        yield named("process_name", rank, 0, f"rank {rank}")
-        yield named("process_sort_index", rank, 0, rank)
-        tid = 0
+        yield named("process_name", rank, tid, f"rank {rank}")
+        yield named("process_sort_index", rank, tid, rank)
         for track in TRACKS:
             drawn = sorted((as_drawn(span, sent) for span in spans if span.track == track), key=lambda s: s.begin)
             lanes = lanes_of(drawn)
