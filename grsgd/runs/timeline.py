@@ -17,7 +17,7 @@ from grsgd.runs.run_file import naming, target_of
 
 COMPUTE, MERGE, WAIT, SEND, RECEIVE = TRACKS = ("compute", "merge", "wait", "send", "receive")
 MAX_SPANS = 100_000
-"""Spans of a rank that are kept, the first ones: about 25 MB of memory."""
+"""Spans of a rank that are kept, the first ones: about 40 MB of memory."""
 MAX_SPANS_TOGETHER = 1_000_000
 """And of all ranks of a run."""
 SHORTEST_MESSAGE = 2e-9
