@@ -174,7 +174,7 @@ def test_the_command(command, tmp_path):
     assert code == 0 and not err
     lines = dict(line.split(None, 1) for line in out.splitlines())
     assert lines["ranks"].startswith("4, ") and lines["sent"].startswith("64 messages, 8.50 KiB")
-    assert lines["end"] == "least 0.0802 s (rank 0), median 0.0802 s, most 0.0802 s (rank 0)"
+    assert lines["end"] == "least 0.0802 s (rank 0), median 0.0802 s, most 0.0802 s (rank 3)"
 
 
 @pytest.mark.parametrize(
