@@ -5,7 +5,8 @@ Nothing of this is there unless a timeline is asked for: a schedule and a backen
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from grsgd.comm.backend import ANY_RANK, Backend, Request
 from grsgd.comm.engine import Schedule, as_list
@@ -64,13 +65,18 @@ def innermost(schedule: Schedule) -> str:
 
 
 class RecordedRequest:
-    """A message under way, which is over on the timeline when its rank notices that it is complete."""
+    """A message under way, which is over on the timeline when its rank notices that it is complete.
 
-    def __init__(self, backend: "RecordedBackend", request: Request, track: str, name: str, peer, nbytes: int, tag):
-        self.backend, self.request, self.track, self.name = backend, request, track, name
-        self.peer, self.nbytes, self.tag = peer, nbytes, tag
-        self.begin = backend.timeline.clock()
-        self.message = None
+    ``post()`` begins it; ``peer``, ``nbytes``, ``tag``, ``message``: as of `grsgd.runs.timeline.Span`.
+    """
+
+    def __init__(
+        self, backend: "RecordedBackend", post: Callable[[], Request], track: str, name: str, peer, nbytes, tag, message
+    ):
+        self.backend, self.track, self.name = backend, track, name
+        self.peer, self.nbytes, self.tag, self.message = peer, nbytes, tag, message
+        self.begin = backend.timeline.clock()  # before: it may come before this goes on
+        self.request = post()
         self._is_over = False
 
     def __getattr__(self, name):
@@ -92,9 +98,9 @@ class RecordedRequest:
 class FromAny(RecordedRequest):
     """A receive from any rank: who has sent the message is known when it has come, from some kinds of requests."""
 
-    def __init__(self, backend, request, nbytes: int, tag: int):
-        super().__init__(backend, request, RECEIVE, "receive", None, nbytes, tag)
-        self._status = status_for(request)
+    def __init__(self, backend, post, nbytes: int, tag: int):
+        super().__init__(backend, post, RECEIVE, "receive", None, nbytes, tag, None)
+        self._status = status_for(self.request)
 
     def Test(self) -> bool:
         if self._status is None or self._is_over:
@@ -141,27 +147,26 @@ class RecordedBackend:
         return *key, next(self._numbers[key])
 
     def Isend(self, array, dest, tag):
-        return self._sent(self.backend.Isend(array, dest, tag), "send", array, dest, tag)
+        return self._sent(partial(self.backend.Isend, array, dest, tag), "send", array, dest, tag)
 
     def Issend(self, array, dest, tag):
-        return self._sent(self.backend.Issend(array, dest, tag), "synchronous send", array, dest, tag)
+        return self._sent(partial(self.backend.Issend, array, dest, tag), "synchronous send", array, dest, tag)
 
     def Irecv(self, array, source, tag):
-        request = self.backend.Irecv(array, source, tag)
+        post = partial(self.backend.Irecv, array, source, tag)
         if source == ANY_RANK:
-            return FromAny(self, request, array.nbytes, tag)
-        recorded = RecordedRequest(self, request, RECEIVE, "receive", self.members[source], array.nbytes, tag)
-        recorded.message = self.message(source, self.backend.rank, tag)
-        return recorded
+            return FromAny(self, post, array.nbytes, tag)
+        message = self.message(source, self.backend.rank, tag)
+        return RecordedRequest(self, post, RECEIVE, "receive", self.members[source], array.nbytes, tag, message)
 
     def Ibcast(self, array, root):
-        is_root = self.backend.rank == root
-        peer = None if is_root else self.members[root]
-        request = self.backend.Ibcast(array, root)
-        return RecordedRequest(self, request, SEND if is_root else RECEIVE, "broadcast", peer, array.nbytes, None)
+        track, peer = (SEND, None) if self.backend.rank == root else (RECEIVE, self.members[root])
+        post = partial(self.backend.Ibcast, array, root)
+        return RecordedRequest(self, post, track, "broadcast", peer, array.nbytes, None, None)
 
     def Iallreduce(self, array):
-        return RecordedRequest(self, self.backend.Iallreduce(array), SEND, "all-reduce", None, array.nbytes, None)
+        post = partial(self.backend.Iallreduce, array)
+        return RecordedRequest(self, post, SEND, "all-reduce", None, array.nbytes, None, None)
 
     def dup(self):
         return RecordedBackend(self.backend.dup(), self.timeline, self.members, self._name("dup"))
@@ -173,7 +178,6 @@ class RecordedBackend:
     def _name(self, kind: str) -> str:
         return f"{self.group}/{kind}.{next(self._numbers[kind,])}"
 
-    def _sent(self, request: Request, name: str, array, dest: int, tag: int):
-        recorded = RecordedRequest(self, request, SEND, name, self.members[dest], array.nbytes, tag)
-        recorded.message = self.message(self.backend.rank, dest, tag)
-        return recorded
+    def _sent(self, post: Callable[[], Request], name: str, array, dest: int, tag: int):
+        message = self.message(self.backend.rank, dest, tag)
+        return RecordedRequest(self, post, SEND, name, self.members[dest], array.nbytes, tag, message)
