@@ -52,7 +52,7 @@ def parse(arguments: list[str]):
     """Return the options of a command; raises UsageError for what got another name."""
     if arguments and arguments[0] in RENAMED_COMMANDS:
         raise UsageError(f"{arguments[0]}: is called {RENAMED_COMMANDS[arguments[0]]} now")
-    if arguments[:1] != ["simulate"]:
+    if arguments[:1] not in (["simulate"], ["replay"]):
         return make_parser().parse_args(arguments)
     if "--network" in arguments[:-1]:  # argparse takes a value such as -1gbit,50us for an option
         at = arguments.index("--network")

@@ -77,7 +77,8 @@ def train_on_all_ranks(options) -> int:
         models = ModelFiles(options.save, options.save_best)
         problem = None
         try:
-            end = run(mpi, config, out, start_up, line, models, keeping=keeping, spares=options.spares)
+            more = {"keeping": keeping, "spares": options.spares, "timeline": path_or_none(options.timeline)}
+            end = run(mpi, config, out, start_up, line, models, **more)
         except SavedElsewhere as error:  # on one rank; the job has ended all the same
             problem, end = error, error.end
         reason, remaining, checkpoint, survived = end
@@ -155,6 +156,7 @@ def simulate_until_interrupted(options) -> int:
         from grsgd.job.signals import EXIT_CODE
         from grsgd.simulate.driver import Deadlock
         from grsgd.simulate.network import network
+        from grsgd.simulate.recording import Recording
         from grsgd.simulate.run import NotEvaluated
         from grsgd.simulate.run import simulate as run
         from grsgd.training.saving import ModelFiles
@@ -169,7 +171,8 @@ def simulate_until_interrupted(options) -> int:
             models = ModelFiles(options.save, options.save_best)
             ranks = options.ranks - options.spares
             arguments = config, ranks, spec, out, options.compute, options.timing_only, line, models
-            reason = run(*arguments, stops_gently=True, spares=options.spares)
+            recording = Recording(path_or_none(options.timeline), path_or_none(options.trace))
+            reason = run(*arguments, stops_gently=True, spares=options.spares, recording=recording)
             announce(path_of(out, reason), line)
     except NotEvaluated as interrupt:
         print_error(interrupt)
@@ -178,6 +181,27 @@ def simulate_until_interrupted(options) -> int:
         print_error(error)
         return 1
     return exit_code(reason)
+
+
+def replay(options) -> int:
+    """replay a schedule in GOAL, as simulate --trace writes it, on a simulated network"""
+    from tabulate import tabulate
+
+    with importing():
+        from grsgd.simulate import goal
+        from grsgd.simulate.driver import Deadlock
+        from grsgd.simulate.network import network
+        from grsgd.simulate.replay import replay as replayed
+        from grsgd.simulate.replay import rows
+
+    spec, ranks = network(options.network, options.topology), goal.read(options.file)
+    try:
+        found = replayed(ranks, spec)
+    except Deadlock as error:
+        print_error(error)
+        return 1
+    print(tabulate(rows(ranks, found), tablefmt="plain", disable_numparse=True))
+    return 0
 
 
 def exit_code(reason: str, checkpoint: Path | None = None) -> int:
@@ -239,6 +263,11 @@ def calibrate(options) -> int:
         network_file.write(Path(options.out), network_file.network_file(measured, config, shlex.join(command)))
         print(network_file.table(measured), options.out, sep="\n", flush=True)
     return 0
+
+
+def path_or_none(text: str | None) -> Path | None:
+    """Return the file that an option names, if it is given."""
+    return None if text is None else Path(text)
 
 
 def check_at_least(option: str, value: int, least: int):

@@ -37,6 +37,12 @@ All ranks train in this process, and the time of messages is calculated: how fas
 
 {KEYS}
 """,
+    "replay": """\
+Every rank does its operations when those have ended, or begun, that they wait for; messages share the network.
+
+  grsgd simulate experiments/demo/grsgd.toml --ranks 16 --network 1gbit,50us --trace run.goal
+  grsgd replay run.goal --network 100mbit,1ms
+""",
     "evaluate": """\
 A run file leads to the model that its run has saved; or name a model and the configuration that it is of.
 

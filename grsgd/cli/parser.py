@@ -24,7 +24,9 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None)
     add = top.add_subparsers(metavar="COMMAND")
-    for add_command in (add_train, add_run, add_simulate, add_evaluate, add_calibrate, add_report, add_plot):
+    for add_command in (add_train, add_run, add_simulate, add_replay, add_evaluate, add_calibrate):
+        add_command(add)
+    for add_command in (add_report, add_plot):
         add_command(add)
     for add_command in (add_config, add_algorithms, add_models, add_data, add_topology, add_bound, add_coding_cost):
         add_command(add)
@@ -97,6 +99,9 @@ def add_outputs(sub: argparse.ArgumentParser):
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
     sub.add_argument("--csv", metavar="FILE.csv", help="write the course of the run there while it goes on")
     sub.add_argument("--tensorboard", metavar="FOLDER", help="and there, for TensorBoard")
+    sub.add_argument(
+        "--timeline", metavar="FILE.json", help="write there what each rank did when, for ui.perfetto.dev"
+    )
 
 
 def add_run(add):
@@ -131,6 +136,20 @@ def add_simulate(add):
     add_outputs(sub)
     add_model_files(sub)
     sub.add_argument("--ranks", type=int, default=4, metavar="N", help="number of ranks (default: %(default)s)")
+    add_network(sub)
+    sub.add_argument(
+        "--compute",
+        metavar="MODEL",
+        help="computing time of a step: constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, or measured "
+        "(default: from the network's file, else flops:1e10)",
+    )
+    sub.add_argument("--timing-only", action="store_true", help="compute no gradients: times and traffic alone")
+    sub.add_argument(
+        "--trace", metavar="FILE.goal", help="write there computations, messages and what waits for what, in GOAL"
+    )
+
+
+def add_network(sub: argparse.ArgumentParser):
     sub.add_argument(
         "--network",
         default="switch",
@@ -144,13 +163,12 @@ def add_simulate(add):
         help="of the network: fat-tree:k=8, torus:8x8x8, dragonfly:a=4,p=2,h=2, or hosts:8x4 (8 hosts of 4 ranks); a "
         "cable, and the network card of a host, have the RATE,LATENCY of --network",
     )
-    sub.add_argument(
-        "--compute",
-        metavar="MODEL",
-        help="computing time of a step: constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, or measured "
-        "(default: from the network's file, else flops:1e10)",
-    )
-    sub.add_argument("--timing-only", action="store_true", help="compute no gradients: times and traffic alone")
+
+
+def add_replay(add):
+    sub = command(add, commands.replay)
+    sub.add_argument("file", metavar="FILE.goal", help="what simulate --trace has written, or another schedule in GOAL")
+    add_network(sub)
 
 
 def add_evaluate(add):

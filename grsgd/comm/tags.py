@@ -36,7 +36,7 @@ CODED_PACKETS = 3
 
 # ---- the communicator on which ranks rescue what they have measured
 
-RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE = 0, 1
+RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE, RESCUED_TIMELINE = 0, 1, 2
 
 # ---- the communicator of all processes, where they may die
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grsgd.mpi_environment import without_launcher
+from grsgd.runs.timeline import Kept
 from grsgd.training.record import Record
 
 PROGRAM = "grsgd.simulate.late_evaluation"
@@ -26,6 +27,8 @@ class Task(NamedTuple):
     """Of the run file, but for how the run ended."""
     models: tuple[Path | None, Path | None]
     """The files that the final model and the best one are saved in."""
+    timeline: Path | None = None
+    """The file of the timeline, if one is asked for."""
 
 
 class Note(NamedTuple):
@@ -34,6 +37,7 @@ class Note(NamedTuple):
     reason: str
     wall_seconds: float
     record: Record
+    timeline: Kept | None = None
 
 
 class Files(NamedTuple):
@@ -61,9 +65,9 @@ class Handover:
     def _left(self, gone: Collection[int]) -> list[int]:
         return [rank for rank in range(len(self._files)) if rank not in gone]
 
-    def note(self, reason: str, wall_seconds: float, record: Record):
+    def note(self, reason: str, wall_seconds: float, record: Record, timeline: Kept | None = None):
         """Leave what this rank has measured so far; the last note counts."""
-        content = pickle.dumps(Note(reason, wall_seconds, record))
+        content = pickle.dumps(Note(reason, wall_seconds, record, timeline))
         with suppress(OSError):
             os.write(self._notes, len(content).to_bytes(LENGTH_BYTES) + content)
 

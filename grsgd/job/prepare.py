@@ -32,6 +32,8 @@ from grsgd.job.resume import Resumed, find
 from grsgd.job.silence import Silence
 from grsgd.job.startup import StartUp
 from grsgd.job.survivors import Survival
+from grsgd.job.timeline_file import TimelineFile
+from grsgd.job.timeline_file import check as check_timeline
 from grsgd.mpi_environment import fault_tolerant
 from grsgd.runs.run_file import check_writable
 from grsgd.training import device as gpu
@@ -67,6 +69,8 @@ class Communicators:
         self.backend = backend
         self.membership: Membership | None = None
         """Which process holds which rank, where the run goes on without those that die."""
+        self.timeline: TimelineFile | None = None
+        """What records the messages of the training, if it is asked for."""
         self.copies: list[MpiBackend] = []
 
     def copy(self) -> MpiBackend:
@@ -78,6 +82,11 @@ class Communicators:
         """Return a communicator of all ranks with messages of its own."""
         backend = self.copy()
         return Communicator(MembersBackend(backend, self.membership) if self.membership else backend)
+
+    def of_training(self) -> Communicator:
+        """Return one for the messages of the algorithm."""
+        comm = self.communicator()
+        return Communicator(self.timeline.recorded(comm.backend)) if self.timeline else comm
 
     def of_processes(self) -> Communicator:
         """Return one of all processes, spares among them."""
@@ -113,11 +122,14 @@ def prepare(
     models: ModelFiles,
     keeping: Keeping,
     spares: int = 0,
+    timeline: Path | None = None,
 ) -> Prepared:
     """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
     timeout, ranks = config.comm.timeout, mpi.size - spares
-    place = find_place(mpi, config, out, keeping, spares)
+    place = find_place(mpi, config, out, keeping, spares, timeline)
     driver = place.driver
+    if timeline:
+        comms.timeline = TimelineFile(timeline, mpi)
     if survives(config, keeping):
         comms.membership = Membership(comms.of_processes(), ranks, driver.clock)
     resumed = find(mpi, keeping.resume, timeout) if keeping.resume else None
@@ -152,7 +164,7 @@ def prepare(
         attributes["commit"], processes = mpi.bcast(attributes.get("commit")), launch.processes(mpi)
         handover = None
         if comms.membership is None:
-            task = Task(out.absolute(), attributes, (models.final, models.best))
+            task = Task(out.absolute(), attributes, (models.final, models.best), timeline and timeline.absolute())
             handover = Handover(trainer.snapshots.share(), task)
             handover.exchange(mpi, processes)
     for_rescue = comms.copy().mpi
@@ -179,6 +191,7 @@ def prepare(
         attributes,
         handover,
         comms.membership,
+        comms.timeline,
     )
     rescue.began -= resumed.elapsed if resumed else 0.0
     return Prepared(mpi, driver, stop_signal, trainer, line, rescue, evaluation, survival)
@@ -194,7 +207,7 @@ class Place(NamedTuple):
     driver: MpiDriver
 
 
-def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int) -> Place:
+def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, timeline: Path | None) -> Place:
     """Return where this process computes, once it is clear that the run can be made; raises SetupError."""
     timeout, ranks = config.comm.timeout, mpi.size - spares
     with within(timeout, "looking for ranks on the same host"):
@@ -204,8 +217,11 @@ def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int) ->
         check_spares(config, keeping, spares, mpi.size)
         config.check_ranks(ranks)
         check_keeping(config, keeping)
+        if timeline and survives(config, keeping):
+            raise ConfigError("--timeline: not where the run goes on without processes that die (--with-ft ulfm)")
         if mpi.rank == 0:
             check_writable(out, expected_bytes(config, ranks))
+            check_timeline(timeline, out) if timeline else None
         device = gpu.pick_device(config.device, local_rank)
     gpu.use_threads()
     use_device = partial(gpu.use, device)
@@ -264,7 +280,7 @@ def trainer_maker(
     trial = RankContext(comms.communicator(), comms.communicator(), driver)
     config, why = driver.run(choose_options(config, dataset, model, trial))
     context = RankContext(
-        comms.communicator(),
+        comms.of_training(),
         comms.communicator(),
         driver,
         stop_signal,

@@ -17,6 +17,7 @@ from grsgd.errors import RunFileError
 from grsgd.files import places_instead
 from grsgd.job import launch
 from grsgd.job.handover import Handover
+from grsgd.job.timeline_file import TimelineFile
 from grsgd.mpi_environment import speaker
 from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, Ended, end_attributes, how_ended
 from grsgd.runs.run_file import Run, load_run, save_run
@@ -42,7 +43,7 @@ class Rescue:
     ``mpi``: a communicator that is used for nothing else; ``processes``: `launch.processes`; ``interface()``: bytes
     that the host's interfaces have counted; ``attributes``: of the run file, but for how it ended; ``handover``: to the
     process that evaluates what a job has measured that is killed; ``membership``: which process holds which rank, where
-    the run goes on without those that die. Training begins at `begin`.
+    the run goes on without those that die; ``timeline``: of all ranks, if one is asked for. Training begins at `begin`.
     """
 
     def __init__(
@@ -56,8 +57,9 @@ class Rescue:
         attributes: dict,
         handover: Handover | None = None,
         membership: Membership | None = None,
+        timeline: TimelineFile | None = None,
     ):
-        self.membership = membership
+        self.membership, self.timeline = membership, timeline
         self.handover, self.early_out = handover, path_of(out, INTERRUPTED)
         self.mpi, self.stop_signal, self.processes, self.out = mpi, stop_signal, processes, out
         self.trainer, self.interface, self.attributes = trainer, interface, attributes
@@ -108,13 +110,17 @@ class Rescue:
             while not self.trainer.has_ended and time.perf_counter() < deadline:  # it takes a last snapshot
                 time.sleep(1e-3)
             self.hand_over(reason, False)
+            if self.timeline is not None:  # a note that takes longer, and need not become whole
+                self.hand_over(reason, False, with_timeline=True)
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
 
-    def hand_over(self, reason: str, starts: bool, lost: Collection[int] = ()) -> bool:
+    def hand_over(
+        self, reason: str, starts: bool, lost: Collection[int] = (), with_timeline: bool = False
+    ) -> bool:
         """Leave what this rank has measured to a process that makes a run file of it if the launcher kills the job,
         which takes some a fifth of a second. ``starts``: whether this rank is to start it; returns whether it has."""
         seconds = self.attributes.get("wall_seconds", time.perf_counter() - self.began)
-        self.handover.note(reason, seconds, self.measured())
+        self.handover.note(reason, seconds, self.measured(), self.timeline.timeline.kept() if with_timeline else None)
         return starts and self.handover.start(self.mpi.rank, lost)
 
     def failed(self, error: Exception):
@@ -162,6 +168,7 @@ class Rescue:
         with self._saving:
             records = self._collect(seconds, tag, gone)
             if records is None:
+                self._save_timeline(seconds, gone)
                 return False
             attributes = self.attributes | end_attributes(reason) | {"wall_seconds": time.perf_counter() - self.began}
             try:
@@ -170,7 +177,14 @@ class Rescue:
                     self.tell(f"{path}: stopped early: {reason}", tag)
             except RunFileError as error:
                 self.tell(str(error), tag)
+            self._save_timeline(seconds, gone)
             return True
+
+    def _save_timeline(self, seconds: float, gone: set[int]):
+        """Save the timeline, if there is one, on the lowest rank that is left; the run file comes first."""
+        if self.timeline is not None:
+            left = set(range(self.mpi.size)) - gone
+            self.timeline.rescue(self.mpi, min(left), left, seconds)
 
     def tell(self, line: str, tag: int):
         """Print what became of the run file."""

@@ -34,6 +34,7 @@ def run(
     timed: Callable[[], AbstractContextManager] = nullcontext,
     keeping: Keeping = NOTHING_KEPT,
     spares: int = 0,
+    timeline: Path | None = None,
 ) -> RunEnd:
     """Train on all processes of ``mpi`` but the last ``spares``, which take the ranks of those that die, and write the
     run file on rank 0, or on the lowest that is left.
@@ -41,6 +42,7 @@ def run(
     ``start_up``: of this process, up to here; told before training begins, if it is to be shown. ``line``: says how far
     the run is, by default nothing. ``models``: the files that models are saved in, by default none. ``timed``: makes a
     context in which the ranks train, and neither load data nor compute accuracies. ``keeping``: of checkpoints.
+    ``timeline``: the file that says what each rank did when, by default none.
 
     A rank that the others have left behind does not return, nor does any where a rank has failed while training.
 
@@ -50,12 +52,14 @@ def run(
     with Interruption(partial(before_training, mpi)) as interruption:
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
         line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
-        job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models, keeping, spares)
+        job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models, keeping, spares, timeline)
         if job.survival is not None:
             return survivors.run(job, models, interruption, timed)
         interruption.on_signal = partial(while_training, job)
         with timed():
             reason, records, remaining, evaluation = train(job)
+        if job.rescue.timeline is not None:
+            job.rescue.timeline.gather(remaining, job.driver.timeout)
         lost = sorted(job.trainer.lost)
         attributes = job.rescue.attributes | end_attributes(reason) | {"lost": lost or None}
         if reason in STOP_CRITERIA:
@@ -80,9 +84,13 @@ def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
     """
     mpi, driver, stop_signal, trainer, line, rescue, evaluation, _ = job
     line.training(trainer)
+    training = trainer.train()
+    if rescue.timeline is not None:
+        rescue.timeline.begin(driver.timeout)
+        training = rescue.timeline.observed(training)
     rescue.begin()
     try:
-        reason = driver.run(trainer.train())
+        reason = driver.run(training)
         record = rescue.measured()
         rescue.attributes["wall_seconds"] = time.perf_counter() - rescue.began
         lost = trainer.lost

@@ -212,6 +212,8 @@ class MessageFabric:
     def __init__(self, network: Network, drivers: list, processors: list[Processor] | None = None):
         self.network, self.drivers, self.processors = network, drivers, processors
         self.size = len(drivers)
+        self.sending_type, self.receiving_type, self.multicast_type = Sending, Receiving, Multicast
+        """What stands for a message: `grsgd.simulate.observed` has others, where a run is recorded."""
         self.under_way: dict[Sending, None] = {}
         """What has been sent and not yet been received completely, in the order of sending."""
         self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
@@ -268,7 +270,7 @@ class MessageFabric:
     def send(self, group, array, source: int, dest: int, tag: int, synchronous: bool) -> Sending:
         """Send from rank ``source`` of the fabric to ``dest``; with ``synchronous``, complete when it is received."""
         inbox = self._inboxes[group, dest, tag]
-        sending = Sending(self, array, source, dest, tag, synchronous, inbox)
+        sending = self.sending_type(self, array, source, dest, tag, synchronous, inbox)
         if dest in self.known_dead[source]:
             sending.failed = True
             return sending
@@ -282,7 +284,7 @@ class MessageFabric:
 
     def receive(self, group, array, dest: int, source: int, tag: int) -> Receiving:
         """Post a receive of rank ``dest`` of the fabric from ``source`` or `ANY_RANK`."""
-        receiving = Receiving(array, next(self.counter))
+        receiving = self.receiving_type(array, next(self.counter))
         if source in self.known_dead[dest]:
             receiving.failed = True
             return receiving
@@ -308,7 +310,8 @@ class MessageFabric:
         """``rank``'s part of a group's broadcast ``number`` from ``root``, a rank of the fabric."""
         key = group, number
         if key not in self._multicasts:
-            self._multicasts[key] = Multicast(self, root, members, done=lambda: self._multicasts.pop(key, None))
+            done = partial(self._multicasts.pop, key, None)
+            self._multicasts[key] = self.multicast_type(self, root, members, done)
         multicast = self._multicasts[key]
         return multicast.send(array) if rank == root else multicast.receive(rank, array)
 
@@ -348,7 +351,7 @@ class Multicast:
         return self.sending
 
     def receive(self, rank: int, array) -> Waitable:
-        self.receiving[rank] = receiving = Receiving(array)
+        self.receiving[rank] = receiving = self.fabric.receiving_type(array)
         if rank in self.arrived:  # only a short one comes before its receive
             copy_into(array, self.array)
             receiving.complete = True

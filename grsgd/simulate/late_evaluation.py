@@ -8,6 +8,7 @@ import os
 import pickle
 import select
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,12 +67,24 @@ def write(task, notes: dict, snapshots: dict[int, int]):
     out = path_of(task.out, first.reason)
     if not is_wanted(out, attributes):
         return
+    write_timeline(task, [note.timeline for note in notes.values() if note.timeline is not None])
     if not out.exists():
         save(task.out, assemble(records, attributes))
     models = ModelFiles(*task.models)
     qualities, model = evaluate(records, attributes, snapshots, marks_of(records, first.reason), models)
     if is_wanted(out, attributes):  # still
         save_with_models(task.out, assemble(records, attributes, qualities, qualities[-1]), models, model)
+
+
+def write_timeline(task, kept: list):
+    """Write the timeline, if one was asked for and any rank has left its own."""
+    from grsgd.errors import RunFileError
+    from grsgd.job.timeline_file import CLOCK
+    from grsgd.runs.timeline import write
+
+    if kept:
+        with suppress(RunFileError):  # there is nobody to tell
+            write(task.timeline, kept, CLOCK)
 
 
 def is_wanted(out: Path, attributes: dict) -> bool:

@@ -325,6 +325,12 @@ def check_topology(text: str, medium: str):
         raise ConfigError(f"--topology {text} and --network {medium}: only one of them may say what the network is")
 
 
+def bookkeeping_network(spec: NetworkSpec, **more) -> NetworkSpec:
+    """Return the network of messages that are no part of an algorithm: the latency of ``spec`` and no bandwidth used;
+    ``more``: further fields."""
+    return NetworkSpec(bandwidth="inf bit", latency=f"{spec.latency!r} s", **more)
+
+
 def complaint(error: dict) -> str:
     """Return what is wrong with a network, one thing of it, as a sentence."""
     path = [str(part) for part in error["loc"]]

@@ -19,7 +19,7 @@ from grsgd.comm.membership import MembersBackend, Membership
 from grsgd.comm.pollables import Delay
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import Config
-from grsgd.errors import ConfigError
+from grsgd.errors import ConfigError, RunFileError
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import path_of, save_with_models
 from grsgd.job.signals import first_asks
@@ -32,12 +32,13 @@ from grsgd.simulate import compute as compute_times
 from grsgd.simulate.allreduce_times import AllreduceTimes
 from grsgd.simulate.cable_bytes import add_cables
 from grsgd.simulate.compute import ComputeTime
-from grsgd.simulate.driver import SimulatedDriver, run_all
+from grsgd.simulate.driver import run_all
 from grsgd.simulate.evaluation import Evaluation
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
-from grsgd.simulate.network import NetworkSpec
+from grsgd.simulate.network import NetworkSpec, bookkeeping_network
 from grsgd.simulate.processor import Processor
+from grsgd.simulate.recording import NOTHING_RECORDED, Recording
 from grsgd.training import device as gpu
 from grsgd.training import memory
 from grsgd.training.automatic_options import choose_options
@@ -72,9 +73,10 @@ class Simulation:
         on_step=ignore,
         models: ModelFiles | None = None,
         spares: int = 0,
+        recording: Recording = NOTHING_RECORDED,
     ):
         """``on_step``: of rank 0's `Trainer`. ``models``: are told of each model that is evaluated. ``spares``:
-        processes besides, which take the ranks of those that die."""
+        processes besides, which take the ranks of those that die. ``recording``: notes what happens in the training."""
         check_memory(ranks, 0)  # before anything is made that grows with the number of ranks
         config.check_ranks(ranks)
         network.check_ranks(ranks, spares)
@@ -98,15 +100,15 @@ class Simulation:
         check_faults(config, spares)
         self.survives = spares > 0 or config.faults.are_deadly
         processes = ranks + spares
-        self.drivers = [SimulatedDriver(self.env, rank, self.compute, timing_only) for rank in range(processes)]
+        self.recording = recording
+        self.drivers = recording.drivers(self.env, processes, self.compute, timing_only)
         self.network = Network(self.env, network, processes)
-        self.fabric = MessageFabric(self.network, self.drivers, self._make_processors())
-        is_plain = not (self.survives or config.faults.cut or network.processor)
+        self.fabric = recording.fabric(self.network, self.drivers, self._make_processors())
+        is_plain = not (self.survives or config.faults.cut or network.processor or recording.is_on)
         if timing_only and config.traits.only_allreduces and is_plain:
             self.fabric.allreduces = AllreduceTimes(self.fabric)
-        # Bookkeeping travels out of band: it takes the network's latency and none of its bandwidth.
-        out_of_band = NetworkSpec(bandwidth="inf bit", latency=f"{network.latency!r} s")
-        self.uncounted = MessageFabric(Network(self.env, out_of_band, processes), self.drivers)
+        out_of_band = Network(self.env, bookkeeping_network(network), processes)
+        self.uncounted = recording.fabric(out_of_band, self.drivers, is_counted=False)
         self.memberships: list[Membership | None] = [None] * ranks
         if self.survives:
             comms = zip(self.uncounted.communicators(), self.drivers, strict=True)
@@ -196,12 +198,20 @@ class Simulation:
                 rank: (self.began + cut.at, self.began + cut.at + cut.seconds)
                 for rank, cut in self.config.faults.cut.items()
             }
-        reasons = self.outlive() if self.survives else self.run(trainer.train() for trainer in self.trainers)
+        self.recording.begin(self.began)
+        try:
+            reasons = self.outlive() if self.survives else self.run(self.trainings())
+        finally:
+            self.recording.end()
         if self.is_at_target:
             for trainer in self.trainers:
                 trainer.snapshots.keep_first(self.evaluation.marks_seen)
             return TARGET_REACHED
         return joint_reason([reasons[rank] for rank in self.left()])
+
+    def trainings(self) -> list:
+        """Return the schedule of each rank's training."""
+        return [self.recording.observed(rank, trainer.train()) for rank, trainer in enumerate(self.trainers)]
 
     def seconds(self) -> float:
         """Simulated time of the training so far; of ranks that were left behind, nothing counts."""
@@ -337,7 +347,7 @@ class Life:
                 yield from succession.take()
         elif is_late:
             membership.begin()
-        reason = yield from self.trainer.train()
+        reason = yield from simulation.recording.observed(self.process, self.trainer.train())
         return reason if self.trainer.has_trained else None
 
     def come_back(self, seconds: float):
@@ -361,10 +371,12 @@ def simulate(
     models: ModelFiles | None = None,
     stops_gently: bool = False,
     spares: int = 0,
+    recording: Recording = NOTHING_RECORDED,
 ) -> str:
     """Simulate a run and write its run file. Returns why the run ended.
 
     ``line``: says how far the run is, by default nothing. ``models``: the files that models are saved in, too.
+    ``recording``: the files that say what happened.
     ``stops_gently``: the first signal of `REASONS` while it trains ends the training after the step under way, and what
     was simulated is evaluated; else, and at the next one, a KeyboardInterrupt ends it without. Raises NotEvaluated.
     """
@@ -372,10 +384,11 @@ def simulate(
     for option in models.asked_for() if timing_only else ():
         raise ConfigError(f"{option} with --timing-only: no gradients are computed, so no model is trained")
     check_writable(out, expected_bytes(config, ranks))
+    recording.check(out, spares > 0 or config.faults.are_deadly, network)
     began = time.perf_counter()
     gpu.use_threads()
     line.doing(f"preparing {ranks} rank{'s' if ranks > 1 else ''}")
-    simulation = Simulation(config, ranks, network, compute, timing_only, line.update, models, spares)
+    simulation = Simulation(config, ranks, network, compute, timing_only, line.update, models, spares, recording)
     models.check(out, simulation.trainers[0].replica.model)
     attributes = describe(simulation.trainers[0]) | {
         "clock": "virtual",
@@ -393,6 +406,7 @@ def simulate(
     except KeyboardInterrupt as error:
         stopped, interrupt = str(error) or INTERRUPTED, error
     attributes |= end_attributes(stopped) | {"virtual_seconds": simulation.seconds()}
+    problem = write_recording(recording, attributes, stopped, line)
     records, attributes["lost"] = simulation.records()
     if not timing_only and interrupt is None:
         if how_ended(stopped) is Ended.INTERRUPTED:
@@ -416,9 +430,30 @@ def simulate(
         for column in ("train_loss", "consensus_distance", *columns_of(result)):
             del result.curve[column]
     save_with_models(out, result, models, simulation.trainers[simulation.left()[0]].replica.model)
+    if problem is not None:
+        raise problem
     if isinstance(interrupt, NotEvaluated):
         raise interrupt
     return stopped
+
+
+def write_recording(recording: Recording, attributes: dict, reason: str, line: ProgressLine) -> RunFileError | None:
+    """Write what was recorded, and say what is missing in it; returns what went wrong: the run file comes first."""
+
+    def comments() -> list[str]:
+        seconds = f"{attributes['virtual_seconds']:.9g} simulated s"
+        what = f"{attributes['algorithm']} on {attributes['ranks']} ranks, network: {attributes['network']}"
+        return [f"{what}, compute: {attributes['compute']}: {seconds}, ended: {reason}"]
+
+    try:
+        missing = recording.write(comments)
+    except RunFileError as error:
+        return error
+    if missing:
+        line.clear()
+    for one in missing:
+        print(f"grsgd: {one}", file=sys.stderr, flush=True)
+    return None
 
 
 def without_content(model: torch.nn.Module) -> torch.nn.Module:

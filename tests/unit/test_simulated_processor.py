@@ -1,17 +1,22 @@
 """What messages take of a rank's processor, against sums that can be done by hand."""
 
+import json
+
 import numpy as np
 import pytest
 import simpy
 
 from grsgd.comm.pollables import Compute
 from grsgd.config import parse
+from grsgd.errors import ConfigError
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec, ProcessorSpec, network
 from grsgd.simulate.processor import Processor
+from grsgd.simulate.recording import Recording
+from grsgd.simulate.replay import replay
 from grsgd.simulate.run import simulate
 
 SEND, RECEIVE, SEND_BYTE, RECEIVE_BYTE, LATENCY, BANDWIDTH = 3e-3, 5e-3, 2e-9, 7e-9, 1e-3, 1e8
@@ -166,3 +171,25 @@ def test_the_file_of_a_network_names_them(tmp_path):
     spec = network(str(file))
     assert spec.processor.send == pytest.approx(3e-6) and spec.processor.receive_byte == pytest.approx(2e-10)
     assert "processor" in spec.summary()
+
+
+def test_a_trace_has_no_processors(tmp_path):
+    config = parse(CONFIG | {"algorithm": {"name": "dpsgd"}})
+    spec = network("1gbit,50us").model_copy(update={"processor": ProcessorSpec(**COSTS), "name": "mine.toml"})
+    recording = Recording(trace=tmp_path / "run.goal")
+    with pytest.raises(ConfigError, match=r"--trace: not on a network .* leave \[processor\] out of mine.toml"):
+        simulate(config, 3, spec, tmp_path / "run.h5", "constant:0.001", recording=recording)
+    with pytest.raises(ConfigError, match="replay: not on a network"):
+        replay([[], []], spec)
+
+
+def test_a_timeline_shows_that_gradients_take_longer(tmp_path):
+    config = parse(CONFIG | {"algorithm": {"name": "dpsgd"}})
+    seconds = []
+    for costs in (None, ProcessorSpec(**COSTS)):
+        spec = network("1gbit,50us").model_copy(update={"processor": costs})
+        recording = Recording(timeline=tmp_path / "run.json")
+        simulate(config, 3, spec, tmp_path / "run.h5", "constant:0.01", recording=recording)
+        events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+        seconds.append(max(event["ts"] + event["dur"] for event in events if event["ph"] == "X"))
+    assert seconds[1] > seconds[0] > 0

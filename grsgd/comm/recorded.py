@@ -1,0 +1,183 @@
+"""Notes on a timeline what a rank does: of its main schedule what it computes and waits for, and its messages.
+
+Nothing of this is there unless a timeline is asked for: a schedule and a backend are wrapped then.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from grsgd.comm.backend import ANY_RANK, Backend, Request
+from grsgd.comm.engine import Schedule, as_list
+from grsgd.comm.pollables import Compute, Delay
+from grsgd.runs.timeline import COMPUTE, MERGE, RECEIVE, SEND, WAIT, Timeline
+
+TRAINERS_OWN = "compute"
+"""The schedule of the trainer that yields a gradient: what goes before is what was done after the last wait."""
+MOST_NAMED = 3
+"""Of what a schedule waits for at once, so many are named."""
+
+
+def observed(schedule: Schedule, timeline: Timeline):
+    """Schedule: the same, and ``timeline`` has its computations, its waits, and the time it takes itself between them,
+    in which it merges models; in simulated time that is none."""
+    clock, error = timeline.clock, None
+    resumed, inside = clock(), schedule.__name__
+    while True:
+        try:
+            pending = next(schedule) if error is None else schedule.throw(error)
+        except StopIteration as end:
+            timeline.add(MERGE, inside, resumed, clock())
+            return end.value
+        waiting, error, begin = as_list(pending), None, clock()
+        before, inside = inside, innermost(schedule)
+        timeline.add(MERGE, inside if inside != TRAINERS_OWN else before, resumed, begin)
+        try:
+            yield waiting
+        except Exception as caught:  # fails where the schedule waits, so that it can clean up
+            error = caught
+        resumed = clock()
+        note(timeline, waiting, begin, resumed)
+
+
+def note(timeline: Timeline, waiting: list, begin: float, end: float):
+    """Note what a schedule has yielded at ``begin``, and what it has waited for until ``end``: what it computed comes
+    first."""
+    others = []
+    for pollable in waiting:
+        if isinstance(pollable, Compute | Delay):
+            computed = end if len(waiting) == 1 else min(begin + (pollable.seconds or 0.0), end)
+            timeline.add(COMPUTE, "gradient" if isinstance(pollable, Compute) else "delay", begin, computed)
+            begin = computed
+        else:
+            others.append(pollable)
+    if others:
+        more = f", and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        timeline.add(WAIT, "; ".join(str(pollable) for pollable in others[:MOST_NAMED]) + more, begin, end)
+
+
+def innermost(schedule: Schedule) -> str:
+    """Return the name of the schedule that runs inside ``schedule``, inside others perhaps."""
+    while hasattr(inner := schedule.gi_yieldfrom, "gi_yieldfrom"):
+        schedule = inner
+    return schedule.__name__
+
+
+class RecordedRequest:
+    """A message under way, which is over on the timeline when its rank notices that it is complete.
+
+    ``post()`` begins it; ``peer``, ``nbytes``, ``tag``, ``message``: as of `grsgd.runs.timeline.Span`.
+    """
+
+    def __init__(
+        self, backend: "RecordedBackend", post: Callable[[], Request], track: str, name: str, peer, nbytes, tag, message
+    ):
+        self.backend, self.track, self.name = backend, track, name
+        self.peer, self.nbytes, self.tag, self.message = peer, nbytes, tag, message
+        self.begin = backend.timeline.clock()  # before: it may come before this goes on
+        self.request = post()
+        self._is_over = False
+
+    def __getattr__(self, name):
+        return getattr(self.request, name)
+
+    def Test(self) -> bool:
+        done = self.request.Test()
+        if done and not self._is_over:
+            self._is_over = True
+            self.note()
+        return done
+
+    def note(self):
+        timeline = self.backend.timeline
+        end = timeline.clock()
+        timeline.add(self.track, self.name, self.begin, end, self.peer, self.nbytes, self.tag, self.message)
+
+
+class FromAny(RecordedRequest):
+    """A receive from any rank: who has sent the message is known when it has come, from some kinds of requests."""
+
+    def __init__(self, backend, post, nbytes: int, tag: int):
+        super().__init__(backend, post, RECEIVE, "receive", None, nbytes, tag, None)
+        self._status = status_for(self.request)
+
+    def Test(self) -> bool:
+        if self._status is None or self._is_over:
+            return super().Test()
+        done = self.request.Test(self._status)
+        if done and not self._is_over:
+            self._is_over = True
+            self.note()
+        return done
+
+    def note(self):
+        source = self._status.Get_source() if self._status is not None else getattr(self.request, "source", None)
+        if source is not None and 0 <= source < self.backend.size:
+            self.peer = self.backend.members[source]
+            self.message = self.backend.message(source, self.backend.rank, self.tag)
+        super().note()
+
+
+def status_for(request: Request):
+    """Return a status that an MPI library can write the sender into; None for requests of another kind."""
+    from mpi4py import MPI
+
+    return MPI.Status() if isinstance(request, MPI.Request) else None
+
+
+class RecordedBackend:
+    """The messages of ``backend``, a `grsgd.comm.backend.Backend`, noted on a timeline.
+
+    ``members``: the ranks of its group as they are called on the timeline; ``group``: what all of them call it.
+    """
+
+    def __init__(self, backend: Backend, timeline: Timeline, members: Sequence[int] | None = None, group: str = ""):
+        self.backend, self.timeline, self.group = backend, timeline, group
+        self.members = tuple(range(backend.size) if members is None else members)
+        self._numbers: dict[tuple, itertools.count] = defaultdict(itertools.count)
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+    def message(self, source: int, dest: int, tag: int) -> tuple:
+        """Return a name of the next message, which sender and receiver give it: those of one sender to one receiver
+        with one tag are matched in order."""
+        key = self.group, self.members[source], self.members[dest], tag
+        return *key, next(self._numbers[key])
+
+    def Isend(self, array, dest, tag):
+        return self._sent(partial(self.backend.Isend, array, dest, tag), "send", array, dest, tag)
+
+    def Issend(self, array, dest, tag):
+        return self._sent(partial(self.backend.Issend, array, dest, tag), "synchronous send", array, dest, tag)
+
+    def Irecv(self, array, source, tag):
+        post = partial(self.backend.Irecv, array, source, tag)
+        if source == ANY_RANK:
+            return FromAny(self, post, array.nbytes, tag)
+        message = self.message(source, self.backend.rank, tag)
+        return RecordedRequest(self, post, RECEIVE, "receive", self.members[source], array.nbytes, tag, message)
+
+    def Ibcast(self, array, root):
+        track, peer = (SEND, None) if self.backend.rank == root else (RECEIVE, self.members[root])
+        post = partial(self.backend.Ibcast, array, root)
+        return RecordedRequest(self, post, track, "broadcast", peer, array.nbytes, None, None)
+
+    def Iallreduce(self, array):
+        post = partial(self.backend.Iallreduce, array)
+        return RecordedRequest(self, post, SEND, "all-reduce", None, array.nbytes, None, None)
+
+    def dup(self):
+        return RecordedBackend(self.backend.dup(), self.timeline, self.members, self._name("dup"))
+
+    def subset(self, ranks):
+        members = tuple(self.members[rank] for rank in ranks)
+        return RecordedBackend(self.backend.subset(ranks), self.timeline, members, self._name(str(members)))
+
+    def _name(self, kind: str) -> str:
+        return f"{self.group}/{kind}.{next(self._numbers[kind,])}"
+
+    def _sent(self, post: Callable[[], Request], name: str, array, dest: int, tag: int):
+        message = self.message(self.backend.rank, dest, tag)
+        return RecordedRequest(self, post, SEND, name, self.members[dest], array.nbytes, tag, message)

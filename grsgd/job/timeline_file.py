@@ -1,0 +1,106 @@
+"""The timeline of a run on real MPI: each rank keeps its own spans, and one writes those of all when training ends."""
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from grsgd.comm import tags
+from grsgd.comm.backend import Backend
+from grsgd.comm.engine import Schedule
+from grsgd.comm.recorded import RecordedBackend, observed
+from grsgd.comm.watchdog import within
+from grsgd.errors import ConfigError, RunFileError
+from grsgd.job import launch
+from grsgd.runs.run_file import check_writable
+from grsgd.runs.timeline import Kept, Timeline, limit_of, write
+
+SHORTEST = 1e-6
+"""Seconds of waiting and merging that are on the timeline at least: a schedule takes some between any two yields."""
+CLOCK = "wall: those of one host are one clock, those of different hosts were set to 0 by a barrier"
+
+
+class TimelineFile:
+    """This rank's share in the file ``path``; what it records it keeps until then. For all ranks of ``mpi``."""
+
+    def __init__(self, path: Path, mpi):
+        self.path, self.mpi = path, mpi
+        self.timeline = Timeline(mpi.rank, time.perf_counter, limit_of(mpi.size), SHORTEST)
+
+    def recorded(self, backend: Backend) -> Backend:
+        """Return the same backend, whose messages are recorded."""
+        return RecordedBackend(backend, self.timeline)
+
+    def observed(self, schedule: Schedule) -> Schedule:
+        """Return the same schedule, whose computations and waits are recorded."""
+        return observed(schedule, self.timeline)
+
+    def begin(self, timeout: float):
+        """Training begins; collective. Ranks of one host share a clock; others come out of a barrier together, the
+        second of two: no rank waits long in that."""
+        for _ in range(2):
+            launch.barrier(self.mpi, timeout)
+        now = time.perf_counter()
+        with within(timeout, "agreeing on when training began"):
+            hosts = [host for host, _ in launch.processes(self.mpi)]
+            self.timeline.begin(self.mpi.allgather(now)[hosts.index(hosts[self.mpi.rank])])
+
+    def gather(self, remaining, timeout: float):
+        """Write the file on the lowest rank that remains; collective over ``remaining``."""
+        with within(timeout, "collecting the timelines of all ranks"):
+            kept = remaining.gather(self.timeline.kept())
+        if remaining.rank == 0:
+            self.write(kept)
+
+    def write(self, kept: Iterable[Kept]):
+        """Write what ranks have kept, and say what is missing, or that it cannot be written."""
+        try:
+            lines = write(self.path, kept, CLOCK)
+        except RunFileError as error:
+            lines = [str(error)]
+        for line in lines:
+            print(f"grsgd: {line}", file=sys.stderr, flush=True)
+
+    def rescue(self, mpi, saver: int, ranks: Iterable[int], seconds: float):
+        """Write what there is where the job ends before its time: on rank ``saver``, to which each of ``ranks`` sends
+        its own within so many ``seconds``; ``mpi``: the communicator for that."""
+        deadline, mine = time.perf_counter() + seconds, self.timeline.kept()
+        if mpi.rank != saver:
+            sending = mpi.isend(mine, saver, tags.RESCUED_TIMELINE)
+            while time.perf_counter() < deadline and not is_sent(sending):
+                time.sleep(1e-3)
+            _unfinished.append(sending)
+            return
+        kept, waiting = [mine], set(ranks) - {saver}
+        while waiting and time.perf_counter() < deadline:
+            for rank in sorted(waiting):
+                try:
+                    if mpi.iprobe(rank, tags.RESCUED_TIMELINE):
+                        kept.append(mpi.recv(source=rank, tag=tags.RESCUED_TIMELINE))
+                        waiting.discard(rank)
+                except RuntimeError:  # it has died
+                    waiting.discard(rank)
+            time.sleep(1e-3)
+        self.write(sorted(kept, key=lambda one: one.rank))
+
+
+_unfinished: list = []
+"""Messages that may still be under way; their buffers must outlive the call that has sent them."""
+
+
+def is_sent(sending) -> bool:
+    try:
+        return bool(sending.Test())
+    except RuntimeError:  # the receiver has died
+        return True
+
+
+def check(path: str | os.PathLike, out: str | os.PathLike):
+    """Find out before training whether a timeline can be written to ``path``; ``out`` is the run file.
+
+    Raises ConfigError if that is the same file, RunFileError if it cannot be written.
+    """
+    if os.path.realpath(path) == os.path.realpath(out):
+        raise ConfigError(f"--timeline {path}: is the file of --out, too: each needs one of its own")
+    check_writable(path)

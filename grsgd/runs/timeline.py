@@ -1,0 +1,193 @@
+"""What every rank did when, in Chrome's trace-event format: for ui.perfetto.dev or chrome://tracing.
+
+A rank is a process of the file. Its tracks are `TRACKS`; spans of one track that overlap, such as messages to several
+ranks, are spread over several lanes of it. An arrow leads from a message's sending to its receipt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import NamedTuple
+
+from grsgd.files import atomic_write
+from grsgd.runs.run_file import naming, target_of
+
+COMPUTE, MERGE, WAIT, SEND, RECEIVE = TRACKS = ("compute", "merge", "wait", "send", "receive")
+MAX_SPANS = 100_000
+"""Spans of a rank that are kept, the first ones: about 40 MB of memory."""
+MAX_SPANS_TOGETHER = 1_000_000
+"""And of all ranks of a run."""
+SHORTEST_MESSAGE = 2e-9
+"""Seconds that a message is drawn with at least: an arrow needs a span to begin and end in."""
+ARROW_INSET = 1e-9
+"""Seconds from the edge of a span to the end of an arrow in it."""
+
+
+class Span(NamedTuple):
+    """Something that a rank did from ``begin`` to ``end``, in seconds since training began.
+
+    peer, nbytes, tag: of a message; peer None: unknown, or several. message: the same object at sender and receiver.
+    """
+
+    track: str
+    name: str
+    begin: float
+    end: float
+    peer: int | None = None
+    nbytes: int | None = None
+    tag: int | None = None
+    message: Hashable = None
+
+
+class Timeline:
+    """The spans of one rank.
+
+    Parameters
+    ----------
+    clock
+        Gives seconds.
+    limit
+        Spans that are kept, the first ones.
+    shortest
+        Seconds of waiting and merging that are left out as being nothing.
+    """
+
+    def __init__(self, rank: int, clock: Callable[[], float], limit: int = MAX_SPANS, shortest: float = 0.0):
+        self.rank, self.clock, self.limit, self.shortest = rank, clock, limit, shortest
+        self.spans: list[Span] = []
+        self.left_out = 0
+        """Spans beyond the limit."""
+        self._zero: float | None = None
+
+    def begin(self, zero: float):
+        """Training begins at ``zero`` of the clock: what was before is left out."""
+        self._zero = zero
+
+    def add(self, track: str, name: str, begin: float, end: float, *message):
+        """Note a span from ``begin`` to ``end`` of the clock; ``message``: peer, nbytes, tag, message of `Span`."""
+        if self._zero is None or begin < self._zero:
+            return
+        if len(self.spans) >= self.limit:
+            self.left_out += 1
+        elif end - begin > self.shortest or track in (SEND, RECEIVE):
+            self.spans.append(Span(track, sys.intern(name), begin - self._zero, end - self._zero, *message))
+
+    def kept(self) -> Kept:
+        """Return what is to be written."""
+        return Kept(self.rank, list(self.spans), self.left_out)
+
+
+class Kept(NamedTuple):
+    """What is written of a rank."""
+
+    rank: int
+    spans: list[Span]
+    left_out: int
+
+
+def limit_of(ranks: int) -> int:
+    """Return how many spans of each of so many ranks are kept."""
+    return max(1, min(MAX_SPANS, MAX_SPANS_TOGETHER // ranks))
+
+
+def write(path: str | os.PathLike, timelines: Iterable[Kept], clock: str) -> list[str]:
+    """Write the timelines of all ranks as a whole or not at all; ``clock``: whose seconds they are, for the reader.
+
+    Returns what is missing in it, a line each. Raises RunFileError.
+    """
+    timelines = list(timelines)
+    missing = [cut_off(path, timelines)] if any(kept.left_out for kept in timelines) else []
+    with naming(path), atomic_write(target_of(path)) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        other = json.dumps({"clock": clock} | ({"missing": missing} if missing else {}))
+        file.write(f'{{"displayTimeUnit": "ms", "otherData": {other}, "traceEvents": [\n')
+        for number, event in enumerate(events(timelines)):
+            file.write((",\n" if number else "") + json.dumps(event))
+        file.write("\n]}\n")
+    return missing
+
+
+def cut_off(path, timelines: list[Kept]) -> str:
+    """Say from when on spans are missing."""
+    cut = [kept for kept in timelines if kept.left_out]
+    first = min(cut, key=lambda kept: kept.spans[-1].begin)
+    return (
+        f"{os.fspath(path)}: has the first {len(first.spans):,} spans of a rank: of rank {first.rank} up to "
+        f"{first.spans[-1].begin:.6g} s, and not the {sum(kept.left_out for kept in cut):,} after them of "
+        f"{len(cut)} rank{'s' * (len(cut) > 1)}"
+    )
+
+
+def events(timelines: list[Kept]) -> Iterator[dict]:
+    """Iterate over the events of the file: names of tracks, spans, arrows. Times are in microseconds."""
+    sent = {span.message: span.begin for kept in timelines for span in kept.spans if is_end(span, SEND)}
+    ends: dict[Hashable, dict[str, tuple[int, int, float]]] = {}
+    tid = 1 + max((kept.rank for kept in timelines), default=0)  # a thread numbered as its process is drawn first
+    for rank, spans, _ in timelines:
+        yield named("process_name", rank, tid, f"rank {rank}")
+        yield named("process_sort_index", rank, tid, rank)
+        for track in TRACKS:
+            drawn = sorted((as_drawn(span, sent) for span in spans if span.track == track), key=lambda s: s.begin)
+            lanes = lanes_of(drawn)
+            for number in range(max(lanes, default=0) + 1):
+                yield named("thread_name", rank, tid + number, track if not number else f"{track} {number + 1}")
+                yield named("thread_sort_index", rank, tid + number, tid + number)
+            for span, lane in zip(drawn, lanes, strict=True):
+                yield event_of(span, rank, tid + lane)
+                if span.message is not None:
+                    inset = span.begin + ARROW_INSET if track == SEND else span.end - ARROW_INSET
+                    ends.setdefault(span.message, {})[track] = rank, tid + lane, inset
+            tid += max(lanes, default=0) + 1
+    number = 0
+    for places in ends.values():
+        if len(places) == 2:
+            number += 1
+            for phase, track in (("s", SEND), ("f", RECEIVE)):
+                rank, tid, at = places[track]
+                event = {"ph": phase, "id": number, "cat": "message", "name": "message", "pid": rank, "tid": tid}
+                yield event | {"ts": microseconds(at)} | ({"bp": "e"} if phase == "f" else {})
+
+
+def is_end(span: Span, track: str) -> bool:
+    return span.track == track and span.message is not None
+
+
+def as_drawn(span: Span, sent: dict[Hashable, float]) -> Span:
+    """A message is received from when it was sent on, not from when it was waited for; ``sent``: when that was."""
+    if span.track not in (SEND, RECEIVE):
+        return span
+    begin = span.begin
+    if span.track == RECEIVE:
+        begin = min(max(begin, sent.get(span.message, begin)), span.end)
+    return span._replace(begin=begin, end=max(span.end, begin + SHORTEST_MESSAGE))
+
+
+def lanes_of(spans: list[Span]) -> list[int]:
+    """Return a lane for each span, ascending by begin, so that those of one lane do not overlap: the lowest free."""
+    lanes, free = [], []
+    for span in spans:
+        lane = next((number for number, end in enumerate(free) if end <= span.begin), len(free))
+        free[lane : lane + 1] = [span.end]
+        lanes.append(lane)
+    return lanes
+
+
+def named(what: str, rank: int, tid: int, value) -> dict:
+    key = "sort_index" if what.endswith("sort_index") else "name"
+    return {"ph": "M", "name": what, "pid": rank, "tid": tid, "args": {key: value}}
+
+
+def event_of(span: Span, rank: int, tid: int) -> dict:
+    begin = microseconds(span.begin)
+    event = {"ph": "X", "name": span.name, "cat": span.track, "pid": rank, "tid": tid, "ts": begin}
+    event["dur"] = round(microseconds(span.end) - begin, 3)
+    args = {"peer": span.peer, "bytes": span.nbytes, "tag": span.tag}
+    args = {key: value for key, value in args.items() if value is not None}
+    return event | ({"args": args} if args else {})
+
+
+def microseconds(seconds: float) -> float:
+    """Return microseconds, to the nanosecond."""
+    return round(1e6 * seconds, 3)

@@ -1,0 +1,188 @@
+"""GOAL, the Group Operation Assembly Language, as text: the operations of each rank, and what each one waits for.
+
+T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language, ICPP 2009. The grammar is the one that
+LogGOPSim's ``txt2bin`` reads::
+
+    num_ranks 2
+    rank 0 {
+    l1: calc 1000 cpu 0
+    l2: send 8b to 1 tag 3
+    l2 requires l1
+    }
+    rank 1 {
+    l1: recv 8b from 0 tag 3
+    l2: calc 500
+    l2 irequires l1
+    }
+
+``calc`` takes nanoseconds; those of one cpu of a rank are done one after the other. ``requires``: begins when the other
+operation has ended; ``irequires``: when it has begun. What waits for nothing goes on side by side.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grsgd.errors import ConfigError
+from grsgd.files import atomic_write
+from grsgd.runs.run_file import naming, target_of
+from grsgd.text import printable
+
+CALC, SEND, RECV = KINDS = ("calc", "send", "recv")
+MOST_RANKS = 1_000_000
+LINE = re.compile(
+    r"""\s*(?:
+      num_ranks\s*(?P<ranks>\d+)
+    | rank\s*(?P<rank>\d+)\s*\{
+    | (?P<close>\})
+    | (?:(?P<label>[A-Za-z]\w*)\s*:\s*)?(?:
+        calc\s*(?P<ns>\d+)(?:\s*cpu\s*(?P<calc_cpu>\d+))?
+      | (?:send\s*(?P<sent>\d+)\s*b\s*to\s*(?P<to>\d+) | recv\s*(?P<received>\d+)\s*b\s*from\s*(?P<from>-1|\d+))
+        (?:\s*tag\s*(?P<tag>-1|\d+))?(?:\s*cpu\s*(?P<cpu>\d+))?(?:\s*nic\s*(?P<nic>\d+))?
+      )
+    | (?P<later>[A-Za-z]\w*)\s+(?P<verb>i?requires)\s+(?P<earlier>[A-Za-z]\w*)
+    )[ \t\r]*""",
+    re.VERBOSE | re.ASCII,
+)
+"""A line of the format; `rank`, `num_ranks` and braces may have others behind them on theirs."""
+ALLOWED = (
+    "num_ranks N, rank N {, }, [label:] calc N [cpu N], [label:] send Nb to RANK [tag N], "
+    "[label:] recv Nb from RANK [tag N], label requires label, label irequires label"
+)
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation of a rank.
+
+    size: nanoseconds of a calc, else bytes. peer: None of a calc, which has no nic either. requires, irequires: the
+    places of operations in the rank's list, each before this one, that must have ended, and begun, before it begins.
+    """
+
+    kind: str
+    size: int
+    peer: int | None = None
+    tag: int = 0
+    cpu: int = 0
+    nic: int = 0
+    requires: list[int] = field(default_factory=list)
+    irequires: list[int] = field(default_factory=list)
+    label: str | None = None
+
+    def __str__(self):
+        where = (f" cpu {self.cpu}" if self.cpu else "") + (f" nic {self.nic}" if self.nic else "")
+        if self.kind == CALC:
+            return f"calc {self.size}{where}"
+        way = "to" if self.kind == SEND else "from"
+        return f"{self.kind} {self.size}b {way} {self.peer} tag {self.tag}{where}"
+
+
+def write(path: str | os.PathLike, ranks: list[list[Operation]], comments: Iterable[str] = ()):
+    """Write the operations of all ranks, as a whole or not at all. Raises RunFileError."""
+    with naming(path), atomic_write(target_of(path)) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.writelines(f"// {printable(line)}\n" for line in comments)
+        file.write(f"num_ranks {len(ranks)}\n")
+        for rank, operations in enumerate(ranks):
+            file.write(f"\nrank {rank} {{\n")
+            labels = [operation.label or f"l{place + 1}" for place, operation in enumerate(operations)]
+            for label, operation in zip(labels, operations, strict=True):
+                file.write(f"{label}: {operation}\n")
+                file.writelines(f"{label} requires {labels[other]}\n" for other in operation.requires)
+                file.writelines(f"{label} irequires {labels[other]}\n" for other in operation.irequires)
+            file.write("}\n")
+
+
+def read(path: str | os.PathLike) -> list[list[Operation]]:
+    """Return the operations of all ranks; raises ConfigError, which names the line."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{os.fspath(path)}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+    return Reader(os.fspath(path)).read(text)
+
+
+class Reader:
+    """Reads one file, whose name is in complaints."""
+
+    def __init__(self, name: str):
+        self.name, self.line = name, 0
+        self.ranks: list[list[Operation]] | None = None
+        self.rank: int | None = None
+        """Whose operations are being read."""
+        self.filled: set[int] = set()
+        self.labels: dict[str, int] = {}
+
+    def read(self, text: str) -> list[list[Operation]]:
+        text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+        for self.line, whole in enumerate(text.split("\n"), 1):
+            rest = whole.partition("//")[0].rstrip()
+            while rest.strip():
+                found = LINE.match(rest)
+                if found is None or not (found.end() == len(rest) or found["ranks"] or found["rank"] or found["close"]):
+                    raise self.complaint(f"{printable(rest.strip())[:60]!r}: allowed: {ALLOWED}")
+                self.take(found)
+                rest = rest[found.end() :]
+        if self.ranks is None:
+            raise ConfigError(f"{self.name}: num_ranks is missing")
+        if self.rank is not None:
+            raise ConfigError(f"{self.name}: rank {self.rank} has no closing }}")
+        return self.ranks
+
+    def take(self, found: re.Match):
+        """Take in what is on a line."""
+        if found["ranks"]:
+            self.take_ranks(int(found["ranks"]))
+        elif found["rank"]:
+            self.open(int(found["rank"]))
+        elif self.rank is None:
+            raise self.complaint("outside of rank N { ... }")
+        elif found["close"]:
+            self.rank = None
+        elif found["verb"]:
+            places = [self.place(found[name]) for name in ("later", "earlier")]
+            getattr(self.ranks[self.rank][places[0]], found["verb"]).append(places[1])
+        else:
+            self.take_operation(found)
+
+    def take_ranks(self, ranks: int):
+        if self.ranks is not None or not 1 <= ranks <= MOST_RANKS:
+            raise self.complaint(f"num_ranks {ranks}: must be from 1 to {MOST_RANKS}, and there once")
+        self.ranks = [[] for _ in range(ranks)]
+
+    def open(self, rank: int):
+        if self.ranks is None or self.rank is not None:
+            raise self.complaint(f"rank {rank}: must come behind num_ranks and the }} of another rank")
+        if rank >= len(self.ranks) or rank in self.filled:
+            raise self.complaint(f"rank {rank}: allowed: 0 to {len(self.ranks) - 1}, each once")
+        self.rank, self.labels = rank, {}
+        self.filled.add(rank)
+
+    def take_operation(self, found: re.Match):
+        if found["ns"]:
+            operation = Operation(CALC, int(found["ns"]), cpu=int(found["calc_cpu"] or 0))
+        else:
+            kind, peer = (SEND, found["to"]) if found["to"] else (RECV, found["from"])
+            if "-1" in (peer, found["tag"]):
+                raise self.complaint("-1 for any rank or any tag: name the one that it was")
+            if int(peer) >= len(self.ranks):
+                raise self.complaint(f"rank {peer}: allowed: 0 to {len(self.ranks) - 1}")
+            size = int(found["sent"] or found["received"])
+            tag, cpu, nic = (int(found[name] or 0) for name in ("tag", "cpu", "nic"))
+            operation = Operation(kind, size, int(peer), tag, cpu, nic)
+        operation.label = found["label"]
+        if operation.label in self.labels:
+            raise self.complaint(f"label {operation.label}: is there twice")
+        operations = self.ranks[self.rank]
+        if operation.label:
+            self.labels[operation.label] = len(operations)
+        operations.append(operation)
+
+    def place(self, label: str) -> int:
+        if label not in self.labels:
+            raise self.complaint(f"label {label}: is not defined above")
+        return self.labels[label]
+
+    def complaint(self, what: str) -> ConfigError:
+        return ConfigError(f"{self.name}, line {self.line}: {what}")

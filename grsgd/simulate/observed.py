@@ -1,0 +1,168 @@
+"""Simulated messages that tell observers what becomes of them; made in place of plain ones where a run is recorded."""
+
+import itertools
+from functools import partial
+from typing import Protocol
+
+from grsgd.simulate.fabric import MessageFabric, Multicast, Receiving, Sending, Waitable
+
+
+class Observer(Protocol):
+    """What is told of the messages of a fabric. All of it happens now, in simulated time.
+
+    A ``sending`` has source, dest, nbytes, tag, group, synchronous, short, the simulated time at which it was
+    ``posted``, and a ``number``; after `received` also its ``receiving``.
+    """
+
+    def sent(self, sending):
+        """A message has been posted."""
+
+    def posted(self, receiving):
+        """A receive has been posted; of which message is known when that has come."""
+
+    def left(self, sending):
+        """The last byte has left; the sender is not told yet."""
+
+    def received(self, sending):
+        """It has arrived and been received; the receiver is not told yet."""
+
+    def completed(self, waitable):
+        """A sending or a receiving is complete; whoever waits for it is not told yet."""
+
+
+class ObservedSending(Sending):
+    """``ops``: what a trace keeps of it."""
+
+    __slots__ = ("posted", "number", "group", "ops")
+
+    def __init__(self, fabric: "ObservedFabric", *arguments):
+        super().__init__(fabric, *arguments)
+        self.posted, self.number, self.group = fabric.network.env.now, next(fabric.numbers), fabric.group
+        self.ops = ()
+        for observer in fabric.observers:
+            observer.sent(self)
+
+    def on_left(self):
+        for observer in self.fabric.observers:
+            observer.left(self)
+        super().on_left()
+
+    def on_received(self):
+        for observer in self.fabric.observers:
+            observer.received(self)
+        super().on_received()
+
+    def finish(self, driver):
+        for observer in self.fabric.observers:
+            observer.completed(self)
+        super().finish(driver)
+
+
+class ObservedReceiving(Receiving):
+    """``from_any``: whether any rank's message would have done."""
+
+    __slots__ = ("fabric", "posted", "from_any", "ops")
+
+    def __init__(self, fabric: "ObservedFabric", array, order: int = 0):
+        super().__init__(array, order)
+        self.fabric, self.posted, self.from_any = fabric, fabric.network.env.now, fabric.receives_any
+        self.ops = ()
+        for observer in fabric.observers:
+            observer.posted(self)
+
+    def finish(self, driver):
+        for observer in self.fabric.observers:
+            observer.completed(self)
+        super().finish(driver)
+
+
+class CopySent:
+    """A copy of a broadcast to one of its receivers, told of as a message of its own."""
+
+    synchronous = False
+
+    def __init__(self, multicast: "ObservedMulticast", dest: int, nbytes: int):
+        fabric = multicast.fabric
+        self.source, self.dest, self.nbytes, self.tag = multicast.root, dest, nbytes, 0
+        self.short, self.group = multicast.short, multicast.group
+        self.posted, self.number = fabric.network.env.now, next(fabric.numbers)
+        self.receiving = None
+        self.ops = ()
+
+
+class CopiesLeft(Waitable):
+    """What the root of a broadcast waits for; ``ops``: what a trace keeps of all copies."""
+
+    __slots__ = ("ops",)
+
+    def __init__(self):
+        super().__init__()
+        self.ops = ()
+
+
+class ObservedMulticast(Multicast):
+    """A broadcast."""
+
+    def __init__(self, fabric: "ObservedFabric", *arguments, **options):
+        super().__init__(fabric, *arguments, **options)
+        self.group = (*fabric.group, "broadcast")
+        self.sending = CopiesLeft()
+        self.copies_sent: dict[int, CopySent] = {}
+
+    def send(self, array):
+        self.short = array.nbytes <= self.fabric.network.spec.eager_bytes
+        self.copies_sent = {dest: CopySent(self, dest, array.nbytes) for dest in self.others}
+        for copy in self.copies_sent.values():
+            for observer in self.fabric.observers:
+                observer.sent(copy)
+        self.sending.ops = tuple(op for copy in self.copies_sent.values() for op in copy.ops)
+        return super().send(array)
+
+    def receive(self, rank: int, array):
+        if rank in self.arrived:  # a short one, which completes at once
+            receiving = super().receive(rank, array)
+            self._received(rank)
+            return receiving
+        return super().receive(rank, array)
+
+    def copy_left(self, dests):
+        for dest in dests:
+            for observer in self.fabric.observers:
+                observer.left(self.copies_sent[dest])
+        super().copy_left(dests)
+
+    def copy_arrived(self, dest: int):
+        if dest in self.receiving:
+            self._received(dest)
+        super().copy_arrived(dest)
+
+    def _received(self, dest: int):
+        copy = self.copies_sent[dest]
+        copy.receiving = self.receiving[dest]
+        for observer in self.fabric.observers:
+            observer.received(copy)
+
+
+class ObservedFabric(MessageFabric):
+    """A fabric whose messages tell ``observers``."""
+
+    def __init__(self, network, drivers: list, processors, observers: list[Observer]):
+        super().__init__(network, drivers, processors)
+        self.observers, self.numbers = observers, itertools.count()
+        self.sending_type, self.multicast_type = ObservedSending, ObservedMulticast
+        self.receiving_type = partial(ObservedReceiving, self)
+        self.group: tuple = ()
+        """Of the message or receive that is being posted."""
+        self.receives_any = False
+
+    def send(self, group, array, source, dest, tag, synchronous):
+        self.group = group
+        return super().send(group, array, source, dest, tag, synchronous)
+
+    def receive(self, group, array, dest, source, tag):
+        self.group, self.receives_any = group, source < 0
+        return super().receive(group, array, dest, source, tag)
+
+    def broadcast(self, group, members, array, rank, root, number):
+        self.group, self.receives_any = group, False
+        return super().broadcast(group, members, array, rank, root, number)

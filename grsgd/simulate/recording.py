@@ -1,0 +1,145 @@
+"""What a simulated run leaves besides its run file, where it is asked for: a timeline, and a trace in GOAL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from grsgd.comm.engine import Schedule
+from grsgd.comm.recorded import observed
+from grsgd.errors import ConfigError
+from grsgd.runs.run_file import check_writable
+from grsgd.runs.timeline import RECEIVE, SEND, Timeline, limit_of, write
+from grsgd.simulate.driver import SimulatedDriver
+from grsgd.simulate.fabric import MessageFabric
+from grsgd.simulate.flows import Network
+from grsgd.simulate.network import NetworkSpec
+from grsgd.simulate.observed import ObservedFabric
+from grsgd.simulate.processor import Processor
+from grsgd.simulate.trace import Trace, TracedDriver
+
+PROCESSOR_HINT = (
+    "not on a network whose messages take processor time: in GOAL a message is none of a processor's operations; leave "
+    "[processor] out of {}"
+)
+
+
+class Recording:
+    """The files ``timeline`` and ``trace`` of one run, None for one that is not asked for.
+
+    With neither, all it makes is plain, and nothing is recorded.
+    """
+
+    def __init__(self, timeline: Path | None = None, trace: Path | None = None):
+        self.timeline, self.trace = timeline, trace
+        self.timelines: list[Timeline] = []
+        self.traced: Trace | None = None
+
+    def check(self, out: Path, can_die: bool, spec: NetworkSpec):
+        """Find out before training whether the files can be written; ``can_die``: whether processes may.
+
+        Raises ConfigError and RunFileError.
+        """
+        taken = {os.path.realpath(out): "--out"}
+        for option, path in (("--timeline", self.timeline), ("--trace", self.trace)):
+            if path is None:
+                continue
+            if other := taken.get(os.path.realpath(path)):
+                raise ConfigError(f"{option} {path}: is the file of {other}, too: each needs one of its own")
+            taken[os.path.realpath(path)] = option
+            check_writable(path)
+        if self.trace is not None and can_die:
+            raise ConfigError("--trace: not with [faults] or --spares: in GOAL nobody dies")
+        if self.trace is not None and spec.processor is not None:
+            raise ConfigError(f"--trace: {PROCESSOR_HINT.format(spec.name)}")
+
+    def drivers(self, env, processes: int, *arguments) -> list[SimulatedDriver]:
+        """Return the drivers of so many processes; further arguments as of `SimulatedDriver`."""
+        if self.timeline is not None:
+            self.timelines = [Timeline(rank, lambda: env.now, limit_of(processes)) for rank in range(processes)]
+        if self.trace is None:
+            return [SimulatedDriver(env, rank, *arguments) for rank in range(processes)]
+        self.traced = Trace(env, processes)
+        return [TracedDriver(self.traced, env, rank, *arguments) for rank in range(processes)]
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is recorded."""
+        return self.timeline is not None or self.trace is not None
+
+    def fabric(
+        self,
+        network: Network,
+        drivers: list[SimulatedDriver],
+        processors: list[Processor] | None = None,
+        is_counted: bool = True,
+    ) -> MessageFabric:
+        """Return what carries messages, which take time of ``processors``; not ``is_counted``: those that are no part
+        of the algorithm."""
+        observers = [self.traced] if self.traced is not None else []
+        if self.timelines and is_counted:
+            observers.append(MessagesOn(self.timelines))
+        if not observers:
+            return MessageFabric(network, drivers, processors)
+        fabric = ObservedFabric(network, drivers, processors, observers)
+        if self.traced is not None and is_counted:
+            self.traced.with_multicast = network.has_multicast
+        elif self.traced is not None:
+            self.traced.bookkeeping = fabric
+        return fabric
+
+    def observed(self, process: int, schedule: Schedule) -> Schedule:
+        """Return the schedule of a process's training, whose computations and waits the timeline has."""
+        return observed(schedule, self.timelines[process]) if self.timelines else schedule
+
+    def begin(self, now: float):
+        """Training begins."""
+        for timeline in self.timelines:
+            timeline.begin(now)
+        if self.traced is not None:
+            self.traced.begin()
+
+    def end(self):
+        """It has ended."""
+        if self.traced is not None:
+            self.traced.is_on = False
+
+    def write(self, comments: Callable[[], list[str]]) -> list[str]:
+        """Write the files, and ``comments()`` into that of the trace; returns lines to print. Raises RunFileError."""
+        lines = []
+        if self.timeline is not None:
+            lines = write(self.timeline, (timeline.kept() for timeline in self.timelines), "simulated")
+        if self.traced is not None:
+            self.traced.write(self.trace, comments())
+        return lines
+
+
+NOTHING_RECORDED = Recording()
+
+
+class MessagesOn:
+    """An observer of a fabric (`grsgd.simulate.observed.Observer`) that notes messages on the ranks' timelines."""
+
+    def __init__(self, timelines: list[Timeline]):
+        self.timelines = timelines
+
+    def sent(self, sending):
+        """Nothing yet."""
+
+    def posted(self, receiving):
+        """Nothing yet."""
+
+    def completed(self, waitable):
+        """Nothing: a sending is over for its rank when the last byte has left."""
+
+    def left(self, sending):
+        timeline = self.timelines[sending.source]
+        name = "synchronous send" if sending.synchronous else "send"
+        message = sending.dest, sending.nbytes, sending.tag, sending.number
+        timeline.add(SEND, name, sending.posted, timeline.clock(), *message)
+
+    def received(self, sending):
+        timeline = self.timelines[sending.dest]
+        message = sending.source, sending.nbytes, sending.tag, sending.number
+        timeline.add(RECEIVE, "receive", sending.receiving.posted, timeline.clock(), *message)

@@ -1,0 +1,194 @@
+"""Replays a schedule in GOAL on a simulated network: when each rank has done its operations.
+
+The messages go through the fabric of `grsgd simulate`. Computations take what the schedule says; those of one cpu of a
+rank are done one after the other, in the order in which they may begin.
+"""
+
+import heapq
+import statistics
+from collections import defaultdict, deque
+from typing import NamedTuple
+
+import numpy as np
+import simpy
+
+from grsgd.comm.backend import ANY_RANK
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.pollables import Delay, Pollable
+from grsgd.errors import ConfigError
+from grsgd.models.shape_only import ShapeOnlyArray
+from grsgd.runs.numbers import human_bytes
+from grsgd.simulate import goal
+from grsgd.simulate.driver import SimulatedDriver, run_all
+from grsgd.simulate.fabric import MessageFabric
+from grsgd.simulate.flows import Network
+from grsgd.simulate.network import NetworkSpec, bookkeeping_network
+from grsgd.simulate.recording import PROCESSOR_HINT
+from grsgd.simulate.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOKKEEPING, SYNCHRONOUS
+
+
+class Replayed(NamedTuple):
+    """What a replay came to. ends: the simulated seconds of each rank. sent: bytes of all counted messages."""
+
+    ends: list[float]
+    messages: int
+    sent: int
+
+
+def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> Replayed:
+    """Replay the operations of all ranks. Raises ConfigError, and Deadlock where a message has no receive, or the
+    other way round."""
+    network.check_ranks(len(ranks))
+    if network.processor is not None:
+        raise ConfigError(f"replay: {PROCESSOR_HINT.format(network.name)}")
+    env = simpy.Environment()
+    drivers = [SimulatedDriver(env, rank) for rank in range(len(ranks))]
+    fabric = MessageFabric(Network(env, network, len(ranks)), drivers)
+    beside = bookkeeping_network(network, eager_bytes=SHORT_BOOKKEEPING)
+    uncounted = MessageFabric(Network(env, beside, len(ranks)), drivers)
+    each = zip(ranks, drivers, fabric.communicators(), uncounted.communicators(), strict=True)
+    players = [Player(*one) for one in each]
+    run_all(env, drivers, [player.play() for player in players])
+    traffic = [player.comm.traffic for player in players]
+    messages = sum(int(one.messages.sum()) for one in traffic)
+    return Replayed([player.ended for player in players], messages, sum(int(one.sent.sum()) for one in traffic))
+
+
+def rows(ranks: list[list[goal.Operation]], replayed: Replayed) -> list[tuple[str, str]]:
+    """Return what a replay came to, for people."""
+    ends = replayed.ends
+    order = sorted(range(len(ends)), key=ends.__getitem__)
+    text = (
+        f"least {ends[order[0]]:.9g} s (rank {order[0]}), median {statistics.median(ends):.9g} s, "
+        f"most {ends[order[-1]]:.9g} s (rank {order[-1]})"
+    )
+    messages = f"{replayed.messages:,} messages, {human_bytes(replayed.sent)}"
+    return [
+        ("ranks", f"{len(ranks):,}, {sum(map(len, ranks)):,} operations"),
+        ("sent", messages),
+        ("end", text),
+    ]
+
+
+class Player:
+    """Does the operations of one rank."""
+
+    def __init__(
+        self,
+        operations: list[goal.Operation],
+        driver: SimulatedDriver,
+        comm: Communicator,
+        uncounted_comm: Communicator,
+    ):
+        self.operations, self.driver, self.comm, self.uncounted_comm = operations, driver, comm, uncounted_comm
+        self.left = len(operations)
+        """How many have not ended."""
+        self.ended = 0.0
+        """When the operation `END` has, or the last one where there is none."""
+        self.under_way: dict[int, None] = {}
+        self.missing = [len(operation.requires) + len(operation.irequires) for operation in operations]
+        """For how many others each one waits."""
+        self.after_begin: dict[int, list[int]] = defaultdict(list)
+        self.after_end: dict[int, list[int]] = defaultdict(list)
+        """The places of those that wait for one."""
+        for place, operation in enumerate(operations):
+            for other in operation.irequires:
+                self.after_begin[other].append(place)
+            for other in operation.requires:
+                self.after_end[other].append(place)
+        self.ready = [place for place, missing in enumerate(self.missing) if not missing]
+        """What may begin, by place: what may at the same moment does so in the order of the list."""
+        self.queued: dict[int, deque[int]] = defaultdict(deque)
+        """By cpu, the calc under way and those that wait for it."""
+        self.has_end = any(operation.label == END for operation in operations)
+        self._beginning = False
+
+    def play(self):
+        """Schedule: do all operations."""
+        self.begin_ready()
+        if self.left:
+            yield Rest(self)
+
+    def begin_ready(self):
+        """Begin all that may begin now, and what may in consequence."""
+        if self._beginning:
+            return
+        self._beginning = True
+        while self.ready:
+            place = heapq.heappop(self.ready)
+            operation = self.operations[place]
+            if operation.kind == goal.CALC and operation.size:
+                queue = self.queued[operation.cpu]
+                queue.append(place)
+                if len(queue) == 1:
+                    self.begin(place)
+            else:
+                self.begin(place)
+        self._beginning = False
+
+    def begin(self, place: int):
+        operation = self.operations[place]
+        pollable = Delay(1e-9 * operation.size) if operation.kind == goal.CALC else self.message(operation)
+        self.under_way[place] = None
+        self.release(self.after_begin.pop(place, ()))
+        if operation.kind != goal.CALC and pollable.Test():
+            self.end(place)
+        elif operation.kind == goal.CALC and not operation.size:
+            self.end(place)
+        else:
+            self.driver.start(self.until_ended(place, pollable))
+
+    def message(self, operation: goal.Operation) -> Pollable:
+        """Post a message, or a receive."""
+        tag = operation.tag
+        comm = self.uncounted_comm if tag & BOOKKEEPING else self.comm
+        content = ShapeOnlyArray(operation.size, np.uint8, real_prefix=False)
+        if operation.kind == goal.RECV:
+            return comm.Irecv(content, ANY_RANK if tag & FROM_ANY else operation.peer, tag)
+        return (comm.Issend if tag & SYNCHRONOUS else comm.Isend)(content, operation.peer, tag)
+
+    def until_ended(self, place: int, pollable: Pollable):
+        """Schedule: wait for the end of an operation, and go on with those that wait for it."""
+        yield pollable
+        self.end(place)
+        self.begin_ready()
+
+    def end(self, place: int):
+        operation = self.operations[place]
+        del self.under_way[place]
+        self.left -= 1
+        if operation.label == END or not self.has_end:
+            self.ended = self.driver.clock()
+        if operation.kind == goal.CALC and operation.size:
+            queue = self.queued[operation.cpu]
+            queue.popleft()
+            if queue:
+                self.begin(queue[0])
+        self.release(self.after_end.pop(place, ()))
+
+    def release(self, places):
+        """Note that one of what each of ``places`` waits for has happened."""
+        for place in places:
+            self.missing[place] -= 1
+            if not self.missing[place]:
+                heapq.heappush(self.ready, place)
+
+    def __str__(self):
+        place = min(self.under_way, default=None)
+        if place is None:
+            return f"{self.left} operations, which wait for each other"
+        operation = self.operations[place]
+        return f"{operation.label or f'l{place + 1}'}: {operation}, and {self.left - 1} more operations"
+
+
+class Rest:
+    """True when a rank has done all its operations."""
+
+    def __init__(self, player: Player):
+        self.player = player
+
+    def Test(self) -> bool:
+        return not self.player.left
+
+    def __str__(self):
+        return str(self.player)

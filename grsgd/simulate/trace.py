@@ -1,0 +1,388 @@
+"""Records what every rank of a simulated run did, and what it had waited for before, as operations of GOAL.
+
+Each schedule of a rank has a *course*: its last operation, and what it has waited for since. The next operation begins
+when these have ended and that one has begun. A schedule that begins another hands its course on; one that waits for
+another's end takes over the other's. Flags that several schedules of a rank share (`Signal`, `Until`) do not say who
+has set them: whoever waits for one takes over the courses of all, as it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+
+from grsgd.comm.communicator import Message
+from grsgd.comm.engine import Schedule, as_list
+from grsgd.comm.pollables import Compute, Delay
+from grsgd.errors import ConfigError
+from grsgd.simulate import goal
+from grsgd.simulate.driver import Activity, SimulatedDriver
+
+BOOKKEEPING, SYNCHRONOUS, FROM_ANY = 1 << 30, 1 << 29, 1 << 28
+"""Added to the tag of a message: outside the counted traffic; sent by `Issend`; received from whichever rank's came
+first. GOAL has no words for these; `grsgd.simulate.replay` heeds them."""
+SHORT_BOOKKEEPING, LONG_BOOKKEEPING = 1, 2
+"""Bytes that a message outside the counted traffic is written with: how many it has costs nothing here."""
+END = "end"
+"""The label of the operation with which a rank's training ends."""
+
+
+class Event:
+    """An operation as it happened; times in simulated seconds.
+
+    after: the operations of the rank that it came after, and whether those only had to begin. partner: of a send, its
+    receive, and the other way round, when the message has been received.
+    """
+
+    __slots__ = ("rank", "kind", "begin", "seconds", "after", "nbytes", "peer", "tag", "short", "partner", "place")
+
+    def __init__(self, rank: int, kind: str, begin: float, after: dict[Event, bool]):
+        self.rank, self.kind, self.begin, self.after = rank, kind, begin, after
+        self.seconds: float = 0.0
+        self.nbytes, self.peer, self.tag, self.short = 0, None, 0, True
+        self.partner: Event | None = None
+        self.place = 0
+        """In the rank's list, once that is made."""
+
+
+class Course:
+    """What one schedule has come to."""
+
+    __slots__ = ("rank", "last", "waited", "version", "seen")
+
+    def __init__(self, rank: int):
+        self.rank = rank
+        self.last: Event | None = None
+        self.waited: dict[Event, bool] = {}
+        """What has ended since, or only begun."""
+        self.version = 0
+        self.seen: dict[Course, int] = {}
+        """The versions of other courses that are part of this one."""
+
+    def after(self) -> dict[Event, bool]:
+        """Return what the next operation comes after, and whether that only has to begin."""
+        return {self.last: True} | self.waited if self.last is not None else dict(self.waited)
+
+    def add(self, event: Event, only_begun: bool = False):
+        """Go on after ``event`` has ended, or only begun."""
+        self.waited[event] = only_begun and self.waited.get(event, True)
+        self.version += 1
+
+    def join(self, other: Course):
+        """Go on after all that ``other`` went on after."""
+        if self.seen.get(other) != other.version:
+            for event, only_begun in other.after().items():
+                self.add(event, only_begun)
+
+    def join_all(self, others: list[Course]):
+        """The same of all schedules of the rank that have not ended."""
+        for other in others:
+            if other is not self:
+                self.join(other)
+        self.seen = {other: other.version for other in others if other is not self}
+
+
+class Followed:
+    """A schedule that the trace follows, driven like a generator."""
+
+    def __init__(self, trace: Trace, schedule: Schedule, rank: int, is_main: bool):
+        self.trace, self.schedule, self.is_main, self.__name__ = trace, schedule, is_main, schedule.__name__
+        self.course = trace.new_course(rank)
+        self._pending: list[tuple] = []
+        """What it waits for; of computations and delays, with what the trace keeps of them."""
+
+    def __next__(self):
+        for pollable, event in self._pending:
+            self.trace.has_waited(self.course, pollable, event, alone=len(self._pending) == 1)
+        return self._advance(None)
+
+    def throw(self, error):
+        for _, event in self._pending:
+            if event is not None:  # broken off
+                event.seconds = self.trace.now - event.begin
+        return self._advance(error)
+
+    def _advance(self, error: BaseException | None):
+        trace, course = self.trace, self.course
+        trace.running.append(course)
+        try:
+            pending = next(self.schedule) if error is None else self.schedule.throw(error)
+            waiting = as_list(pending)
+            self._pending = [(pollable, trace.calculation(pollable)) for pollable in waiting]
+        except BaseException:
+            if self.is_main:
+                trace.add(goal.CALC, course.rank).tag = END
+            trace.courses[course.rank].remove(course)
+            raise
+        finally:
+            trace.running.pop()
+            trace.changed[course.rank] = course
+        return pending if type(pending) is Message else waiting
+
+
+class TracedDriver(SimulatedDriver):
+    """A driver whose schedules a trace follows."""
+
+    def __init__(self, trace: Trace, *arguments):
+        super().__init__(*arguments)
+        self.trace = trace
+
+    def start(self, schedule):
+        return super().start(Followed(self.trace, schedule, self.rank, is_main=False))
+
+    def start_foreground(self, schedule):
+        return super().start_foreground(Followed(self.trace, schedule, self.rank, is_main=self.trace.is_on))
+
+
+class Trace:
+    """What the ranks of a simulated run do from `begin` on.
+
+    It is an observer of the fabrics (`grsgd.simulate.observed.Observer`).
+    """
+
+    def __init__(self, env, ranks: int):
+        self.env = env
+        self.is_on = False
+        self.began = 0.0
+        self.events: list[list[Event]] = [[] for _ in range(ranks)]
+        self.courses: list[list[Course]] = [[] for _ in range(ranks)]
+        """Of the schedules that have not ended."""
+        self.running: list[Course] = []
+        """The course of the schedule that runs now, last; below it those that it has interrupted."""
+        self.changed: list[Course | Event | None] = [None] * ranks
+        """What has happened last on each rank: a schedule has gone on, or a message is complete."""
+        self.bookkeeping = None
+        """The fabric of the messages outside the counted traffic."""
+        self.with_multicast = False
+        """Whether the network carries one copy to several receivers."""
+
+    @property
+    def now(self) -> float:
+        return self.env.now
+
+    def begin(self):
+        self.is_on, self.began = True, self.now
+
+    def new_course(self, rank: int) -> Course:
+        """Return the course of a schedule that begins, after what the one has waited for that begins it."""
+        course = Course(rank)
+        if self.running and self.running[-1].rank == rank:
+            course.join(self.running[-1])
+        self.courses[rank].append(course)
+        return course
+
+    def add(self, kind: str, rank: int) -> Event:
+        """Return a new operation of the schedule that runs."""
+        course = self.running[-1] if self.running and self.running[-1].rank == rank else None
+        event = Event(rank, kind, self.now, course.after() if course else {})
+        self.events[rank].append(event)
+        if course:
+            course.last, course.waited = event, {}
+            course.version += 1
+        return event
+
+    def calculation(self, pollable) -> Event | None:
+        """Return the operation that begins with a computation or a delay; None for anything else."""
+        if self.is_on and isinstance(pollable, Compute | Delay):
+            return self.add(goal.CALC, self.running[-1].rank)
+        return None
+
+    def has_waited(self, course: Course, pollable, event: Event | None, alone: bool):
+        """A schedule has waited for ``pollable``, for nothing else at the time if ``alone``."""
+        if not self.is_on:
+            return
+        if event is not None:
+            event.seconds = self.now - event.begin if alone else pollable.seconds or 0.0
+            course.add(event)
+            return
+        waitable = pollable.request if isinstance(pollable, Message) else pollable
+        if isinstance(waitable, Activity):
+            course.join(waitable.schedule.course)
+        elif hasattr(waitable, "ops"):
+            for operation in waitable.ops:
+                course.add(operation)
+        else:
+            self._flag_seen(course)
+
+    def _flag_seen(self, course: Course):
+        changed = self.changed[course.rank]
+        if isinstance(changed, Event):
+            course.add(changed)
+        elif changed is not None and changed is not course:
+            course.join(changed)
+        course.join_all(self.courses[course.rank])
+
+    # ---- as an observer
+
+    def sent(self, sending):
+        if not self.is_on:
+            return
+        if self.with_multicast and sending.group[-1:] == ("broadcast",):
+            raise ConfigError(
+                "--trace: this algorithm broadcasts on a network with multicast, which GOAL has not; allowed: a "
+                "network without, or an algorithm that sends to each"
+            )
+        event = self.add(goal.SEND, sending.source)
+        event.peer, event.short = sending.dest, sending.short
+        is_uncounted = getattr(sending, "fabric", None) is self.bookkeeping
+        event.nbytes = sending.nbytes
+        if is_uncounted:
+            event.nbytes = SHORT_BOOKKEEPING if sending.short else LONG_BOOKKEEPING
+        event.tag = is_uncounted, sending.group, sending.tag, sending.synchronous, False
+        sending.ops = (event,)
+
+    def posted(self, receiving):
+        if self.is_on and self.running:
+            receiving.ops = (self.add(goal.RECV, self.running[-1].rank),)
+
+    def left(self, sending):
+        """Nothing: whoever waits for it says so."""
+
+    def received(self, sending):
+        for send, receive in zip(sending.ops, sending.receiving.ops, strict=False):
+            if sending.receiving.from_any:
+                send.tag = (*send.tag[:-1], True)
+            send.partner, receive.partner = receive, send
+            receive.peer, receive.nbytes, receive.tag = send.rank, send.nbytes, send.tag
+
+    def completed(self, waitable):
+        for event in waitable.ops:
+            self.changed[event.rank] = event
+
+    # ---- the file
+
+    def write(self, path: str | os.PathLike, comments: list[str]):
+        """Write what has happened; raises RunFileError."""
+        tags = Tags()
+        goal.write(path, self.operations(tags), [*comments, *NOTES, *tags.described()])
+
+    def operations(self, tags: Tags) -> list[list[goal.Operation]]:
+        """Return the operations of all ranks in the order in which they began."""
+        unreceived = defaultdict(list)
+        kept = []
+        for events in self.events:
+            kept.append([event for event in events if is_kept(event)])
+            for event in kept[-1]:
+                if event.kind == goal.SEND and event.partner is None:
+                    unreceived[event.peer].append(event)
+        ranks = []
+        for rank, events in enumerate(kept):
+            for place, event in enumerate(events):
+                event.place = place
+            processors = Processors(self.now)
+            operations = [operation_of(event, tags, processors) for event in events]
+            for event in unreceived[rank]:  # GOAL has a receive for every message
+                operations.append(receive_of(event, tags.number(event), operations))
+            ranks.append(operations)
+        set_apart(ranks)
+        return ranks
+
+
+NOTES = (
+    "calc is in ns. A tag of 2^30 or more: a message outside the counted traffic, written with 1 byte, or 2 if long,",
+    "on a cpu and a nic of its own. Of the rest of it, 2^29: a synchronous send, 2^28: received from any rank.",
+)
+
+
+class Tags:
+    """Numbers for what tells messages of two ranks apart: the communicator and the tag, and how they were sent."""
+
+    def __init__(self):
+        self._groups: dict[tuple, int] = {}
+        self._numbers: dict[tuple, int] = {}
+
+    def number(self, event: Event) -> int:
+        is_uncounted, group, tag, synchronous, from_any = event.tag
+        communicator = self._groups.setdefault((is_uncounted, group), len(self._groups))
+        source = (event.rank if event.kind == goal.SEND else event.peer) if from_any else None
+        number = self._numbers.setdefault((communicator, tag, source), len(self._numbers))
+        return number + BOOKKEEPING * is_uncounted + SYNCHRONOUS * synchronous + FROM_ANY * from_any
+
+    def described(self) -> Iterator[str]:
+        """Iterate over lines that say what the numbers stand for."""
+        for (communicator, tag, source), number in self._numbers.items():
+            sender = "" if source is None else f", from rank {source}"
+            yield f"tag {number}: tag {tag} of communicator {communicator}{sender}"
+
+
+class Processors:
+    """The cpus of a rank: computations and delays that went on at the same time have different ones.
+
+    What rounding a calc to nanoseconds adds or takes is made good by the next one of the cpu. ``now``: when the trace
+    ends.
+    """
+
+    def __init__(self, now: float):
+        self.now = now
+        self._free: list[float] = []
+        self._owed: list[float] = []
+
+    def assign(self, event: Event) -> tuple[int, int]:
+        """Return the cpu and the nanoseconds of a computation, or a delay; to be called in order of begin."""
+        slack = 1e-12 * self.now
+        cpu = next((cpu for cpu, free in enumerate(self._free) if free <= event.begin + slack), len(self._free))
+        if cpu == len(self._free):
+            self._free.append(0.0)
+            self._owed.append(0.0)
+        self._free[cpu] = event.begin + event.seconds
+        exact = 1e9 * event.seconds + self._owed[cpu]
+        ns = max(round(exact), 0)
+        self._owed[cpu] = exact - ns
+        return cpu, ns
+
+
+def set_apart(ranks: list[list[goal.Operation]]):
+    """Give messages outside the counted traffic a cpu and a nic of their own, the same on all ranks.
+
+    So a simulator that charges time for messages lets none of those of the algorithm wait for them.
+    """
+    operations = [operation for rank in ranks for operation in rank]
+    cpu = 1 + max((operation.cpu for operation in operations), default=0)
+    for operation in operations:
+        if operation.kind != goal.CALC and operation.tag & BOOKKEEPING:
+            operation.cpu, operation.nic = cpu, 1
+
+
+def is_kept(event: Event) -> bool:
+    """Whether it is written: not a receive without a message, nor a long message that nobody received."""
+    if event.kind == goal.CALC or event.partner is not None:
+        return True
+    return event.kind == goal.SEND and event.short
+
+
+def operation_of(event: Event, tags: Tags, processors: Processors) -> goal.Operation:
+    if event.kind == goal.CALC:
+        if event.tag == END:
+            operation = goal.Operation(goal.CALC, 0, label=END)
+        else:
+            cpu, ns = processors.assign(event)
+            operation = goal.Operation(goal.CALC, ns, cpu=cpu)
+    else:
+        operation = goal.Operation(event.kind, event.nbytes, event.peer, tags.number(event))
+    after = kept_only(event.after)
+    operation.requires = sorted(other.place for other, only_begun in after.items() if not only_begun)
+    operation.irequires = sorted(other.place for other, only_begun in after.items() if only_begun)
+    return operation
+
+
+def kept_only(after: dict[Event, bool]) -> dict[Event, bool]:
+    """Replace what is not written by what it came after itself."""
+    found: dict[Event, bool] = {}
+    seen, waiting = set(), list(after.items())
+    while waiting:
+        event, only_begun = waiting.pop()
+        if is_kept(event):
+            found[event] = only_begun and found.get(event, True)
+        elif event not in seen:
+            seen.add(event)
+            waiting += event.after.items()
+    return found
+
+
+def receive_of(send: Event, tag: int, operations: list[goal.Operation]) -> goal.Operation:
+    """Return a receive, behind all others of its kind, of a message that nobody received."""
+    kind = goal.RECV, send.rank, tag
+    same = (place for place, other in enumerate(operations) if (other.kind, other.peer, other.tag) == kind)
+    last = list(same)[-1:]
+    return goal.Operation(goal.RECV, send.nbytes, send.rank, tag, irequires=last)
