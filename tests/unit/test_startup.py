@@ -221,7 +221,7 @@ class Alone:
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_verbose_asks_for_the_line(monkeypatch, tmp_path, verbose):
-    def run(mpi, config, out, start_up, line, models, keeping, spares):
+    def run(mpi, config, out, start_up, line, models, keeping, spares, timeline):
         started.append(start_up)
         raise SetupError("that is enough")
 
