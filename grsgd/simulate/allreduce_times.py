@@ -20,9 +20,14 @@ from grsgd.simulate.recorded_messages import Program, record
 
 
 class Allreduce(Waitable):
-    """One rank's part in an all-reduce whose times are calculated."""
+    """One rank's part in an all-reduce whose times are calculated; ``waited``: seconds that the rank has waited then,
+    from the start of the run."""
 
-    __slots__ = ()
+    __slots__ = ("waited",)
+
+    def finish(self, driver):
+        driver.wait_seconds, driver.foreground.blocked_at = self.waited, None
+        super().finish(driver)
 
     def __str__(self):
         return "an all-reduce"
@@ -75,13 +80,16 @@ class AllreduceTimes:
         connections = [self._connection(ends) for ends in program.ends]
         for connection, nbytes in zip(connections, program.bytes_of_connections(), strict=True):
             connection.nbytes += nbytes
-        ends = end_times(
-            np.array([begun[rank][0] for rank in range(len(begun))]),
+        ranks = range(len(begun))
+        ends, waited = end_times(
+            np.array([begun[rank][0] for rank in ranks]),
+            np.array([fabric.drivers[rank].wait_seconds for rank in ranks]),
             *program[:6],
             np.array([connection.rate for connection in connections]),
             np.array([connection.latencies[0][1] for connection in connections]),
             network.spec.eager_bytes,
         )
         for rank, (_, allreduce) in begun.items():
+            allreduce.waited = float(waited[rank])
             finish = partial(allreduce.finish, fabric.drivers[rank])
             network.at(float(ends[rank]), lambda _, finish=finish: finish())

@@ -15,7 +15,7 @@ import numpy as np
 from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.backend import ANY_RANK, PROCESS_FAILURES
 from grsgd.comm.communicator import Communicator
-from grsgd.models.shape_only import ShapeOnlyArray
+from grsgd.models.shape_only import PREFIX_BYTES, ShapeOnlyArray
 from grsgd.simulate.flows import Network
 from grsgd.simulate.processor import Processor
 
@@ -502,7 +502,8 @@ def copy_into(buffer, message):
     if isinstance(buffer, ShapeOnlyArray):
         buffer.receive(message)
     elif isinstance(message, ShapeOnlyArray):
-        raise TypeError("a message without content for a receive buffer with content")
+        if buffer.nbytes > PREFIX_BYTES:  # else it may be the beginning of an array without content
+            raise TypeError("a message without content for a receive buffer with content")
     elif buffer.dtype == message.dtype:
         buffer[: len(message)] = message
     else:

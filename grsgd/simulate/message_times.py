@@ -11,13 +11,14 @@ NOT_YET = -1.0
 
 
 @njit(cache=True)
-def end_times(starts, first, kinds, messages, nbytes, connection, ends, rate, latency, eager_bytes):
-    """Return the moment at which each rank has done its last step, float64 of shape [ranks].
+def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, rate, latency, eager_bytes):
+    """Return the moment at which each rank has done its last step, and for how many seconds it has waited then; both
+    float64 of shape [ranks].
 
     Parameters
     ----------
-    starts
-        When each rank begins, in seconds.
+    starts, waited
+        When each rank begins, and for how many seconds it has waited by then; added up wait by wait, as a driver does.
     first, kinds, messages, nbytes, connection, ends
         As in `grsgd.simulate.recorded_messages.Program`.
     rate, latency
@@ -27,6 +28,8 @@ def end_times(starts, first, kinds, messages, nbytes, connection, ends, rate, la
     """
     ranks, count = len(starts), len(nbytes)
     found = np.full(ranks, NOT_YET)
+    waited = waited.copy()
+    waits_since = np.full(ranks, NOT_YET)
     now_at = first[:-1].copy()  # the next step of each rank
     posted, receive_posted = np.full(count, NOT_YET), np.full(count, NOT_YET)
     sent, received, arrived = np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
@@ -71,6 +74,9 @@ def end_times(starts, first, kinds, messages, nbytes, connection, ends, rate, la
                         rank = ends[connection[subject], 1]
         if rank < 0:
             continue
+        if waits_since[rank] != NOT_YET:
+            waited[rank] += now - waits_since[rank]
+            waits_since[rank] = NOT_YET
         while now_at[rank] < first[rank + 1]:
             step = now_at[rank]
             kind, message = kinds[step], messages[step]
@@ -86,9 +92,11 @@ def end_times(starts, first, kinds, messages, nbytes, connection, ends, rate, la
                 leaves = not is_short and posted[message] != NOT_YET
             elif kind == WAIT_UNTIL_SENT and not sent[message]:
                 sender_waits[message] = True
+                waits_since[rank] = now
                 break
             elif kind == WAIT_UNTIL_RECEIVED and not received[message]:
                 receiver_waits[message] = True
+                waits_since[rank] = now
                 break
             if leaves:
                 way = connection[message]
@@ -104,7 +112,7 @@ def end_times(starts, first, kinds, messages, nbytes, connection, ends, rate, la
             now_at[rank] += 1
         if now_at[rank] == first[rank + 1]:
             found[rank] = now
-    return found
+    return found, waited
 
 
 @njit(cache=True)

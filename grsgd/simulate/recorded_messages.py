@@ -82,7 +82,7 @@ def record(schedule, size: int, elements: int, dtype, options: dict) -> Program:
     recorders = [Recorder(rank, size, between) for rank in range(size)]
     for recorder in recorders:
         for pending in schedule(Communicator(recorder), ShapeOnlyArray(elements, dtype), **options):
-            for message in as_list(pending):
+            for message in reversed(as_list(pending)):  # a driver waits for the last one first
                 if not isinstance(request := getattr(message, "request", None), Recorded):
                     raise TypeError(f"{schedule} waits for {message}, which is not a message")
                 recorder.steps.append((request.step, request.message))
