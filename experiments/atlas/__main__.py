@@ -4,7 +4,7 @@
     sudo .venv/bin/python -m experiments.atlas         # what ``make figure-atlas`` does; hours
     python -m experiments.atlas --simulated            # without root: in simulated time alone
 
-The language model and a CNN are trained on four hosts, by every method that exchanges every so many steps; 300 runs in
+The language model and a CNN are trained on four hosts, by every method that exchanges every so many steps; 234 runs in
 simulated time and 70 on the testbed, whose interfaces count the bytes as well. What is there already is not made again,
 so it goes on where it was ended. In the end: a figure, a table, all figures as CSV, and what they say of the formula by
 which such figures are drawn in the literature.

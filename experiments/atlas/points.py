@@ -75,10 +75,13 @@ def periods_of(method: str) -> tuple[int, ...]:
 
 
 def simulated_points() -> Iterator[Point]:
-    """All methods, with all periods, on all links, with and without a straggler."""
+    """Yield all methods, with all periods, on all links: the CNN with and without a straggler, the language model
+    without, and where it is measured with one."""
     for task, method, rate, slower in itertools.product(TASKS, METHODS, RATES, SLOWER):
         for period in periods_of(method):
-            yield Point(task, method, period, rate, slower, False)
+            point = Point(task, method, period, rate, slower, False)
+            if task == "cnn" or slower == 1 or point._replace(measured=True) in measured_points():
+                yield point
 
 
 def measured_points() -> Iterator[Point]:

@@ -21,7 +21,7 @@ def models(monkeypatch):
 
 def test_there_are_as_many_points_as_are_said():
     simulated, measured = list(simulated_points()), list(measured_points())
-    assert len(set(simulated)) == len(simulated) == 300 and len(set(measured)) == len(measured) == 70
+    assert len(set(simulated)) == len(simulated) == 234 and len(set(measured)) == len(measured) == 70
     assert {point._replace(measured=False) for point in measured} <= set(simulated)
     assert {point.rate for point in measured} == set(RATES) and {point.period for point in measured} == set(PERIODS)
 
