@@ -22,6 +22,8 @@ SPIN_SECONDS, THREAD_SPIN_SECONDS = 1e-3, 2e-4
 process has a share of a core, what the thread uses is taken from the gradient."""
 SLEEP_SECONDS = 1e-3
 """The longest sleep between two polls of a rank that waits, and the shortest of a thread that stands in."""
+SLEEP_SHARE = 1 / 16
+"""Of the time waited so far, that a sleep takes."""
 
 
 class Handle:
@@ -259,4 +261,4 @@ def back_off(waited: float, spin: float = SPIN_SECONDS):
     if waited < spin:
         os.sched_yield()
     else:
-        time.sleep(min(waited / 16, SLEEP_SECONDS))
+        time.sleep(min(waited * SLEEP_SHARE, SLEEP_SECONDS))

@@ -1,13 +1,14 @@
 """Measures what messages take of a processor, between two ranks: of which one computes, and the other sends to it.
 
-Each time is a difference between computing with and without messages beside it, by turns, in rounds; the medians of the
-rounds count, and their quartiles are the spread.
+Each time is a difference between computing with messages and without, by turns, in rounds; in both a schedule in the
+background looks for them, which takes time of its own. The medians of the rounds count, and their quartiles are the
+spread.
 """
 
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ WORK_SECONDS = 0.02
 
 
 class Spread(NamedTuple):
-    """Seconds: the median, and the quartiles."""
+    """The median, and the quartiles."""
 
     median: float
     low: float
@@ -57,6 +58,7 @@ class ProcessorTimes(NamedTuple):
     receive: Spread
     send_byte: Spread
     receive_byte: Spread
+    polling: Spread
     reaction: Spread
     wake: Spread
     eager_bytes: int
@@ -87,6 +89,7 @@ class Meter:
             if self.is_here:
                 base = statistics.median(small)
                 found["send_byte" if sends else "receive_byte"] = Spread.of([(c - base) / LARGE for c in large])
+        found["polling"] = self.polling()
         found["reaction"], found["wake"] = self.reactions()
         eager = self.eager_bytes(seconds_per_byte)
         return ProcessorTimes(**found, eager_bytes=eager) if self.is_here else None
@@ -112,22 +115,37 @@ class Meter:
             if not self.is_here:
                 self.driver.run(self.receive_all(nbytes) if sends else self.send_until_told(nbytes, pause))
                 continue
-            alone = self.compute(self.steps)
-            if sends:
-                stop = [False]
-                counted = self.driver.start(self.send_all(nbytes, pause, stop))
-            else:
+            begin, stop = [False], [False]
+            messages = self.send_all(nbytes, pause, stop, begin) if sends else self.receive_all(nbytes)
+            counted = self.driver.start(messages)
+            without = self.compute(self.steps)
+            begin[0] = True
+            if not sends:
                 self.driver.run(self.tell())
-                counted = self.driver.start(self.receive_all(nbytes))
             beside = self.compute(self.steps)
-            if sends:
-                stop[0] = True
-                self.driver.run(ended(counted))
-            else:
+            stop[0] = True
+            if not sends:
                 self.driver.run(self.tell())
-                self.driver.run(ended(counted))
-            found.append((beside - alone) / max(counted.value, 1))
+            self.driver.run(ended(counted))
+            found.append((beside - without) / max(counted.value, 1))
         return found
+
+    def polling(self) -> Spread | None:
+        """Return which share of its computing time rank ``here`` takes longer while a schedule in the background waits
+        for a message."""
+        found = []
+        for _ in range(ROUNDS):
+            if not self.is_here:
+                self.driver.run(self.told())
+                self.driver.run(self.tell())
+                continue
+            alone = self.compute(self.steps)
+            waiting = self.driver.start(self.told())
+            beside = self.compute(self.steps)
+            self.driver.run(self.tell())
+            self.driver.run(ended(waiting))
+            found.append(beside / alone - 1)
+        return Spread.of(found) if self.is_here else None
 
     def tell(self):
         """Schedule: an empty message to the other one."""
@@ -150,9 +168,11 @@ class Meter:
         yield from self.send_all(nbytes, pause, stop)
         yield listening
 
-    def send_all(self, nbytes: int, pause: float, stop: list[bool]):
-        """Schedule: a message after each pause until ``stop`` says so, and the last one; returns how many."""
+    def send_all(self, nbytes: int, pause: float, stop: list[bool], begin: Sequence[bool] = (True,)):
+        """Schedule: from ``begin`` on a message after each pause until ``stop`` says so, and the last one; returns how
+        many."""
         message = np.zeros(nbytes, np.uint8)
+        yield Until(lambda: begin[0], "the first message")
         for count in itertools.count(1):
             message[0] = stop[0]
             yield self.comm.Isend(message, self.other, tags.CALIBRATION)

@@ -222,7 +222,8 @@ class SimulatedDriver:
                 pollable.value = self._work(pollable)
             if self.processor is not None:
                 timer = Timer(pollable)
-                self.processor.compute(pollable.seconds, lambda: timer.finish(self))
+                polls = any(not activity.complete for activity in self._background)
+                self.processor.compute(pollable.seconds, polls, lambda: timer.finish(self))
                 return timer
             return self._timer(pollable, pollable.seconds)
         return pollable

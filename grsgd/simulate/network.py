@@ -124,10 +124,11 @@ class ComputeSpec(Section):
 class ProcessorSpec(Section):
     """What messages take of a rank's processor, measured by ``grsgd calibrate``; `grsgd.simulate.processor` says how.
 
-    send, receive: seconds for a message, at its sender and at its receiver.
+    send, receive: seconds for a message, at a sender and at a receiver that compute.
     send_byte, receive_byte: seconds for each byte of it; the receiver's are with adding it up or merging it.
+    polling: by which share a computation takes longer while something in the background waits.
     reaction: seconds until a rank that computes notices a message.
-    wake: seconds until a rank notices one that has waited for more than a millisecond.
+    wake: seconds until a rank notices one that has waited for long.
     what: how it was measured, for the reader.
     """
 
@@ -135,6 +136,7 @@ class ProcessorSpec(Section):
     receive: Duration = 0.0
     send_byte: Duration = 0.0
     receive_byte: Duration = 0.0
+    polling: float = Field(0.0, ge=0, allow_inf_nan=False)
     reaction: Duration = 0.0
     wake: Duration = 0.0
     what: str = ""

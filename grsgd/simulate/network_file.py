@@ -29,16 +29,15 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     )
     ranks = len(measured.hosts)
     between = f"between ranks i and i+1 of {ranks}" if ranks > 1 else "between two ranks"
-    wire = of_the_wire(measured)
-    latency = statistics.median(pair.latency for pair in wire)
-    bandwidth = statistics.median_high(pair.bandwidth for pair in wire)  # of four, two may be those of a slow host
+    latency = statistics.median(pair.latency for pair in measured.pairs)
+    # Of four pairs two may be those of one slow host.
+    bandwidth = statistics.median_high(pair.bandwidth for pair in measured.pairs)
     lines = [
         f"# Measured on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by grsgd {__version__}, {launch.library()}:",
         f"#   {command}",
         f"# {plural(ranks, 'rank')} on {places(measured.hosts)}.",
         f"# latency: half a round trip of 8 bytes {between}; bandwidth: {LARGE_BYTES // 2**20} MiB one way.",
         "# One pair at a time; medians of all pairs, which also stand for the pairs that were not measured.",
-        *(["# What [processor] says is taken off both."] if measured.processor else []),
         f"bandwidth = {quoted(as_rate(bandwidth))}",
         f"latency = {quoted(as_duration(latency))}",
         *([] if measured.fairness is None else [f"fairness = {measured.fairness:.2g}"]),
@@ -55,8 +54,8 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     if slowdown:
         lines.append(f"slowdown = {{ {slowdown} }}  # by rank, in units of the median")
     lines += processor_section(measured, config)
-    links, ports = [], slow_ports(wire, bandwidth)
-    for pair in wire:
+    links, ports = [], slow_ports(measured.pairs, bandwidth)
+    for pair in measured.pairs:
         entry = []
         if differs(pair.bandwidth, min(bandwidth, *(ports.get(rank, bandwidth) for rank in pair.ranks))):
             entry.append(f"bandwidth = {quoted(as_rate(pair.bandwidth))}")
@@ -90,26 +89,6 @@ def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
     }
 
 
-def of_the_wire(measured: Calibration) -> list[Pair]:
-    """Return the latencies and bandwidths of the pairs without the time of processors, which is simulated by itself; a
-    tenth of each at least."""
-    if measured.processor is None:
-        return measured.pairs
-    send, receive, send_byte, receive_byte = (spread.median for spread in measured.processor[:4])
-
-    def without(seconds, taken):
-        return max(seconds - taken, 0.1 * seconds)
-
-    return [
-        Pair(
-            pair.ranks,
-            without(pair.latency, send + receive),
-            1 / without(1 / pair.bandwidth, send_byte + receive_byte),
-        )
-        for pair in measured.pairs
-    ]
-
-
 def processor_section(measured: Calibration, config: Config) -> list[str]:
     """Return the lines that say what messages take of a processor; none if that was not measured."""
     times = measured.processor
@@ -120,14 +99,15 @@ def processor_section(measured: Calibration, config: Config) -> list[str]:
         "receive": "and at its receiver",
         "send_byte": "for each byte, at its sender",
         "receive_byte": "and at its receiver, who adds it up",
+        "polling": "by which share computing takes longer while a schedule waits in the background",
         "reaction": "until a rank that computes notices a message; the mean",
         "wake": "until one notices it that has waited for long",
     }
-    lines = ["", "[processor]  # what messages take of it; with the quartiles"]
+    lines = ["", "[processor]  # what messages take of it while it computes; with the quartiles"]
     for name, what in explained.items():
         spread = getattr(times, name)
-        low, high = (as_duration(value) for value in spread[1:])
-        lines.append(f"{name} = {quoted(as_duration(spread.median))}  # {what}: {low} to {high}")
+        median, low, high = (f"{value:.3g}" if name == "polling" else as_duration(value) for value in spread)
+        lines.append(f"{name} = {median if name == 'polling' else quoted(median)}  # {what}: {low} to {high}")
     return [*lines, f"what = {quoted(f'comm.progress_mode = {config.comm.progress_mode}')}"]
 
 

@@ -3,17 +3,19 @@
 The parameters are those of LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPSim, section 2): o, the processor's time
 for a message, and O, that for each byte, of a sender and of a receiver. There a message and a computation are steps of
 one program, one after the other. Here messages move beside a gradient, so there is a time more: how long it takes until
-a rank that computes notices a message.
+a rank that computes notices a message. Of ranks that wait, latency and bandwidth have these times already, as they were
+measured between such ranks.
 """
 
 from collections import deque
 from collections.abc import Callable
 
+from grsgd.comm.engine import SLEEP_SECONDS, SLEEP_SHARE, SPIN_SECONDS
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import ProcessorSpec
 
-SPIN_SECONDS = 1e-3
-"""So long a rank that waits looks for messages all the time, and sleeps in between after that (`grsgd.comm.engine`)."""
+FULL_SLEEP = SLEEP_SECONDS / SLEEP_SHARE
+"""After so many seconds of waiting a rank sleeps as long as it ever does, which is when ``wake`` is measured."""
 
 
 class Processor:
@@ -41,17 +43,25 @@ class Processor:
         self.unnoticed: deque[list[Callable]] = deque()
         """What is to be done about messages that have come while it computes."""
 
-    def compute(self, seconds: float, call: Callable[[], None]):
-        """Compute as soon as the processor is free, and ``call`` when that is over."""
+    def compute(self, seconds: float, polls: bool, call: Callable[[], None]):
+        """Compute, and ``call`` when that is over. polls: whether something in the background waits."""
         self.is_computing = True
-        self.network.after(max(self.free_at - self.network.env.now, 0.0) + seconds, lambda _: self._end(call))
+        if polls:
+            seconds *= 1 + self.spec.polling
+        self.taken += max(self.free_at - self.network.env.now, 0.0)  # by what was posted right before
+        self.network.after(seconds, lambda _: self._end(call))
 
     def send(self, nbytes: int, call: Callable[[], None]):
-        """Hand over a message of so many bytes, and ``call`` when that is done."""
-        self._work(self.spec.send + nbytes * self.spec.send_byte, call)
+        """Hand over a message of so many bytes, and ``call`` when that is done: at once, unless the rank computes. If
+        it begins to while the message would still be handed over, the rest is taken from that."""
+        seconds = self.spec.send + nbytes * self.spec.send_byte
+        if not self.is_computing:
+            self.free_at = max(self.free_at, self.network.env.now) + seconds * self.slowdown
+        self._work(seconds, call)
 
     def receive(self, nbytes: int, call: Callable[[], None]):
-        """Take in a message of so many bytes that the rank has noticed, and ``call`` when that is done."""
+        """Take in a message of so many bytes that the rank has noticed, and ``call`` when that is done: at once, unless
+        the rank computes."""
         self._work(self.spec.receive + nbytes * self.spec.receive_byte, call)
 
     def notice(self, call: Callable[[], None]):
@@ -59,7 +69,9 @@ class Processor:
         if self.is_computing:
             seconds = self.spec.reaction
         else:
-            seconds = self.spec.wake if self.waited() > SPIN_SECONDS else 0.0
+            # A rank looks for messages all the time at first, and then sleeps for a part of the time it has waited.
+            waited = self.waited()
+            seconds = self.spec.wake * min(waited / FULL_SLEEP, 1.0) if waited > SPIN_SECONDS else 0.0
         if not seconds:
             call()
             return
@@ -69,15 +81,14 @@ class Processor:
         self.network.after(seconds * self.slowdown, lambda _: run_once(entry))
 
     def _work(self, seconds: float, call: Callable[[], None]):
-        """Do some work for messages, after what is to be done already, and ``call`` then."""
+        """Do some work for messages beside a computation, after what is to be done already, and ``call`` then."""
+        if not (self.is_computing and seconds):
+            call()
+            return
         work, now = seconds * self.slowdown, self.network.env.now
         self.free_at = max(self.free_at, now) + work
-        if self.is_computing:
-            self.taken += work
-        if self.free_at > now:
-            self.network.after(self.free_at - now, lambda _: call())
-        else:
-            call()
+        self.taken += work
+        self.network.after(self.free_at - now, lambda _: call())
 
     def _end(self, call: Callable[[], None]):
         """The computation is over but for the time that was taken from it."""
