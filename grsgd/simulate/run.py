@@ -53,7 +53,7 @@ from grsgd.training.snapshots import MEMORY
 from grsgd.training.succession import Succession
 from grsgd.training.trainer import Trainer, ignore
 
-RANK_BYTES = 1_500_000
+RANK_BYTES = 400_000
 """Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
 
 
