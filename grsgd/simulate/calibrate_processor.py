@@ -46,9 +46,11 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values) -> "Spread":
+        """Return that of differences, of which none can be less than 0. The median is 0 where the lower quartile is: it
+        cannot be told from nothing."""
         values = [max(value, 0.0) for value in values]
-        low, median, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-        return cls(median, low, high)
+        low, median, high = statistics.quantiles(values, n=4)
+        return cls(median if low > 0 else 0.0, low, high)
 
 
 class ProcessorTimes(NamedTuple):
