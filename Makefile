@@ -31,7 +31,7 @@ REPRODUCE = $(BIN)/python -m experiments.tables $(if $(IMAGENET),--imagenet $(IM
 # Jobs of several ranks wait half of their time: a file of tests beside another one.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling verdict-asynchronous test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -95,6 +95,9 @@ figure-atlas: $(READY)  ## methods that exchange less often over links of 10 to 
 
 figure-scaling: $(READY)  ## simulated time per step of every algorithm on 4 to 256 ranks; minutes
 	$(BIN)/python -m experiments.scaling
+
+verdict-asynchronous: $(READY)  ## is asynchronous SGD needed, or do the fastest m workers do? simulated; a quarter of an hour of a core
+	$(BIN)/python -m experiments.asynchronous
 
 test-testbed: $(READY)  ## hosts, links and a Slurm cluster on this machine; root, else skipped with the reason
 	$(BIN)/python -m pytest tests/testbed

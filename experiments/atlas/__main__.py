@@ -20,6 +20,7 @@ from tqdm import tqdm
 from experiments.atlas import draw, make
 from experiments.atlas.points import TASKS, Point, measured_points, simulated_points
 from experiments.cache import Unfinished
+from experiments.figures import write_csv
 from grsgd.errors import UsageError
 from grsgd.runs.run_file import load_run
 from grsgd.testbed.hosts import TestbedError
@@ -52,7 +53,7 @@ def main() -> int:
     runs = {point: load_run(make.file_of(point, folder)) for point in options.points if make.kept(point, folder)}
     results = {point: draw.Result.of(point, run, folder) for point, run in runs.items()}
     draw.draw(results, options.out)
-    draw.write_csv(results, options.out.with_suffix(".csv"))
+    write_csv(results, options.out.with_suffix(".csv"))
     print(draw.table(results), *draw.verdicts(results), sep="\n\n")
     print(f"\n{options.out}, {options.out.with_suffix('.png')}, {options.out.with_suffix('.csv')}")
     return 0 if len(results) == len(options.points) else 1

@@ -1,6 +1,5 @@
 """The atlas as a figure, as a table, and what it says of the formulas."""
 
-import csv
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from tabulate import tabulate
 from experiments.atlas import analytic
 from experiments.atlas.make import file_of
 from experiments.atlas.points import METHODS, PERIODS, RATES, SLOWER, Point, periods_of
+from experiments.figures import save
 from grsgd.runs.measures import bytes_sent, seconds, seconds_per_step, time_split, time_to_target
 from grsgd.runs.run_file import Run
 from grsgd.runs.series import COLOURS, MARKERS
@@ -88,15 +88,7 @@ def draw(results: Results, out: Path):
     panels[1][0].set_ylabel("time to the target [s]")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.suptitle("Methods that exchange every 4 steps (all-reduce: every step), on four hosts", fontsize=11)
-    for suffix in (".pdf", ".png"):
-        figure.savefig(out.with_suffix(suffix), dpi=150)
-
-
-def write_csv(results: Results, path: Path):
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*Point._fields, *Result._fields])
-        writer.writerows([*point, *result] for point, result in results.items())
+    save(figure, out)
 
 
 def table(results: Results) -> str:

@@ -14,7 +14,6 @@ Runs lie in results/scaling; one that is there and was made by the same version 
 """
 
 import argparse
-import csv
 import itertools
 import json
 import os
@@ -29,6 +28,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from experiments.cache import Unfinished, kept_run, make_in_parallel
+from experiments.figures import save, write_csv
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import Config, parse
 from grsgd.config.reading import apply, read
@@ -197,8 +197,7 @@ def draw(results: dict[Point, Result], out: Path):
             panel.set_ylabel("time per step [virtual s]")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.suptitle("Time per step of all ranks, simulated: ResNet-50 (102 MB), 0.1 s of computing", fontsize=11)
-    for suffix in (".pdf", ".png"):
-        figure.savefig(out.with_suffix(suffix), dpi=150)
+    save(figure, out)
 
 
 def table(results: dict[Point, Result]) -> str:
@@ -214,13 +213,6 @@ def table(results: dict[Point, Result]) -> str:
             rows.append([net, speed, name, *times, most.drain_seconds, most.models_sent_per_step])
     headers = ["network", "speed", "s a step", *ranks, "then drains [s]", "sent a step [M]"]
     return tabulate(rows, headers=headers, tablefmt="pipe", floatfmt=".3g")
-
-
-def write_csv(results: dict[Point, Result], path: Path):
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*Point._fields, *Result._fields])
-        writer.writerows([*point, *result] for point, result in results.items())
 
 
 def steps_for(ranks: int, steps: int) -> int:

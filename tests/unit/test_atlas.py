@@ -8,6 +8,7 @@ import pytest
 
 from experiments.atlas import analytic, draw, make
 from experiments.atlas.points import HOSTS, METHODS, PERIODS, RATES, Point, measured_points, simulated_points
+from experiments.figures import write_csv
 from grsgd.algorithms.central import workers_of
 
 POINT = Point("cnn", "local_sgd", 4, "100mbit", 1, False)
@@ -67,7 +68,7 @@ def test_verdicts_table_and_figure(tmp_path):
     assert "Interfaces have sent 1.03 (1.03 to 1.03) times" in lines[3]
     table = draw.table(results)
     assert "-10%" in table and "1.03" in table and table.count("\n") == 2
-    draw.write_csv(results, tmp_path / "atlas.csv")
+    write_csv(results, tmp_path / "atlas.csv")
     assert len((tmp_path / "atlas.csv").read_text().splitlines()) == 3
     draw.draw(results, tmp_path / "atlas.pdf")
     assert (tmp_path / "atlas.png").stat().st_size > 10_000

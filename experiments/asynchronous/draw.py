@@ -1,0 +1,93 @@
+"""The comparison as a figure and as tables."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from tabulate import tabulate
+
+from experiments.asynchronous import tuning
+from experiments.asynchronous.plan import Results, compared, trials
+from experiments.asynchronous.points import ASYNCHRONOUS, DISTRIBUTIONS, METHODS
+from experiments.asynchronous.result import Result
+from experiments.asynchronous.verdict import comparisons
+from experiments.tables.sample import Sample
+from grsgd.runs.series import COLOURS
+
+COLOUR = {True: COLOURS[1], False: COLOURS[0]}
+"""By whether a method is asynchronous."""
+
+
+def draw(results: Results) -> Figure:
+    """Return the seconds to the target: a panel for each distribution, a row for each method.
+
+    Dots are seeds, lines their medians; filled dots are those of the fastest of each side.
+    """
+    names = there(results)
+    rows, columns = math.ceil(len(names) / 3), min(len(names), 3)
+    figure = Figure(figsize=(3 * columns, 2.7 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
+    for panel in panels[len(names) :]:
+        panel.remove()
+    chosen = {each.distribution: (each.synchronous, each.asynchronous) for each in comparisons(results)}
+    for panel, name in zip(panels, names, strict=False):
+        for place, method in enumerate(METHODS):
+            seconds = seconds_of(compared(name, method, results).values())
+            colour, is_best = COLOUR[method in ASYNCHRONOUS], method in chosen.get(name, ())
+            fill = colour if is_best else "none"
+            panel.plot(seconds, [place] * len(seconds), "o", color=colour, markerfacecolor=fill, markersize=4)
+            if (middle := Sample(dict(enumerate(seconds))).median()) is not None:
+                panel.plot([middle, middle], [place - 0.38, place + 0.38], color=colour, linewidth=2)
+        panel.set_title(DISTRIBUTIONS[name].title, fontsize=9)
+        panel.set_xlim(left=0)
+        panel.grid(alpha=0.3, axis="x")
+        panel.tick_params(labelsize=8)
+        panel.set_yticks(range(len(METHODS)), list(METHODS))
+        panel.set_ylim(len(METHODS) - 0.5, -0.5)
+    figure.supxlabel("simulated seconds to the target accuracy", fontsize=9)
+    return figure
+
+
+def there(results: Results) -> list[str]:
+    """Return the distributions that there are runs on."""
+    found = {point.distribution for point in results}
+    return [name for name in DISTRIBUTIONS if name in found]
+
+
+def seconds_of(found: Sequence[Result]) -> list[float]:
+    """Return the seconds of those that reached the target."""
+    return [result.seconds for result in found if not math.isnan(result.seconds)]
+
+
+def overview(results: Results) -> str:
+    """Return the table of seconds to the target, median and range, with the learning rate; a column for each
+    distribution."""
+    names = there(results)
+    rows = [[method, *(cell(name, method, results) for name in names)] for method in METHODS]
+    headers = ["method", *(DISTRIBUTIONS[name].title for name in names)]
+    return tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True)
+
+
+def cell(distribution: str, method: str, results: Results) -> str:
+    found = compared(distribution, method, results)
+    if not found:
+        return ""
+    known = trials(distribution, method, results)
+    end = " †" if tuning.at_an_end(known) else ""
+    seconds = {point.seed: None if math.isnan(result.seconds) else result.seconds for point, result in found.items()}
+    return f"{Sample(seconds).text()}; {tuning.best(known):g}{end}"
+
+
+def table(results: Results) -> str:
+    """Return the table of what was computed and applied, medians over the seeds; a row for each method and
+    distribution."""
+    rows = []
+    for name, distribution in DISTRIBUTIONS.items():
+        for method in METHODS:
+            if found := list(compared(name, method, results).values()):
+                computed, applied, updates, over = np.median([result[1:5] for result in found], axis=0)
+                ratio = "" if math.isnan(over) else f"{over:.2f}"
+                rows.append([distribution.title, method, f"{computed:.0f}", f"{applied:.0f}", f"{updates:.0f}", ratio])
+    headers = ["times", "method", "gradients computed", "applied", "updates", "x optimum"]
+    return tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True)

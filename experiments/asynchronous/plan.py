@@ -1,0 +1,91 @@
+"""Which runs there are to be: each round of them depends on what those before have shown."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from experiments.asynchronous import tuning
+from experiments.asynchronous.points import (
+    ASYNCHRONOUS,
+    BASELINE,
+    CONTROL,
+    FINAL_SEEDS,
+    METHODS,
+    RATES,
+    SEEDS,
+    SYNCHRONOUS,
+    TUNING_SEEDS,
+    Point,
+)
+from experiments.asynchronous.result import Result
+
+Results = Mapping[Point, Result]
+
+
+def number_of_runs(distributions: int) -> int:
+    """Return how many runs so many distributions take, if no best rate is at an end of the grid."""
+    each = len(METHODS) * (len(RATES) * len(TUNING_SEEDS) + len(SEEDS))
+    return distributions * (each + 2 * len(FINAL_SEEDS) + 1)
+
+
+def trials(distribution: str, method: str, results: Results) -> tuning.Trials:
+    """Return the trials that are there: rates with which there is a run of each of the seeds for it."""
+    found = {point.rate for point in results if point[:2] == (distribution, method) and point.seed in TUNING_SEEDS}
+    by_rate = {rate: [Point(distribution, method, rate, seed) for seed in TUNING_SEEDS] for rate in sorted(found)}
+    return {
+        rate: [results[point].seconds for point in points]
+        for rate, points in by_rate.items()
+        if all(point in results for point in points)
+    }
+
+
+def points_of(distribution: str, results: Results) -> Iterator[Point]:
+    """Iterate over the points that can be named so far, those that are there as well.
+
+    All methods are tuned, and then tried at their best rates; then those that were the fastest of each side are tried
+    with further seeds. A method that leads to the target at no rate is not tried any more.
+    """
+    rates = {}
+    for method in METHODS:
+        known = trials(distribution, method, results)
+        following = tuning.to_try(known)
+        for rate in (*known, *following):
+            yield from (Point(distribution, method, rate, seed) for seed in TUNING_SEEDS)
+        if not following and (rate := tuning.best(known)) is not None:
+            rates[method] = rate
+            yield from (Point(distribution, method, rate, seed) for seed in SEEDS)
+    if BASELINE in rates:
+        yield Point(distribution, CONTROL, rates[BASELINE], SEEDS[0])
+    for method, rate in finalists(distribution, results).items():
+        yield from (Point(distribution, method, rate, seed) for seed in FINAL_SEEDS)
+
+
+def compared(distribution: str, method: str, results: Results) -> dict[Point, Result]:
+    """Return what there is of a method at its best rate, with the seeds by which all methods are compared."""
+    rate = tuning.best(known) if (known := trials(distribution, method, results)) else None
+    points = [Point(distribution, method, rate, seed) for seed in SEEDS]
+    return {point: results[point] for point in points if point in results}
+
+
+def finalists(distribution: str, results: Results) -> dict[str, float]:
+    """Return the fastest method of each side, with its rate; empty unless all runs are there that tell which it is."""
+    found = {}
+    for side in (SYNCHRONOUS, ASYNCHRONOUS):
+        samples = {}
+        for method in side:
+            known = trials(distribution, method, results)
+            if tuning.to_try(known):
+                return {}
+            if (rate := tuning.best(known)) is not None:
+                there = compared(distribution, method, results)
+                if len(there) < len(SEEDS):
+                    return {}
+                samples[method] = rate, [result.seconds for result in there.values()]
+        method = tuning.fastest({name: seconds for name, (_, seconds) in samples.items()})
+        if method is not None:
+            found[method] = samples[method][0]
+    return found
+
+
+def missing(distributions: Iterable[str], results: Results) -> list[Point]:
+    """Return the points that can be named so far and are not there."""
+    points = (point for name in distributions for point in points_of(name, results))
+    return [point for point in dict.fromkeys(points) if point not in results]
