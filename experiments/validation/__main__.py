@@ -87,6 +87,8 @@ def parse_arguments() -> argparse.Namespace:
         }
     except ConfigError as error:
         parser.error(str(error))
+    if not all(options.variants.values()):
+        parser.error("none of these algorithms can be simulated in every setting")
     return options
 
 

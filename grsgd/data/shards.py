@@ -22,6 +22,8 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
     if alpha is not None and not alpha > 0:
         raise ValueError(f"alpha is {alpha}, expected a positive number")
     labels = np.asarray(labels)
+    if labels.dtype.hasobject:
+        labels = np.unique(labels, return_inverse=True)[1]
     parts = _split(labels.tobytes() if alpha is not None else b"", labels.dtype, len(labels), n, alpha, seed)
     if smallest := [k for k, part in enumerate(parts) if not len(part)]:
         cure = "use fewer ranks" if alpha is None else f"raise alpha (now {alpha}) or use fewer ranks"

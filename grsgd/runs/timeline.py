@@ -70,9 +70,11 @@ class Timeline:
         """Note a span from ``begin`` to ``end`` of the clock; ``message``: peer, nbytes, tag, message of `Span`."""
         if self._zero is None or begin < self._zero:
             return
+        if end - begin <= self.shortest and track not in (SEND, RECEIVE):
+            return
         if len(self.spans) >= self.limit:
             self.left_out += 1
-        elif end - begin > self.shortest or track in (SEND, RECEIVE):
+        else:
             self.spans.append(Span(track, sys.intern(name), begin - self._zero, end - self._zero, *message))
 
     def kept(self) -> Kept:

@@ -20,17 +20,24 @@ from grsgd.simulate.recorded_messages import Program, record
 
 
 class Allreduce(Waitable):
-    """One rank's part in an all-reduce whose times are calculated; ``waited``: seconds that the rank has waited then,
-    from the start of the run."""
+    """One rank's part in an all-reduce of ``size`` ranks whose times are calculated.
 
-    __slots__ = ("waited",)
+    begun: by rank, the parts so far. waited: seconds that the rank has waited when it ends, from the start of the run.
+    """
+
+    __slots__ = ("begun", "size", "waited")
+
+    def __init__(self, begun: dict, size: int):
+        super().__init__()
+        self.begun, self.size = begun, size
 
     def finish(self, driver):
         driver.wait_seconds, driver.foreground.blocked_at = self.waited, None
         super().finish(driver)
 
     def __str__(self):
-        return "an all-reduce"
+        missing = [str(rank) for rank in range(self.size) if rank not in self.begun]
+        return "an all-reduce" + (f" that these ranks have not begun: {', '.join(missing)}" if missing else "")
 
 
 class AllreduceTimes:
@@ -39,6 +46,7 @@ class AllreduceTimes:
     def __init__(self, fabric: MessageFabric):
         self.fabric = fabric
         self._programs: dict[tuple, Program | None] = {}
+        self._alone: dict[tuple, bool] = {}
         self._begun: dict[tuple, dict[int, tuple[float, Allreduce]]] = defaultdict(dict)
 
     def begin(self, key: tuple, schedule: Callable, comm: Communicator, x, options: dict) -> Allreduce | None:
@@ -51,7 +59,8 @@ class AllreduceTimes:
             return None
         for receiver, (messages, nbytes) in program.sent[comm.rank].items():
             comm.traffic.count_messages(comm.members[receiver], messages, nbytes)
-        allreduce, begun = Allreduce(), self._begun[key]
+        begun = self._begun[key]
+        allreduce = Allreduce(begun, comm.size)
         begun[comm.rank] = self.fabric.network.env.now, allreduce
         if len(begun) == comm.size:
             self._finish(program, self._begun.pop(key))
@@ -61,11 +70,20 @@ class AllreduceTimes:
         """Return what the ranks do; None where they do nothing, or connections share a port."""
         what = schedule, size, x.size, x.dtype, *options.items()
         if what not in self._programs:
-            program = record(schedule, size, x.size, x.dtype, options)
-            ports = [port for ends in program.ends for port in self._connection(ends).ports]
-            is_alone = len(set(ports)) == len(ports) > 0
-            self._programs[what] = program if is_alone else None
+            is_alone = size == self.fabric.size and self._is_alone(schedule, size, options)
+            program = record(schedule, size, x.size, x.dtype, options) if is_alone else None
+            self._programs[what] = program if program is not None and len(program.nbytes) else None
         return self._programs[what]
+
+    def _is_alone(self, schedule, size: int, options: dict) -> bool:
+        """Whether no two connections share a port, of all that there are with arrays of an element for each rank or
+        more; so it is the same for all sizes."""
+        what = schedule, size, *options.items()
+        if what not in self._alone:
+            program = record(schedule, size, size, "float32", options)
+            ports = [port for ends in program.ends for port in self._connection(ends).ports]
+            self._alone[what] = len(set(ports)) == len(ports)
+        return self._alone[what]
 
     def _connection(self, ends):
         return self.fabric.network.connection(int(ends[0]), (int(ends[1]),))
@@ -81,14 +99,17 @@ class AllreduceTimes:
         for connection, nbytes in zip(connections, program.bytes_of_connections(), strict=True):
             connection.nbytes += nbytes
         ranks = range(len(begun))
-        ends, waited = end_times(
+        ends, waited, free_at = end_times(
             np.array([begun[rank][0] for rank in ranks]),
             np.array([fabric.drivers[rank].wait_seconds for rank in ranks]),
             *program[:6],
             np.array([connection.rate for connection in connections]),
             np.array([connection.latencies[0][1] for connection in connections]),
+            np.array([connection.free_at for connection in connections]),
             network.spec.eager_bytes,
         )
+        for connection, moment in zip(connections, free_at, strict=True):
+            connection.free_at = float(moment)
         for rank, (_, allreduce) in begun.items():
             allreduce.waited = float(waited[rank])
             finish = partial(allreduce.finish, fabric.drivers[rank])

@@ -27,7 +27,7 @@ from grsgd.config import Config
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
 from grsgd.mpi_environment import find_mpiexec, job_environment, without_launcher
-from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread
+from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread, work_of
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""
@@ -38,6 +38,8 @@ SHARED_BYTES, SHARED_ROUNDS = 1024 * 1024, 15
 """The size, and the number, of the messages that show how two share a port."""
 TWO_RANKS_SECONDS = 120.0
 """How long two more ranks may take to start and to measure."""
+MEASURING_SECONDS = 1800.0
+"""How long other ranks wait while two measure what messages take of a processor."""
 ANSWER_PREFIX = "grsgd-calibrate "
 """At the beginning of the line in which two more ranks say what they have measured."""
 
@@ -89,12 +91,12 @@ def calibrate(
     driver, comm, step = prepare(mpi, config)
     with timed():
         compute, hosts = mpi.allgather(measure_computing(driver, comm, step, steps, share)), launch.hosts(mpi)
-        pairs, processor = on_two_ranks() if mpi.size == 1 else (driver.run(measure_pairs(comm)), None)
-        driver.run(barrier(comm))
-        if mpi.size > 1:
-            here, there = usual_ranks(compute, hosts)
-            processor = measure_processor(driver, comm, here, there, pairs, step)
-        driver.run(barrier(comm))
+        if mpi.size == 1:
+            pairs, processor = on_two_ranks(config.comm.progress_mode, compute[0][0])
+        else:
+            pairs = driver.run(measure_pairs(comm))
+            driver.run(barrier(comm))
+            processor = measure_processor(driver, comm, *usual_ranks(compute, hosts), pairs, step)
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
         fairness = driver.run(measure_fairness(comm, *three)) if len(three) == 3 else None
         driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
@@ -139,7 +141,8 @@ def prepare(mpi, config: Config) -> tuple[MpiDriver, Communicator, Callable[[], 
         check_fits(config, dataset, mpi.size, local_ranks, device)
     with launch.collective_setup(mpi):  # only now, when all have looked at what is free
         gpu.use(device)
-        return driver, comm, step_alone(config, dataset, build_model(config, dataset, device))
+        poll = driver.poll if driver.progress_mode == "inline" else None
+        return driver, comm, step_alone(config, dataset, build_model(config, dataset, device), poll)
 
 
 def measure_computing(driver, comm, step: Callable[[], None], steps: int, share: float | None) -> tuple[float, float]:
@@ -166,17 +169,24 @@ def usual_ranks(compute: list[tuple[float, float]], hosts: list[str]) -> tuple[i
 
 
 def measure_processor(
-    driver, comm, here: int, there: int, pairs: list[Pair], step: Callable[[], None] | None = None
+    driver, comm, here: int, there: int, pairs: list[Pair], step: Callable[[], None]
 ) -> ProcessorTimes | None:
     """Measure on rank ``here`` what messages from and to ``there`` take of its processor while it takes steps. None on
-    the other ranks, which wait."""
+    the other ranks, which wait; raises SetupError on them if that takes too long."""
     slowest = np.zeros(comm.size)
     if pairs:
         slowest[comm.rank] = 1 / min(pair.bandwidth for pair in pairs)
     driver.run(ring_allreduce(comm, slowest))
+    found = None
     if comm.rank in (here, there):
-        return Meter(driver, comm, here, there, step).measure(float(slowest.max()))
-    return None
+        found = Meter(driver, comm, here, there, step).measure(float(slowest.max()))
+    all_there = driver.start(barrier(comm))  # not in the foreground, where it might take longer than a wait may
+    deadline = time.monotonic() + MEASURING_SECONDS
+    while not all_there.Test():
+        if time.monotonic() > deadline:
+            raise SetupError(f"calibrate: ranks {here} and {there} have not measured within {MEASURING_SECONDS:g} s")
+        time.sleep(1e-3)
+    return found
 
 
 def barrier(comm):
@@ -302,10 +312,11 @@ def check_mpiexec():
         ) from None
 
 
-def on_two_ranks() -> tuple[list[Pair], ProcessorTimes]:
-    """Start two ranks, and return what they measure. Raises SetupError."""
+def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], ProcessorTimes]:
+    """Start two ranks, and return what they measure, computing for ``step_seconds`` at a time. Raises SetupError."""
     mpiexec = find_mpiexec()
     command = [mpiexec, "-n", "2", sys.executable, "-m", "grsgd.simulate.calibrate"]
+    command += [progress_mode, repr(step_seconds)]
     job = subprocess.Popen(
         command,
         env=without_launcher(job_environment()),
@@ -328,23 +339,24 @@ def on_two_ranks() -> tuple[list[Pair], ProcessorTimes]:
             job.communicate()
     for line in output.splitlines():
         if job.returncode == 0 and line.startswith(ANSWER_PREFIX):
-            pairs, (*spreads, eager_bytes) = json.loads(line.removeprefix(ANSWER_PREFIX))
+            pairs, (*spreads, eager_bytes, mode) = json.loads(line.removeprefix(ANSWER_PREFIX))
             pairs = [Pair(tuple(ranks), *numbers) for ranks, *numbers in pairs]
-            return pairs, ProcessorTimes(*(Spread(*values) for values in spreads), eager_bytes)
+            return pairs, ProcessorTimes(*(Spread(*values) for values in spreads), eager_bytes, mode)
     said = next((line.strip() for line in output.splitlines() if any(c.isalpha() for c in line)), "nothing")
     raise SetupError(f"calibrate: {shlex.join(command[:3])}: {failure}; it said: {said}")
 
 
 def main():
-    """On two ranks: print what they measure."""
+    """On two ranks: print what they measure. Arguments: comm.progress_mode, and the seconds of a step."""
+    mode, seconds = sys.argv[1:]
     mpi = launch.world()
     launch.abort_on_error(mpi)
     if mpi.size != 2:
         return
     comm = Communicator(MpiBackend(mpi).dup())
-    driver = MpiDriver(mpi.rank, TWO_RANKS_SECONDS / 4, ranks_on_cores=2)
+    driver = launch.driver(mpi, TWO_RANKS_SECONDS / 4, mode)
     pairs = driver.run(measure_pairs(comm))
-    processor = measure_processor(driver, comm, 0, 1, pairs)
+    processor = measure_processor(driver, comm, 0, 1, pairs, work_of(float(seconds), driver.poll))
     driver.close()
     if processor is not None:
         print(ANSWER_PREFIX + json.dumps([pairs, processor]), flush=True)

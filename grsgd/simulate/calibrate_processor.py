@@ -27,14 +27,14 @@ PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
 PINGS = 40
 """Questions of which the answers show how soon a rank notices a message."""
+POLL_EVERY = 100
+"""Small products between two polls of a rank that has no step of training to compute."""
 SILENCE = 20e-3
 """Seconds of silence after which a rank that waits has gone to sleep."""
 EAGER_BYTES = [2**power for power in range(10, 23)]
 """The sizes of messages of which it is tried whether they leave before the receive for them is posted."""
 PATIENCE = 0.05
 """For so many seconds, and three times what it takes on its way, a message is watched whether it leaves."""
-WORK_SECONDS = 0.02
-"""What a rank computes that has no step of training."""
 
 
 class Spread(NamedTuple):
@@ -64,17 +64,19 @@ class ProcessorTimes(NamedTuple):
     reaction: Spread
     wake: Spread
     eager_bytes: int
+    progress_mode: str
+    """What moved messages in the background."""
 
 
 class Meter:
     """Rank ``here``, which computes, and ``there``, which sends to it and receives from it; both call the same methods
     in the same order. ``step()`` is what ``here`` computes again and again."""
 
-    def __init__(self, driver, comm, here: int, there: int, step: Callable[[], None] | None = None):
+    def __init__(self, driver, comm, here: int, there: int, step: Callable[[], None]):
         self.driver, self.comm, self.here, self.there = driver, comm, here, there
         self.is_here = comm.rank == here
         self.other = there if self.is_here else here
-        self.step = step or work_of(WORK_SECONDS)
+        self.step = step
         self.steps = 1
 
     def measure(self, seconds_per_byte: float) -> ProcessorTimes | None:
@@ -89,12 +91,14 @@ class Meter:
             large = self.cost(LARGE, sends, max(PAUSE, 3 * LARGE * seconds_per_byte))
             found["send" if sends else "receive"] = Spread.of(small) if self.is_here else None
             if self.is_here:
-                base = statistics.median(small)
+                base = found["send" if sends else "receive"].median
                 found["send_byte" if sends else "receive_byte"] = Spread.of([(c - base) / LARGE for c in large])
         found["polling"] = self.polling()
         found["reaction"], found["wake"] = self.reactions()
         eager = self.eager_bytes(seconds_per_byte)
-        return ProcessorTimes(**found, eager_bytes=eager) if self.is_here else None
+        if not self.is_here:
+            return None
+        return ProcessorTimes(**found, eager_bytes=eager, progress_mode=self.driver.progress_mode)
 
     def compute(self, steps: int) -> float:
         """Compute so many steps; returns the seconds."""
@@ -236,10 +240,8 @@ class Meter:
             yield self.comm.Isend(question.copy(), self.other, tags.CALIBRATION)
 
     def eager_bytes(self, seconds_per_byte: float) -> int:
-        """Return the size in bytes of the longest message that leaves before the receive for it is posted; 0 if none.
-
-        The same on both ranks. A longer one than the longest that was tried is not known to be.
-        """
+        """Return the size in bytes of the longest message, of those that were tried, that leaves rank ``here`` before
+        the receive for it is posted; 0 if none does, and on the other rank."""
         longest = np.zeros(1)
         for nbytes in EAGER_BYTES:
             message = np.zeros(nbytes, np.uint8)
@@ -275,12 +277,15 @@ def mean_and_quartiles(values) -> Spread:
     return spread._replace(median=max(float(np.mean(values)), 0.0))
 
 
-def work_of(seconds: float) -> Callable[[], None]:
-    """Return what takes so many seconds of a core, always the same."""
+def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
+    """Return what takes so many seconds of a core, always the same, and calls ``poll()`` now and then, as a backward
+    pass does."""
 
     def work(times: int):
-        for _ in range(times):
+        for number in range(times):
             BUSY @ BUSY
+            if number % POLL_EVERY == 0:
+                poll()
 
     begin = time.perf_counter()
     work(1000)

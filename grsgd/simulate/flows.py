@@ -43,7 +43,7 @@ class Connection:
     those at its ends; ``nbytes``: those that it was given to carry.
     """
 
-    __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks", "nbytes")
+    __slots__ = ("ports", "limit", "rate", "latencies", "queue", "ranks", "nbytes", "free_at")
 
     def __init__(
         self, ports: tuple[Port, ...], limit: float, latencies: list[tuple[int, float]], ranks: tuple[int, ...] = ()
@@ -52,6 +52,8 @@ class Connection:
         self.rate = min([limit, *(port.bandwidth for port in ports)])
         self.queue: deque[Flow] = deque()
         self.nbytes = 0
+        self.free_at = 0.0
+        """When the last message has left of those whose times are calculated."""
 
 
 class Flow:

@@ -11,9 +11,9 @@ NOT_YET = -1.0
 
 
 @njit(cache=True)
-def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, rate, latency, eager_bytes):
-    """Return the moment at which each rank has done its last step, and for how many seconds it has waited then; both
-    float64 of shape [ranks].
+def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, rate, latency, free_at, eager_bytes):
+    """Return the moment at which each rank has done its last step, and for how many seconds it has waited then, float64
+    of shape [ranks]; and by connection when its last message has left.
 
     Parameters
     ----------
@@ -23,12 +23,14 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
         As in `grsgd.simulate.recorded_messages.Program`.
     rate, latency
         By connection, in bytes/s and seconds.
+    free_at
+        By connection, when its last message of before has left.
     eager_bytes
         Longer messages leave when they and the receives for them have been posted, others when they have been posted.
     """
     ranks, count = len(starts), len(nbytes)
     found = np.full(ranks, NOT_YET)
-    waited = waited.copy()
+    waited, free_at = waited.copy(), free_at.copy()
     waits_since = np.full(ranks, NOT_YET)
     now_at = first[:-1].copy()  # the next step of each rank
     posted, receive_posted = np.full(count, NOT_YET), np.full(count, NOT_YET)
@@ -54,6 +56,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
             length = pop(moments, numbers, events, subjects, length)
             if event == HAS_LEFT:
                 message = head[subject]
+                free_at[subject] = now
                 head[subject] = following[message]
                 if head[subject] >= 0:
                     number += 1
@@ -104,7 +107,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
                 if head[way] < 0:
                     head[way] = message
                     number += 1
-                    moment = now + nbytes[message] / rate[way]
+                    moment = max(now, free_at[way]) + nbytes[message] / rate[way]
                     length = push(moments, numbers, events, subjects, length, moment, number, HAS_LEFT, way)
                 else:
                     following[tail[way]] = message
@@ -112,7 +115,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
             now_at[rank] += 1
         if now_at[rank] == first[rank + 1]:
             found[rank] = now
-    return found, waited
+    return found, waited, free_at
 
 
 @njit(cache=True)

@@ -53,7 +53,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     slowdown = ", ".join(f"{rank} = {factor:.3g}" for rank, factor in factors.items() if differs(factor, 1.0))
     if slowdown:
         lines.append(f"slowdown = {{ {slowdown} }}  # by rank, in units of the median")
-    lines += processor_section(measured, config)
+    lines += processor_section(measured)
     links, ports = [], slow_ports(measured.pairs, bandwidth)
     for pair in measured.pairs:
         entry = []
@@ -89,7 +89,7 @@ def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
     }
 
 
-def processor_section(measured: Calibration, config: Config) -> list[str]:
+def processor_section(measured: Calibration) -> list[str]:
     """Return the lines that say what messages take of a processor; none if that was not measured."""
     times = measured.processor
     if times is None:
@@ -108,7 +108,7 @@ def processor_section(measured: Calibration, config: Config) -> list[str]:
         spread = getattr(times, name)
         median, low, high = (f"{value:.3g}" if name == "polling" else as_duration(value) for value in spread)
         lines.append(f"{name} = {median if name == 'polling' else quoted(median)}  # {what}: {low} to {high}")
-    return [*lines, f"what = {quoted(f'comm.progress_mode = {config.comm.progress_mode}')}"]
+    return [*lines, f"what = {quoted(f'comm.progress_mode = {times.progress_mode}')}"]
 
 
 def differs(value: float, median: float) -> bool:

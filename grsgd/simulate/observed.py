@@ -48,8 +48,9 @@ class ObservedSending(Sending):
         super().on_left()
 
     def on_received(self):
-        for observer in self.fabric.observers:
-            observer.received(self)
+        if not self.is_gone() and self in self.fabric.under_way:
+            for observer in self.fabric.observers:
+                observer.received(self)
         super().on_received()
 
     def finish(self, driver):
@@ -131,10 +132,10 @@ class ObservedMulticast(Multicast):
                 observer.left(self.copies_sent[dest])
         super().copy_left(dests)
 
-    def copy_arrived(self, dest: int):
+    def copy_received(self, dest: int):
         if dest in self.receiving:
             self._received(dest)
-        super().copy_arrived(dest)
+        super().copy_received(dest)
 
     def _received(self, dest: int):
         copy = self.copies_sent[dest]

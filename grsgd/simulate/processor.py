@@ -92,13 +92,13 @@ class Processor:
 
     def _end(self, call: Callable[[], None]):
         """The computation is over but for the time that was taken from it."""
+        while self.unnoticed:  # a rank looks at its messages after each gradient
+            run_once(self.unnoticed.popleft())
         if self.taken:
             seconds, self.taken = self.taken, 0.0
             self.network.after(seconds, lambda _: self._end(call))
             return
         self.is_computing = False
-        while self.unnoticed:  # a rank looks at its messages after each gradient
-            run_once(self.unnoticed.popleft())
         call()
 
 

@@ -137,9 +137,8 @@ class Simulation:
         """Return one a process, which its driver computes on; None where messages take no processor time."""
         if self.spec.processor is None:
             return None
-        slowdown = self.spec.compute.slowdown if self.spec.compute is not None else {}
         for driver in self.drivers:
-            factor = slowdown.get(driver.rank, 1.0)
+            factor = self.compute.slowdown.get(driver.rank, 1.0)
             driver.processor = Processor(self.network, self.spec.processor, factor, driver.waited)
         return [driver.processor for driver in self.drivers]
 

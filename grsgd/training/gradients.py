@@ -186,9 +186,16 @@ def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorith
         )
 
 
-def step_alone(config: Config, dataset: Dataset, model: torch.nn.Module) -> Callable[[], None]:
-    """Return a function that takes a training step of one rank without any communication, to measure computing."""
+def step_alone(
+    config: Config, dataset: Dataset, model: torch.nn.Module, on_each_gradient: Callable[[], None] | None = None
+) -> Callable[[], None]:
+    """Return a function that takes a training step of one rank without any communication, to measure computing.
+
+    on_each_gradient: called whenever backward has finished the gradient of a parameter.
+    """
     replica = Replica(model, getattr(torch, config.dtype), flat_gradients=False)
+    if on_each_gradient is not None:
+        replica.on_each_gradient(on_each_gradient)
     gradients = OwnBatches.of(config, dataset, replica, rank=0, workers=1, replication=1)
     optimizer = build_optimizer(config.optimizer, model.parameters())
 

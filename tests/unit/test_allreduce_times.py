@@ -8,7 +8,7 @@ from grsgd.config import parse
 from grsgd.runs.run_file import load_run
 from grsgd.simulate import run as simulated_run
 from grsgd.simulate.allreduce_times import AllreduceTimes
-from grsgd.simulate.network import network
+from grsgd.simulate.network import NetworkSpec, network
 from grsgd.simulate.recorded_messages import record
 from grsgd.simulate.run import simulate
 
@@ -63,6 +63,39 @@ def test_they_are_those_of_the_messages(name, hidden, ranks, spec, tmp_path, mon
         assert (run.traffic[table] == calculated.traffic[table]).all(), table
     assert bytes_of_cables(run) == bytes_of_cables(calculated)
     assert bool(bytes_of_cables(run)) == spec.startswith("torus")
+
+
+UNEVEN = {
+    "a slow port": ("ring_allreduce", 4, {"port": [{"rank": 2, "bandwidth": "20mbit"}]}, "constant:0.00001"),
+    "a slow link": (
+        *("ring_allreduce", 2),
+        {"link": [{"from": 0, "to": 1, "bandwidth": "50mbit"}], "eager_bytes": 10**8},
+        "constant:0.00001",
+    ),
+    "in between": ("local_sgd", 4, {"port": [{"rank": 2, "bandwidth": "20mbit"}]}, "lognormal:0.0001,2"),
+    "short steps": ("ring_allreduce", 3, {"bandwidth": "10mbit", "latency": "1us"}, "constant:0.000001"),
+}
+
+
+@pytest.mark.parametrize("case", UNEVEN)
+def test_a_rank_may_begin_the_next_one_while_its_messages_leave(case, tmp_path, monkeypatch):
+    """Short ones, which are stored: they have left when their connection is free again."""
+    name, ranks, network_options, compute = UNEVEN[case]
+    spec = NetworkSpec(**{"bandwidth": "1gbit", "latency": "50us"} | network_options)
+    config = parse(
+        {"algorithm": {"name": name} | SAME[name], "data": {"name": "synthetic", "samples": 512, "batch_size": 8}}
+        | {"model": {"name": "mlp", "hidden": [40]}, "train": {"steps": 8}}
+    )
+    ends = []
+    for calculates in (False, True):
+        if not calculates:
+            monkeypatch.setattr(simulated_run, "AllreduceTimes", lambda fabric: None)
+        else:
+            monkeypatch.undo()
+        simulate(config, ranks, spec, tmp_path / "run.h5", compute, timing_only=True)
+        run = load_run(tmp_path / "run.h5")
+        ends.append((run.attributes["virtual_seconds"], run.curve["time"].tolist()))
+    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from grsgd.runs.run_file import load_run
 from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
-from grsgd.simulate.network import NetworkSpec, ProcessorSpec, network
+from grsgd.simulate.network import ComputeSpec, NetworkSpec, ProcessorSpec, network
 from grsgd.simulate.processor import Processor
 from grsgd.simulate.recording import Recording
 from grsgd.simulate.replay import replay
@@ -164,6 +164,14 @@ def test_a_rank_that_has_waited_for_long_has_to_wake(seconds, wake):
     assert end == pytest.approx(seconds + 1e-4 + 8 / BANDWIDTH + wake, rel=1e-4)
 
 
+@pytest.mark.parametrize("reaction", ["0ms", "20ms", "5s"])
+def test_what_is_noticed_at_the_end_of_a_gradient_prolongs_it(reaction):
+    ranks, times = Ranks(2, COSTS | {"reaction": reaction}), 4
+    receiving = ranks.compute(1, *(ranks.receive(1, 0, 1000) for _ in range(times)))
+    _, end = ranks.run(ranks.send(0, 1, 1000, times), receiving)
+    assert end == pytest.approx(1 + times * (RECEIVE + 1000 * RECEIVE_BYTE), rel=1e-12)
+
+
 CONFIG = {
     "model": {"name": "mlp", "hidden": [16]},
     "data": {"name": "synthetic", "samples": 256, "batch_size": 8},
@@ -193,6 +201,33 @@ def test_costs_make_steps_longer_and_runs_repeatable(name, tmp_path):
         simulate(config, 5, spec, tmp_path / "run.h5", "lognormal:0.001,0.5", timing_only=True)
         times.append(load_run(tmp_path / "run.h5").curve["time"])
     assert times[1][-1] > times[0][-1] and (times[1] == times[2]).all()
+
+
+def test_they_are_as_slow_as_the_computations(tmp_path):
+    """The slowdown of a file counts for both, or, where ``--compute`` says how long steps take, for none."""
+    config = parse(CONFIG | {"algorithm": {"name": "dpsgd"}})
+    spec = network("1gbit,50us").model_copy(
+        update={"processor": ProcessorSpec(**COSTS), "compute": ComputeSpec(median=0.02, slowdown={1: 3.0})}
+    )
+    found = []
+    for compute in ("constant:0.02", None):
+        simulate(config, 3, spec, tmp_path / "run.h5", compute)
+        found.append(load_run(tmp_path / "run.h5").ranks["compute_seconds"])
+    assert found[0][0] == pytest.approx(found[0][1]) and found[1][1] > 2 * found[1][0]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_broadcasts_are_on_a_timeline_when_they_are_received(late, tmp_path):
+    """Also where the receive is posted between the arrival and its being taken in."""
+    config = parse(CONFIG | {"algorithm": {"name": "cssgd", "r": 2}})
+    spec = network("1gbit,50us").model_copy(
+        update={"processor": ProcessorSpec(**COSTS, reaction="50ms" if late else "0ms")}
+    )
+    recording = Recording(timeline=tmp_path / "run.json")
+    simulate(config, 4, spec, tmp_path / "run.h5", "constant:0.01", recording=recording)
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    begun, ended = ([event["id"] for event in events if event["ph"] == phase] for phase in "sf")
+    assert sorted(begun) == sorted(ended) and begun
 
 
 def test_processes_may_die_while_messages_are_taken_in(tmp_path):

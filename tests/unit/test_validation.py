@@ -68,5 +68,14 @@ def test_a_run_is_simulated_with_the_computing_around_it(tmp_path):
     assert spec.processor.send == pytest.approx(1e-6) and spec.bandwidth == pytest.approx(12.5e6)
 
 
-def test_what_is_missing(tmp_path):
+def test_what_is_missing(tmp_path, monkeypatch):
     assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
+    folder = rounds.folder_of(tmp_path, FOUR, 0)
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(rounds, "finished_run", lambda path, wanted: path if path.exists() else None)
+    for variant in (DPSGD, TREE):
+        for file in (rounds.network_file(folder, variant), *rounds.computing_files(folder, variant)):
+            file.touch()
+    rounds.run_file(folder, TREE).touch()
+    assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD]
+    assert rounds.missing(tmp_path, FOUR, 1, [TREE]) == [TREE]
