@@ -27,7 +27,8 @@ def unpack(recorded: Path, folder: Path):
     for archive in sorted(recorded.glob(f"*{ARCHIVE}")):
         with tarfile.open(archive) as packed:
             missing = [member for member in packed if not (folder / "runs" / member.name).exists()]
-            packed.extractall(folder / "runs", missing, filter="data")
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)  # which Python 3.11.2 does not have
+            packed.extractall(folder / "runs", missing)
     (folder / NETWORKS).mkdir(parents=True, exist_ok=True)
     for file in _calibrations(recorded / "networks"):
         there = folder / NETWORKS / file.name
