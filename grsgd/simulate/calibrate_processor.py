@@ -19,14 +19,16 @@ from grsgd.comm.pollables import Compute, Delay, Until
 
 SMALL, LARGE = 8, 256 * 1024
 """Bytes of the messages that show what one takes, and what each byte of it."""
-ROUNDS = 12
-"""How often it is computed with messages and without."""
+ROUNDS, LEAST_ROUNDS = 12, 4
+"""How often it is computed with messages and without; less often where steps are long."""
+COST_SECONDS = 5.0
+"""About how long that may take for each of the costs."""
 ROUND_SECONDS = 0.1
 """About how long a rank computes in a round, either way."""
 PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
-PINGS = 40
-"""Questions of which the answers show how soon a rank notices a message."""
+PINGS = 4
+"""For each round, questions of which the answers show how soon a rank notices a message."""
 POLL_EVERY = 100
 """Small products between two polls of a rank that has no step of training to compute."""
 SILENCE = 20e-3
@@ -77,14 +79,17 @@ class Meter:
         self.is_here = comm.rank == here
         self.other = there if self.is_here else here
         self.step = step
-        self.steps = 1
+        self.steps, self.rounds = 1, ROUNDS
 
     def measure(self, seconds_per_byte: float) -> ProcessorTimes | None:
         """Measure everything; returns the times on rank ``here``, else None. ``seconds_per_byte``: of the wire."""
         if self.is_here:
             begin = time.perf_counter()
             self.compute(3)
-            self.steps = max(1, round(ROUND_SECONDS * 3 / (time.perf_counter() - begin)))
+            seconds = (time.perf_counter() - begin) / 3
+            self.steps = max(1, round(ROUND_SECONDS / seconds))
+            self.rounds = max(LEAST_ROUNDS, min(ROUNDS, int(COST_SECONDS / (2 * self.steps * seconds))))
+        self.rounds = int(self.given(self.rounds))
         found = {}
         for sends in (False, True):
             small = self.cost(SMALL, sends, PAUSE)
@@ -99,6 +104,17 @@ class Meter:
         if not self.is_here:
             return None
         return ProcessorTimes(**found, eager_bytes=eager, progress_mode=self.driver.progress_mode)
+
+    def given(self, value: float) -> float:
+        """Return the value that rank ``here`` gives, on both."""
+        array = np.full(1, float(value))
+        transfer = self.comm.Isend if self.is_here else self.comm.Irecv
+
+        def exchange():
+            yield transfer(array, self.other, tags.CALIBRATION)
+
+        self.driver.run(exchange())
+        return float(array[0])
 
     def compute(self, steps: int) -> float:
         """Compute so many steps; returns the seconds."""
@@ -117,7 +133,7 @@ class Meter:
         sends: whether the messages come from ``here``.
         """
         found = []
-        for _ in range(ROUNDS):
+        for _ in range(self.rounds):
             if not self.is_here:
                 self.driver.run(self.receive_all(nbytes) if sends else self.send_until_told(nbytes, pause))
                 continue
@@ -140,7 +156,7 @@ class Meter:
         """Return which share of its computing time rank ``here`` takes longer while a schedule in the background waits
         for a message."""
         found = []
-        for _ in range(ROUNDS):
+        for _ in range(self.rounds):
             if not self.is_here:
                 self.driver.run(self.told())
                 self.driver.run(self.tell())
@@ -200,7 +216,7 @@ class Meter:
         the time. Both ranks ask; what ``there`` has measured is what ``here`` does."""
         times = []
         for silence, computes in ((0.0, False), (SILENCE, True), (SILENCE, False)):
-            seconds = np.zeros(PINGS)
+            seconds = np.zeros(PINGS * self.rounds)
             if not self.is_here:
                 self.driver.run(self.ask(seconds, silence))
             elif computes:
@@ -221,7 +237,7 @@ class Meter:
         return mean_and_quartiles(computing - usual), Spread.of(sleeping - usual)
 
     def ask(self, seconds: np.ndarray, silence: float):
-        """Schedule: ask ``PINGS`` times, and note how long each answer takes."""
+        """Schedule: ask as often as ``seconds`` is long, and note how long each answer takes."""
         question, reply = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
             if silence:
