@@ -30,7 +30,7 @@ class Distribution(NamedTuple):
 
     @property
     def compute(self) -> str:
-        """What ``grsgd simulate --compute`` calls it, without the slowdowns."""
+        """Return it as ``grsgd simulate --compute`` takes it, without the slowdowns."""
         return f"lognormal:{SECONDS},{self.sigma}" if self.sigma else f"constant:{SECONDS}"
 
     @property

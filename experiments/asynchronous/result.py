@@ -1,4 +1,4 @@
-"""What a run says."""
+"""The figures of a run that are compared."""
 
 import math
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What the results say of the claim that synchronous methods are nearly optimal.
+"""Verdicts on the claim that synchronous methods are nearly optimal.
 
 The claim (Begunov, Tyurin 2026, arXiv 2602.03802): m-synchronous SGD is optimal up to logarithmic factors in many
 settings, and not in all. Where workers take fixed times and the noise of gradients decides, the factor is less than
@@ -65,7 +65,7 @@ class Comparison:
 
     @property
     def word(self) -> str:
-        """What the synchronous one is."""
+        """Return whether the synchronous one is faster or slower, or neither."""
         if self.case.estimate is None or (math.isinf(self.low) and math.isinf(self.high)):
             return UNCLEAR
         if self.low <= 1 <= self.high or abs(math.log(self.ratio)) <= self.noise:

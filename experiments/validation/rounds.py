@@ -55,23 +55,23 @@ def network_file(folder: Path, variant: Variant) -> Path:
 
 def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, bar: tqdm):
     """Make all rounds of a setting as far as they are missing, in one job each. Raises TestbedError and Unfinished."""
-    todo = [(folder_of(out, setting, number), missing(out, setting, number, variants)) for number in range(rounds)]
-    if not any(those for _, those in todo):
+    todo = {folder_of(out, setting, number): missing(out, setting, number, variants) for number in range(rounds)}
+    todo = {folder: those for folder, those in todo.items() if those}
+    if not todo:
         return
     with setting.testbed() as testbed:
         host = MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
-        for folder, those in todo:
+        for folder, those in todo.items():
             folder.mkdir(parents=True, exist_ok=True)
             calibrated = folder / "network.toml"
-            runs = [Calibration(str(BASE), [], str(calibrated), steps=CALIBRATION_STEPS)] if those else []
+            runs = [Calibration(str(BASE), [], str(calibrated), steps=CALIBRATION_STEPS)]
             for variant in those:
                 before, after = computing_files(folder, variant)
                 training = Training(str(BASE), variant.overrides(), str(run_file(folder, variant)))
                 runs += [Computing(str(BASE), [], str(before), COMPUTING_STEPS), training]
-            if those:
-                runs.append(Computing(str(BASE), [], str(after), COMPUTING_STEPS))
+            runs.append(Computing(str(BASE), [], str(after), COMPUTING_STEPS))
             previous = None
-            for one in make_runs(host, setting.hosts, runs, TIMEOUT) if runs else ():
+            for one in make_runs(host, setting.hosts, runs, TIMEOUT):
                 if isinstance(one, Computing) and previous is not None:
                     computing_files(folder, previous)[1].write_text(Path(one.out).read_text())
                 if isinstance(one, Training):

@@ -1,4 +1,4 @@
-"""What is trained: every algorithm, in all variants that differ in their traits, found by themselves."""
+"""The runs that are validated: every algorithm, in all variants that differ in their traits, found by themselves."""
 
 import json
 import re

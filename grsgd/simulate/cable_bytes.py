@@ -1,4 +1,4 @@
-"""What cables have carried, in the run file."""
+"""The bytes that cables have carried, in the run file."""
 
 import numpy as np
 

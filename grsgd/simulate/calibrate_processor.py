@@ -108,13 +108,13 @@ class Meter:
     def given(self, value: float) -> float:
         """Return the value that rank ``here`` gives, on both."""
         array = np.full(1, float(value))
-        transfer = self.comm.Isend if self.is_here else self.comm.Irecv
-
-        def exchange():
-            yield transfer(array, self.other, tags.CALIBRATION)
-
-        self.driver.run(exchange())
+        self.share(array, is_mine=self.is_here)
         return float(array[0])
+
+    def share(self, array: np.ndarray, is_mine: bool):
+        """Send an array to the other rank if it is this one's, else receive it."""
+        transfer = self.comm.Isend if is_mine else self.comm.Irecv
+        self.driver.run(ended(transfer(array, self.other, tags.CALIBRATION)))
 
     def compute(self, steps: int) -> float:
         """Compute so many steps; returns the seconds."""
@@ -226,12 +226,7 @@ class Meter:
             else:
                 self.driver.run(self.answer())
             times.append(seconds)
-            transfer = self.comm.Irecv if self.is_here else self.comm.Isend
-
-            def exchange(seconds=seconds, transfer=transfer):
-                yield transfer(seconds, self.other, tags.CALIBRATION)
-
-            self.driver.run(exchange())
+            self.share(seconds, is_mine=not self.is_here)
         at_once, computing, sleeping = times
         usual = statistics.median(at_once)
         return mean_and_quartiles(computing - usual), Spread.of(sleeping - usual)
@@ -258,23 +253,20 @@ class Meter:
     def eager_bytes(self, seconds_per_byte: float) -> int:
         """Return the size in bytes of the longest message, of those that were tried, that leaves rank ``here`` before
         the receive for it is posted; 0 if none does, and on the other rank."""
-        longest = np.zeros(1)
+        longest = 0
         for nbytes in EAGER_BYTES:
             message = np.zeros(nbytes, np.uint8)
             if self.is_here:
                 sending = self.comm.Isend(message, self.other, tags.CALIBRATION)
                 deadline = time.perf_counter() + PATIENCE + 3 * nbytes * seconds_per_byte
                 self.driver.run(passed(sending, deadline))
-                longest[0] = nbytes if sending.Test() else longest[0]
+                longest = nbytes if sending.Test() else longest
                 self.driver.run(self.tell())
                 self.driver.run(ended(sending))
             else:
                 self.driver.run(self.told())
-                self.driver.run(self.receive_one(message))
-        return int(longest[0])
-
-    def receive_one(self, message):
-        yield self.comm.Irecv(message, self.other, tags.CALIBRATION)
+                self.share(message, is_mine=False)
+        return longest
 
 
 def ended(pollable):

@@ -1,4 +1,4 @@
-"""What the ranks of a schedule send and wait for, where that does not depend on times: recorded without a clock."""
+"""The messages of a schedule's ranks and their waits, where these do not depend on times: recorded without a clock."""
 
 from collections import defaultdict
 from typing import NamedTuple

@@ -12,10 +12,9 @@ from grsgd import load_run
 from grsgd.algorithms.dpsgd import neighbour_exchange
 from grsgd.cli import main
 from grsgd.comm.allreduce import ring_allreduce
-from grsgd.comm.pollables import Delay
-from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.simulate.flows import Connection, Flow, Port, max_min_fair
 from grsgd.testing.simulated import Ranks, network_of
+from tests.support.arrivals import array, arrivals
 from tests.support.seeded import seeded
 
 B = 125e6
@@ -25,10 +24,6 @@ M = 100_000_000
 GIGABIT = dict(bandwidth="1 gbit", latency="50 us")
 
 
-def array(nbytes):
-    return ShapeOnlyArray(nbytes // 4, np.float32)
-
-
 def one_per_cent(value):
     return pytest.approx(value, rel=0.01)
 
@@ -36,25 +31,6 @@ def one_per_cent(value):
 def kilobyte(n, medium, **options):
     """Ranks on cables of 1000 bytes/s."""
     return Ranks(n, network_of(**dict(medium=medium, bandwidth="8 kbit", latency="0 s", eager_bytes=0) | options))
-
-
-def arrivals(ranks, *messages):
-    """Seconds at which messages (source, dest, bytes[, beginning]) arrive that are all expected."""
-    seen = [0.0] * len(messages)
-
-    def receive(number, source, dest, nbytes, *_):
-        yield ranks.comms[dest].Irecv(array(nbytes), source, number)
-        seen[number] = ranks.env.now
-
-    def send(number, source, dest, nbytes, begin=0.0):
-        yield Delay(begin)
-        yield ranks.comms[source].Isend(array(nbytes), dest, number)
-
-    for number, message in enumerate(messages):
-        ranks.drivers[message[1]].start(receive(number, *message))
-        ranks.drivers[message[0]].start(send(number, *message))
-    ranks.settle()
-    return seen
 
 
 LEAVES = [{"from": "leaf 0", "to": [0, 1]}, {"from": "leaf 1", "to": [2, 3]}, {"from": "leaf 0", "to": "leaf 1"}]

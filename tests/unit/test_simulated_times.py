@@ -2,17 +2,15 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.algorithms.dpsgd import neighbour_exchange
 from grsgd.comm.allreduce import ALLREDUCE, broadcast, halving_doubling_allreduce, ring_allreduce, tree_allreduce
-from grsgd.comm.pollables import Delay
-from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.simulate.flows import MIN_WEIGHT, Connection, Flow, Port, max_min_fair
 from grsgd.testing.simulated import Ranks, network_of
+from tests.support.arrivals import array, arrivals
 from tests.support.seeded import seeded
 
 B = 125e6
@@ -20,10 +18,6 @@ L = 50e-6
 M = 100_000_000
 """Large against B L, 6250 bytes, and against a ring's pieces of 1 MiB."""
 GIGABIT = dict(bandwidth="1 gbit", latency="50 us")
-
-
-def array(nbytes):
-    return ShapeOnlyArray(nbytes // 4, np.float32)
 
 
 def duration(n, schedule, nbytes=M, **options):
@@ -132,25 +126,6 @@ def test_multicast(n):
 
 
 # ---- flows that meet
-
-
-def arrivals(ranks, *messages):
-    """Seconds at which messages (source, dest, bytes[, beginning]) arrive that are all expected."""
-    seen = [0.0] * len(messages)
-
-    def receive(number, source, dest, nbytes, *_):
-        yield ranks.comms[dest].Irecv(array(nbytes), source, number)
-        seen[number] = ranks.env.now
-
-    def send(number, source, dest, nbytes, begin=0.0):
-        yield Delay(begin)
-        yield ranks.comms[source].Isend(array(nbytes), dest, number)
-
-    for number, message in enumerate(messages):
-        ranks.drivers[message[1]].start(receive(number, *message))
-        ranks.drivers[message[0]].start(send(number, *message))
-    ranks.settle()
-    return seen
 
 
 def switch(n, **options):
