@@ -31,7 +31,7 @@ REPRODUCE = $(BIN)/python -m experiments.tables $(if $(IMAGENET),--imagenet $(IM
 # Jobs of several ranks wait half of their time: a file of tests beside another one.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling verdict-asynchronous test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling verdict-asynchronous verdict-swing verdict-multicast figures-multicast test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -98,6 +98,15 @@ figure-scaling: $(READY)  ## simulated time per step of every algorithm on 4 to 
 
 verdict-asynchronous: $(READY)  ## is asynchronous SGD needed, or do the fastest m workers do? simulated; a quarter of an hour of a core
 	$(BIN)/python -m experiments.asynchronous
+
+verdict-swing: $(READY)  ## are the all-reduces of Swing and Bine faster, and do they send less far? simulated; minutes
+	$(BIN)/python -m experiments.swing
+
+verdict-multicast: $(READY)  ## what does one packet for several receivers save on a shared medium? measured on a testbed; root, half an hour
+	$(BIN)/python -m experiments.multicast
+
+figures-multicast: $(READY)  ## figures 8 to 15 of CSSGD with packets that leave once, measured on a testbed; root, forty minutes; ONLY="8 12", ROUNDS=5
+	$(BIN)/python -m experiments.multicast.figures $(ONLY:%=--figure %) $(ROUNDS:%=--rounds %)
 
 test-testbed: $(READY)  ## hosts, links and a Slurm cluster on this machine; root, else skipped with the reason
 	$(BIN)/python -m pytest tests/testbed

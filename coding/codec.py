@@ -42,6 +42,15 @@ class Codec:
         """
         kernels(out).strip_slices(content[: out.size], own.reshape(-1), *self._known_slices(packet), out)
 
+    def add_known(self, packet: Packet, own, content):
+        """Add the slices that this rank knows of a packet to ``content``, int32 of shape [packet_length].
+
+        So the slice that it lacks, filled up with zeros, becomes the packet.
+        """
+        rows = own.reshape(-1)
+        for start, length in zip(*self._known_slices(packet), strict=True):
+            content[:length] += rows[start : start + length]
+
     def missing_slice(self, packet: Packet) -> tuple[int, int, int]:
         """Return which slice a received packet brings: number of the block, begin and end in it."""
         for block, position in zip(packet.blocks, packet.positions, strict=True):

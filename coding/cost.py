@@ -13,17 +13,19 @@ A packet to several receivers counts once (`Cost.once`: a shared medium, true mu
 | coded          | C(n-1,r)/r     | C(n-1,r)           | n C(n-1,r)/r  | n C(n-1,r)   | CSSGD, (20)-(28)          |
 | grouped-direct | q/n            | q-1                | q             | n(q-1)       | ours; sums before sending |
 | grouped-rs     | q/n            | (n+q-2)/n          | q             | n+q-2        | ours; sums before sending |
+| tolerant-s     | 1/(r-s)        | (n-1)/(r-s)        | n/(r-s)       | n(n-1)/(r-s) | `coding.tolerant`         |
 
 CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. per-block sends every block of the batch by itself, computed once; uncoded
 computes every block r times and each holder sends its slice of it. With r = n each rank knows all: uncoded and coded
 send nothing. The grouped schemes have q groups of ranks, n/r rounded up; what a rank of them sends is a mean if groups
-are not equal, and nothing for q = 1.
+are not equal, and nothing for q = 1. tolerant-1, tolerant-2 ...: steps that end without s silent ranks, 0 <= s < r; to
+end one, what n - s - 1 others send is enough.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import comb, lcm
 
 from coding.partition import sizes
@@ -64,21 +66,27 @@ class Cost:
 
 def cost_in_bytes(scheme: str, n: int, r: int, length: int) -> Cost:
     """Exact bytes for gradients of ``length`` elements: slices and chunks of unequal length and padding are in it."""
-    return SCHEMES[scheme](n, r, length).times(BYTES_PER_ELEMENT)
+    return counting(scheme)(n, r, length).times(BYTES_PER_ELEMENT)
 
 
 @lru_cache(maxsize=1024)
 def cost_in_models(scheme: str, n: int, r: int) -> Cost:
     """Exact fractions of M, the size of one gradient: what is left of the bytes when every division comes out even."""
     length = lcm(*range(1, n + 1))
-    return SCHEMES[scheme](n, r, length).times(Fraction(1, length))
+    return counting(scheme)(n, r, length).times(Fraction(1, length))
+
+
+def counting(scheme: str) -> Callable[[int, int, int], Cost]:
+    """Return what counts a scheme: of `SCHEMES`, or ``tolerant-s``."""
+    name, _, silent = scheme.rpartition("-")
+    return partial(tolerant, silent=int(silent)) if name == "tolerant" else SCHEMES[scheme]
 
 
 def redundancy(scheme: str, n: int, r: int) -> Fraction:
     """How many times a rank computes its share of the batch, 1/n: what the scheme asks of the processors."""
     if scheme.startswith("grouped"):
         return Fraction(n, number_of_groups(n, r))
-    return Fraction(r if scheme in ("uncoded", "coded") else 1)
+    return Fraction(r if scheme in ("uncoded", "coded") or scheme.startswith("tolerant") else 1)
 
 
 def ring(n: int, r: int, length: int) -> Cost:
@@ -156,6 +164,13 @@ def grouped_rs(n: int, r: int, length: int) -> Cost:
     return Cost(tuple(sent), tuple(copies), tuple(received), tuple(packets))
 
 
+def tolerant(n: int, r: int, length: int, silent: int) -> Cost:
+    """Each rank sends all others one message, as long as one part of r - silent of a gradient."""
+    message = -(-length // (r - silent)) * (n > 1)
+    everything = ((n - 1) * message,) * n
+    return Cost((message,) * n, everything, everything, (int(n > 1),) * n)
+
+
 SCHEMES: dict[str, Callable[[int, int, int], Cost]] = {
     "ring": ring,
     "ssgd-unicast": ssgd_unicast,
@@ -167,4 +182,4 @@ SCHEMES: dict[str, Callable[[int, int, int], Cost]] = {
     "grouped-rs": grouped_rs,
 }
 """Elements that each rank sends and receives, by scheme: ``cost(n, r, length)``. The first three do not depend on r;
-the grouped schemes make `number_of_groups` (n, r) groups."""
+the grouped schemes make `number_of_groups` (n, r) groups. Those that tolerate silent ranks are not among them."""

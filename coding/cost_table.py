@@ -21,12 +21,15 @@ def cost_table(n: int) -> str:
     """The costs for n ranks, in units of M, for every redundancy; below, which scheme wins where."""
     header = ["r", "scheme", "sent by a rank", "received by a rank", "once", "per receiver", "packets of a rank"]
     rows = [row("any", name, 1, n) for name in WITHOUT_REDUNDANCY]
-    rows += [row(r, name, r, n) for r in range(1, n + 1) for name in SCHEMES if name not in WITHOUT_REDUNDANCY]
+    for r in range(1, n + 1):
+        rows += [row(r, name, r, n) for name in SCHEMES if name not in WITHOUT_REDUNDANCY]
+        rows += [row(r, f"tolerant-{silent}", r, n) for silent in range(1, r)]
     return "\n".join(
         [
             f"Costs of one exchange of gradients between {n} rank{'s' * (n > 1)}, in units of M, the gradient's size.",
             "once: a packet to several receivers counts once; per receiver: once for each of them. *: the least for",
-            "this r, schemes for any r included. Ranks that differ are given from least to most.",
+            "this r, schemes for any r included. Ranks that differ are given from least to most. tolerant-s: steps end",
+            "without s silent ranks.",
             "",
             tabulate(rows, header, tablefmt="pipe", disable_numparse=True, colalign=["right", "left"] + ["right"] * 5),
             "",
@@ -42,7 +45,8 @@ def row(label, name: str, r: int, n: int) -> list[str]:
     totals = []
     for counting in ("once", "per_receiver"):
         total = getattr(cost, counting)
-        least = label != "any" and total == min(getattr(cost_in_models(other, n, r), counting) for other in SCHEMES)
+        others = (getattr(cost_in_models(other, n, r), counting) for other in SCHEMES)
+        least = label != "any" and name in SCHEMES and total == min(others)
         totals.append(number(total) + " *" * least)
     return [str(label), name, spread(cost.sent), spread(cost.received), *totals, spread(cost.packets)]
 

@@ -118,6 +118,38 @@ def _combine(first, own, starts, lengths, sign, out):
         out[i] = np.int32(total)
 
 
+@compiled
+def combine(own, starts, lengths, coefficients, out):
+    """out[i] = sum over k of coefficients[k] own[starts[k] + i], where i < lengths[k], modulo `coding.prime_field.P`.
+
+    ``own``: int32; ``coefficients``: int64 that fit into int32; ``out``, int32 or int64: the number nearest to 0.
+    """
+    prime = np.int64(2**32 - 5)
+    sums = np.empty(min(CACHED_ELEMENTS, out.size), np.int64)
+    for begin in range(0, out.size, CACHED_ELEMENTS):
+        end = min(begin + CACHED_ELEMENTS, out.size)
+        sums[: end - begin] = 0
+        for k in range(starts.size):
+            stop = min(end, lengths[k])
+            if stop > begin:
+                source, factor = own[starts[k] + begin : starts[k] + stop], coefficients[k]
+                for i in range(source.size):
+                    term = factor * np.int64(source[i])  # less than 2^62
+                    sums[i] += 5 * (term >> 32) + (term & 0xFFFFFFFF)  # the same modulo P, and less than 2^34
+        for i in range(end - begin):
+            value = sums[i] % prime
+            out[begin + i] = value - prime if value > prime // 2 else value
+
+
+@compiled
+def fingerprint(x):
+    """Sum of (2i + 1) x[i] modulo 2^64, as int64; x int32. Arrays that differ in one element differ in it."""
+    total = np.int64(0)
+    for i in range(x.size):
+        total += np.int64(2 * i + 1) * x[i]
+    return total
+
+
 def prepare():
     """Compile everything now: it takes seconds, unless another process has left its result in the cache."""
     element, total = np.zeros(1, np.int32), np.zeros(1, np.int64)
@@ -131,3 +163,6 @@ def prepare():
     start, length = np.zeros(1, np.int64), np.ones(1, np.int64)
     add_slices(element, start, length, element)
     strip_slices(element, element, start, length, element)
+    combine(element, start, length, length, element)
+    combine(element, start, length, length, total)
+    fingerprint(element)

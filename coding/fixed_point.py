@@ -54,22 +54,26 @@ class OutOfRange(NamedTuple):
 class FixedPoint:
     """int32 for the real numbers from -limit to limit (the R above). Raises ValueError unless it is positive.
 
+    ``most``: the largest magnitude of a result, in steps; values beyond it are out of range. So sums of several results
+    cannot be beyond theirs.
+
     All arrays are one-dimensional, NumPy or CuPy, and of one length; results go into arrays of the caller's.
     """
 
-    def __init__(self, limit: float = 10.0):
+    def __init__(self, limit: float = 10.0, most: int = TOP):
         if not (math.isfinite(limit) and limit > 0):
             raise ValueError(f"range of {limit}: it must be positive and finite")
         self.limit = float(limit)
         self.scale = TOP / self.limit
         self.step = self.limit / TOP
+        self.largest = self.limit if most == TOP else most * self.step
 
     def encode(self, x, out) -> OutOfRange:
         """Quantise x, float32 or float64, into ``out``, int32.
 
         Values beyond the range become its ends, NaN becomes 0. Returns how many there were.
         """
-        return OutOfRange(*kernels(out).quantise(x, self.limit, self.scale, out), self.limit)
+        return OutOfRange(*kernels(out).quantise(x, self.largest, self.scale, out), self.largest)
 
     def decode(self, q, out):
         """The values of q, int32 or int64 (a total of many blocks), into ``out``, float32 or float64."""

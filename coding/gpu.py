@@ -7,6 +7,8 @@ import cupy
 
 ELEMENTS_PER_THREAD = 4
 """Read by a thread of `quantise` at a time: with one each, 4 bytes, the memory would wait for requests."""
+FINGERPRINT_THREADS = 1 << 17
+"""Each adds up many elements, so that few have to take turns to add what they have found."""
 
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
@@ -109,6 +111,55 @@ def strip_slices(content, own, starts, lengths, out):
 
 def _places(starts, lengths):
     return [int(value) for pair in zip(starts, lengths, strict=True) for value in pair]
+
+
+@functools.cache
+def _combination(count: int):
+    """The kernel for so many terms, whose places and factors are arguments, as those of slices are."""
+    places = ", ".join(f"int64 start{k}, int64 length{k}, int64 factor{k}" for k in range(count))
+    terms = "".join(
+        f"if (i < length{k}) {{ long long term = factor{k} * own[start{k} + i];"
+        " sum += 5 * (term >> 32) + (term & 0xFFFFFFFFll); }\n"
+        for k in range(count)
+    )
+    return cupy.ElementwiseKernel(
+        f"raw int32 own, {places}",
+        "T out",
+        f"long long sum = 0;\n{terms}"
+        """
+        sum %= 4294967291ll;
+        if (sum < 0) sum += 4294967291ll;
+        out = (T)(sum > 2147483645ll ? sum - 4294967291ll : sum);
+        """,
+        f"coding_combine_{count}",
+    )
+
+
+def combine(own, starts, lengths, coefficients, out):
+    places = [int(value) for one in zip(starts, lengths, coefficients, strict=True) for value in one]
+    _combination(len(starts))(own, *places, out)
+
+
+_fingerprint = cupy.ElementwiseKernel(
+    "raw int32 x, int64 length, int64 threads",
+    "raw uint64 total",
+    """
+    unsigned long long sum = 0;
+    for (long long place = i; place < length; place += threads) {
+        sum += (unsigned long long)(2 * place + 1) * (unsigned long long)(long long)x[place];
+    }
+    atomicAdd((unsigned long long*)&total[0], sum);
+    """,
+    "coding_fingerprint",
+)
+
+
+def fingerprint(x) -> int:
+    total = cupy.zeros(1, cupy.uint64)
+    threads = min(x.size, FINGERPRINT_THREADS)
+    _fingerprint(x, x.size, threads, total, size=threads)
+    (found,) = total.get().tolist()
+    return found - (1 << 64) * (found >> 63)
 
 
 def prepare():

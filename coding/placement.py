@@ -80,6 +80,30 @@ def subset_placement(n: int, r: int) -> SubsetPlacement:
     return SubsetPlacement(n, r)
 
 
+@dataclass(frozen=True)
+class CyclicPlacement:
+    """n blocks of a batch on ranks 0..n-1: block q on the r ranks q, q + 1, ... q + r - 1, counted modulo n.
+
+    A rank computes r of the n blocks, r/n of the batch. Source: Tandon, Lei, Dimakis, Karampatziakis 2017. Raises
+    PlacementError unless 1 <= r <= n.
+    """
+
+    n: int
+    r: int
+
+    def __post_init__(self):
+        if not 1 <= self.r <= self.n:
+            raise PlacementError(f"redundancy {self.r} on {self.n} ranks: it must be from 1 to {self.n}")
+
+    def holders(self, block: int) -> tuple[int, ...]:
+        """The ranks that compute a block, ascending."""
+        return tuple(sorted((block + k) % self.n for k in range(self.r)))
+
+    def blocks(self, rank: int) -> list[int]:
+        """Numbers of the blocks that ``rank`` computes, ascending."""
+        return sorted((rank - k) % self.n for k in range(self.r))
+
+
 def number_of_groups(n: int, r: int) -> int:
     """Groups for which no rank computes more than r/n of the batch: n/r, rounded up."""
     return -(-n // r)

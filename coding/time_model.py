@@ -1,7 +1,11 @@
 """How long a step takes, and so which redundancy is best: the paper's model, and what the true costs give.
 
-Source of the first: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), T = r Tcalc + Tcomm / r.
+Source of the first: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), T = r Tcalc + Tcomm / r. By what was measured:
+`coding.predicted_step`.
 """
+
+from collections.abc import Sequence
+from statistics import fmean
 
 from coding.cost import cost_in_models, redundancy
 
@@ -35,3 +39,21 @@ def step_seconds(
     cost = cost_in_models(scheme, n, r)
     amount = float(MEDIA[medium](cost))
     return float(redundancy(scheme, n, r)) * computing + amount * transfer + max(cost.packets) * per_packet
+
+
+def least_step_seconds(seconds: Sequence[float], silent: int = 0) -> float:
+    """Return the least time of a step that all ranks begin together and that ends without the slowest ``silent``.
+
+    ``seconds``: what each rank computes, redundancy included. The step cannot end before the (n - silent)-th least of
+    these (Lee, Lam, Pedarsani, Papailiopoulos, Ramchandran 2018).
+    """
+    return sorted(seconds)[len(seconds) - silent - 1]
+
+
+def mean_step_seconds(steps: Sequence[Sequence[float]], r: int = 1, silent: int = 0) -> float:
+    """Return the mean of `least_step_seconds` over steps: ``steps[k][i]`` is what rank i takes for step k without
+    redundancy, and r times as much with it.
+
+    Ranks that are late begin the next step later than the others, so that it may take longer than this.
+    """
+    return fmean(least_step_seconds([r * each for each in seconds], silent) for seconds in steps)

@@ -88,8 +88,8 @@ class Calibration(NamedTuple):
 
 
 class Computing(NamedTuple):
-    """A measurement of the time of a step alone, of so many steps. The file is JSON: the median, and sigma of the
-    logarithm, of the seconds, by rank."""
+    """A measurement of the time of a step alone, of so many steps. The file is JSON: the
+    `grsgd.simulate.calibrate.StepTimes`, by rank."""
 
     config: str
     overrides: list[str]

@@ -55,7 +55,7 @@ def main() -> int:
     draw.draw(results, options.out)
     write_csv(results, options.out.with_suffix(".csv"))
     print(draw.table(results), *draw.verdicts(results), sep="\n\n")
-    print(f"\n{options.out}, {options.out.with_suffix('.png')}, {options.out.with_suffix('.csv')}")
+    print(f"\n{', '.join(str(options.out.with_suffix(suffix)) for suffix in ('.pdf', '.png', '.svg', '.csv'))}")
     return 0 if len(results) == len(options.points) else 1
 
 

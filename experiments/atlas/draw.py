@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from tabulate import tabulate
 
 from experiments.atlas import analytic
 from experiments.atlas.make import file_of
 from experiments.atlas.points import METHODS, PERIODS, RATES, SLOWER, Point, periods_of
 from experiments.figures import save
+from experiments.tables.draw import as_svg
 from grsgd.runs.measures import bytes_sent, seconds, seconds_per_step, time_split, time_to_target
 from grsgd.runs.run_file import Run
 from grsgd.runs.series import COLOURS, MARKERS
@@ -73,7 +75,9 @@ def draw(results: Results, out: Path):
                 for measured in (False, True):
                     points = [Point(task, method, period, name, slower, measured) for name in RATES]
                     values = [getattr(results[point], what) if point in results else math.nan for point in points]
-                    style = {"marker": MARKERS[index % len(MARKERS)], "linestyle": ""} if measured else {}
+                    dashes = "-" if index < len(COLOURS) else "-."  # there are more methods than colours
+                    style = {"marker": MARKERS[index % len(MARKERS)]} if measured else {}
+                    style["linestyle"] = "" if measured else dashes
                     label = f"{method}, {period}" if not measured else None
                     panel.plot(rates, values, color=colour, label=label, **style)
         above.set_title(task + (f", one host {slower} times slower" if slower > 1 else ""), fontsize=10)
@@ -81,14 +85,19 @@ def draw(results: Results, out: Path):
         below.set_xlabel("link [Mbit/s]")
         if any(np.isfinite(line.get_ydata()).any() for line in below.lines):
             below.set_yscale("log")
+            below.yaxis.set_major_formatter("{x:g}")
+            below.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+            below.yaxis.set_minor_formatter("{x:g}")
         for panel in (above, below):
             panel.set_xscale("log")
+            panel.xaxis.set_major_formatter("{x:g}")
             panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("share of the time spent computing")
     panels[1][0].set_ylabel("time to the target [s]")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.suptitle("Methods that exchange every 4 steps (all-reduce: every step), on four hosts", fontsize=11)
     save(figure, out)
+    out.with_suffix(".svg").write_text(as_svg(figure), encoding="utf-8")
 
 
 def table(results: Results) -> str:

@@ -6,31 +6,39 @@
 """
 
 import argparse
-import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
-from experiments.bench.side_by_side import machine
+from experiments.bench import picture
+from experiments.bench.side_by_side import RESULTS, machine
 from grsgd.errors import ConfigError
 from grsgd.job.ending import with_parent
-from grsgd.mpi_environment import job_environment
+from grsgd.mpi_environment import find_mpiexec, job_environment
+from grsgd.testbed.hosts import Testbed, TestbedError
 from grsgd.training.device import pick_device
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = {
     "allreduce": (2, 4),
+    "calls": (1,),
     "training": (2,),
     "stand_in": (2,),
     "overhead": (1,),
     "overlap": (2,),
+    "wire": (4,),
+    "reading": (2,),
     "codec": (1,),
     "compression": (1,),
     "checkpoints": (2,),
 }
 """The sections, each a module of its own, and the numbers of ranks on which it runs."""
+LINKS = {"wire": "100mbit"}
+"""Those between emulated hosts, a rank on each, with links of such a rate."""
 GPU_SECTIONS = {"codec": (1,), "compression": (1,), "merges": (1,), "overhead": (1,), "transfers": (2,)}
 """Those on a GPU."""
+PICTURE = "bench-allreduce.svg"
 TIMEOUT = 900
 """Seconds a section may take; they take one to three minutes on two cores."""
 
@@ -52,23 +60,35 @@ def main() -> int:
     print(machine(), flush=True)
     failed = 0
     for section in arguments.sections or sections:
-        for ranks in sections[section]:
-            failed += not job(section, ranks, ["--quick"] * arguments.quick + ["--gpu"] * arguments.gpu)
+        flags = ["--quick"] * arguments.quick + ["--gpu"] * arguments.gpu
+        succeeded = [job(section, ranks, flags) for ranks in sections[section]]
+        failed += succeeded.count(False)
+        if section == "allreduce" and all(succeeded) and not arguments.quick:
+            files = {ranks: ROOT / RESULTS / f"bench-allreduce-{ranks}.csv" for ranks in sections[section]}
+            picture.draw({ranks: picture.read(file) for ranks, file in files.items()}, ROOT / RESULTS / PICTURE)
+            print(f"\n{RESULTS / PICTURE}", flush=True)
     return int(failed > 0)
 
 
 def job(section: str, ranks: int, flags: list[str]) -> bool:
     """Run one section on so many ranks; whether it succeeded."""
-    beside = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        print(f"{section}: there is no mpiexec here", flush=True)
-        return False
-    command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", f"experiments.bench.{section}"]
+    module = [sys.executable, "-m", "mpi4py", "-m", f"experiments.bench.{section}", *flags]
     try:
-        done = subprocess.run(
-            command + flags, cwd=ROOT, env=job_environment(), timeout=TIMEOUT, preexec_fn=with_parent()
-        )
+        with Testbed(ranks, LINKS[section]) if section in LINKS else nullcontext() as testbed:
+            if testbed is not None:
+                command = testbed.mpiexec(["-n", ranks, *module, f"--link={LINKS[section]}"])
+            else:
+                command = [find_mpiexec(), "-n", ranks, *module]
+            command = [str(argument) for argument in command]
+            done = subprocess.run(
+                command, cwd=ROOT, env=job_environment(), timeout=TIMEOUT, preexec_fn=with_parent()
+            )
+    except TestbedError as error:
+        print(f"{section}: left out: {error}", flush=True)
+        return True
+    except ConfigError as error:
+        print(f"{section}: {error}", flush=True)
+        return False
     except subprocess.TimeoutExpired:
         print(f"{section} on {ranks} ranks: not done after {TIMEOUT} s", flush=True)
         return False

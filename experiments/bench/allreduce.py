@@ -1,5 +1,10 @@
 """All-reduce: every variant of grsgd against ``MPI_Allreduce`` and torch's gloo, float32, in place.
 
+``memcpy`` copies an array of that size on all ranks at once: of what sums without a network it is the bound, for all
+arrays are read and written once. ``shared, in place`` is ``shared`` of an array that lies in shared memory, as the
+gradients of ``ring_allreduce`` do. ``auto`` is the variant that a trial has chosen for this size, and a note below says
+by how much it is slower than the fastest of all.
+
 algbw is bytes / time and busbw is algbw * 2(n-1)/n, as nccl-tests defines them.
 """
 
@@ -7,14 +12,23 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from experiments.bench.side_by_side import announce, median_and_range, report, start, start_gloo, take_turns
+from experiments.bench.picture import MEMCPY, Point, Result, in_words
+from experiments.bench.side_by_side import RESULTS, announce, median_and_range, report, start, start_gloo, take_turns
+from experiments.figures import write_csv
+from grsgd.algorithms.allreduce_trial import choose_variant
 from grsgd.comm.allreduce import ALLREDUCE
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
+from grsgd.comm.shared_allreduce import in_shared_memory
+from grsgd.memory import available
+from grsgd.models.flat import Flat
 
 KIB, MIB = 1 << 10, 1 << 20
-ROUNDS = {64 * KIB: 200, MIB: 100, 16 * MIB: 30, 100 * MIB: 15}
+IN_PLACE = "grsgd shared, in place"
+ROUNDS = {4 * KIB: 200, 64 * KIB: 200, MIB: 100, 16 * MIB: 30, 64 * MIB: 15, 256 * MIB: 5}
+ARRAYS_OF_A_RANK = 7
+"""At most so many of one length at a time: x, its copy, its row in shared memory, scratch memory, gloo's."""
 
 
 def main():
@@ -22,44 +36,72 @@ def main():
     n = mpi.size
     comm, driver = Communicator(MpiBackend(mpi.Dup())), MpiDriver(mpi.rank)
     gloo = start_gloo(mpi)
-    rows = []
-    for nbytes, rounds in ROUNDS.items():
-        announce(mpi, f"all-reduce of {nbytes // KIB} KiB on {n} ranks")
-        x = np.empty(nbytes // 4, np.float32)
-        contenders = contenders_for(mpi, comm, driver, x, gloo)
+    rows, notes, results = [], [], {}
+    for nbytes, rounds in list(ROUNDS.items())[: 3 if quick else None]:
+        size = in_words(nbytes)
+        if not mpi.bcast(n * ARRAYS_OF_A_RANK * nbytes < available()):
+            notes.append(f"{size}: left out, for want of memory")
+            continue
+        announce(mpi, f"all-reduce of {size} on {n} ranks")
+        x = np.zeros(nbytes // 4, np.float32)
+        chosen, _ = driver.run(choose_variant(comm, driver, Flat.of(x)))
+        inside = driver.run(in_shared_memory(comm, Flat.of(x))).array
+        contenders = contenders_for(mpi, comm, driver, x, inside, gloo)
         for name, call in contenders.items():
-            x.fill(mpi.rank + 1)
+            for array in (x, inside):
+                array.fill(mpi.rank + 1)
             call()
-            if not (x == n * (n + 1) / 2).all():
+            result = inside if name == IN_PLACE else x
+            if name != MEMCPY and not (result == n * (n + 1) / 2).all():
                 raise RuntimeError(f"{name} gave a wrong sum")
         x.fill(0)
+        inside.fill(0)
         seconds = take_turns(mpi, contenders, 2 if quick else rounds)
+        comm.shared.clear()
+        notes.append(f"{size}: auto is {chosen}, {slower(seconds, chosen)}")
         for name, taken in seconds.items():
+            results[Point(name, nbytes)] = Result(np.median(taken), taken.min(), taken.max())
             algbw = nbytes / np.median(taken) / 1e9
             rows.append(
                 [
                     name,
-                    f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB",
-                    median_and_range(taken * 1e3),
+                    size,
+                    median_and_range(taken * 1e3, ".3f"),
                     f"{algbw:.2f}",
                     f"{algbw * 2 * (n - 1) / n:.2f}",
                     median_and_range(seconds["MPI_Allreduce"] / taken),
                     median_and_range(seconds["gloo"] / taken) if gloo else "not installed",
+                    median_and_range(seconds[MEMCPY] / taken),
                 ]
             )
     headers = ["", "size", "ms", "algbw GB/s", "busbw GB/s", "speed / MPI_Allreduce", "speed / gloo"]
-    report(mpi, f"All-reduce on {n} ranks, median (min-max)", headers, rows)
+    headers += ["speed / memcpy, the bound"]
+    report(mpi, f"All-reduce on {n} ranks, median (min-max)", headers, rows, notes)
+    if mpi.rank == 0 and not quick:
+        RESULTS.mkdir(exist_ok=True)
+        write_csv(results, RESULTS / f"bench-allreduce-{n}.csv")
 
 
-def contenders_for(mpi, comm, driver, x, gloo: bool) -> dict:
+def slower(seconds: dict[str, np.ndarray], chosen: str) -> str:
+    """Return in words how a variant compares with the fastest of all, MPI's own included."""
+    medians = {name: np.median(taken) for name, taken in seconds.items() if name != MEMCPY}
+    mine = min(medians[name] for name in medians if name.split(",")[0] == f"grsgd {chosen}")
+    best = min(medians, key=medians.get)
+    return "the fastest" if medians[best] == mine else f"{100 * (mine / medians[best] - 1):.0f} % slower than {best}"
+
+
+def contenders_for(mpi, comm, driver, x, inside, gloo: bool) -> dict:
+    """``inside``: an array as long as x that lies in shared memory."""
     from mpi4py import MPI
 
-    contenders = {"MPI_Allreduce": lambda: mpi.Allreduce(MPI.IN_PLACE, x)}
+    copy = np.zeros_like(x)
+    contenders = {MEMCPY: lambda: np.copyto(copy, x), "MPI_Allreduce": lambda: mpi.Allreduce(MPI.IN_PLACE, x)}
     if gloo:
         tensor = torch.from_numpy(x)
         contenders["gloo"] = lambda: dist.all_reduce(tensor)
     for name, variant in ALLREDUCE.items():
         contenders[f"grsgd {name}"] = lambda variant=variant: driver.run(variant(comm, x))
+    contenders[IN_PLACE] = lambda: driver.run(ALLREDUCE["shared"](comm, inside))
     return contenders
 
 

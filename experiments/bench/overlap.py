@@ -1,13 +1,22 @@
 """The share of a background all-reduce that hides behind a backward pass.
 
 share hidden = 1 - (together - backward) / all-reduce: 1 if the all-reduce costs no time, 0 if it might as well wait.
-Where ranks outnumber free cores, only waiting can hide: adding the arrays takes its core time either way.
+Where ranks outnumber free cores, only waiting can hide: adding the arrays takes its core time either way. So there is
+a second backward pass, which another processor computes, such as a GPU: here it only takes time. Then whole training
+steps, with buckets of the gradient and without (`experiments.bench.bucketed_steps`; ``--steps``: these alone). Over a
+link::
+
+    grsgd testbed --hosts 2 --rate 1gbit -- -n 2 -x PYTHONPATH python -m mpi4py -m experiments.bench.overlap
 """
+
+import sys
+import time
 
 import numpy as np
 import torch
 from torch import nn
 
+from experiments.bench import bucketed_steps
 from experiments.bench.side_by_side import announce, median_and_range, report, start, take_turns
 from grsgd.comm.allreduce import ALLREDUCE
 from grsgd.comm.backend import MpiBackend
@@ -16,10 +25,11 @@ from grsgd.comm.driver import MpiDriver
 from grsgd.models.replica import Replica
 
 MIB = 1 << 20
-SIZES = (1, 4, 16)
+SIZES = (1, 4, 22)
 VARIANTS = ("ring", "mpi")
 ROUNDS = 40
 LAYERS, WIDTH, BATCH = 16, 512, 32
+ELSEWHERE_SECONDS = 0.3
 
 
 class Backward:
@@ -37,25 +47,51 @@ class Backward:
         self.loss.backward(retain_graph=True)
 
 
+class Elsewhere:
+    """A backward pass on another processor, of which this one hears 32 times."""
+
+    def __init__(self, on_gradient=None):
+        self.on_gradient = on_gradient or (lambda: None)
+
+    def __call__(self):
+        for _ in range(32):
+            time.sleep(ELSEWHERE_SECONDS / 32)
+            self.on_gradient()
+
+
+PASSES = {"here": (Backward, SIZES, ROUNDS), "elsewhere": (Elsewhere, SIZES[-1:], 9)}
+"""Of the second the longest alone: its time varies by milliseconds."""
+
+
 def main():
     mpi, quick = start()
+    if "--steps" not in sys.argv:
+        allreduces(mpi, quick)
+    title = f"Steps of a model of 22 MiB on {mpi.size} ranks, median (min-max)"
+    report(mpi, title, bucketed_steps.HEADERS, bucketed_steps.rows(mpi, quick))
+
+
+def allreduces(mpi, quick: bool):
+    """All-reduces behind backward passes that know nothing of them."""
     rows = []
-    for progress_by in ("thread", "inline"):
-        driver = MpiDriver(mpi.rank, progress_mode=progress_by)
-        comm = Communicator(MpiBackend(mpi.Dup()))
-        backward = Backward(driver.poll if progress_by == "inline" else None)
-        for size in SIZES:
-            x = np.zeros(size * MIB // 4, np.float32)
-            announce(mpi, f"overlap: {size} MiB, {progress_by}")
-            contenders = {"backward": backward}
-            for variant in VARIANTS:
-                contenders |= calls(driver, comm, backward, variant, x)
-            take_turns(mpi, contenders, 2)
-            seconds = take_turns(mpi, contenders, 2 if quick else ROUNDS)
-            for variant in VARIANTS:
-                rows.append([variant, progress_by, f"{size} MiB", *figures(seconds, variant)])
-        driver.close()
-    headers = ["all-reduce", "progress", "size", "backward ms", "all-reduce ms", "together ms", "share hidden"]
+    for where, (make, sizes, rounds) in PASSES.items():
+        for progress_by in ("thread", "inline"):
+            driver = MpiDriver(mpi.rank, progress_mode=progress_by)
+            comm = Communicator(MpiBackend(mpi.Dup()))
+            backward = make(driver.poll if progress_by == "inline" else None)
+            for size in sizes[: 1 if quick else None]:
+                x = np.zeros(size * MIB // 4, np.float32)
+                announce(mpi, f"overlap: backward {where}, {size} MiB, {progress_by}")
+                contenders = {"backward": backward}
+                for variant in VARIANTS:
+                    contenders |= calls(driver, comm, backward, variant, x)
+                take_turns(mpi, contenders, 2)
+                seconds = take_turns(mpi, contenders, 2 if quick else rounds)
+                for variant in VARIANTS:
+                    rows.append([where, variant, progress_by, f"{size} MiB", *figures(seconds, variant)])
+            driver.close()
+    headers = ["backward", "all-reduce", "progress", "size"]
+    headers += ["backward ms", "all-reduce ms", "together ms", "share hidden"]
     report(mpi, f"All-reduce behind a backward pass on {mpi.size} ranks, median (min-max)", headers, rows)
 
 

@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from tabulate import tabulate
 
+RESULTS = Path("results")
+"""Where files of figures go; benchmarks run at the top of the project."""
+
 
 def machine() -> str:
     """One line: the processor and the versions of everything that takes part."""

@@ -21,7 +21,10 @@ STEPS_ROUNDS = {"0.8 MiB": (30, 15), "22 MiB": (10, 9)}
 BATCH = 64
 WARM_UP = 2
 BAR, SECOND_BAR = "flat Allreduce loop", "decent-dp ring"
-EXACT = (BAR, "gloo DDP", "grsgd ring_allreduce")
+EXACT_ONE = "ring_allreduce"
+VARIANTS = ("ring", "shared", "auto")
+"""Of the all-reduce of ``ring_allreduce`` that take turns with the bar; the first is what it has by default."""
+EXACT = (BAR, "gloo DDP", *(f"grsgd ring_allreduce, {variant}" for variant in VARIANTS))
 """Those that apply the mean of all gradients to one model: they must agree."""
 
 
@@ -109,13 +112,14 @@ class DecentDP:
 
 
 class Ours:
-    def __init__(self, mpi, model, algorithm: str):
+    def __init__(self, mpi, model, algorithm: str, **options):
         self.mpi, self.model, self.algorithm, self.sgd = mpi, model, algorithm, sgd(model.parameters())
+        self.options = options
         self.begin()
         self.finish()
 
     def begin(self):
-        self.optimizer = grsgd.distribute(self.model, self.sgd, self.algorithm, self.mpi)
+        self.optimizer = grsgd.distribute(self.model, self.sgd, self.algorithm, self.mpi, **self.options)
 
     def step(self, x, y):
         self.optimizer.zero_grad()
@@ -137,7 +141,10 @@ def main():
         bars = {BAR: FlatLoop} | {name: others[name] for name in (SECOND_BAR,) if name in others}
         # What an algorithm does in the background would slow the others down: each is timed beside the bars alone.
         groups = [{BAR: FlatLoop} | others]
-        groups += [bars | {f"grsgd {name}": partial(Ours, algorithm=name)} for name in sorted(ALGORITHMS)]
+        allreduce = {f"grsgd {EXACT_ONE}, {v}": partial(Ours, algorithm=EXACT_ONE, variant=v) for v in VARIANTS}
+        groups += [{BAR: FlatLoop} | allreduce]
+        rest = [name for name in sorted(ALGORITHMS) if name != EXACT_ONE]
+        groups += [bars | {f"grsgd {name}": partial(Ours, algorithm=name)} for name in rest]
         rows, losses, notes = compare(mpi, size, groups, widths, quick)
         notes += ["gloo: not in this torch"] * (not gloo) + ["decent-dp: not installed"] * (not decent)
         exact = [losses[name] for name in EXACT if name in losses]

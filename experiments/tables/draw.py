@@ -76,20 +76,30 @@ class Panel:
 
 
 def draw(path: Path, panels: Sequence[Panel]):
-    """Write the panels side by side, with one legend, as SVG; and their numbers as CSV beside it."""
+    """Write the panels as SVG, and their numbers as CSV beside it."""
+    path.write_text(as_svg(figure(panels)), encoding="utf-8")
+    write_table(path.with_suffix(".csv"), panels)
+
+
+def write_table(path: Path, panels: Sequence[Panel]):
+    """Write every number of the panels as CSV."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *table(panels)])
+
+
+def figure(panels: Sequence[Panel]) -> Figure:
+    """Return the panels side by side, with one legend."""
     columns = 2 if len(panels) == 4 else min(len(panels), PANELS_IN_A_ROW)
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(WIDTH * max(columns, 1.4), HEIGHT * rows + 0.5), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    drawn = Figure(figsize=(WIDTH * max(columns, 1.4), HEIGHT * rows + 0.5), layout="constrained")
+    axes = drawn.subplots(rows, columns, squeeze=False).flatten()
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     looks = _looks(panels)
     for ax, panel in zip(axes, map(_as_bars, panels), strict=False):
         draw_panel(ax, panel, looks)
-    _legend(figure, axes)
-    path.write_text(as_svg(figure), encoding="utf-8")
-    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *table(panels)])
+    _legend(drawn, axes)
+    return drawn
 
 
 def _as_bars(panel: Panel) -> Panel:

@@ -14,6 +14,7 @@ off than is printed, or the testbed.
 """
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def main() -> int:
         with tqdm(desc="runs", total=missing) as bar:
             for setting, variants in options.variants.items():
                 rounds.measure(options.out, setting, variants, options.rounds, bar)
-    except (TestbedError, Unfinished) as error:
+    except (TestbedError, Unfinished, subprocess.SubprocessError) as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 1
     pairs = [(setting, variant) for setting, variants in options.variants.items() for variant in variants]

@@ -13,12 +13,14 @@ from experiments.validation.variant import BASE, Variant
 from grsgd.runs.finished import finished_run
 from grsgd.runs.measures import seconds_per_step, waiting_share
 from grsgd.runs.run_file import load_run
+from grsgd.simulate.calibrate import StepTimes
 from grsgd.simulate.network import ComputeSpec, NetworkSpec, network
+from grsgd.simulate.network_file import differs
 from grsgd.simulate.run import simulate
 
-SECONDS = 10.0
+SECONDS = 18.0
 """About how long a run takes, with the measurement before it."""
-COMPUTING_STEPS, CALIBRATION_STEPS = 12, 60
+COMPUTING_STEPS, CALIBRATION_STEPS = 30, 60
 TIMEOUT = 180
 """Seconds for one run or measurement; one that takes longer hangs."""
 
@@ -93,16 +95,15 @@ def times(out: Path, setting: Setting, variant: Variant, rounds: int) -> list[tu
 
 
 def network_of(folder: Path, variant: Variant) -> NetworkSpec:
-    """Return the calibrated network, with the computing that was measured around the run."""
+    """Return the calibrated network, with the computing that was measured around the run. As in a calibration, ranks
+    that differ from the others by no more than noise have no factors of their own."""
     spec = network(str(network_file(folder, variant)))
     both = [json.loads(file.read_text()) for file in computing_files(folder, variant)]
-    ranks = [[statistics.mean(pair) for pair in zip(*of_rank, strict=True)] for of_rank in zip(*both, strict=True)]
-    median = statistics.median(seconds for seconds, _ in ranks)
-    compute = ComputeSpec(
-        median=median,
-        sigma=statistics.median(sigma for _, sigma in ranks),
-        slowdown={rank: seconds / median for rank, (seconds, _) in enumerate(ranks)},
-    )
+    ranks = [StepTimes(*map(statistics.mean, zip(*of_rank, strict=True))) for of_rank in zip(*both, strict=True)]
+    typical = StepTimes(*map(statistics.median, zip(*ranks, strict=True)))
+    factors = {rank: times.median / typical.median for rank, times in enumerate(ranks)}
+    slowdown = {rank: factor for rank, factor in factors.items() if differs(factor, 1.0)}
+    compute = ComputeSpec(**typical._asdict(), slowdown=slowdown)
     return spec.model_copy(update={"compute": compute})
 
 

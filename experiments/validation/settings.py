@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from grsgd.testbed.hosts import Testbed, fair_share
 
-SHARE_OF_CORES = 0.8
-"""What a host has of its fair part of the cores; the rest is for the kernel, which is the network."""
+SHARE_OF_CORES = 0.5
+"""What a host has of its fair part of the cores, so that hosts seldom wait for each other; the kernel, which is the
+network, has the rest."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Setting:
 
 SETTINGS = (
     Setting("four", "four hosts with links of 100 Mbit/s", 4, "100mbit"),
-    Setting("eight", "eight hosts of a fifth of a core, so with links of 200 Mbit/s for a gigabit", 8, "200mbit", 0.2),
+    Setting("eight", "eight hosts with links of 200 Mbit/s, a gigabit in slow motion", 8, "200mbit"),
     Setting(
         "uneven",
         "four hosts, of which one computes half as fast and another has a link of 25 Mbit/s",

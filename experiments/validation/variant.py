@@ -11,8 +11,8 @@ from experiments.options import variants
 from grsgd import config
 
 BASE = Path(__file__).with_name("base.toml")
-LIBRARY_ALLREDUCE = 'algorithm.variant="mpi"'
-"""Not simulated: only the library knows what it does."""
+NOT_SIMULATED = {f'algorithm.variant="{name}"' for name in ("mpi", "shared", "hierarchical", "auto")}
+"""Only the library knows what the first does, hosts of one rank share no memory, and the last is one of the others."""
 
 
 class Variant(NamedTuple):
@@ -44,7 +44,7 @@ def variants_of(algorithms: Iterable[str], ranks: int) -> list[Variant]:
     """
     found = []
     for variant in (Variant(name, options) for name in algorithms for options in variants(BASE, name)):
-        if LIBRARY_ALLREDUCE in variant.options:
+        if NOT_SIMULATED.intersection(variant.options):
             continue
         try:
             variant.load().check_ranks(ranks)

@@ -54,6 +54,8 @@ class Traits:
     """Whether gradients must lie in one flat array."""
     in_background: bool = False
     """Whether schedules run in the background while a gradient is computed."""
+    sends_early: bool = False
+    """Whether parts of the gradient are sent while the backward pass goes on; then ``gradient_ready`` is called."""
     exact_gradient: bool = False
     """Whether every step applies the mean gradient of all ranks, computed at one common model; then tables use one
     training for all such algorithms."""
@@ -67,10 +69,16 @@ class Traits:
     """Whether the algorithm works with ``distribute()``: one gradient per rank and step, on any data."""
     tolerates_lost_ranks: bool = False
     """Whether a run goes on without ranks that are lost."""
+    tolerates_silent_ranks: bool = False
+    """Whether steps end without ranks that are silent, so that not all ranks can agree on anything before the end."""
     survives_deaths: Literal[False, True, "together"] = False
     """Whether a run goes on when the process of any rank dies, with another process in its place or with none.
     ``"together"``, where a step needs all ranks: those that are left begin again from the average of their models, with
     the algorithm made anew for as many ranks."""
+    one_host: bool = False
+    """Whether all ranks must be on one host, whose memory they share; not in simulated time."""
+    host_memory: bool = False
+    """Whether what is sent must lie in the memory of hosts, not of GPUs, for ranks of a host share it."""
     splits_model: bool = False
     """Whether the optimizer of a rank sees slices of the model, so that it must treat every element by itself."""
     label: str = ""
@@ -211,6 +219,13 @@ class Algorithm:
 
 class GradientAlgorithm(Algorithm, name=None):
     """An algorithm that turns the gradients of all ranks into one before the update, in any loop."""
+
+    def gradient_ready(self, parameter: int):
+        """Note that the gradient of trained parameter number ``parameter`` lies in ``replica.grads``.
+
+        With ``sends_early`` in the traits, on several ranks: called within the backward pass, at most once a step for
+        each parameter, in any order, which may differ between ranks. What was not told of is there in `reduce`.
+        """
 
     def reduce(self) -> Generator:
         """Schedule: turn the gradients in ``replica.grads``, and what lies behind them, into those of all ranks."""

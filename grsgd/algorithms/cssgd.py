@@ -7,112 +7,51 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from coding.fixed_point import FixedPoint, OutOfRange
+from coding.fixed_point import TOP, FixedPoint
 from coding.placement import subset_placement
 from coding.plan import packet_plan
-from grsgd.algorithms.averaging import average_buffers
-from grsgd.algorithms.base import Options, Traits
-from grsgd.algorithms.common_batch import CommonBatchAlgorithm
-from grsgd.algorithms.redundancy import allowed_redundancies, choose, measure
+from coding.prime_field import HALF
+from grsgd.algorithms.redundancy import allowed_redundancies, choose, decided_by_one, measure
+from grsgd.algorithms.summing import Summing, SummingOptions
 from grsgd.comm.coded.arrays import empty_like
-from grsgd.comm.coded.multicast import TRANSPORTS
-from grsgd.comm.coded.schemes import SCHEMES, Scheme
+from grsgd.comm.coded.schemes import SCHEMES
+from grsgd.comm.coded.streams import AHEAD
+from grsgd.comm.coded.tolerant import LEAST_LAG, TolerantSum
 
+PATIENCE = 0.8
+"""Of comm.timeout, by default, before silent ranks are left behind in the end."""
 
-class SummingOptions(Options):
-    """Options of the algorithms that sum int32 gradients of the blocks of a common batch."""
-
-    transport: Literal["multicast", "unicast"] = Field(
-        "multicast", description="a packet to several ranks: one broadcast in a communicator of theirs, or copies"
-    )
-    range: float = Field(
-        10.0, gt=0, allow_inf_nan=False, description="R: gradients are int32 multiples of R / (2^31 - 1) in [-R, R]"
-    )
-
-
-class Summing(CommonBatchAlgorithm, name=None):
-    """Synchronous SGD in which a `grsgd.comm.coded.schemes.Scheme` adds up the blocks' gradients."""
-
-    traits = Traits(
-        synchronous=True,
-        family="coded",
-        sends_gradients=True,
-        exact_gradient=True,
-        equal_models=True,
-        supports_own_loop=False,
-        rests_between_steps=True,
-    )
-    remembers = ("saturated", "overflow")
-    scheme: Scheme
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.fixed_point = FixedPoint(self.options.range)
-        self.saturated = OutOfRange(0, 0, 0.0, self.options.range)
-        self.scheme = self.choose_scheme(
-            TRANSPORTS[self.options.transport](self.comm),
-            self.comm.size,
-            self.options.r,
-            self.comm.rank,
-            self.x.array.size,
-            self.fixed_point,
-            partial(empty_like, self.x.array),
-        )
-        self.scheme.prepare()
-
-    @property
-    def overflow(self) -> OutOfRange:
-        """Sums of gradients that did not fit."""
-        return self.scheme.overflow
-
-    @overflow.setter
-    def overflow(self, overflow: OutOfRange):
-        self.scheme.overflow = overflow
-
-    def choose_scheme(self, *arguments) -> Scheme:
-        """The scheme of these options."""
-        raise NotImplementedError
-
-    def blocks(self, batch):
-        samples = self.scheme.samples(batch)
-        return [(block, begin, end) for block, (begin, end) in zip(self.scheme.blocks, samples, strict=True)]
-
-    def start(self):
-        self.scheme.open()
-
-    def block_gradient_ready(self, block):
-        row = self.scheme.block_buffer(self.scheme.blocks.index(block))
-        self.saturated = self.saturated.merged_with(self.fixed_point.encode(self.replica.grads.array, row))
-
-    def step(self):
-        yield from self.scheme.add_up()
-        self.fixed_point.decode(self.scheme.total, self.replica.grads.array)
-        self.update()
-
-    def drain(self):
-        self.scheme.close()
-
-    def average(self):
-        yield from average_buffers(self.uncounted_comm, self.replica)  # the parameters are equal already
-
-    def warnings(self):
-        found = {"gradients of blocks": self.saturated, "sums of gradients": self.overflow}
-        lines = [f"{what} are wrong: {beyond}" for what, beyond in found.items() if beyond]
-        if self.saturated.count and self.scheme.sends_sums:
-            limit = self.saturated._replace(largest=self.saturated.largest * self.scheme.num_blocks).suggested_limit
-            blocks = self.scheme.num_blocks
-            lines.append(f"sums of {blocks} such blocks are sent: for them, a range of {limit:g} would do")
-        return lines
+USED_UNIT = "steps", "steps of the lowest rank whose sum it has decoded out of each rank's message"
 
 
 class CSSGDOptions(SummingOptions):
-    scheme: Literal["coded", "uncoded", "grouped-direct", "grouped-rs"] = Field(
-        "coded", description="the paper's, its placement without coding, and two that sum before they send"
+    scheme: Literal["coded", "uncoded", "grouped-direct", "grouped-rs", "tolerant"] = Field(
+        "coded",
+        description="the paper's, its placement without coding, two that sum before they send, and one whose steps "
+        "end without silent ranks",
     )
     r: int | Literal["auto"] = Field(2, description="redundancy: ranks that compute each block; auto: the fastest")
     enumeration: Literal["groups", "paper"] = Field(
         "groups", description="of coded: paper is Algorithm 3 as written, with useless repeats"
     )
+
+    silent: int | None = Field(
+        None, ge=0, description="of tolerant: ranks without which a step may end, less than r; 1 by default"
+    )
+    lag: int | None = Field(
+        None,
+        ge=1,
+        description="of tolerant: steps that a rank may be behind until it is left behind; by default messages of "
+        "256 MiB, of 8 to 1000 steps",
+    )
+    end_timeout: float | None = Field(
+        None, gt=0, description="of tolerant: seconds that silent ranks are waited for in the end; 0.8 comm.timeout"
+    )
+
+    @property
+    def silent_ranks(self) -> int:
+        """Ranks without which a step may end."""
+        return 1 if self.silent is None else self.silent
 
     @field_validator("r", mode="before")
     @classmethod
@@ -137,17 +76,29 @@ class CSSGD(Summing, name="cssgd"):
 
     The grouped schemes are ours: n/r groups of ranks compute a block each, and a rank sends 1/r M of its sum.
     grouped-direct multicasts it; grouped-rs lets rank j add up chunk j, and receives the least of all.
+
+    The scheme tolerant ends a step without any s = ``silent`` ranks, exactly::
+
+        G_q as above, for the r blocks q = i, i - 1, ... i - r + 1 (modulo n)
+        send to all others: f_i = a combination of the parts of these G_q, 1 / (r - s) M, modulo a prime
+        when the f of any n - s ranks are there: g = their combination = sum of all G_q
+        x = x - eta g
     """
 
     paper = (
         "Li, Xie, Mao, Xu, Zhu, Zhang 2021, A synchronous gradient descent algorithm based on distributed coding, "
-        "Computer Engineering"
+        "Computer Engineering; Tandon, Lei, Dimakis, Karampatziakis 2017, Gradient coding, and Ye, Abbe 2018, "
+        "Communication-computation efficient gradient coding (tolerant)"
     )
     Options = CSSGDOptions
 
     @classmethod
     def check(cls, options, ranks):
         super().check(options, ranks)
+        if options.scheme == "tolerant":
+            check_tolerant(options)
+        elif found := [name for name in ("silent", "lag", "end_timeout") if getattr(options, name) is not None]:
+            raise ValueError(f"{found[0]} with scheme = {options.scheme!r}; allowed with 'tolerant' only")
         if options.r != "auto" and options.r > ranks:
             raise ValueError(f"r = {options.r} with {ranks} ranks; allowed are 1 to {ranks}, and 'auto'")
         if options.enumeration == "paper" and options.scheme != "coded":
@@ -159,24 +110,62 @@ class CSSGD(Summing, name="cssgd"):
 
     @classmethod
     def traits_of(cls, options):
-        return replace(cls.traits, label=f"{cls.name} {options.scheme}")
+        traits = replace(cls.traits, label=f"{cls.name} {options.scheme}")
+        if options.scheme == "tolerant":
+            return replace(
+                traits,
+                in_background=True,
+                rests_between_steps=False,
+                tolerates_lost_ranks=True,
+                tolerates_silent_ranks=True,
+            )
+        return traits
 
     @classmethod
     def block_arrays(cls, options, ranks):
         r = 1 if options.r == "auto" else options.r
+        if options.scheme == "tolerant":
+            messages = (AHEAD + 1) * ranks + LEAST_LAG
+            return r + -(-messages // (r - options.silent_ranks))
         return comb(ranks - 1, r - 1) if options.scheme in ("coded", "uncoded") else 1
 
     @classmethod
     def trial_options(cls, options):
         return options.model_copy(update={"r": 1}) if options.r == "auto" else None
 
-    def choose_options(self, options, batch, gradient):
-        n = self.comm.size
-        costs = yield from measure(self.comm, self.driver, self.replica.grads.array, gradient)
-        allowed = allowed_redundancies(options.scheme, n, batch)
-        r, reason = choose(options.scheme, n, allowed, costs)
-        return {"r": r}, reason
+    def choose_options(self, options, load):
+        scheme, n, length = options.scheme, self.comm.size, self.x.array.size
+        allowed = allowed_redundancies(scheme, n, load.batch)
+        empty = partial(empty_like, self.x.array)
+        measured = yield from measure(scheme, allowed, self.transport, self.driver, load, length, empty)
+        r, reason = choose(scheme, n, allowed, length, measured)
+        return {"r": (yield from decided_by_one(self.comm, r))}, reason
+
+    @property
+    def is_tolerant(self) -> bool:
+        """Whether steps end without silent ranks."""
+        return self.options.scheme == "tolerant"
+
+    def make_fixed_point(self):
+        # A sum of n blocks must be one of the numbers of the field.
+        return FixedPoint(self.options.range, HALF // self.comm.size if self.is_tolerant else TOP)
+
+    def extra(self):
+        return {"messages_used": (self.scheme.used, USED_UNIT)} if self.is_tolerant else {}
 
     def choose_scheme(self, *arguments):
+        if self.is_tolerant:
+            options, patience = self.options, self.options.end_timeout or PATIENCE * self.driver.timeout
+            return TolerantSum(self.comm, self.driver, *arguments[1:], options.silent_ranks, options.lag, patience)
         more = {"enumeration": self.options.enumeration} if self.options.scheme == "coded" else {}
         return SCHEMES[self.options.scheme](*arguments, **more)
+
+
+def check_tolerant(options: CSSGDOptions):
+    """Raise ValueError for options with which no step could end without silent ranks."""
+    if options.r == "auto":
+        raise ValueError("r = 'auto' with scheme = 'tolerant'; allowed is a number: stragglers decide which is best")
+    if options.transport not in ("multicast", "unicast"):
+        raise ValueError(f"transport = {options.transport!r} with scheme = 'tolerant': it sends copies, leave it out")
+    if options.silent_ranks >= options.r:
+        raise ValueError(f"silent = {options.silent_ranks} with r = {options.r}; allowed are 0 to {options.r - 1}")

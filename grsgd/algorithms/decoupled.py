@@ -256,12 +256,13 @@ class Decoupled(ParameterServer, name="decoupled"):
         if self.k % self.options.H == 0:
             steps, self.local_steps = self.local_steps, 0
             yield from self.push(self.x, steps)
-        self.note_steps(min(int(reply[1]) for reply in self.replies.values()) + self.n * self.local_steps)
+        self.note_steps()
 
-    def note_steps(self, steps: int):
+    def note_steps(self):
         """Note how many steps all have taken: until the next answer the others are taken to be as far as this one."""
-        self.known = max(self.known, steps)
-        self.progress.note_steps(self.known)
+        merged = min(int(reply[1]) for reply in self.replies.values())
+        self.known = max(self.known, merged + self.n * self.local_steps)
+        self.progress.note_steps(self.known, ahead=self.known - merged)
 
     def pull(self):
         yield from super().pull()
@@ -269,6 +270,7 @@ class Decoupled(ParameterServer, name="decoupled"):
         (server,) = self.shards
         yield from broadcast(self.uncounted_comm, applied, root=server)
         self.replies[server][1] = applied[0]
+        self.note_steps()
 
     def serve(self):
         """As of every server, but a wait is over in time for the next one, however long H steps take."""

@@ -2,12 +2,19 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 from pydantic import Field, model_validator
 
+from grsgd.algorithms.allreduce_traits import with_variant
 from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.comm.allreduce import (
+    ALLREDUCE,
+    THROUGH_MEMORY,
+    VARIANT_MEANING,
+    Variant,
+    get_ready,
+    in_place,
+)
 from grsgd.comm.compressed_mean import CompressedMean
 from grsgd.comm.compression import CompressionOptions, make_compressor
 from grsgd.lazy import LazyModule
@@ -36,7 +43,7 @@ class DiLoCoOptions(CompressionOptions, OuterOptions):
     fragments: int = Field(1, ge=1, description="parts of the model; one is averaged every H / fragments steps")
     delay: int = Field(0, ge=0, description="local steps that go on while a fragment is averaged in the background")
     mix: float = Field(0.0, ge=0, lt=1, description="weight of the local model where an average is taken over")
-    variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
+    variant: Variant = Field("ring", description=VARIANT_MEANING)
 
     @model_validator(mode="after")
     def fits(self):
@@ -86,6 +93,7 @@ class DiLoCo(Algorithm, name="diloco"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
+        get_ready(self.comm, options.variant, self.x.array)
         size = self.x.tensor.numel()
         self.k = self.fragment = 0
         self.due = -1
@@ -110,15 +118,22 @@ class DiLoCo(Algorithm, name="diloco"):
 
     @classmethod
     def traits_of(cls, options):
-        survives = options.variant != "mpi" and cls.traits.survives_deaths
         rests = options.delay == 0
         label = f"{cls.name} {options.compression}" if options.compresses else cls.traits.label
         return replace(
-            cls.traits, survives_deaths=survives, rests_between_steps=rests, in_background=not rests, label=label
+            with_variant(cls.traits, options.variant),
+            rests_between_steps=rests,
+            in_background=not rests,
+            label=label,
         )
 
     def start(self):
         self.x_prev.copy_(self.x.tensor)
+        return self.share() if self.options.variant in THROUGH_MEMORY and not self.compressed else None
+
+    def share(self):
+        """Schedule: let what is averaged lie where the all-reduce copies nothing."""
+        self.mean = yield from in_place(self.comm, self.mean, self.options.variant)
 
     def step(self):
         self.update()

@@ -1,16 +1,24 @@
 """LASGD: locally asynchronous SGD, all-reduce in the background of local training (Avidor, Tal-Israel 2022)."""
 
 import threading
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from grsgd.algorithms.allreduce_traits import with_variant
 from grsgd.algorithms.base import Algorithm, Options, Traits
 from grsgd.comm import tags
-from grsgd.comm.allreduce import ALLREDUCE, halving_doubling_allreduce
+from grsgd.comm.allreduce import (
+    ALLREDUCE,
+    THROUGH_MEMORY,
+    VARIANT_MEANING,
+    Variant,
+    get_ready,
+    halving_doubling_allreduce,
+    in_place,
+)
 from grsgd.comm.pollables import Until
 from grsgd.models.mixing import add_difference, add_difference_of_buffers
 
@@ -32,7 +40,7 @@ class LASGDOptions(Options):
     )
     alpha: float = Field(0.6, ge=0, le=1, description="anchor: pull towards the anchor")
     beta: float = Field(0.7, ge=0, lt=1, description="anchor: slow momentum of the anchor")
-    variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
+    variant: Variant = Field("ring", description=VARIANT_MEANING)
 
     @model_validator(mode="after")
     def fits(self):
@@ -73,6 +81,7 @@ class LASGD(Algorithm, name="lasgd"):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        get_ready(self.comm, self.options.variant, self.x.array)
         self.h = self.h_last = 0
         self.rounds = 0
         self.ended = self.at_rest = self.in_flight = False
@@ -88,13 +97,18 @@ class LASGD(Algorithm, name="lasgd"):
 
     @classmethod
     def traits_of(cls, options):
-        return replace(cls.traits, survives_deaths=options.variant != "mpi" and cls.traits.survives_deaths)
+        return with_variant(cls.traits, options.variant)
 
     # ---- the trainer
 
     def start(self):
         if self.options.merge == "anchor":
             self.z.copy_(self.x.tensor)
+        return self.share() if self.options.variant in THROUGH_MEMORY else None
+
+    def share(self):
+        """Schedule: let what is averaged lie where the all-reduce copies nothing."""
+        self.a[0] = yield from in_place(self.comm, self.a[0], self.options.variant)
 
     def begin(self):
         self.ended = self.at_rest = False

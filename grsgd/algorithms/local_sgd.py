@@ -1,13 +1,19 @@
 """Local SGD, with the outer step of SlowMo or BMUF, and post-local SGD."""
 
-from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 from pydantic import Field
 
+from grsgd.algorithms.allreduce_traits import with_variant
 from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.comm.allreduce import (
+    ALLREDUCE,
+    THROUGH_MEMORY,
+    VARIANT_MEANING,
+    Variant,
+    get_ready,
+    in_place,
+)
 
 
 class LocalSGDOptions(Options):
@@ -15,7 +21,7 @@ class LocalSGDOptions(Options):
     post_local: int = Field(0, ge=0, description="average after each of the first so many steps (post-local SGD)")
     beta: float = Field(0.0, ge=0, lt=1, description="slow momentum of the outer step; SlowMo's is 0.7")
     alpha: float = Field(1.0, gt=0, description="slow learning rate of the outer step")
-    variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
+    variant: Variant = Field("ring", description=VARIANT_MEANING)
 
 
 class LocalSGD(Algorithm, name="local_sgd"):
@@ -43,6 +49,7 @@ class LocalSGD(Algorithm, name="local_sgd"):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        get_ready(self.comm, self.options.variant, self.x.array)
         self.k = 0
         self.xbar, self.buffers = self.x.like(), self.replica.buffers.like()
         """Copies, so that a run that is stopped during an average leaves the model as it was."""
@@ -52,11 +59,16 @@ class LocalSGD(Algorithm, name="local_sgd"):
 
     @classmethod
     def traits_of(cls, options):
-        return replace(cls.traits, survives_deaths=options.variant != "mpi" and cls.traits.survives_deaths)
+        return with_variant(cls.traits, options.variant)
 
     def start(self):
         if self.slow:
             self.x_prev.copy_(self.x.tensor)
+        return self.share() if self.options.variant in THROUGH_MEMORY else None
+
+    def share(self):
+        """Schedule: let what is averaged lie where the all-reduce copies nothing."""
+        self.xbar = yield from in_place(self.comm, self.xbar, self.options.variant)
 
     def step(self):
         self.update()

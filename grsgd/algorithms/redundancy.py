@@ -1,37 +1,36 @@
-"""``r = "auto"``: the redundancy that a short measurement of computing and communicating says is the fastest."""
+"""``r = "auto"``: the redundancy that a short measurement of computing, coding and sending says is the fastest."""
 
-import statistics
 from collections.abc import Callable
+from functools import partial
 from math import comb
 from typing import NamedTuple
 
 import numpy as np
 from tabulate import tabulate
 
-from coding.time_model import paper_step_seconds, step_seconds
-from grsgd.comm.allreduce import halving_doubling_allreduce
-from grsgd.comm.communicator import Communicator
+from coding import codec_seconds
+from coding.codec_seconds import NOT_CODED, CodecSeconds
+from coding.predicted_step import Computing, PacketSeconds, Parts, predicted_step
+from coding.time_model import paper_step_seconds
+from grsgd.algorithms.common_batch import Load
+from grsgd.algorithms.packet_trial import PacketTrial
+from grsgd.algorithms.trial import VIRTUAL, from_each_rank, times
+from grsgd.comm.allreduce import broadcast
+from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.pollables import Compute
 
-REPEATS = 7
-WARM_UP = 2
 MAX_PACKETS = 10_000
 """A redundancy with which a rank would send more packets a step is left out."""
+SMALL_SHARE, SMALL_SAMPLES = 1 / 8, 2
+"""Of a rank's samples, in a small block, which tells what every block takes; and how many it has at least."""
 
 
-class Costs(NamedTuple):
-    """The results of a short measurement, all in seconds."""
+class Measured(NamedTuple):
+    """The results of a trial. ``codec``: by redundancy; empty where coding takes no time."""
 
-    computing: float
-    """A gradient without redundancy."""
-    alone: float
-    """One M between two ranks, while the others are silent."""
-    together: float
-    """One M from every rank to the next at once."""
-    multicast: float
-    """One M from one rank to all others."""
-    per_packet: float
-    """An empty message."""
+    computing: Computing
+    codec: dict[int, CodecSeconds]
+    packets: PacketSeconds
 
 
 def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
@@ -43,94 +42,106 @@ def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
     ]
 
 
-def measure(comm: Communicator, driver, M, gradient: Callable[[], object]):
-    """Schedule, on all ranks at once: measure the `Costs`; ``gradient()`` computes one, and ``M`` is as large."""
-    n, rank = comm.size, comm.rank
-    with comm.borrow(M, M.size) as incoming, comm.borrow(M, 1) as element:
+def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: Load, length: int, empty: Callable):
+    """Schedule, on all ranks at once: return what was `Measured`, the same on all ranks.
 
-        def compute():
-            yield Compute(gradient)
-
-        def alone():
-            if n > 1 and rank == 0:
-                yield comm.Isend(M, 1)
-            elif rank == 1:
-                yield comm.Irecv(incoming, 0)
-
-        def shift(content, room):
-            yield comm.Isend(content, (rank + 1) % n), comm.Irecv(room, (rank - 1) % n)
-
-        def multicast():
-            yield comm.Ibcast(M if rank == 0 else incoming, 0)
-
-        actions = [
-            compute,
-            alone,
-            lambda: shift(M, incoming),
-            multicast,
-            lambda: shift(element, incoming),
-        ]
-        seconds = []
-        for action in actions:
-            if n == 1 and action is not compute:
-                seconds.append(0.0)
-                continue
-            seconds.append((yield from time(action, comm, driver)))
-    return Costs(*seconds)
-
-
-def time(action, comm: Communicator, driver):
-    """Schedule, on all ranks at once: return the median of the seconds until the last rank has done ``action``."""
-    seconds = []
-    for _ in range(WARM_UP + REPEATS):
-        if comm.size > 1:
-            yield from halving_doubling_allreduce(comm, np.zeros(1))  # a barrier
-        begin = driver.clock()
-        yield from action()
-        each = np.zeros(comm.size)
-        each[comm.rank] = driver.clock() - begin
-        if comm.size > 1:
-            yield from halving_doubling_allreduce(comm, each)
-        seconds.append(each.max())
-    return statistics.median(seconds[WARM_UP:])
-
-
-def choose(scheme: str, n: int, allowed: list[int], costs: Costs) -> tuple[int, str]:
-    """Return the fastest of ``allowed`` redundancies for n ranks, and a text that says why.
-
-    Transfers that share a medium take about n times as long ``together`` as ``alone``; a multicast that is emulated
-    takes n-1 times as long as one transfer. What is nearer to that than to 1 counts as such.
+    ``transport``: of the run's kind, nothing of which is open; ``length``: elements of a gradient; ``empty``: makes an
+    array.
     """
-    computing, alone, together, multicast, per_packet = costs
-    shared = n > 1 and together > alone * (1 + n) / 2
-    emulated = n > 2 and multicast > alone * n / 2
-    medium = {
-        (False, False): "switch",
-        (False, True): "point-to-point",
-        (True, False): "shared",
-        (True, True): "shared-point-to-point",
-    }[shared, emulated]
-    transfer = together / n if shared else together
-    steps = {r: step_seconds(scheme, n, r, computing, transfer, medium, per_packet) for r in allowed}
-    best = min(steps, key=steps.get)
-    plain = steps[1] - computing
-    paper = min(allowed, key=lambda r: paper_step_seconds(r, computing, plain))
-    table = tabulate(
-        [["predicted ms a step", *(f"{1e3 * seconds:.3g}" for seconds in steps.values())]],
-        ["r", *map(str, steps)],
-        tablefmt="plain",
-        disable_numparse=True,
-    )
+    computing = yield from measure_computing(transport.comm, driver, load)
+    codec = {}
+    if driver.progress_mode != VIRTUAL:
+        for r in allowed:
+            codec[r] = yield from slowest_codec(transport.comm, codec_seconds.measure(scheme, r, length, empty))
+    packets = yield from PacketTrial(transport, driver, length, empty).measure()
+    return Measured(computing, codec, packets)
+
+
+def measure_computing(comm, driver, load: Load):
+    """Schedule, on all ranks at once: return what the ranks compute without redundancy.
+
+    In simulated time a block takes no more than its samples do.
+    """
+    share = load.batch // comm.size
+
+    def compute(work, samples):
+        yield Compute(work, samples / share)
+
+    gradients = yield from times(partial(compute, load.gradient(share), share), comm, driver)
+    per_block, small = np.zeros(comm.size), max(SMALL_SAMPLES, int(SMALL_SHARE * share))
+    if driver.progress_mode != VIRTUAL and small < share:
+        smaller = yield from times(partial(compute, load.gradient(small), small), comm, driver)
+        whole, part = np.median(gradients, axis=0), np.median(smaller, axis=0)
+        per_block = np.clip((part * share - whole * small) / (share - small), 0, whole)  # as by a straight line
+    return Computing(gradients, per_block, load.slowdown, load.delays)
+
+
+def slowest_codec(comm, mine: CodecSeconds):
+    """Schedule, on all ranks at once: return the most that any rank takes."""
+    table = np.zeros((comm.size, len(mine)))
+    table[comm.rank] = mine
+    found = yield from from_each_rank(comm, table.reshape(-1))
+    return CodecSeconds(*found.reshape(table.shape).max(0).tolist())
+
+
+def decided_by_one(comm, r: int):
+    """Schedule, on all ranks at once: return the redundancy that rank 0 has chosen; the others have chosen it, too,
+    unless their processors round otherwise."""
+    chosen = np.array([float(r)])
+    if comm.size > 1:
+        yield from broadcast(comm, chosen)
+    return int(chosen[0])
+
+
+def choose(scheme: str, n: int, allowed: list[int], length: int, measured: Measured) -> tuple[int, str]:
+    """Return the fastest of ``allowed`` redundancies for n ranks and gradients of ``length`` elements, and a text that
+    says why."""
+
+    def predicted(r: int) -> Parts:
+        codec = measured.codec.get(r, NOT_CODED)
+        return predicted_step(scheme, n, r, length, measured.computing, codec, measured.packets)
+
+    steps = {r: predicted(r) for r in allowed}
+    best = min(steps, key=lambda r: sum(steps[r]))
+    plain = predicted(1)
+    paper = min(allowed, key=lambda r: paper_step_seconds(r, plain.computing, plain.sending))
     return best, (
-        f"r = {best}: measured {1e3 * computing:.3g} ms for a gradient, {1e3 * transfer:.3g} ms for one M, "
-        f"{1e3 * per_packet:.3g} ms for an empty message; the network acts as {DESCRIPTIONS[medium]}\n{table}\n"
+        f"r = {best}: measured {in_words(n, length, plain, measured.packets)}\n"
+        f"{table(steps, with_coding=bool(measured.codec))}\n"
         f"the paper's model, T = r Tcalc + Tcomm / r, would choose r = {paper}"
     )
 
 
-DESCRIPTIONS = {
-    "switch": "a switch that multicasts",
-    "point-to-point": "a switch without multicast",
-    "shared": "a shared medium that multicasts",
-    "shared-point-to-point": "a shared medium without multicast",
-}
+def in_words(n: int, length: int, plain: Parts, packets: PacketSeconds) -> str:
+    """Return what was measured, for a line."""
+    found = f"{in_ms(plain.computing)} ms for a gradient, {in_ms(plain.waiting)} ms more on the slowest rank"
+    if n == 1:
+        return found
+    nbytes = 4 * length
+    found += f"; all ranks at once, {in_ms(packets.exchange.to(1))} ms for a short message"
+    found += f", {in_ms(nbytes * packets.byte.to(1))} ms for one M to one rank"
+    return found if n == 2 else f"{found}, {in_ms(nbytes * packets.byte.to(n - 1))} ms for one M to all others"
+
+
+def table(steps: dict[int, Parts], with_coding: bool) -> str:
+    """Return the predicted times of all redundancies, part by part, as a small table."""
+    rows = {
+        "predicted ms a step": lambda parts: sum(parts),
+        "computing": lambda parts: parts.computing,
+        "waiting for the slowest": lambda parts: parts.waiting,
+        "adding up and coding": lambda parts: parts.coding,
+        "sending": lambda parts: parts.sending,
+    }
+    if not with_coding:
+        del rows["adding up and coding"]
+    return tabulate(
+        [[name, *(in_ms(seconds(parts)) for parts in steps.values())] for name, seconds in rows.items()],
+        ["r", *map(str, steps)],
+        tablefmt="plain",
+        disable_numparse=True,
+    )
+
+
+def in_ms(seconds: float) -> str:
+    """Return the number for a text; what is less than a nanosecond is 0."""
+    return f"{1e3 * round(seconds, 9):.3g}"

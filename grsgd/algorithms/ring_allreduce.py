@@ -1,15 +1,24 @@
 """Synchronous SGD with an all-reduce of the gradients."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 from pydantic import Field, model_validator
 
+from grsgd.algorithms.allreduce_traits import with_variant
+from grsgd.algorithms.allreduce_trial import AUTO
 from grsgd.algorithms.averaging import average_buffers
 from grsgd.algorithms.base import GradientAlgorithm, Options, Traits
+from grsgd.algorithms.buckets import BucketedMean
 from grsgd.algorithms.power_sgd import PowerSGD
-from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.comm.allreduce import (
+    ALLREDUCE,
+    THROUGH_MEMORY,
+    VARIANT_MEANING,
+    Variant,
+    get_ready,
+    in_place,
+)
 from grsgd.comm.compressed_mean import CompressedMean
 from grsgd.comm.compression import CompressionOptions, Kind, make_compressor
 
@@ -17,7 +26,7 @@ POWER_SGD, MATRIX_RANK = "power-sgd", 4
 
 
 class RingAllreduceOptions(CompressionOptions, Options):
-    variant: Literal["ring", "halving-doubling", "tree", "mpi"] = Field("ring", description="which all-reduce")
+    variant: Variant = Field("ring", description=VARIANT_MEANING)
     compression: Literal[Kind, "power-sgd"] | None = Field(
         None,
         description="of the gradients: the k largest values or k random ones, or all, rounded, which all tell all; or "
@@ -26,11 +35,26 @@ class RingAllreduceOptions(CompressionOptions, Options):
     matrix_rank: int | None = Field(
         None, ge=1, description="power-sgd: the rank of what is left of a gradient that is a matrix; 4 by default"
     )
+    buckets: int | None = Field(
+        None,
+        ge=1,
+        description="parts of the gradient that are averaged while the backward pass computes the rest; by default all "
+        "of it afterwards",
+    )
 
     @model_validator(mode="after")
     def compressed_by_allgather(self):
         if self.compresses and self.compression != POWER_SGD and self.variant != "ring":
             raise ValueError(f'variant = "{self.variant}": compressed gradients go round a ring: they do not add up')
+        return self
+
+    @model_validator(mode="after")
+    def fits_buckets(self):
+        if self.buckets is not None and self.compresses:
+            raise ValueError(f'buckets = {self.buckets}: compression = "{self.compression}" is of whole gradients')
+        if self.buckets is not None and self.variant in (*THROUGH_MEMORY, AUTO):
+            allowed = ", ".join(variant for variant in ALLREDUCE if variant not in THROUGH_MEMORY)
+            raise ValueError(f'variant = "{self.variant}": goes with whole gradients; with buckets allowed: {allowed}')
         return self
 
 
@@ -50,6 +74,10 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
         g = sum over ranks of decode(payload) / n
 
     That sends (n-1) C: payloads cannot be summed on the way. What ``power-sgd`` sends can: see power_sgd.py.
+
+    With ``buckets`` each part of g has an all-reduce of its own, in the background, as soon as the backward pass has
+    finished it: see buckets.py. It sends the same bytes. Each bucket is summed in the order of its own all-reduce: a
+    ring cuts it into other chunks than the whole of g, so with three ranks or more sums may round differently.
     """
 
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
@@ -68,9 +96,14 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
+        get_ready(self.comm, options.variant, self.x.array)
         self.k = 0
-        self.compressed = self.power_sgd = None
-        if self.comm.size == 1 or not options.compresses:
+        self.compressed = self.power_sgd = self.buckets = None
+        if self.comm.size == 1:
+            return
+        if options.buckets is not None:
+            self.buckets = BucketedMean(replica, self.driver, options.buckets, self.allreduce)
+        if not options.compresses:
             return
         if options.compression == POWER_SGD:
             self.power_sgd = PowerSGD(replica, options.matrix_rank or MATRIX_RANK, context.seed)
@@ -81,28 +114,49 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
 
     @classmethod
     def traits_of(cls, options):
-        if not options.compresses and options.variant == "ring":
+        if not options.compresses and options.variant == "ring" and options.buckets is None:
             return cls.traits
-        return replace(
-            cls.traits,
-            label=f"{cls.name} {options.compression if options.compresses else options.variant}",
-            exact_gradient=not options.compresses,
-            only_allreduces=not options.compresses,
-            survives_deaths=options.variant != "mpi" and cls.traits.survives_deaths,
-        )
+        traits, words = with_variant(cls.traits, options.variant), [cls.name]
+        if options.compresses:
+            words.append(options.compression)
+            traits = replace(traits, exact_gradient=False, only_allreduces=False)
+        elif options.variant != "ring":
+            words.append(options.variant)
+        if options.buckets is not None:
+            words.append("buckets")
+            early = {"sends_early": True, "in_background": True}
+            traits = replace(traits, **early, only_allreduces=False, survives_deaths=False)
+        return replace(traits, label=" ".join(words))
+
+    def start(self):
+        if self.options.variant in THROUGH_MEMORY and self.comm.size > 1 and not self.is_compressed:
+            return self.share_gradients()
+
+    def share_gradients(self):
+        """Schedule: let the gradients lie where the all-reduce copies nothing."""
+        self.replica.move_gradients((yield from in_place(self.comm, self.replica.grads, self.options.variant)))
+
+    def gradient_ready(self, parameter):
+        if self.buckets is not None:
+            self.buckets.gradient_ready(parameter)
 
     def reduce(self):
-        allreduce = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
         grads, size = self.replica.grads, self.x.tensor.numel()
-        if self.power_sgd is not None:
-            yield from self.power_sgd.average(grads.tensor[:size], allreduce)
+        if self.buckets is not None:
+            yield from self.buckets.finish()
+        elif self.power_sgd is not None:
+            yield from self.power_sgd.average(grads.tensor[:size], self.allreduce)
         elif self.compressed is not None:
             yield from self.compressed.average(grads.tensor[:size], self.k)
         elif self.comm.size > 1:
-            yield from allreduce(grads.array)
-        if self.is_compressed and grads.array.size > size:
-            yield from allreduce(grads.array[size:])  # what own loops have behind the gradients
+            yield from self.allreduce(grads.array)
+        if (self.buckets is not None or self.is_compressed) and grads.array.size > size:
+            yield from self.allreduce(grads.array[size:])  # what own loops have behind the gradients
         self.k += 1
+
+    def allreduce(self, array):
+        """Schedule: make an array the mean over all ranks."""
+        return ALLREDUCE[self.options.variant](self.comm, array, scale=1 / self.comm.size)
 
     @property
     def is_compressed(self) -> bool:

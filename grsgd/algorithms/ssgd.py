@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from grsgd.algorithms.cssgd import Summing, SummingOptions
+from grsgd.algorithms.summing import Summing, SummingOptions
 from grsgd.comm.coded.schemes import LocalSum, PerBlock
 
 

@@ -12,6 +12,7 @@ from tabulate import tabulate
 from grsgd import memory, outside
 from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.algorithms.transport_trial import AUTO, BY_MPI, IP_MULTICAST
 from grsgd.comm.watchdog import rank
 from grsgd.config import Config
 from grsgd.data.shards import held_by, shards
@@ -131,6 +132,8 @@ def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
         steps = min(steps, config.train.steps)
     ends = {"epochs": None, "samples": None, "seconds": None, "steps": steps, "snapshots": 1, "stop_at_target": False}
     short = config.model_copy(update={"train": config.train.model_copy(update=ends)})
+    if simulated is None and getattr(config.algorithm_options, "transport", None) in (IP_MULTICAST, AUTO):
+        short = short.model_copy(update={"algorithm": short.algorithm.model_copy(update=BY_MPI)})  # the same packets
     with one_line(config):
         trial = Simulation(short, ranks, spec, compute, timing_only=True)
         trial.train()

@@ -308,8 +308,9 @@ def announce(out: Path, line: ProgressLine):
     log_curve(run, line)
     line.clear()
     attributes = run.attributes
-    if "redundancy" in attributes:
-        print(attributes["redundancy"], file=sys.stderr, flush=True)
+    for reason in ("transport", "redundancy"):
+        if reason in attributes:
+            print(attributes[reason], file=sys.stderr, flush=True)
     warnings = attributes.get("warnings", [])
     for warning in warnings[:MAX_WARNINGS]:
         print(f"warning: {warning}", file=sys.stderr, flush=True)

@@ -1,26 +1,39 @@
-"""All-reduce over point-to-point messages: every variant sets x to ``scale`` times its sum over all ranks, in place.
+"""All-reduce: every variant sets x to ``scale`` times its sum over all ranks, in place.
 
 | name              | sent by each rank              | dependent messages | best for                     |
 |-------------------|--------------------------------|--------------------|------------------------------|
 | ring              | 2(n-1)/n of x                  | 2(n-1)             | large arrays                 |
 | halving-doubling  | 2(n-1)/n of x, n a power of 2  | 2 log2 n           | small arrays on many ranks   |
 | tree              | up to log2 n times x           | 2 log2 n           | comparison: the textbook's   |
+| swing             | 2(n-1)/n of x                  | 2 log2 n           | near ranks that are near     |
+| bine              | 2(n-1)/n of x, n a power of 2  | 2 log2 n           | the same                     |
 | mpi               | unknown                        | the library's      | comparison                   |
+| shared            | 2(n-1)/n of x, in memory       | none               | ranks of one host            |
+| hierarchical      | 2(h-1)/h of its part, h hosts  | 2(h-1)             | several ranks a host         |
 
 Each element is summed at one rank, in one order, and copied to the others from there, so the results are bit-identical
-on all ranks and in all runs. Large arrays travel in cache-sized pieces: a piece is added while it is still in the
-cache, and the next one is on its way meanwhile.
+on all ranks and in all runs. Large messages travel in cache-sized pieces: a piece is added while it is still in the
+cache, and the next one is on its way meanwhile. Two ranks exchange short arrays as they are and both add up, with the
+same bits.
 """
 
 from collections import deque
-from functools import wraps
+from functools import lru_cache, wraps
+from typing import Literal, NamedTuple
 
 from coding.partition import part
 from grsgd.comm import tags
+from grsgd.comm.bine import bine_allreduce
 from grsgd.comm.communicator import Communicator
+from grsgd.comm.hosts import allreduce_by_hosts, hosts_of
+from grsgd.comm.pieces import PIECE_BYTES, add
+from grsgd.comm.shared_allreduce import in_shared_memory, shared_allreduce
+from grsgd.comm.shared_sums import load_loops
+from grsgd.comm.swing import swing_allreduce
+from grsgd.models.flat import Flat
 
-PIECE_BYTES = 1024 * 1024
-"""Size of a piece. 1 MiB was best or near it from 1 to 100 MiB; smaller costs messages, larger leaves the cache."""
+SHORT_BYTES = 64 * 1024
+"""Up to this size few dependent messages count more than fewer bytes or sums."""
 
 
 def calculable(schedule):
@@ -51,13 +64,18 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
     In step s rank i sends chunk i-s to the right and receives chunk i-s-1 from the left: in the first n-1 steps a
     partial sum to add to, in the last n-1 a finished chunk. A piece is sent on as soon as it is there.
+
+    A ring of two halves and doubles, with the same messages if a chunk is one piece; that takes less Python.
     """
     n = comm.size
     if n == 1 or x.size == 0:
         return
+    if n == 2 and x.nbytes <= 2 * piece_bytes:
+        yield from halving_doubling_allreduce(comm, x, tag, scale)
+        return
     right, left = (comm.rank + 1) % n, (comm.rank - 1) % n
-    pieces = [cut(chunk, max(1, piece_bytes // x.itemsize)) for chunk in chunks(x, n)]
-    longest = max(piece.size for chunk in pieces for piece in chunk)
+    plan = ring_plan(comm.rank, n, x.size, max(1, piece_bytes // x.itemsize))
+    pieces = [[x[place] for place in chunk] for chunk in plan.places]
     sending = {}
 
     def send(chunk, k):
@@ -65,12 +83,8 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
     for k in range(len(pieces[comm.rank])):
         send(comm.rank, k)
-    arrivals = deque(
-        (step, (comm.rank - step - 1) % n, k)
-        for step in range(2 * (n - 1))
-        for k in range(len(pieces[(comm.rank - step - 1) % n]))
-    )
-    with comm.borrow(x, longest) as even, comm.borrow(x, longest) as odd:
+    arrivals = deque(plan.arrivals)
+    with comm.borrow(x, plan.longest) as even, comm.borrow(x, plan.longest) as odd:
         scratch = deque((even, odd))
         receiving = deque()
 
@@ -101,8 +115,46 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
     yield sending.values()
 
 
+class RingPlan(NamedTuple):
+    """One rank's part round a ring, the same in every all-reduce of arrays as long."""
+
+    places: tuple[tuple[slice, ...], ...]
+    """Of each chunk, where its pieces lie."""
+    arrivals: tuple[tuple[int, int, int], ...]
+    """Step, chunk and piece of what is received, in order."""
+    longest: int
+    """Elements of the longest piece."""
+
+
+@lru_cache(maxsize=1024)
+def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
+    """Return a rank's part in all-reduces of ``size`` elements, in pieces of at most ``longest``."""
+    places = []
+    for begin, end in (part(chunk, n, size) for chunk in range(n)):
+        places.append(tuple(slice(first, min(first + longest, end)) for first in range(begin, end, longest)))
+    arrivals = [
+        (step, (rank - step - 1) % n, k)
+        for step in range(2 * (n - 1))
+        for k in range(len(places[(rank - step - 1) % n]))
+    ]
+    return RingPlan(tuple(places), tuple(arrivals), min(longest, -(-size // n)))
+
+
+def exchange(comm: Communicator, x, tag: int, scale: float):
+    """Schedule of two ranks: each sends all of x to the other, and both add. As a + b is b + a, bit for bit, the sums
+    are those of a ring or of halving and doubling, after one message in place of two."""
+    other = 1 - comm.rank
+    with comm.borrow(x, x.size) as incoming:
+        yield comm.Irecv(incoming, other, tag), comm.Isend(x, other, tag)
+        x += incoming
+    if scale != 1:
+        x *= scale
+
+
 def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Reduce-scatter by recursive halving, all-gather by recursive doubling (Rabenseifner 2004), for any n.
+
+    Two ranks `exchange` a short x, which gives the same sums with the same bytes.
 
     Of the n - p ranks beyond the largest power of two p, each hands its array to a partner before and takes the sum
     after, which costs these pairs one more array each way.
@@ -111,6 +163,9 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
     p = 1 << (n.bit_length() - 1)
     extra = n - p
     if n == 1 or x.size == 0:
+        return
+    if n == 2 and x.nbytes <= SHORT_BYTES:
+        yield from exchange(comm, x, tag, scale)
         return
     if comm.rank < 2 * extra and comm.rank % 2:
         yield comm.Isend(x, comm.rank - 1, tag)
@@ -177,33 +232,65 @@ def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 
             x *= scale
 
 
+def hierarchical_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
+    """Within hosts through memory, and among hosts round rings, one for each rank of a host.
+
+    The order of sums is that of ranks within a host, then the ring's.
+    """
+    yield from allreduce_by_hosts(comm, x, tag, scale, across_hosts)
+
+
+def across_hosts(comm: Communicator, x, tag: int, scale: float):
+    """Schedule: the all-reduce among one rank of each host."""
+    allreduce = halving_doubling_allreduce if x.nbytes <= SHORT_BYTES else ring_allreduce
+    yield from allreduce(comm, x, tag, scale)
+
+
+def get_ready(comm: Communicator, variant: str, x):
+    """Load what is compiled for all-reduces of arrays like x, before anything is timed."""
+    if variant in THROUGH_MEMORY and comm.size > 1 and comm.backend.shares_memory:
+        load_loops(x.dtype)
+
+
+def in_place(comm: Communicator, flat: Flat, variant: str):
+    """Schedule, on all ranks at once: return ``flat``, moved to where this variant copies it least."""
+    if variant in ON_ONE_HOST:
+        flat = yield from in_shared_memory(comm, flat)
+    elif variant in THROUGH_MEMORY:
+        hosts = yield from hosts_of(comm, tags.ARRAYS)
+        flat = yield from in_shared_memory(hosts.local, flat)
+    return flat
+
+
 ALLREDUCE = {
     "ring": ring_allreduce,
     "halving-doubling": halving_doubling_allreduce,
     "tree": tree_allreduce,
+    "swing": swing_allreduce,
+    "bine": bine_allreduce,
     "mpi": mpi_allreduce,
+    "shared": shared_allreduce,
+    "hierarchical": hierarchical_allreduce,
 }
 """The variants by name: ``schedule(comm, x, tag, scale)``, where x is a contiguous one-dimensional array.
 
 One rank's sum is x itself, whatever the scale is meant for: with n = 1 nothing is done.
 """
-
-
-def chunks(x, n: int) -> list:
-    """Return x in n parts whose sizes differ by at most one."""
-    return [x[begin:end] for begin, end in (part(c, n, x.size) for c in range(n))]
-
-
-def cut(x, size: int) -> list:
-    """Return x in parts of ``size`` elements, the last one shorter."""
-    return [x[begin : begin + size] for begin in range(0, x.size, size)]
-
-
-def add(x, y):
-    """Add y to x in cache-sized pieces."""
-    size = max(1, PIECE_BYTES // x.itemsize)
-    for piece, other in zip(cut(x, size), cut(y, size), strict=True):
-        piece += other
+Variant = Literal["ring", "halving-doubling", "tree", "swing", "bine", "mpi", "shared", "hierarchical", "auto"]
+"""Their names, as options have them; ``auto``: one that a trial chooses (`grsgd.algorithms.allreduce_trial`)."""
+VARIANT_MEANING = (
+    "which all-reduce; shared: of ranks on one host; hierarchical: within hosts, then among them; auto: the fastest in "
+    "a trial at the start"
+)
+"""What such an option is."""
+OUTLIVES_DEATHS = frozenset({"ring", "halving-doubling", "tree", "swing", "bine"})
+"""Those that can be broken off when a process has died: all else that they leave are messages."""
+NAMED_BY_LIBRARY = frozenset({"mpi"})
+"""Those of which only an MPI library knows what they do."""
+ON_ONE_HOST = frozenset({"shared"})
+"""Those of ranks that are all on one host."""
+THROUGH_MEMORY = frozenset({"shared", "hierarchical"})
+"""Those in which ranks of one host share memory."""
 
 
 def binomial_tree(rank: int, n: int) -> tuple[int | None, list[int]]:

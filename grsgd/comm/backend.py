@@ -1,6 +1,6 @@
 """Carriers of the messages of a `Communicator`: MPI, MPI with arrays in GPU memory, or the simulator."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -44,6 +44,12 @@ class Backend(Protocol):
     """Ranks whose processes have died, as far as `Iprobe` has noticed."""
     survives_deaths: bool
     """Whether the others go on then; else a death ends the run."""
+    shares_memory: bool
+    """Whether ranks of one host can share memory by a file that all of them map."""
+    has_multicast: bool | None
+    """Whether a broadcast leaves its sender once, whoever receives it; None where only trying IP multicast tells."""
+    hosts: list | None
+    """Of each rank, what tells its host from others; None where ranks have to ask each other."""
 
     def Isend(self, array, dest: int, tag: int) -> Request:
         """Send; complete when ``array`` may be reused."""
@@ -85,6 +91,9 @@ class MpiBackend:
     """
 
     survives_deaths = False
+    shares_memory = True
+    has_multicast = None
+    hosts = None
 
     def __init__(self, mpi, timeout: float = 600.0):
         from mpi4py import MPI
@@ -98,16 +107,25 @@ class MpiBackend:
         self._any_source, self._in_place = MPI.ANY_SOURCE, MPI.IN_PLACE
 
     def Isend(self, array, dest, tag):
-        return begun(lambda: self.mpi.Isend(countable(array), dest, tag))
+        try:
+            return self.mpi.Isend(countable(array), dest, tag)
+        except RuntimeError as error:
+            return failed(error)
 
     def Issend(self, array, dest, tag):
-        return begun(lambda: self.mpi.Issend(countable(array), dest, tag))
+        try:
+            return self.mpi.Issend(countable(array), dest, tag)
+        except RuntimeError as error:
+            return failed(error)
 
     def Irecv(self, array, source, tag):
         if source == ANY_RANK and self.fault_tolerant:
             return FromAnyRank(self, countable(array), tag)
         source = self._any_source if source == ANY_RANK else source
-        return begun(lambda: self.mpi.Irecv(countable(array), source, tag))
+        try:
+            return self.mpi.Irecv(countable(array), source, tag)
+        except RuntimeError as error:
+            return failed(error)
 
     def Ibcast(self, array, root):
         return self.mpi.Ibcast(countable(array), root)
@@ -176,14 +194,11 @@ class Failed:
         """Do nothing: it has failed."""
 
 
-def begun(begin: Callable[[], Request]) -> Request:
-    """Return what ``begin()`` returns, or, where a process has died, a request that says so when it is tested."""
-    try:
-        return begin()
-    except RuntimeError as error:
-        if not has_died(error):
-            raise
-        return Failed(error)
+def failed(error: RuntimeError) -> Failed:
+    """Return, where a process has died, a request that says so when it is tested; raises what else went wrong."""
+    if not has_died(error):
+        raise error
+    return Failed(error)
 
 
 class FromAnyRank:

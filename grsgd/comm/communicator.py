@@ -1,7 +1,6 @@
 """Messages between the ranks of a group, named, and counted as they leave."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -88,8 +87,10 @@ class Communicator:
 
     def __init__(self, backend: Backend, members: Sequence[int] | None = None, traffic: Traffic | None = None):
         self.backend, self.size = backend, backend.size
-        self.members: tuple[int, ...] = tuple(range(self.size) if members is None else members)
+        self.members: Sequence[int] = range(self.size) if members is None else tuple(members)
         self.traffic = Traffic(self.size) if traffic is None else traffic
+        self.shared: dict = {}
+        """Memory that ranks of one host share (`grsgd.comm.shared_allreduce`), by what for."""
         self._spare: dict[tuple, list] = {}
 
     @property
@@ -109,13 +110,15 @@ class Communicator:
 
     def Isend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
         """Send; complete when ``array`` may be reused. ``header`` bytes of it are bookkeeping, not payload."""
-        peer = self._count(array, dest, header)
-        return Message(self.backend.Isend(array, dest, tag), "send to", array.nbytes, peer, tag)
+        nbytes = array.nbytes
+        peer = self._count(nbytes, dest, header)
+        return Message(self.backend.Isend(array, dest, tag), "send to", nbytes, peer, tag)
 
     def Issend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
         """Like `Isend`, but complete only when the receiver has begun to receive."""
-        peer = self._count(array, dest, header)
-        return Message(self.backend.Issend(array, dest, tag), "send to", array.nbytes, peer, tag)
+        nbytes = array.nbytes
+        peer = self._count(nbytes, dest, header)
+        return Message(self.backend.Issend(array, dest, tag), "send to", nbytes, peer, tag)
 
     def Irecv(self, array, source: int, tag: int = tags.ARRAYS) -> Message:
         """Receive into ``array``, which may be longer than the message, from ``source`` or `ANY_RANK`."""
@@ -154,26 +157,37 @@ class Communicator:
 
     def free(self):
         """Free what `subset` has made; collective, when no message is under way."""
+        self.shared.clear()
         self.backend.free()
 
-    @contextmanager
-    def borrow(self, like, size: int):
-        """A scratch array of ``size`` elements of ``like``'s kind, kept for the next borrower.
+    def borrow(self, like, size: int) -> "Borrowed":
+        """A scratch array of ``size`` elements of ``like``'s kind, in a ``with`` statement; kept for the next borrower.
 
         Fresh memory costs a page fault every 4 KiB, many times the price of using it.
         """
-        spare = self._spare.setdefault((type(like), like.dtype, size), [])
-        try:
-            array = spare.pop()
-        except IndexError:  # not asked for before: a background thread may borrow at the same time
-            array = type(like)(size, dtype=like.dtype)
-        try:
-            yield array
-        finally:
-            spare.append(array)
+        return Borrowed(self._spare.setdefault((type(like), like.dtype, size), []), like, size)
 
-    def _count(self, array, dest: int, header: int) -> int:
+    def _count(self, nbytes: int, dest: int, header: int) -> int:
         """Count what is about to leave; returns the receiver as it is called in the traffic."""
         peer = self.members[dest]
-        self.traffic.count((peer,), array.nbytes, header)
+        self.traffic.count_one(peer, nbytes, header)
         return peer
+
+
+class Borrowed:
+    """A scratch array that is lent as long as a ``with`` statement lasts; ``spare``: those of its kind that are not."""
+
+    __slots__ = ("spare", "like", "size", "array")
+
+    def __init__(self, spare: list, like, size: int):
+        self.spare, self.like, self.size = spare, like, size
+
+    def __enter__(self):
+        try:
+            self.array = self.spare.pop()
+        except IndexError:  # not asked for before: a background thread may borrow at the same time
+            self.array = type(self.like)(self.size, dtype=self.like.dtype)
+        return self.array
+
+    def __exit__(self, *_):
+        self.spare.append(self.array)

@@ -7,16 +7,20 @@ and in simulated time (`grsgd.simulate.driver.SimulatedDriver`).
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
-from grsgd.comm.engine import ENGINE, Handle, Schedule, as_list, back_off
+from grsgd.comm.engine import ENGINE, LOOKS, Handle, Schedule, as_list, back_off
 from grsgd.comm.pollables import Compute, Delay, Pollable
 
 BUSY = np.ones((64, 64), np.float32)
 """Its square takes some microseconds, and lets other threads of the process run."""
+
+STOOD_STILL_SECONDS = 1.0
+"""A time between two polls of a rank that waits, from which on it does not count as waiting."""
 
 
 class Driver(Protocol):
@@ -35,6 +39,8 @@ class Driver(Protocol):
     """Called now and then while the foreground waits; raises to break the wait off (another rank has stopped)."""
     abandoned: list
     """Schedules that were abandoned. They are kept, for MPI may still write into arrays of theirs."""
+    calls_stages: bool
+    """Whether it calls the stages of a `Compute`, because that takes another time than its work."""
 
     def clock(self) -> float:
         """Return seconds since some fixed moment."""
@@ -105,6 +111,10 @@ class MpiDriver:
         self.abandoned: list[Handle] = []
 
     @property
+    def calls_stages(self) -> bool:
+        return self.compute_seconds > 0
+
+    @property
     def background(self) -> list[Handle]:
         """The schedules in the background that have not ended."""
         return [handle for handle in ENGINE.handles if handle.driver is self and not handle.ended]
@@ -119,14 +129,15 @@ class MpiDriver:
 
         Raises WaitTimeout, and whatever the schedule, any background schedule, or ``watch`` raises.
         """
-        self.poll()
+        if ENGINE.handles or ENGINE.failed:
+            self.poll()
         if schedule is None:
             return None
         try:
             pending = next(schedule)
             while True:
                 try:
-                    for pollable in as_list(pending):
+                    for pollable in pending if type(pending) is tuple else as_list(pending):
                         if self.compute_seconds and isinstance(pollable, Compute):
                             self._compute(pollable)
                         if not pollable.Test():
@@ -160,26 +171,35 @@ class MpiDriver:
     def _compute(self, compute: Compute):
         begin, cpu_begin = time.perf_counter(), time.thread_time()
         compute.Test()
-        while time.thread_time() - cpu_begin < compute.amount * self.compute_seconds:
+        least, stages = compute.amount * self.compute_seconds, deque(compute.stages)
+        while (used := time.thread_time() - cpu_begin) < least:
+            while stages and stages[0][0] * least <= used:
+                stages.popleft()[1]()
             BUSY @ BUSY
             self.poll()
+        for _, call in stages:
+            call()
         compute.seconds = time.perf_counter() - begin
 
     def _wait(self, pollable):
-        begin = moved = looked = time.perf_counter()
+        begin = moved = looked = seen = time.perf_counter()
         before = worked = ENGINE.worked_seconds
+        stopped = 0.0
         try:
-            while not pollable.Test():
+            while not any(pollable.Test() for _ in range(LOOKS)):
                 ENGINE.poll()
                 ENGINE.check()
                 now = time.perf_counter()
+                if now - seen > STOOD_STILL_SECONDS:  # this process was stopped: it may find all that it waited for
+                    stopped += now - seen
+                seen = now
                 if ENGINE.worked_seconds != worked:
                     worked, moved = ENGINE.worked_seconds, now
                 if now - looked > 1e-3:
                     looked = now
                     if self.watch is not None:
                         self.watch()
-                    if now - begin > self.timeout and not isinstance(pollable, Delay):
+                    if now - begin - stopped > self.timeout and not isinstance(pollable, Delay):
                         raise WaitTimeout(f"rank {self.rank} waited {self.timeout:g} s for {pollable}")
                 back_off(now - moved)
         finally:

@@ -26,6 +26,11 @@ SLEEP_SHARE = 1 / 16
 """Of the time waited so far, that a sleep takes."""
 
 
+LOOKS = 2
+"""How often to look at messages between two sleeps: Open MPI takes one in only with the second look after it has
+come."""
+
+
 class Handle:
     """A schedule in the background; itself a pollable, true when the schedule has ended.
 
@@ -100,7 +105,9 @@ class Engine:
         self.handles: list[Handle] = []
         self.worked_seconds = 0.0
         """Time that polls have taken in which something moved; those of the thread do not count."""
-        self._failed: list[Handle] = []
+        self.thread_cpu_seconds = 0.0
+        """What the thread has had of the processor."""
+        self.failed: list[Handle] = []
         """Schedules that have ended with an error."""
         self._advancing = threading.Lock()
         """Held while schedules are moved."""
@@ -151,8 +158,8 @@ class Engine:
 
     def check(self):
         """Raise the error of a schedule that has failed, unless a test of its handle has raised it; once."""
-        while self._failed:
-            handle = self._failed.pop(0)
+        while self.failed:
+            handle = self.failed.pop(0)
             if not handle.error_seen:
                 handle.error_seen = True
                 raise handle.error
@@ -164,7 +171,7 @@ class Engine:
             self.handles = [handle for handle in self.handles if handle.driver is not driver]
             self._update_mode()
         with self._advancing:  # wait until the thread has finished what it was moving
-            self._failed = [handle for handle in self._failed if handle.driver is not driver]
+            self.failed = [handle for handle in self.failed if handle.driver is not driver]
         return abandoned
 
     def remove(self, driver):
@@ -211,7 +218,7 @@ class Engine:
 
     def _note_failure(self, handle: Handle):
         if handle.error is not None:
-            self._failed.append(handle)
+            self.failed.append(handle)
 
     def _run(self, ends: threading.Event):
         """The thread's work, until ``ends`` is set."""
@@ -234,7 +241,8 @@ class Engine:
             if rest > 0:
                 continue
             with self._advancing:
-                moved = self._advance_all(prepare)
+                moved = any(self._advance_all(prepare) for _ in range(LOOKS))
+            self.thread_cpu_seconds = time.thread_time()
             now = time.perf_counter()
             if moved:
                 moved_at = now

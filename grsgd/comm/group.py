@@ -156,6 +156,9 @@ class GroupBackend:
 
     survives_deaths = False
     """The others go on, but not with the step that they are in."""
+    shares_memory = False
+    has_multicast = False
+    hosts = None
     lost = ()
 
     def __init__(self, whole: Backend, membership: Membership, processes: Sequence[int], first_tag: int):

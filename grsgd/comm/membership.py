@@ -287,6 +287,9 @@ class MembersBackend:
     """
 
     survives_deaths = True
+    shares_memory = False
+    has_multicast = False
+    hosts = None
 
     def __init__(self, processes: Backend, membership: Membership):
         self.processes, self.membership = processes, membership

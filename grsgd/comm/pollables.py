@@ -6,7 +6,7 @@ wait for, and the driver decides how to wait. That is why the same schedule runs
 pass, and in simulated time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -35,11 +35,20 @@ class Delay:
 class Compute:
     """A computation: the driver calls ``work()``, sets ``value`` to what it returns, and ``seconds`` to how long it
     took, in real or in simulated time. ``amount``: how much work it is, where 1 is a gradient of ``data.batch_size``
-    samples; simulated time is proportional to it."""
+    samples; simulated time is proportional to it.
 
-    def __init__(self, work: Callable[[], object], amount: float = 1.0):
+    ``stages``: pairs of a share of the time, in order, and what is to be called when that is over. A driver calls them
+    where a computation takes another time than its work (``Driver.calls_stages``); else the work itself does."""
+
+    def __init__(
+        self,
+        work: Callable[[], object],
+        amount: float = 1.0,
+        stages: Sequence[tuple[float, Callable[[], None]]] = (),
+    ):
         self.work = work
         self.amount = amount
+        self.stages = stages
         self.value = None
         self.seconds: float | None = None
 

@@ -31,6 +31,10 @@ EXCHANGE_REQUEST = 0
 EASGD_MODEL, EASGD_ELASTIC = 1, 2
 GOSSIP_ANSWER, GOSSIP_OFFER = 1, 2
 SERVER_PUSH, SERVER_GRADIENT, SERVER_ANSWER, SERVER_MODEL, SERVER_LOST_RANKS = 0, 1, 2, 3, 4
+CODED_CONTROL, CODED_REPAIRS = 1, 2
+"""Coded schemes by IP multicast: how far a rank is, and what it lacks; that (`grsgd.comm.coded.ip_multicast`)."""
+SUM_HEADER, SUM_CONTENT = 0, 1
+"""Steps that end without silent ranks (`grsgd.comm.coded.streams`)."""
 CODED_PACKETS = 3
 """Coded schemes: this one and all above, one for each packet (`grsgd.comm.coded.multicast.Unicast.tag`)."""
 

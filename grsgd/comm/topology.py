@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,7 @@ class Topology:
 
     def __post_init__(self):
         matrices = np.asarray(self.matrices, np.float64)
-        if matrices.ndim not in (2, 3) or matrices.shape[-1] != matrices.shape[-2]:
+        if matrices.ndim not in (2, 3) or matrices.shape[-1] != matrices.shape[-2] or not matrices.size:
             raise TopologyError(f"mixing matrix of shape {matrices.shape}; it must be square")
         if not np.isfinite(matrices).all() or (matrices < 0).any():
             raise TopologyError("mixing matrix with negative or non-finite weights")
@@ -66,7 +66,12 @@ class Topology:
 
     def edges(self, step: int | None = None) -> np.ndarray:
         """Return the graph of ``step``, or without one that of all steps together: bool [n, n], from column to row."""
-        return (self.matrices.max(0) if step is None else self.matrix(step)) > 0
+        return (self.matrices > 0).any(0) if step is None else self.matrix(step) > 0
+
+    @cached_property
+    def _neighbours(self) -> dict[int | None, tuple[list[list[int]], list[list[int]]]]:
+        """Whom each rank sends to, and who sends to it, by step, and as None of all steps together."""
+        return {step: neighbours_of(self.edges(step)) for step in (None, *range(len(self.matrices)))}
 
     def out_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
         """Return the ranks other than ``rank`` that it sends to in ``step``, or in any step, ascending.
@@ -75,16 +80,18 @@ class Topology:
         """
         if without:
             return bypassing(self.edges(step).T, rank, without)
-        column = self.matrices[:, :, rank].max(0) if step is None else self.matrix(step)[:, rank]
-        return [int(i) for i in np.flatnonzero(column) if i != rank]
+        return list(self._neighbours[self._turn(step)][0][rank])
 
     def in_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
         """Return the ranks other than ``rank`` that send to it in ``step``, or in any step, ascending; ``without`` as
         for `out_neighbours`."""
         if without:
             return bypassing(self.edges(step), rank, without)
-        row = self.matrices[:, rank].max(0) if step is None else self.matrix(step)[rank]
-        return [int(j) for j in np.flatnonzero(row) if j != rank]
+        return list(self._neighbours[self._turn(step)][1][rank])
+
+    def _turn(self, step: int | None) -> int | None:
+        """Return which of the matrices it is the turn of in ``step``; None for all together."""
+        return None if step is None else step % len(self.matrices)
 
     def require_stochastic(self, *kinds: str):
         """Raise TopologyError unless what ``kinds`` names ("row", "column") of every matrix sums to 1.
@@ -151,12 +158,27 @@ def bypassing(edges: np.ndarray, rank: int, without: Sequence[int]) -> list[int]
     return sorted(found)
 
 
+def neighbours_of(edges: np.ndarray) -> tuple[list[list[int]], list[list[int]]]:
+    """Return which ranks each one sends to along ``edges``, bool [n, n], from column to row, and which send to it:
+    others than itself, ascending."""
+    receivers: list[list[int]] = [[] for _ in edges]
+    senders: list[list[int]] = [[] for _ in edges]
+    for i, j in np.argwhere(edges).tolist():
+        if i != j:
+            receivers[j].append(i)
+            senders[i].append(j)
+    return receivers, senders
+
+
 def connected(edges: np.ndarray) -> bool:
     """Return whether every rank is reached from rank 0 along ``edges``, bool [n, n], from column to row."""
-    reached = np.arange(len(edges)) == 0
-    while (more := reached | edges[:, reached].any(1)).sum() > reached.sum():
-        reached = more
-    return bool(reached.all())
+    receivers, _ = neighbours_of(edges)
+    found, looking = {0}, [0]
+    for rank in looking:
+        new = [other for other in receivers[rank] if other not in found]
+        found.update(new)
+        looking += new
+    return len(found) == len(edges)
 
 
 def equal_weights(n: int, senders: Callable[[int], Iterable[int]]) -> np.ndarray:
@@ -284,6 +306,8 @@ def from_file(path: str | Path) -> Topology:
     try:
         text = Path(path).read_text()
         rows = np.loadtxt(text.replace(",", " ").splitlines(), ndmin=2)
+        if not rows.size:
+            raise ValueError("there are no numbers in it")
         n = rows.shape[1]
         return Topology(rows if len(rows) % n else rows.reshape(-1, n, n), str(path))
     except (OSError, ValueError) as error:

@@ -18,16 +18,22 @@ class Traffic:
         self.sent_once = 0
         """Payload in bytes, of which a multicast counts once, not once per receiver; without multicast the sum of
         `sent`."""
+        self.repaired = 0
+        """Bytes that were sent again by MPI, because datagrams of IP multicast were lost; no part of the payload."""
+        self.lost = 0
+        """Datagrams of IP multicast that did not come, and had to be asked for."""
         self._counters: dict[int, list[int]] = {}
         """By receiver: payload and headers in bytes, messages."""
 
     def count(self, receivers: Iterable[int], nbytes: int, header: int = 0):
         """Count one packet of ``nbytes`` bytes, ``header`` of them bookkeeping, to each of ``receivers``."""
         for receiver in receivers:
-            counters = self._of(receiver)
-            counters[PAYLOAD] += nbytes - header
-            counters[HEADERS] += header
-            counters[MESSAGES] += nbytes > header
+            self._count(receiver, nbytes, header)
+        self.sent_once += nbytes - header
+
+    def count_one(self, receiver: int, nbytes: int, header: int = 0):
+        """Count one packet, as `count` does, to one receiver."""
+        self._count(receiver, nbytes, header)
         self.sent_once += nbytes - header
 
     def count_messages(self, receiver: int, messages: int, nbytes: int):
@@ -52,13 +58,21 @@ class Traffic:
         """Return the number of messages with a payload, int64 of shape [size], by receiver."""
         return self._all(MESSAGES)
 
+    def rows(self) -> np.ndarray:
+        """Return the same of those that anything was sent to, in a line each: the receiver, then payload, headers and
+        messages; int64."""
+        found = [(receiver, *counters) for receiver, counters in list(self._counters.items())]
+        return np.array(found, np.int64).reshape(-1, 4)
+
     def state(self) -> dict:
-        """Return what `restore` takes: arrays, and ``sent_once``."""
+        """Return what `restore` takes: arrays, and the numbers that are sums over all receivers."""
         return {
             "sent": self.sent,
             "headers": self.headers,
             "messages": self.messages,
             "sent_once": self.sent_once,
+            "repaired": self.repaired,
+            "lost": self.lost,
         }
 
     def restore(self, state: dict):
@@ -66,6 +80,13 @@ class Traffic:
         columns = zip(*(np.asarray(state[name]).tolist() for name in ("sent", "headers", "messages")), strict=True)
         self._counters = {receiver: list(counters) for receiver, counters in enumerate(columns) if any(counters)}
         self.sent_once = int(state["sent_once"])
+        self.repaired, self.lost = int(state.get("repaired", 0)), int(state.get("lost", 0))
+
+    def _count(self, receiver: int, nbytes: int, header: int):
+        counters = self._of(receiver)
+        counters[PAYLOAD] += nbytes - header
+        counters[HEADERS] += header
+        counters[MESSAGES] += nbytes > header
 
     def _of(self, receiver: int) -> list[int]:
         counters = self._counters.get(receiver)

@@ -149,6 +149,11 @@ def parse(content: dict, where: str = "config") -> Config:
     check_target(config, where)
     if config.optimizer.clip is not None and config.traits.splits_model:
         raise ConfigError(f"{where}: optimizer.clip with algorithm.servers > 1: no server sees the whole gradient")
+    if config.traits.tolerates_silent_ranks and config.train.seconds is not None:
+        raise ConfigError(
+            f"{where}: train.seconds with {config.traits.label}: its steps end without silent ranks, so not all ranks "
+            "can agree on the time; allowed: train.epochs, steps or samples"
+        )
     if config.schedule.name == "cosine" and config.train.seconds is not None:
         raise ConfigError(
             f"{where}: schedule.name = 'cosine' needs train.epochs, steps or samples; with seconds: constant or step"

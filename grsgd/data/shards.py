@@ -24,18 +24,17 @@ def shards(labels: np.ndarray, n: int, *, alpha: float | None = None, seed: int 
     labels = np.asarray(labels)
     if labels.dtype.hasobject:
         labels = np.unique(labels, return_inverse=True)[1]
-    parts = _split(labels.tobytes() if alpha is not None else b"", labels.dtype, len(labels), n, alpha, seed)
-    if smallest := [k for k, part in enumerate(parts) if not len(part)]:
-        cure = "use fewer ranks" if alpha is None else f"raise alpha (now {alpha}) or use fewer ranks"
-        raise DataError(f"shard {smallest[0]} of {n} gets none of the {len(labels)} training samples; {cure}")
-    return parts
+    return _split(labels.tobytes() if alpha is not None else b"", labels.dtype, len(labels), n, alpha, seed)
 
 
 @lru_cache(maxsize=1)  # in simulated time every rank of a thousand asks for the same
 def _split(labels: bytes, dtype, samples: int, n: int, alpha: float | None, seed: int) -> tuple[np.ndarray, ...]:
     rng = generator(Purpose.SHARDS, seed)
     parts = _even(samples, n, rng) if alpha is None else _by_class(np.frombuffer(labels, dtype), n, alpha, rng)
-    for part in parts:
+    for k, part in enumerate(parts):
+        if not len(part):
+            cure = "use fewer ranks" if alpha is None else f"raise alpha (now {alpha}) or use fewer ranks"
+            raise DataError(f"shard {k} of {n} gets none of the {samples} training samples; {cure}")
         part.flags.writeable = False
     return tuple(parts)
 

@@ -10,16 +10,19 @@ import traceback
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
+from grsgd.algorithms.base import Traits
+from grsgd.comm.allreduce import ALLREDUCE, ON_ONE_HOST, THROUGH_MEMORY
 from grsgd.comm.backend import died_in, has_died
+from grsgd.comm.coded.errors import SilentRanks, UnequalBlocks
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
 from grsgd.comm.stop_signal import UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, starting_within, within
-from grsgd.errors import SetupError, UsageError
+from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job.ending import end_with_launcher
 from grsgd.mpi_environment import fault_tolerant
 
-EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, UsageError)
+EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
 """Errors that say all there is to say: no traceback."""
 
 START_SECONDS = 600.0
@@ -143,6 +146,25 @@ def local_ranks(mpi) -> tuple[int, int]:
     number, count = host.rank, host.size
     host.Free()
     return number, count
+
+
+def check_shares_memory(mpi, traits: Traits, local_ranks: int, device):
+    """Raise ConfigError if ranks need memory that they have not: they are on several hosts, or on GPUs; or send
+    gradients early that lie on GPUs, where it was not tried.
+
+    ``local_ranks``: as of `local_ranks`.
+    """
+    if traits.one_host and local_ranks < mpi.size:
+        others = ", ".join(variant for variant in ALLREDUCE if variant not in ON_ONE_HOST)
+        raise ConfigError(
+            f'algorithm.variant = "shared": only {local_ranks} of {mpi.size} ranks are on this host, and hosts share '
+            f"no memory; allowed: {others}"
+        )
+    if traits.host_memory and device.type != "cpu":
+        others = ", ".join(variant for variant in ALLREDUCE if variant not in THROUGH_MEMORY)
+        raise ConfigError(f"algorithm.variant: the arrays lie in the memory of GPUs; allowed: {others}")
+    if traits.sends_early and device.type != "cpu":
+        raise ConfigError("algorithm.buckets: the gradients lie in the memory of a GPU; allowed: none, or device = cpu")
 
 
 def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:

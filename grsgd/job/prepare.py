@@ -37,7 +37,7 @@ from grsgd.job.timeline_file import check as check_timeline
 from grsgd.mpi_environment import fault_tolerant
 from grsgd.runs.run_file import check_writable
 from grsgd.training import device as gpu
-from grsgd.training.automatic_options import choose_options
+from grsgd.training.automatic_options import choose_allreduce, choose_coded_transport, choose_options
 from grsgd.training.checkpoints import Checkpoints, Every
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
@@ -145,7 +145,7 @@ def prepare(
             comms.backend, place.device, config.comm.transfer, model_bytes(inputs.model, config)
         )
         comms.backend = transfer.backend
-        make, why = trainer_maker(config, inputs, comms, driver, stop_signal, line)
+        make, reasons = trainer_maker(config, inputs, comms, driver, stop_signal, line)
         trainer = make() if mpi.rank < ranks else None
         start_up.passed("algorithm")
     if keeping.folder:
@@ -156,7 +156,7 @@ def prepare(
         trainer.on_started = partial(go_on, resumed, trainer)
     if trainer:
         driver.run(trainer.broadcast_initial_model())
-    attributes = {"redundancy": why, "clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
+    attributes = reasons | {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
     attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
     attributes |= {"resumed": resumed.samples if resumed else None}
     with within(timeout, "telling all ranks where they are"):
@@ -223,6 +223,7 @@ def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, ti
             check_writable(out, expected_bytes(config, ranks))
             check_timeline(timeline, out) if timeline else None
         device = gpu.pick_device(config.device, local_rank)
+        launch.check_shares_memory(mpi, config.traits, local_ranks, device)
     gpu.use_threads()
     use_device = partial(gpu.use, device)
     use_device()
@@ -271,14 +272,18 @@ def trainer_maker(
     driver: MpiDriver,
     stop_signal: StopSignal,
     line: ProgressLine,
-) -> tuple[Callable[[], Trainer], str | None]:
-    """Return what makes the trainer of the rank that this process holds, and why automatic options are what they are.
+) -> tuple[Callable[[], Trainer], dict]:
+    """Return what makes the trainer of the rank that this process holds, and why automatic options are what they are,
+    as attributes of the run file.
 
     Raises ConfigError and DataError.
     """
     dataset, model, early_marks = inputs
     trial = RankContext(comms.communicator(), comms.communicator(), driver)
-    config, why = driver.run(choose_options(config, dataset, model, trial))
+    config, transport = driver.run(choose_coded_transport(config, model, trial))
+    config, redundancy = driver.run(choose_options(config, dataset, model, trial))
+    config, variant = driver.run(choose_allreduce(config, model, trial))
+    reasons = {"transport": transport, "redundancy": redundancy, "allreduce": variant}
     context = RankContext(
         comms.of_training(),
         comms.communicator(),
@@ -288,7 +293,7 @@ def trainer_maker(
         config.data.replication,
         comms.membership,
     )
-    return partial(Trainer, config, dataset, model, context, early_marks=early_marks, on_step=line.update), why
+    return partial(Trainer, config, dataset, model, context, early_marks=early_marks, on_step=line.update), reasons
 
 
 def make_survival(
@@ -347,7 +352,8 @@ def check_keeping(config: Config, keeping: Keeping):
     if keeping.folder and config.algorithm_class.remembers is None:
         raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say what to keep (`remembers`)")
     if keeping.folder and config.traits.tolerates_lost_ranks:
-        raise ConfigError("--checkpoint: not with algorithm.on_lost_worker = 'evict'")
+        option = "scheme = 'tolerant'" if config.traits.tolerates_silent_ranks else "on_lost_worker = 'evict'"
+        raise ConfigError(f"--checkpoint: not with algorithm.{option}")
     if keeping.folder and keeping.folder != keeping.resume and any(keeping.folder.glob("samples-*")):
         raise ConfigError(
             f"--checkpoint {keeping.folder}: there are checkpoints of another run: --resume {keeping.folder} goes on "

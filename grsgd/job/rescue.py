@@ -78,7 +78,7 @@ class Rescue:
 
     def nothing(self) -> Record:
         """Return what stands for a rank that does not answer."""
-        return Record.of_nothing(self.mpi.size if self.membership is None else self.membership.size)
+        return Record.of_nothing()
 
     def assembled(self, records: list[Record], attributes: dict) -> Run:
         """Return the run of all ranks' records, as far as it needs no computing."""

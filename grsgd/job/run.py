@@ -104,7 +104,7 @@ def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
         rescue.failed(error)
     if stop_signal.failed:
         rescue.failed(Stopped(stop_signal.reason))
-    records = [Record.of_nothing(mpi.size) for _ in range(mpi.size)]
+    records = [Record.of_nothing() for _ in range(mpi.size)]
     with within(driver.timeout, "collecting what all ranks have measured"):
         reasons = []
         for rank, theirs, of_rank in remaining.allgather((mpi.rank, record, reason)):

@@ -1,5 +1,6 @@
 """Where the time goes between the start of a rank's process and its first step."""
 
+import atexit
 import gc
 import os
 import sys
@@ -61,7 +62,8 @@ def age() -> float:
 @contextmanager
 def importing():
     """A block that imports torch. Modules stay, but Python looks through all of them for garbage time and again, which
-    takes a fifth of the import: so not before the end of the block, and among what is there then never."""
+    takes a fifth of the import: so not before the end of the block, and among what is there then never. Nor at the end
+    of the process, where it would look through all that a run has left."""
     if "torch" in sys.modules:  # imported before: what is there is no longer modules alone
         yield
         return
@@ -71,3 +73,4 @@ def importing():
     finally:
         gc.freeze()
         gc.enable()
+        atexit.register(gc.freeze)

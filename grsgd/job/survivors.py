@@ -199,7 +199,7 @@ def attempt(job, part: Part | None, models, living, made: list):
         return None, None
     parts: list[Part] = mpi.allgather(part)
     membership, rescue = job.survival.membership, job.rescue
-    records = [Record.of_nothing(membership.size) for _ in range(membership.size)]
+    records = [Record.of_nothing() for _ in range(membership.size)]
     for each in parts:
         records[each.rank] = each.record
     deaths = (death for each in parts for death in each.deaths)

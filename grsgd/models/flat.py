@@ -16,6 +16,10 @@ from grsgd.models.shape_only import ShapeOnlyArray
 torch = LazyModule("torch")
 
 
+LINE_BYTES = 64
+"""A line of the cache."""
+
+
 @dataclass(frozen=True)
 class Flat:
     """One memory, two views: ``array`` (NumPy or CuPy, for communication) and ``tensor`` (torch, for arithmetic)."""
@@ -31,14 +35,29 @@ class Flat:
 
             return cls(ShapeOnlyArray(size, name), shape_only_tensor(size, dtype))
         if device.type == "cuda":
-            import cupy as xp
+            import cupy
+
+            array = cupy.zeros(size, name)
         else:
-            xp = np
-        array = xp.zeros(size, name)
+            array = aligned_zeros(size, name)
         if size == 0:  # an address that DLPack could hand over is missing
             return cls(array, torch.zeros(0, dtype=dtype, device=device))
+        return cls.of(array)
+
+    @classmethod
+    def of(cls, array) -> Flat:
+        """Return one that lies where ``array`` does, which has an element or more."""
         return cls(array, torch.from_dlpack(array))
 
     def like(self) -> Flat:
         """Return a new one of the same length, dtype and device, filled with zeros."""
         return Flat.zeros(self.tensor.numel(), self.tensor.dtype, self.tensor.device)
+
+
+def aligned_zeros(size: int, dtype: str) -> np.ndarray:
+    """Return an array that begins where a line of the cache does, as torch's do; NumPy's may begin within one, and then
+    every vector that the processor loads may lie in two lines."""
+    nbytes = size * np.dtype(dtype).itemsize
+    memory = np.zeros(nbytes + LINE_BYTES, np.uint8)
+    begin = -memory.__array_interface__["data"][0] % LINE_BYTES
+    return memory[begin : begin + nbytes].view(dtype)

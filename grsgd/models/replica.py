@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
@@ -105,12 +106,35 @@ class Replica:
                     view.copy_(p.grad)
                 p.grad = view
 
+    def move_gradients(self, flat: Flat):
+        """Let the gradients lie in ``flat`` from now on, as long as ``grads`` is, which has the same content."""
+        if flat is self.grads:
+            return
+        self.grads = flat
+        self._grad_views = views(flat.tensor, self.trained)
+        self.collect_gradients()
+
     def on_each_gradient(self, call) -> list:
         """Call ``call()`` whenever backward has finished the gradient of a parameter; each costs microseconds.
 
         Returns handles with ``remove()``.
         """
         return [p.register_post_accumulate_grad_hook(lambda _: call()) for p in self.trained]
+
+    def on_gradient(self, call) -> list:
+        """Call ``call(i)`` whenever backward has finished the gradient of trained parameter ``i``, which then lies in
+        ``grads``.
+
+        Returns handles with ``remove()``.
+        """
+
+        def finished(i, p):
+            if p.grad is not self._grad_views[i]:
+                self._grad_views[i].copy_(p.grad)
+                p.grad = self._grad_views[i]
+            call(i)
+
+        return [p.register_post_accumulate_grad_hook(partial(finished, i)) for i, p in enumerate(self.trained)]
 
     def name_of(self, parameter: torch.nn.Parameter) -> str:
         """Return the name of a parameter in the model."""

@@ -6,13 +6,14 @@ import os
 import sys
 import warnings
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import numpy as np
 import torch
 from pydantic import ValidationError
 
+from grsgd.algorithms.allreduce_trial import AUTO, choose_variant
 from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import ALGORITHMS, Algorithm
 from grsgd.algorithms.context import RankContext
@@ -28,12 +29,14 @@ from grsgd.job import launch
 from grsgd.models.replica import Replica, views
 from grsgd.own_loop import resume
 from grsgd.own_loop.checks import InPlace, check_memory, check_optimizer
+from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import Gradients
 from grsgd.own_loop.last_steps import LastSteps
 from grsgd.own_loop.ranks import world
 from grsgd.own_loop.times import LoopTimes
 from grsgd.training import device as gpu
+from grsgd.training import unwrapped
 from grsgd.training.times import TimedOptimizer
 
 CHANGED = (
@@ -59,6 +62,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         driver, uncounted = context.driver, context.uncounted_comm
         self.optimizer, self.replica, self.algorithm, self.driver = optimizer.optimizer, replica, algorithm, driver
         self.seed, self.transport = context.seed, transport
+        self.why_allreduce: str | None = None
+        """With ``variant = "auto"``: which all-reduce was chosen, and why."""
         self.finished = False
         self.times = LoopTimes(driver, optimizer)
         self.moment = driver.clock()
@@ -72,11 +77,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._last_steps = LastSteps(uncounted, algorithm.name) if algorithm.traits.synchronous else None
         self._started = self._began = False
         self._step_under_way = False
+        prepare = type(algorithm).before_backward
+        self._prepares = prepare is not Algorithm.before_backward or algorithm.traits.in_background
+        """Whether there may be something to do before a gradient is computed."""
         self._warned = False
         self._process = os.getpid()
         # Where torch's register_step_pre_hook() and register_step_post_hook() keep them.
         self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
-        before_forward = BeforeForward(torch.compiler.disable(self._before_forward))  # in a compiled model, too
+        before_forward = BeforeForward(self._before_forward)
         self._hooks = [replica.model.register_forward_pre_hook(before_forward, with_kwargs=True)]
         driver.watch = self._watch
         if algorithm.traits.in_background and uncounted.size > 1 and driver.progress_mode == "inline":
@@ -116,7 +124,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._warned = True
                 warnings.warn(CHANGED, stacklevel=3)
             self._reduce()
-            self.times.run(self.algorithm.update)
+            self.times.run_update(self.algorithm.update)
             self._gradients.forget()
         self._step_under_way = False
         self.times.step_ended()
@@ -140,11 +148,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def no_sync(self):
-        """DDP's name for the accumulation of gradients; here nothing is sent before ``step()`` anyway."""
-        yield
+        """DDP's name for the accumulation of gradients: other backward passes of the step follow those in here. Without
+        buckets nothing is sent before ``step()`` anyway."""
+        with self._gradients.held_back() if self._gradients is not None else nullcontext():
+            yield
 
     def zero_grad(self, set_to_none: bool = True):
-        self.optimizer.zero_grad(set_to_none)
+        unwrapped.zero_grad(self.optimizer, set_to_none)
         if self._gradients is not None:
             self._gradients.forget()
 
@@ -162,6 +172,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._gradients.close()
         announced = self._last_steps.announce(self.steps) if self._last_steps is not None else None
         self._start()
+        if isinstance(self._gradients, EarlyGradients):
+            self._end_what_was_sent()
         self.driver.run(self.algorithm.drain())
         self.driver.run(self.algorithm.average())
         if announced is not None:
@@ -291,9 +303,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _reduce(self):
         if not self._gradients.taken():
             self._begin_step()
-            self._gradients.collect()
-            self.times.run(self.algorithm.reduce)
+            while True:
+                self._gradients.collect()
+                self.times.run(self.algorithm.reduce)
+                if not self._gradients.sent_in_vain():
+                    break
             self._gradients.take()
+
+    def _end_what_was_sent(self):
+        """On all ranks: end what a backward pass has begun to send, on any of them, that no step came after."""
+        begun = np.array([float(self._gradients.has_sent)])
+        self.driver.run(halving_doubling_allreduce(self._uncounted_comm, begun))
+        if begun[0]:
+            self._gradients.begin()  # not where the gradients of the last step lie
+            self.driver.run(self.algorithm.reduce())
 
     def _begin_step(self):
         if not self._step_under_way:
@@ -301,8 +324,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._step_under_way = True
             if self._last_steps is not None:
                 self._last_steps.step = self.steps + 1
-            self.driver.poll()
-            self.times.run(self.algorithm.before_backward)
+            if self._gradients is not None:
+                self._gradients.begin()
+            if self._prepares:
+                self.driver.poll()
+                self.times.run(self.algorithm.before_backward)
 
     def _before_forward(self, samples: int | None):
         self._begin_step()
@@ -383,21 +409,32 @@ def distribute(
     use_device()
     gradients = None
     if cls.traits.sends_gradients and mpi.size > 1:
-        gradients = Gradients(replica)
-        replica.grads = gradients.flat
+        gradients = EarlyGradients(replica) if cls.traits_of(chosen).sends_early else Gradients(replica)
+        replica.grads, replica.move_gradients = gradients.flat, gradients.move
     with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
         sizes = mpi.allgather(replica.params.array.size)
         if len(set(sizes)) > 1:
             message = f"the ranks' models have different numbers of parameters: {sizes}"
             raise SetupError(message, is_printed=mpi.rank == 0)
+        _, local_ranks = launch.local_ranks(mpi)
+        with launch.collective_setup(mpi, timeout):
+            launch.check_shares_memory(mpi, cls.traits_of(chosen), local_ranks, replica.device)
         transport = select_transport(MpiBackend(mpi, timeout), replica.device, transfer, replica.nbytes)
         comm, uncounted = (Communicator(transport.backend.dup()) for _ in range(2))
         driver = launch.driver(mpi, timeout, progress_mode, prepare_thread=use_device)
         give_all_the_same(replica, uncounted, driver)
+        reason = None
+        if getattr(chosen, "variant", None) == AUTO:
+            variant, reason = driver.run(choose_variant(uncounted, driver, replica.params))
+            chosen = chosen.model_copy(update={"variant": variant})
     context = RankContext(comm, uncounted, driver, seed=seed)
     timed_optimizer = TimedOptimizer(optimizer, driver.clock)
     distributed = cls(chosen, replica, timed_optimizer, context)
-    return DistributedOptimizer(timed_optimizer, replica, gradients, distributed, context, transport)
+    if isinstance(gradients, EarlyGradients):
+        gradients.ready = distributed.gradient_ready
+    result = DistributedOptimizer(timed_optimizer, replica, gradients, distributed, context, transport)
+    result.why_allreduce = reason
+    return result
 
 
 @contextmanager

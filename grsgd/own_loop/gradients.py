@@ -1,5 +1,8 @@
 """The gradients of a loop that grsgd did not write, for algorithms that send them."""
 
+from contextlib import contextmanager
+from typing import NamedTuple
+
 import torch
 
 from grsgd.models.flat import Flat
@@ -7,6 +10,30 @@ from grsgd.models.replica import Replica, views
 
 NOTICING_STEPS, NOTICING_EVERY = 20, 25
 """`Gradients.changed` looks at so many first steps, then at one in so many: who clips often does from the start."""
+
+
+class Place(NamedTuple):
+    """Where gradients are sent from. ``flags``: the numbers behind them. ``views``: of each parameter, as data of their
+    own for autograd, so that each counts its changes alone. ``addresses``: where those were at first."""
+
+    flat: Flat
+    flags: torch.Tensor
+    views: list[torch.Tensor]
+    addresses: list[int]
+
+    @classmethod
+    def of(cls, flat: Flat, replica: Replica) -> "Place":
+        size = replica.params.tensor.numel()
+        parts = [view.data for view in views(flat.tensor[:size], replica.trained)]
+        return cls(flat, flat.tensor[size:], parts, [view.data_ptr() for view in parts])
+
+    def check(self, replica: Replica):
+        """Raise RuntimeError if the memory of a gradient was replaced."""
+        found = [view.data_ptr() for view in self.views]
+        if found != self.addresses:
+            moved = next(i for i, address in enumerate(self.addresses) if found[i] != address)
+            name = replica.name_of(replica.trained[moved])
+            raise RuntimeError(f"the gradient of {name!r} was given new memory (p.grad.data = ...): write into the old")
 
 
 class Gradients:
@@ -17,14 +44,13 @@ class Gradients:
     rank has a gradient of is left without one, so that no optimizer moves it.
     """
 
+    more = 0
+    """Numbers behind those of the parameters."""
+
     def __init__(self, replica: Replica):
         self.replica = replica
-        size = replica.params.tensor.numel()
-        self.flat = Flat.zeros(size + len(replica.trained), replica.dtype, replica.device)
-        self._flags = self.flat.tensor[size:]
-        # As data of their own for autograd, so that each counts its changes alone.
-        self._views = [view.data for view in views(self.flat.tensor[:size], replica.trained)]
-        self._addresses = [view.data_ptr() for view in self._views]
+        size = replica.params.tensor.numel() + len(replica.trained) + self.more
+        self.place = Place.of(Flat.zeros(size, replica.dtype, replica.device), replica)
         self._left: list[torch.Tensor | None] = []
         self._versions: list[tuple[int, int] | None] = []
         self._steps = 0
@@ -36,33 +62,56 @@ class Gradients:
         self.forget()
         self._notice()
 
+    @property
+    def flat(self) -> Flat:
+        return self.place.flat
+
+    def move(self, flat: Flat):
+        """In place of `Replica.move_gradients`; gradients of before are copied like any others when they are sent."""
+        self.place = Place.of(flat, self.replica)
+        self.replica.grads = flat
+
+    def begin(self):
+        """A step begins."""
+
+    @contextmanager
+    def held_back(self):
+        """A context of backward passes that others follow in this step."""
+        yield
+
     def collect(self):
         """Copy into ``flat`` what is not there yet.
 
         Raises RuntimeError for a sparse gradient, and where the memory of a gradient in ``flat`` was replaced.
         """
         places, found, flags = [], [], []
-        self._check_memory()
-        for p, view in zip(self.replica.trained, self._views, strict=True):
+        self.place.check(self.replica)
+        for p, view in zip(self.replica.trained, self.place.views, strict=True):
             gradient = p.grad
             flags.append(gradient is not None)
             if gradient is None:
                 view.zero_()
             elif gradient is not view:
-                if gradient.layout is not torch.strided:
-                    name = self.replica.name_of(p)
-                    raise RuntimeError(f"the gradient of {name!r} is sparse; only dense ones can be sent")
+                self._check_dense(p)
                 places.append(view)
                 found.append(gradient)
                 p.grad = view
         with torch.no_grad():  # with create_graph gradients have a graph of their own
             if found:
                 torch._foreach_copy_(places, found)
-            self._flags.copy_(torch.tensor(flags))
+            if all(flags):
+                self.place.flags.fill_(1.0)
+            else:
+                self.place.flags.copy_(torch.tensor(flags))
+
+    def sent_in_vain(self) -> bool:
+        """After ``flat`` was reduced: whether all ranks have to `collect` and send again."""
+        return False
 
     def take(self):
         """After ``flat`` was reduced: every parameter gets its gradient, or none if no rank had one."""
-        for p, view, share in zip(self.replica.trained, self._views, self._flags.tolist(), strict=True):
+        flags = self.place.flags[: len(self.replica.trained)].tolist()
+        for p, view, share in zip(self.replica.trained, self.place.views, flags, strict=True):
             gradient = view if share else None
             if p.grad is not gradient:
                 p.grad = gradient
@@ -94,6 +143,9 @@ class Gradients:
         torch counts the changes of every tensor (``_version``), so this compares numbers.
         """
         self._steps += 1
+        if not self._noticing:  # then nothing is noted
+            self._notice_again()
+            return False
         found = any(
             noted is not None and p.grad is not None and (id(p.grad), p.grad._version) != noted
             for p, noted in zip(self.replica.trained, self._versions, strict=True)
@@ -101,8 +153,7 @@ class Gradients:
         self._noticed |= found
         if self._noticed or self._steps >= NOTICING_STEPS:
             remove(self._noticing)
-        if not self._noticed and self._steps > NOTICING_STEPS and self._steps % NOTICING_EVERY == 0:
-            self._notice()  # in the next step
+        self._notice_again()
         return found
 
     def close(self):
@@ -113,12 +164,14 @@ class Gradients:
         trained = enumerate(self.replica.trained)
         self._noticing = [p.register_post_accumulate_grad_hook(self._noting(i)) for i, p in trained]
 
-    def _check_memory(self):
-        found = [view.data_ptr() for view in self._views]
-        if found != self._addresses:
-            moved = next(i for i, address in enumerate(self._addresses) if found[i] != address)
-            name = self.replica.name_of(self.replica.trained[moved])
-            raise RuntimeError(f"the gradient of {name!r} was given new memory (p.grad.data = ...): write into the old")
+    def _notice_again(self):
+        if not self._noticed and self._steps > NOTICING_STEPS and self._steps % NOTICING_EVERY == 0:
+            self._notice()  # in the next step
+
+    def _check_dense(self, p: torch.nn.Parameter):
+        if p.grad.layout is not torch.strided:
+            name = self.replica.name_of(p)
+            raise RuntimeError(f"the gradient of {name!r} is sparse; only dense ones can be sent")
 
     def _noting(self, i: int):
         def note(p):

@@ -27,9 +27,8 @@ class Counters:
     """What one rank has counted since `distribute`."""
 
     measured: dict[str, float]
-    sent: np.ndarray
-    headers: np.ndarray
-    messages: np.ndarray
+    traffic: np.ndarray
+    """Payload, headers and messages to each rank: int64 of shape [ranks, 3]."""
     sent_once: int
     staleness: Counter
 
@@ -39,9 +38,7 @@ class Counters:
         traffic = optimizer.algorithm.comm.traffic
         return cls(
             asdict(optimizer.times.totals),
-            traffic.sent,
-            traffic.headers,
-            traffic.messages,
+            np.stack([traffic.sent, traffic.headers, traffic.messages], axis=1),
             traffic.sent_once,
             Counter(optimizer.algorithm.staleness),
         )
@@ -50,12 +47,15 @@ class Counters:
         """Return what was counted after ``start``."""
         return Counters(
             {key: value - start.measured[key] for key, value in self.measured.items()},
-            self.sent - start.sent,
-            self.headers - start.headers,
-            self.messages - start.messages,
+            self.traffic - start.traffic,
             self.sent_once - start.sent_once,
             self.staleness - start.staleness,
         )
+
+    def rows(self) -> np.ndarray:
+        """Return `traffic` of those that anything was sent to, as `grsgd.comm.traffic.Traffic.rows` does."""
+        (receivers,) = self.traffic.any(axis=1).nonzero()
+        return np.column_stack([receivers, self.traffic[receivers]])
 
 
 class Row(NamedTuple):
@@ -99,26 +99,27 @@ class LoopRecord:
     numbers: ClassVar[tuple] = ()
     early: ClassVar[int] = 0
     extra: ClassVar[dict] = {}
+    # Algorithms that send datagrams have no own loops.
+    repaired: ClassVar[int] = 0
+    lost: ClassVar[int] = 0
 
     rows: dict[int, Row]
     progress: list[tuple[float, int, int]]
     elapsed: float
     measured: dict[str, float]
-    sent: np.ndarray
-    headers: np.ndarray
-    messages: np.ndarray
+    traffic: np.ndarray
+    """`Counters.rows`."""
     sent_once: int
     staleness: dict[int, int]
     warnings: list[str]
     interface: np.ndarray
 
     @classmethod
-    def of_nothing(cls, ranks: int) -> "LoopRecord":
+    def of_nothing(cls) -> "LoopRecord":
         """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
         measured = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
-        zeros = np.zeros(ranks, np.int64)
         measured["other_seconds"] = math.nan
-        return cls({}, [(0.0, 0, 0)], 0.0, measured, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED)
+        return cls({}, [(0.0, 0, 0)], 0.0, measured, np.zeros((0, 4), np.int64), 0, {}, [], NOT_COUNTED)
 
 
 def run_of(records: list[LoopRecord], attributes: dict) -> Run:

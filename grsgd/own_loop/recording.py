@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -224,9 +223,7 @@ class LoopRun:
             [*self._progress.points, last],
             elapsed,
             measured,
-            counted.sent,
-            counted.headers,
-            counted.messages,
+            counted.rows(),
             counted.sent_once,
             dict(counted.staleness),
             self._warnings(),
@@ -263,7 +260,7 @@ class LoopRescue(Rescue):
     def __init__(self, mpi, stop_signal: StopSignal, processes, out: Path, measured, attributes: dict):
         super().__init__(mpi, stop_signal, processes, out, None, None, attributes)
         self._record = measured
-        self.nothing = partial(LoopRecord.of_nothing, mpi.size)
+        self.nothing = LoopRecord.of_nothing
         self._is_told = False
 
     def measured(self) -> LoopRecord:
@@ -337,6 +334,7 @@ def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Me
         "mpi": launch.library(),
         "transfer": transport.name,
         "transfers": str(transport),
+        "allreduce": optimizer.why_allreduce,
     }
     target = "target_accuracy" if metric == ACCURACY else "target"
     kinds = {"seed": int, "dataset": str, "model": str, "label": str, "train_samples": int, target: float}

@@ -30,6 +30,18 @@ class LoopTimes:
             if self._computing_since is not None:
                 self._computing_since = self.driver.clock()
 
+    def run_update(self, hook):
+        """Call a hook that updates the model and waits for nothing: its time is that of computing."""
+        self._note_computing()
+        begin = self.driver.clock()
+        try:
+            hook()
+        finally:
+            end = self.driver.clock()
+            self.totals.compute_seconds += end - begin
+            if self._computing_since is not None:
+                self._computing_since = end
+
     def forward(self, samples: int | None):
         """A forward pass in training begins."""
         self.samples_of_step += samples or 0

@@ -119,7 +119,9 @@ KNOWN = {
     "virtual_seconds": float,
     "network": str,
     "compute": str,
+    "transport": str,
     "redundancy": str,
+    "allreduce": str,
     "comparison": str,
     "synchronous": bool,
     "exact_gradient": bool,
@@ -169,6 +171,12 @@ LAYOUT: dict[str, dict[str, Column]] = {
         "sent_once": Column(np.int64, ("rank",), "bytes", "payload sent by the rank, a multicast counted once"),
         "messages": Column(np.int64, ("rank", "rank"), "messages", "messages from rank i (row) to rank j (column)"),
         "headers": Column(np.int64, ("rank", "rank"), "bytes", "headers from rank i (row) to rank j (column)"),
+        "repaired": Column(
+            np.float64, ("rank",), "bytes", "sent again by MPI where datagrams of IP multicast were lost", optional=True
+        ),
+        "lost": Column(
+            np.float64, ("rank",), "datagrams", "of IP multicast that did not come to the rank", optional=True
+        ),
         "interface": Column(
             np.float64,
             ("rank", "way"),
@@ -419,7 +427,7 @@ def _cast(name: str, values, dtype: type) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise ValueError(f"dataset {name!r} must hold numbers")
     with np.errstate(invalid="ignore"):
-        cast = array.astype(dtype)
+        cast = array.astype(dtype, copy=False)
     if dtype is np.int64 and not np.array_equal(cast, array):
         raise ValueError(f"dataset {name!r} must hold whole numbers")
     return cast

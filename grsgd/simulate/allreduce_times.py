@@ -9,7 +9,7 @@ No rank ends an all-reduce before all have begun it. So the times are calculated
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import numpy as np
@@ -22,12 +22,13 @@ from grsgd.simulate.recorded_messages import Program, record
 class Allreduce(Waitable):
     """One rank's part in an all-reduce of ``size`` ranks whose times are calculated.
 
-    begun: by rank, the parts so far. waited: seconds that the rank has waited when it ends, from the start of the run.
+    begun: the ranks that have begun theirs. waited: seconds that the rank has waited when it ends, from the start of
+    the run.
     """
 
     __slots__ = ("begun", "size", "waited")
 
-    def __init__(self, begun: dict, size: int):
+    def __init__(self, begun: Collection[int], size: int):
         super().__init__()
         self.begun, self.size = begun, size
 
@@ -111,6 +112,6 @@ class AllreduceTimes:
         for connection, moment in zip(connections, free_at, strict=True):
             connection.free_at = float(moment)
         for rank, (_, allreduce) in begun.items():
-            allreduce.waited = float(waited[rank])
+            allreduce.waited, allreduce.begun = float(waited[rank]), ranks  # and no circle of objects
             finish = partial(allreduce.finish, fabric.drivers[rank])
             network.at(float(ends[rank]), lambda _, finish=finish: finish())

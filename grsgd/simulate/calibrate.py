@@ -3,6 +3,7 @@
 Everything is measured through the communicator and the driver that training uses, so that it is what training gets.
 """
 
+import itertools
 import json
 import os
 import shlex
@@ -22,20 +23,23 @@ from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver, available_cores
-from grsgd.comm.pollables import Compute, Delay
+from grsgd.comm.pollables import Compute, Delay, Until
 from grsgd.config import Config
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
 from grsgd.mpi_environment import find_mpiexec, job_environment, without_launcher
-from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread, work_of
+from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread, ended, work_of
+from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
 """Round trips by size of the message; fewer than the most if they take longer than `SECONDS` together."""
 SECONDS = 0.5
-SHARED_BYTES, SHARED_ROUNDS = 1024 * 1024, 15
-"""The size, and the number, of the messages that show how two share a port."""
+LEAST_SHARED_BYTES, MOST_SHARED_BYTES, SHARED_ROUNDS = 64 * 1024, 1024 * 1024, 15
+"""The number, and between which bounds the size of the model is the size, of the messages that show how two share a
+port. What lies in the queues of cards and kernels goes first, so the shorter messages are, the less the later one
+gets."""
 TWO_RANKS_SECONDS = 120.0
 """How long two more ranks may take to start and to measure."""
 MEASURING_SECONDS = 1800.0
@@ -52,13 +56,23 @@ class Pair(NamedTuple):
     bandwidth: float
 
 
+class StepTimes(NamedTuple):
+    """The median of the seconds of a step, and the sigma of their logarithm: of steps that follow each other, and of
+    those that follow a wait of `AFTER_WAIT_SECONDS`, if that was measured."""
+
+    median: float
+    sigma: float
+    after_wait: float | None = None
+    after_wait_sigma: float = 0.0
+
+
 class Calibration(NamedTuple):
     """The results of a calibration."""
 
     pairs: list[Pair]
     """Measurements of neighbouring ranks."""
-    compute: list[tuple[float, float]]
-    """The median of the seconds of a step, and the sigma of their logarithm, by rank."""
+    compute: list["StepTimes"]
+    """By rank."""
     hosts: list[str]
     """The host of each rank."""
     crowded: bool
@@ -67,6 +81,8 @@ class Calibration(NamedTuple):
     """As for `grsgd.simulate.network.NetworkSpec`; None with fewer than three hosts."""
     processor: ProcessorTimes | None = None
     """What messages take of a processor; None if that was not measured."""
+    fairness_bytes: int = 0
+    """Of the messages that have shown how even they are."""
 
 
 def calibrate(
@@ -88,42 +104,43 @@ def calibrate(
         if mpi.size == 1:
             check_mpiexec()
     sharing = launch.ranks_on_cores(mpi)
-    driver, comm, step = prepare(mpi, config)
+    driver, comm, step, nbytes = prepare(mpi, config)
     with timed():
-        compute, hosts = mpi.allgather(measure_computing(driver, comm, step, steps, share)), launch.hosts(mpi)
+        compute = step_times(mpi.allgather(measure_computing(driver, comm, step, steps, share)))
+        hosts = launch.hosts(mpi)
         if mpi.size == 1:
-            pairs, processor = on_two_ranks(config.comm.progress_mode, compute[0][0])
+            pairs, processor = on_two_ranks(config.comm.progress_mode, compute[0].median)
         else:
-            pairs = driver.run(measure_pairs(comm))
+            pairs = driver.run(measure_pairs(comm, hosts))
             driver.run(barrier(comm))
             processor = measure_processor(driver, comm, *usual_ranks(compute, hosts), pairs, step)
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
-        fairness = driver.run(measure_fairness(comm, *three)) if len(three) == 3 else None
+        nbytes = min(max(nbytes, LEAST_SHARED_BYTES), MOST_SHARED_BYTES)
+        fairness = driver.run(measure_fairness(comm, *three, nbytes)) if len(three) == 3 else None
         driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
     fairness = mpi.bcast(fairness, root=three[0])
     processor = next((found for found in mpi.allgather(processor) if found is not None), None)
-    return Calibration(pairs, compute, hosts, crowded, fairness, processor)
+    return Calibration(pairs, compute, hosts, crowded, fairness, processor, nbytes)
 
 
-def computing(
-    mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]
-) -> list[tuple[float, float]]:
+def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
     """Measure on all ranks of ``mpi`` how long a step computes, and nothing else: as `Calibration.compute`.
 
     Raises SetupError, on all ranks.
     """
-    driver, comm, step = prepare(mpi, config)
+    driver, comm, step, _ = prepare(mpi, config)
     with timed():
         compute = measure_computing(driver, comm, step, steps, None)
     driver.close()
-    return mpi.allgather(compute)
+    return step_times(mpi.allgather(compute))
 
 
-def prepare(mpi, config: Config) -> tuple[MpiDriver, Communicator, Callable[[], None]]:
-    """Return what measures on a rank, and ``step()``, a gradient and an update. Raises SetupError, on all ranks."""
+def prepare(mpi, config: Config) -> tuple[MpiDriver, Communicator, Callable[[], None], int]:
+    """Return what measures on a rank; ``step()``, a gradient and an update; and the bytes of the model. Raises
+    SetupError, on all ranks."""
     from grsgd.training import device as gpu
     from grsgd.training.gradients import step_alone
     from grsgd.training.inputs import build_model, load_data
@@ -142,29 +159,46 @@ def prepare(mpi, config: Config) -> tuple[MpiDriver, Communicator, Callable[[], 
     with launch.collective_setup(mpi):  # only now, when all have looked at what is free
         gpu.use(device)
         poll = driver.poll if driver.progress_mode == "inline" else None
-        return driver, comm, step_alone(config, dataset, build_model(config, dataset, device), poll)
+        model = build_model(config, dataset, device)
+        nbytes = sum(parameter.nbytes for parameter in model.parameters())
+        return driver, comm, step_alone(config, dataset, model, poll), nbytes
 
 
-def measure_computing(driver, comm, step: Callable[[], None], steps: int, share: float | None) -> tuple[float, float]:
-    """Return the median, and sigma of the logarithm, of the seconds of a step, while all ranks take steps."""
-    from grsgd.simulate.compute import measure
+def measure_computing(driver, comm, step: Callable[[], None], steps: int, share: float | None) -> list[list[float]]:
+    """Return the seconds of each step while all ranks take steps, and those of steps after waits. These only without a
+    share of a core, which is measured in seconds of the processor."""
+    from grsgd.simulate.compute import seconds_of_steps
 
-    def computing():
-        yield Compute(step)
+    def waiting():
+        yield from barrier(comm)  # ranks that share cores begin together, as those that have waited for each other
+        yield Delay(AFTER_WAIT_SECONDS)
+
+    def compute():
+        driver.run(computing_of(step))
 
     driver.run(barrier(comm))
-    compute = measure(lambda: driver.run(computing()), steps, share)
+    found = [seconds_of_steps(compute, steps, share)]
+    if share is None:
+        found.append(seconds_of_steps(compute, steps, wait=lambda: driver.run(waiting())))
     others = driver.start(barrier(comm))
     while not others.Test():  # as in a run, every rank computes until the last one has measured
-        driver.run(computing())
+        compute()
     driver.run(barrier(comm))
-    return compute
+    return found
 
 
-def usual_ranks(compute: list[tuple[float, float]], hosts: list[str]) -> tuple[int, int]:
+def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
+    """Return those of each rank, of what `measure_computing` returns on each."""
+    from grsgd.simulate.compute import medians_and_sigmas
+
+    kinds = [medians_and_sigmas(np.array(of_ranks)) for of_ranks in zip(*seconds, strict=True)]
+    return [StepTimes(*itertools.chain(*of_rank)) for of_rank in zip(*kinds, strict=True)]
+
+
+def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
     """Return two ranks, on two hosts if there are two, that compute about as fast as most."""
-    median = statistics.median(seconds for seconds, _ in compute)
-    here, *others = sorted(range(len(compute)), key=lambda rank: abs(compute[rank][0] - median))
+    median = statistics.median(times.median for times in compute)
+    here, *others = sorted(range(len(compute)), key=lambda rank: abs(compute[rank].median - median))
     return here, next((rank for rank in others if hosts[rank] != hosts[here]), others[0])
 
 
@@ -172,21 +206,42 @@ def measure_processor(
     driver, comm, here: int, there: int, pairs: list[Pair], step: Callable[[], None]
 ) -> ProcessorTimes | None:
     """Measure on rank ``here`` what messages from and to ``there`` take of its processor while it takes steps. None on
-    the other ranks, which wait; raises SetupError on them if that takes too long."""
+    the other ranks, which take steps, too, until they are told to wait; raises SetupError on them if all takes too
+    long."""
     slowest = np.zeros(comm.size)
     if pairs:
         slowest[comm.rank] = 1 / min(pair.bandwidth for pair in pairs)
     driver.run(ring_allreduce(comm, slowest))
-    found = None
-    if comm.rank in (here, there):
-        found = Meter(driver, comm, here, there, step).measure(float(slowest.max()))
-    all_there = driver.start(barrier(comm))  # not in the foreground, where it might take longer than a wait may
     deadline = time.monotonic() + MEASURING_SECONDS
+    others = set(range(comm.size)) - {here, there}
+    found = None
+
+    def let_others_wait():
+        for other in others:
+            yield comm.Isend(np.zeros(1, np.uint8), other, tags.CALIBRATION_SIGNAL)
+
+    if comm.rank in others:
+        told = driver.start(ended(comm.Irecv(np.zeros(1, np.uint8), here, tags.CALIBRATION_SIGNAL)))
+        while not told.Test() and time.monotonic() < deadline:
+            driver.run(computing_of(step))  # so that cores which ranks share are as busy as in a training
+    else:
+        found = Meter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()))
+    all_there = driver.start(barrier(comm))  # not in the foreground, where it might take longer than a wait may
     while not all_there.Test():
         if time.monotonic() > deadline:
             raise SetupError(f"calibrate: ranks {here} and {there} have not measured within {MEASURING_SECONDS:g} s")
-        time.sleep(1e-3)
+        driver.run(waiting_for(all_there, time.perf_counter() + driver.timeout / 2))
     return found
+
+
+def waiting_for(pollable, end: float):
+    """Schedule: wait until it is true, but no longer than until ``end``."""
+    yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
+
+
+def computing_of(step: Callable[[], None]):
+    """Schedule: one step."""
+    yield Compute(step)
 
 
 def barrier(comm):
@@ -194,30 +249,40 @@ def barrier(comm):
     yield from ring_allreduce(comm, np.zeros(comm.size))
 
 
-def measure_pairs(comm):
+def measure_pairs(comm, hosts: list[str]):
     """Schedule: measure the pairs (i, i+1), one after the other. Returns this rank's with the next one, in a list.
+
+    hosts: of each rank. Within one the bandwidth is that of messages both ways at once: there is no wire with two
+    directions, but processors and a memory that copy them all.
 
     A rank begins with its pair when the pair before has ended, so nothing else is under way. A message says whether
     another round trip follows: rank i decides by the clock.
     """
     n, rank = comm.size, comm.rank
+    before, after = (rank - 1) % n, (rank + 1) % n
     pairs = []
     first = rank == 0
     if first:
-        pairs.append((yield from measure_pair(comm, 1)))
+        pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after])))
     if not first or n > 2:  # the way from 1 to 0 is that from 0 to 1
         for nbytes in MAX_ROUNDS:
-            yield from answer(comm, (rank - 1) % n, nbytes)
+            yield from answer(comm, before, nbytes, at_once(nbytes, hosts[rank] == hosts[before]))
     if not first and n > 2:
-        pairs.append((yield from measure_pair(comm, (rank + 1) % n)))
+        pairs.append((yield from measure_pair(comm, after, hosts[rank] == hosts[after])))
     return pairs
 
 
-def measure_pair(comm, other: int):
-    """Schedule: `Pair` of this rank and ``other``, which runs `answer`."""
-    halves = {}
+def at_once(nbytes: int, one_host: bool) -> bool:
+    """Whether messages of so many bytes are measured both ways at once."""
+    return one_host and nbytes == LARGE_BYTES
+
+
+def measure_pair(comm, other: int, one_host: bool):
+    """Schedule: `Pair` of this rank and ``other``, which runs `answer`. Both add up what comes, as all-reduces do."""
+    one_way = {}
     for nbytes, most in MAX_ROUNDS.items():
         outgoing, incoming = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+        total = np.zeros(nbytes // 4, np.float32)
         seconds: list[float] = []
         began = time.perf_counter()
         go_on = True
@@ -227,28 +292,41 @@ def measure_pair(comm, other: int):
             go_on = outgoing[0] = not (late or len(seconds) == most)
             receiving = comm.Irecv(incoming, other, tags.CALIBRATION)
             yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
+            total += incoming.view(np.float32)
             seconds.append(time.perf_counter() - begin)
-        halves[nbytes] = statistics.median(seconds[1:]) / 2  # the first one finds caches cold and the other asleep
-    latency, large = halves.values()
+        one_way[nbytes] = statistics.median(seconds[1:])  # the first one finds caches cold and the other asleep
+        if not at_once(nbytes, one_host):
+            one_way[nbytes] /= 2
+    latency, large = one_way.values()
     return Pair((comm.rank, other), latency, LARGE_BYTES / max(large - latency, 0.01 * large))
 
 
-def answer(comm, other: int, nbytes: int):
-    """Schedule: send back what comes from ``other`` until it says that this was the last."""
+def answer(comm, other: int, nbytes: int, at_once: bool):
+    """Schedule: send as much to ``other`` as comes from it, and is added up, until it says that this was the last:
+    back, or ``at_once``."""
     incoming, outgoing = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    total = np.zeros(nbytes // 4, np.float32)
     incoming[0] = 1
     while incoming[0]:
-        yield comm.Irecv(incoming, other, tags.CALIBRATION)
-        yield comm.Isend(outgoing, other, tags.CALIBRATION)
+        receiving = comm.Irecv(incoming, other, tags.CALIBRATION)
+        if at_once:
+            yield [receiving, comm.Isend(outgoing, other, tags.CALIBRATION)]
+            total += incoming.view(np.float32)
+        else:
+            yield receiving
+            total += incoming.view(np.float32)
+            yield comm.Isend(outgoing, other, tags.CALIBRATION)
 
 
-def measure_fairness(comm, hub: int, early: int, late: int):
+def measure_fairness(comm, hub: int, early: int, late: int, nbytes: int):
     """Schedule: how evenly two messages share the way to ``hub``, and the way from it, when that of ``late`` begins as
     half of that of ``early`` is there. On ``hub`` a number from 0.1 to 1, the mean of both medians, elsewhere nothing.
 
+    nbytes: of each message.
+
     Alone, a message takes S. The first of two then ends after S/2 + (1 + fairness) S/2.
     """
-    message, other = np.zeros(SHARED_BYTES, np.uint8), np.zeros(SHARED_BYTES, np.uint8)
+    message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     signal = np.zeros(1)
     found = []
     for outwards in (False, True):
@@ -355,7 +433,7 @@ def main():
         return
     comm = Communicator(MpiBackend(mpi).dup())
     driver = launch.driver(mpi, TWO_RANKS_SECONDS / 4, mode)
-    pairs = driver.run(measure_pairs(comm))
+    pairs = driver.run(measure_pairs(comm, launch.hosts(mpi)))
     processor = measure_processor(driver, comm, 0, 1, pairs, work_of(float(seconds), driver.poll))
     driver.close()
     if processor is not None:

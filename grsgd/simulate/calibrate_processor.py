@@ -1,38 +1,49 @@
 """Measures what messages take of a processor, between two ranks: of which one computes, and the other sends to it.
 
 Each time is a difference between computing with messages and without, by turns, in rounds; in both a schedule in the
-background looks for them, which takes time of its own. The medians of the rounds count, and their quartiles are the
-spread.
+background looks for them, which takes time of its own. What follows a wait takes another time
+(`grsgd.simulate.compute.AfterWaits`), so some steps that are not timed come first. The medians of the rounds count, and
+their quartiles are the spread. Under a quota the clock jumps by some milliseconds from turn to turn: where it cannot
+tell a share of the time to `PRECISION`, seconds of the processor do, of the thread that moves the messages if there is
+one, else of the whole process.
 """
 
 import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.driver import BUSY
+from grsgd.comm.engine import ENGINE
 from grsgd.comm.pollables import Compute, Delay, Until
+from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024
 """Bytes of the messages that show what one takes, and what each byte of it."""
-ROUNDS, LEAST_ROUNDS = 12, 4
-"""How often it is computed with messages and without; less often where steps are long."""
-COST_SECONDS = 5.0
+MOST_ROUNDS, LEAST_ROUNDS = 24, 4
+"""How often it is computed with messages and without: until the share of the time that they take is known to
+`PRECISION`, and less often where steps are long."""
+PRECISION = 5e-3
+"""Of the standard error of that share."""
+COST_SECONDS = 12.0
 """About how long that may take for each of the costs."""
-ROUND_SECONDS = 0.1
+ROUND_SECONDS = 0.25
 """About how long a rank computes in a round, either way."""
 PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
-PINGS = 4
-"""For each round, questions of which the answers show how soon a rank notices a message."""
+PINGS = 2
+"""For each round that there may be, questions of which the answers show how soon a rank notices a message."""
 POLL_EVERY = 100
 """Small products between two polls of a rank that has no step of training to compute."""
 SILENCE = 20e-3
 """Seconds of silence after which a rank that waits has gone to sleep."""
+QUESTION_BYTES = 64 * 1024
+"""Of the messages whose answers show that."""
 EAGER_BYTES = [2**power for power in range(10, 23)]
 """The sizes of messages of which it is tried whether they leave before the receive for them is posted."""
 PATIENCE = 0.05
@@ -48,11 +59,9 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values) -> "Spread":
-        """Return that of differences, of which none can be less than 0. The median is 0 where the lower quartile is: it
-        cannot be told from nothing."""
-        values = [max(value, 0.0) for value in values]
-        low, median, high = statistics.quantiles(values, n=4)
-        return cls(median if low > 0 else 0.0, low, high)
+        """Return that of differences, of which none can be less than 0."""
+        low, median, high = statistics.quantiles([max(value, 0.0) for value in values], n=4)
+        return cls(median, low, high)
 
 
 class ProcessorTimes(NamedTuple):
@@ -72,14 +81,16 @@ class ProcessorTimes(NamedTuple):
 
 class Meter:
     """Rank ``here``, which computes, and ``there``, which sends to it and receives from it; both call the same methods
-    in the same order. ``step()`` is what ``here`` computes again and again."""
+    in the same order. ``step()`` is what ``here`` computes again and again, and ``let_others_wait()`` the schedule by
+    which it tells all other ranks to compute no longer."""
 
-    def __init__(self, driver, comm, here: int, there: int, step: Callable[[], None]):
+    def __init__(self, driver, comm, here: int, there: int, step: Callable[[], None], let_others_wait: Callable):
         self.driver, self.comm, self.here, self.there = driver, comm, here, there
         self.is_here = comm.rank == here
         self.other = there if self.is_here else here
-        self.step = step
-        self.steps, self.rounds = 1, ROUNDS
+        self.step, self.let_others_wait = step, let_others_wait
+        self.by_thread = driver.progress_mode == "thread"
+        self.steps, self.untimed, self.most_rounds = 1, 1, MOST_ROUNDS
 
     def measure(self, seconds_per_byte: float) -> ProcessorTimes | None:
         """Measure everything; returns the times on rank ``here``, else None. ``seconds_per_byte``: of the wire."""
@@ -88,18 +99,21 @@ class Meter:
             self.compute(3)
             seconds = (time.perf_counter() - begin) / 3
             self.steps = max(1, round(ROUND_SECONDS / seconds))
-            self.rounds = max(LEAST_ROUNDS, min(ROUNDS, int(COST_SECONDS / (2 * self.steps * seconds))))
-        self.rounds = int(self.given(self.rounds))
+            self.untimed = math.ceil(AFTER_WAIT_SECONDS / seconds)
+            both = 2 * (self.untimed + self.steps) * seconds
+            self.most_rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, int(COST_SECONDS / both)))
+        self.most_rounds = int(self.given(self.most_rounds))
         found = {}
         for sends in (False, True):
             small = self.cost(SMALL, sends, PAUSE)
-            large = self.cost(LARGE, sends, max(PAUSE, 3 * LARGE * seconds_per_byte))
+            large = self.cost(LARGE, sends, max(PAUSE, LARGE * seconds_per_byte))
             found["send" if sends else "receive"] = Spread.of(small) if self.is_here else None
             if self.is_here:
                 base = found["send" if sends else "receive"].median
                 found["send_byte" if sends else "receive_byte"] = Spread.of([(c - base) / LARGE for c in large])
         found["polling"] = self.polling()
-        found["reaction"], found["wake"] = self.reactions()
+        taking_in = found["receive"].median + QUESTION_BYTES * found["receive_byte"].median if self.is_here else 0.0
+        found["reaction"], found["wake"] = self.reactions(taking_in)
         eager = self.eager_bytes(seconds_per_byte)
         if not self.is_here:
             return None
@@ -116,24 +130,26 @@ class Meter:
         transfer = self.comm.Isend if is_mine else self.comm.Irecv
         self.driver.run(ended(transfer(array, self.other, tags.CALIBRATION)))
 
-    def compute(self, steps: int) -> float:
-        """Compute so many steps; returns the seconds."""
+    def compute(self, steps: int) -> np.ndarray:
+        """Compute so many steps, after some that are not timed; returns what has been had of `seconds_now`."""
 
         def computing():
             yield Compute(self.step)
 
-        begin = time.perf_counter()
-        for _ in range(steps):
+        begin = seconds_now()
+        for number in range(self.untimed + steps):
+            if number == self.untimed:
+                begin = seconds_now()
             self.driver.run(computing())
-        return time.perf_counter() - begin
+        return seconds_now() - begin
 
     def cost(self, nbytes: int, sends: bool, pause: float) -> list[float]:
-        """Return by how many seconds a message prolongs what rank ``here`` computes, in each round; there it is empty.
+        """Return by how many seconds a message prolongs what rank ``here`` computes, in each round; there, nothing.
 
         sends: whether the messages come from ``here``.
         """
-        found = []
-        for _ in range(self.rounds):
+        shares, counts, alone = [], [], []
+        for _ in self.rounds(shares):
             if not self.is_here:
                 self.driver.run(self.receive_all(nbytes) if sends else self.send_until_told(nbytes, pause))
                 continue
@@ -149,14 +165,26 @@ class Meter:
             if not sends:
                 self.driver.run(self.tell())
             self.driver.run(ended(counted))
-            found.append((beside - without) / max(counted.value, 1))
-        return found
+            timed = self.steps / (self.untimed + self.steps)  # the part of the messages that has been timed
+            counts.append(max(counted.value * timed, 1))
+            alone.append(without[0])
+            shares.append(prolonged(without, beside, self.by_thread))
+        seconds = statistics.median(alone) if alone else 0.0
+        return [share * seconds / count for share, count in zip(trusted(shares), counts, strict=True)]
+
+    def rounds(self, shares: list[np.ndarray]) -> Iterator[None]:
+        """Iterate over rounds, on both ranks, until rank ``here`` knows the mean of ``shares`` by the clock, to which
+        each round appends."""
+        for _ in range(self.most_rounds):
+            yield
+            if self.given(is_known(shares)):
+                return
 
     def polling(self) -> Spread | None:
         """Return which share of its computing time rank ``here`` takes longer while a schedule in the background waits
         for a message."""
-        found = []
-        for _ in range(self.rounds):
+        shares = []
+        for _ in self.rounds(shares):
             if not self.is_here:
                 self.driver.run(self.told())
                 self.driver.run(self.tell())
@@ -166,8 +194,8 @@ class Meter:
             beside = self.compute(self.steps)
             self.driver.run(self.tell())
             self.driver.run(ended(waiting))
-            found.append(beside / alone - 1)
-        return Spread.of(found) if self.is_here else None
+            shares.append(prolonged(alone, beside, self.by_thread))
+        return Spread.of(trusted(shares)) if self.is_here else None
 
     def tell(self):
         """Schedule: an empty message to the other one."""
@@ -211,44 +239,57 @@ class Meter:
             if incoming[0]:
                 return count
 
-    def reactions(self) -> tuple[Spread, Spread]:
+    def reactions(self, taking_in: float) -> tuple[Spread, Spread]:
         """Return how much later a rank answers that computes, and one that sleeps, than one that looks for messages all
-        the time. Both ranks ask; what ``there`` has measured is what ``here`` does."""
-        times = []
-        for silence, computes in ((0.0, False), (SILENCE, True), (SILENCE, False)):
-            seconds = np.zeros(PINGS * self.rounds)
-            if not self.is_here:
-                self.driver.run(self.ask(seconds, silence))
-            elif computes:
-                answering = self.driver.start(self.answer())
-                while not answering.Test():
-                    self.compute(1)
-            else:
-                self.driver.run(self.answer())
-            times.append(seconds)
-            self.share(seconds, is_mine=not self.is_here)
-        at_once, computing, sleeping = times
-        usual = statistics.median(at_once)
-        return mean_and_quartiles(computing - usual), Spread.of(sleeping - usual)
+        the time. Both ranks ask; what ``there`` has measured is what ``here`` does. taking_in: the seconds in which one
+        that computes takes a question in.
 
-    def ask(self, seconds: np.ndarray, silence: float):
+        Those that sleep mostly wait for each other, so the others do not compute meanwhile. Questions are long, as what
+        ranks wait for is: they look at such a message while it comes. A link that has been idle may send faster at
+        first, so a rank that does not sleep is asked after the same silence, but has got a short message right before.
+        """
+        computing = self.answers(computes=True)
+        if self.is_here:
+            self.driver.run(self.let_others_wait())
+        awake = statistics.median(self.answers(warns=True))
+        return mean_and_quartiles(computing - awake - taking_in), Spread.of(self.answers() - awake)
+
+    def answers(self, computes: bool = False, warns: bool = False) -> np.ndarray:
+        """Return the seconds in which ``here`` has answered, on both. computes: whether ``here`` does meanwhile. warns:
+        whether a short message comes right before a question."""
+        seconds = np.zeros(PINGS * self.most_rounds)
+        if not self.is_here:
+            self.driver.run(self.ask(seconds, warns))
+        elif computes:
+            answering = self.driver.start(self.answer(warns))
+            while not answering.Test():
+                self.compute(1)
+        else:
+            self.driver.run(self.answer(warns))
+        self.share(seconds, is_mine=not self.is_here)
+        return seconds
+
+    def ask(self, seconds: np.ndarray, warns: bool):
         """Schedule: ask as often as ``seconds`` is long, and note how long each answer takes."""
-        question, reply = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
+        question, reply = np.zeros(QUESTION_BYTES, np.uint8), np.zeros(1, np.uint8)
         for k in range(len(seconds)):
-            if silence:
-                yield Delay(silence * (1 + 0.618 * k % 1))  # at any moment of what the other one computes
+            yield Delay(SILENCE * (1 + 0.618 * k % 1))  # at any moment of what the other one computes
             question[0] = k == len(seconds) - 1
+            if warns:
+                yield from self.tell()
             begin = time.perf_counter()
             receiving = self.comm.Irecv(reply, self.other, tags.CALIBRATION)
             yield [receiving, self.comm.Isend(question, self.other, tags.CALIBRATION)]
             seconds[k] = time.perf_counter() - begin
 
-    def answer(self):
+    def answer(self, warns: bool):
         """Schedule: answer until the last question."""
-        question = np.zeros(1, np.uint8)
+        question = np.zeros(QUESTION_BYTES, np.uint8)
         while not question[0]:
+            if warns:
+                yield from self.told()
             yield self.comm.Irecv(question, self.other, tags.CALIBRATION)
-            yield self.comm.Isend(question.copy(), self.other, tags.CALIBRATION)
+            yield self.comm.Isend(question[:1].copy(), self.other, tags.CALIBRATION)
 
     def eager_bytes(self, seconds_per_byte: float) -> int:
         """Return the size in bytes of the longest message, of those that were tried, that leaves rank ``here`` before
@@ -267,6 +308,38 @@ class Meter:
                 self.driver.run(self.told())
                 self.share(message, is_mine=False)
         return longest
+
+
+def seconds_now() -> np.ndarray:
+    """Return those by the clock, and those that this process, and in it the thread that moves messages, have had of the
+    processor: float64 of shape [3]."""
+    return np.array([time.perf_counter(), time.process_time(), ENGINE.thread_cpu_seconds])
+
+
+def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.ndarray:
+    """Return by which share computing takes longer, of the seconds that it took without and beside something: by the
+    clock, and by the processor. float64 of shape [2].
+
+    by_thread: whether a thread moves the messages. Then what it had counts, as a share of what the rest had, which
+    varies with caches and clock rates by more than what is looked for.
+    """
+    clock, process = beside[:2] / without[:2] - 1
+    if by_thread:
+        process = beside[2] / (beside[1] - beside[2]) - without[2] / (without[1] - without[2])
+    return np.array([clock, process])
+
+
+def is_known(shares: list[np.ndarray]) -> bool:
+    """Whether the mean of the shares by the clock is known to `PRECISION`."""
+    if len(shares) < LEAST_ROUNDS:
+        return False
+    return statistics.stdev(share[0] for share in shares) / math.sqrt(len(shares)) < PRECISION
+
+
+def trusted(shares: list[np.ndarray]) -> list[float]:
+    """Return the shares by the clock if their mean is known, else those of the processor."""
+    which = 0 if is_known(shares) else 1
+    return [float(share[which]) for share in shares]
 
 
 def ended(pollable):

@@ -1,19 +1,20 @@
 """How long a step's computation takes in simulated time."""
 
 import copy
-import statistics
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import exp, isfinite, log
+from dataclasses import dataclass, field, replace
+from math import exp, isfinite
 from time import perf_counter, process_time
 
+import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from grsgd import seeding
 from grsgd.config import Config
 from grsgd.errors import ConfigError
-from grsgd.simulate.network import MAX_SIGMA
+from grsgd.simulate.network import AFTER_WAIT_SECONDS, MAX_SIGMA, ComputeSpec
 
 FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
 DEFAULT = "flops:1e10"
@@ -34,12 +35,21 @@ class ComputeTime:
         Of the random numbers.
     slowdown
         By rank, a factor; 1 for the others.
+    after_wait
+        That of steps which follow a long wait, where it is another; see `AfterWaits`.
     """
 
     median: float
     sigma: float = 0.0
     seed: int = 0
     slowdown: dict[int, float] = field(default_factory=dict)
+    after_wait: "ComputeTime | None" = None
+
+    @classmethod
+    def of(cls, spec: ComputeSpec, seed: int) -> "ComputeTime":
+        """Return that of a network's file."""
+        after = spec.after_wait and cls(spec.after_wait, spec.after_wait_sigma, seed, spec.slowdown)
+        return cls(spec.median, spec.sigma, seed, spec.slowdown, after)
 
     def __call__(self, rank: int, step: int) -> float:
         """Return the seconds of a rank's step, keyed by (seed, rank, step) and so the same for every algorithm."""
@@ -52,7 +62,29 @@ class ComputeTime:
     def __str__(self):
         form = f"lognormal:{self.median!r},{self.sigma!r}" if self.sigma else f"constant:{self.median!r}"
         factors = ", ".join(f"{rank} = {factor:g}" for rank, factor in self.slowdown.items())
-        return form + (f", slowdown {{ {factors} }}" if factors else "")
+        after = self.after_wait and replace(self.after_wait, slowdown={})
+        return form + (f", after a wait {after}" if after else "") + (f", slowdown {{ {factors} }}" if factors else "")
+
+
+class AfterWaits:
+    """How long the computations of one rank take, of which those after a wait may take another time: a processor's
+    quota is unused then, and caches are cold. From no wait to `AFTER_WAIT_SECONDS` the logarithm of the time changes
+    evenly.
+
+    ``waited()``: for how many seconds the rank has waited in all.
+    """
+
+    def __init__(self, compute: ComputeTime, waited: Callable[[], float]):
+        self.compute, self.waited = compute, waited
+        self.before = 0.0
+
+    def __call__(self, rank: int, step: int) -> float:
+        """Return the seconds of the rank's step, which begins now."""
+        waited = self.waited()
+        share = min((waited - self.before) / AFTER_WAIT_SECONDS, 1.0)
+        self.before = waited
+        usual, after = self.compute(rank, step), self.compute.after_wait(rank, step)  # of the same random number
+        return usual * (after / usual) ** share
 
 
 def parse(text: str) -> tuple[str, list[float]]:
@@ -101,20 +133,51 @@ def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
     return counter.get_total_flops()
 
 
-def measure(step: Callable[[], None], steps: int = 30, share: float | None = None) -> tuple[float, float]:
-    """Return the median, and sigma of the logarithm, of the real seconds that ``step()`` takes: gradient and update.
+UNTIMED_STEPS = 3
+"""The first ones allocate."""
+
+
+def measure(step: Callable[[], None], steps: int = 30) -> tuple[float, float]:
+    """Return the median, and sigma of the logarithm, of the real seconds that ``step()`` takes: gradient and update."""
+    ((median, sigma),) = medians_and_sigmas(np.array([seconds_of_steps(step, steps)]))
+    return median, sigma
+
+
+def seconds_of_steps(
+    step: Callable[[], None], steps: int, share: float | None = None, wait: Callable[[], None] | None = None
+) -> list[float]:
+    """Return the real seconds of each of so many ``step()``.
 
     share: of a core that this process is limited to; None: it has a whole one. Limits are kept over some milliseconds,
     so that a short step takes its time at full speed or several times as long, by turns; with a share it is what it
     takes of the processor, divided by the share.
+    wait: is called before each step, and not timed; what the step has used beyond its quota is, which a rank pays
+    before it can send the first message.
     """
     clock = perf_counter if share is None else process_time
     seconds = []
-    for _ in range(steps + 3):
+    for _ in range(steps + UNTIMED_STEPS):
+        if wait is not None:
+            wait()
         begin = clock()
         step()
+        if wait is not None:
+            os.sched_yield()
         seconds.append((clock() - begin) / (share or 1.0))
-    seconds = seconds[3:]  # the first ones allocate
-    logs = [log(second) for second in seconds]
-    low, _, high = statistics.quantiles(logs, n=4)
-    return statistics.median(seconds), (high - low) / 1.349  # of a normal distribution, whatever the outliers
+    return seconds[UNTIMED_STEPS:]
+
+
+def medians_and_sigmas(seconds: np.ndarray) -> list[tuple[float, float]]:
+    """Return the median, and sigma of the logarithm, of the steps of each rank.
+
+    seconds: float64 of shape [ranks, steps], of steps that ranks take at about the same time. What makes steps longer
+    on all ranks at once is no part of sigma: in a simulation each rank draws times of its own, and those that wait for
+    the last one would wait too long.
+    """
+    ranks, medians = len(seconds), np.median(seconds, axis=1)
+    logs = np.log(seconds / medians[:, None])
+    if ranks > 1:
+        logs = (logs - logs.mean(axis=0)) * np.sqrt(ranks / (ranks - 1))  # of independent steps: as before
+    low, high = np.percentile(logs, [25, 75], axis=1)
+    sigmas = (high - low) / 1.349  # of a normal distribution, whatever the outliers
+    return [(float(median), float(sigma)) for median, sigma in zip(medians, sigmas, strict=True)]

@@ -1,7 +1,6 @@
 """Drives the schedules of one rank in simulated time."""
 
 import math
-from collections import deque
 
 import simpy
 import torch
@@ -9,6 +8,7 @@ import torch
 from grsgd.comm.communicator import LostRank, Message
 from grsgd.comm.driver import Schedule, as_list
 from grsgd.comm.pollables import Compute, Delay
+from grsgd.simulate.calls import call_after, run_until_complete
 from grsgd.simulate.fabric import Waitable
 from grsgd.simulate.processor import Processor
 
@@ -120,6 +120,7 @@ class SimulatedDriver:
     """
 
     progress_mode = "virtual"
+    calls_stages = True
     timeout = math.inf
     """Infinite: a wait that cannot end raises `Deadlock`."""
 
@@ -141,7 +142,7 @@ class SimulatedDriver:
         self.random_state: torch.Tensor | None = None
         """The state of torch's generator: each rank has a random stream of its own, as if in a process of its own."""
         self._computed = 0
-        self._ready: deque[Activity] = deque()
+        self._ready: list[Activity] = []
         self._background: list[Activity] = []
         self._beside: list[Activity] = []
         self.abandoned: list = []
@@ -213,6 +214,8 @@ class SimulatedDriver:
 
     def begin(self, pollable):
         """Return what to wait for in place of what a schedule has yielded: a timer if it takes a known time."""
+        if type(pollable) is Message:  # the usual case
+            return pollable
         if isinstance(pollable, Delay):
             return self._timer(pollable, pollable.seconds)
         if isinstance(pollable, Compute):
@@ -220,13 +223,32 @@ class SimulatedDriver:
             self._computed += 1
             if not self.timing_only:
                 pollable.value = self._work(pollable)
-            if self.processor is not None:
-                timer = Timer(pollable)
-                polls = any(not activity.complete for activity in self._background)
-                self.processor.compute(pollable.seconds, polls, lambda: timer.finish(self))
-                return timer
-            return self._timer(pollable, pollable.seconds)
+            timer = Timer(pollable)
+            self._compute(timer, pollable.seconds, 0.0, list(pollable.stages))
+            return timer
         return pollable
+
+    def _compute(self, timer: Timer, seconds: float, done: float, stages: list):
+        """Compute for what is left of ``seconds`` when the share ``done`` of them is over, and call the stages."""
+        if not stages:
+            self._pass(seconds * (1 - done), lambda: timer.finish(self))
+            return
+        (share, call), *others = stages
+
+        def go_on():
+            call()
+            self.notify(None)
+            self._compute(timer, seconds, share, others)
+
+        self._pass(seconds * (share - done), go_on)
+
+    def _pass(self, seconds: float, call):
+        """``call`` when so much has been computed."""
+        if self.processor is None:
+            call_after(self.env, seconds, lambda _: call())
+            return
+        polls = any(not activity.complete for activity in self._background)
+        self.processor.compute(seconds, polls, call)
 
     def notify(self, waiter: Activity | None, error: BaseException | None = None):
         """Something has changed for this rank: resume ``waiter``, which waited for it, and all that wait for a flag.
@@ -242,7 +264,7 @@ class SimulatedDriver:
         self._running = True
         while True:
             if self._ready:
-                activity = self._ready.popleft()
+                activity = self._ready.pop(0)
                 if not activity.abandoned:
                     activity.resume(error)
                 error = None
@@ -298,8 +320,7 @@ class SimulatedDriver:
 
     def _timer(self, what, seconds: float) -> Timer:
         timer = Timer(what)
-        event = self.env.timeout(seconds)
-        event.callbacks.append(lambda _: timer.finish(self))
+        call_after(self.env, seconds, lambda _: timer.finish(self))
         return timer
 
 
@@ -324,9 +345,8 @@ def run_until_done(env: simpy.Environment, activities: list[Activity]):
     """Let time pass until all ``activities`` have ended. Raises Deadlock."""
     try:
         while not all(activity.complete for activity in activities):
-            waiting = [activity for activity in activities if not activity.complete]
-            while not waiting[0].complete:
-                env.step()
+            waiting = next(activity for activity in activities if not activity.complete)
+            run_until_complete(env, waiting)
     except simpy.core.EmptySchedule:
         lines = [f"rank {a.driver.rank} waits for {a.pending[-1]}" for a in activities if not a.complete]
         more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""

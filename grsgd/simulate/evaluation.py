@@ -1,6 +1,7 @@
 """Evaluates snapshots of simulated ranks, in a time of its own: that of their training stands still meanwhile."""
 
 from collections.abc import Callable
+from functools import cached_property
 
 import simpy
 
@@ -20,13 +21,17 @@ class Evaluation:
     def __init__(self, trainers: list[Trainer], models: ModelFiles):
         self.trainers, self.models = trainers, models
         self.env = simpy.Environment()
-        self.drivers = [SimulatedDriver(self.env, rank) for rank in range(len(trainers))]
-        network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(trainers))
-        self.fabric = MessageFabric(network, self.drivers)
         self.qualities: list[Quality] = []
         """What `of_new_snapshots` has returned so far, of the first marks of all ranks."""
         self.marks_seen = 0
         """How many marks all ranks had passed then, those without a snapshot of their own too."""
+
+    @cached_property
+    def fabric(self) -> MessageFabric:
+        """What carries the messages of evaluations; not made where nothing is evaluated."""
+        ranks = range(len(self.trainers))
+        network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(ranks))
+        return MessageFabric(network, [SimulatedDriver(self.env, rank) for rank in ranks])
 
     def of_new_snapshots(self) -> list[Quality]:
         """Return the qualities at the marks that all ranks have passed since the call before.
@@ -66,4 +71,4 @@ class Evaluation:
         schedules = [
             schedule(self.trainers[rank], comms[rank].subset(ranks), marks, *told.get(rank, ())) for rank in ranks
         ]
-        return run_all(self.env, [self.drivers[rank] for rank in ranks], schedules)[0]
+        return run_all(self.env, [self.fabric.drivers[rank] for rank in ranks], schedules)[0]

@@ -7,7 +7,7 @@ writes to it too early shows; only short messages, which MPI libraries store, ar
 """
 
 import itertools
-from collections import defaultdict, deque
+from collections import defaultdict
 from functools import partial
 
 import numpy as np
@@ -89,6 +89,9 @@ class Sending(Waitable):
 
     def on_left(self):
         """The last byte has left."""
+        processor = self.fabric.processor(self.source)
+        if processor is not None:
+            processor.left()
         if self.is_gone():
             return
         if not self.short:
@@ -153,7 +156,7 @@ class Receiving(Waitable):
     def __init__(self, array, order: int = 0):
         super().__init__()
         self.array, self.order = array, order
-        self.queue: deque[Receiving] | None = None
+        self.queue: list[Receiving] | None = None
         """Where it waits for a message, if it has waited."""
         self.source: int | None = None
         """Who sends the message, once there is one."""
@@ -170,30 +173,31 @@ class Inbox:
     __slots__ = ("sent", "posted", "posted_any", "waiting")
 
     def __init__(self):
-        self.sent: dict[int, deque[Sending]] = defaultdict(deque)
-        self.posted: dict[int, deque[Receiving]] = defaultdict(deque)
-        self.posted_any: deque[Receiving] = deque()
+        self.sent: dict[int, list[Sending]] = defaultdict(list)  # not deques, which have room for 64 of them
+        self.posted: dict[int, list[Receiving]] = defaultdict(list)
+        self.posted_any: list[Receiving] = []
         self.waiting = 0
         """How many messages have arrived, or their announcements, for which no receive is posted."""
 
-    def match(self, source: int):
-        """Iterate over the pairs (sending, receiving) that are due for messages from ``source``."""
-        sent, posted, posted_any = self.sent[source], self.posted[source], self.posted_any
-        while sent and (posted or posted_any):
-            if posted_any and (not posted or posted_any[0].order < posted[0].order):
-                if not sent[0].has_arrived:
-                    return  # another rank's message may come first
-                receiving = posted_any.popleft()
-            else:
-                receiving = posted.popleft()
-            self.waiting -= sent[0].has_arrived
-            yield sent.popleft(), receiving
+    def next_pair(self, source: int) -> "tuple[Sending, Receiving] | None":
+        """Take out the next pair that is due for messages from ``source``; None if there is none."""
+        sent, posted, posted_any = self.sent.get(source), self.posted.get(source), self.posted_any
+        if not (sent and (posted or posted_any)):
+            return None
+        if posted_any and (not posted or posted_any[0].order < posted[0].order):
+            if not sent[0].has_arrived:
+                return None  # another rank's message may come first
+            receiving = posted_any.pop(0)
+        else:
+            receiving = posted.pop(0)
+        self.waiting -= sent[0].has_arrived
+        return sent.pop(0), receiving
 
     def forget(self, source: int):
         """Drop the long messages from ``source``, which has died; short ones have left it at once."""
         if self.sent.get(source):
             self.waiting -= sum(sending.has_arrived and not sending.short for sending in self.sent[source])
-            self.sent[source] = deque(sending for sending in self.sent[source] if sending.short)
+            self.sent[source] = [sending for sending in self.sent[source] if sending.short]
 
     def first_arrived(self) -> int | None:
         """The source of the message that came first of those that wait; None if there is none."""
@@ -259,7 +263,7 @@ class MessageFabric:
     def communicators(self) -> list[Communicator]:
         """Return one communicator per rank, of a new group of all ranks."""
         group = (next(self.counter),)
-        ranks = tuple(range(self.size))
+        ranks = range(self.size)
         return [Communicator(SimulatedBackend(self, group, ranks, rank)) for rank in ranks]
 
     def is_idle(self) -> bool:
@@ -317,7 +321,8 @@ class MessageFabric:
 
     def match(self, inbox: Inbox, source: int):
         """Pair what has been sent with what has been posted."""
-        for sending, receiving in inbox.match(source):
+        while (pair := inbox.next_pair(source)) is not None:
+            sending, receiving = pair
             if sending.nbytes > receiving.array.nbytes:
                 raise RuntimeError(
                     f"rank {sending.source} sends {sending.nbytes} bytes with tag {sending.tag} to rank "
@@ -376,6 +381,9 @@ class Multicast:
         self._forget_if_over()
 
     def copy_left(self, dests: tuple[int, ...]):
+        processor = self.fabric.processor(self.root)
+        if processor is not None:
+            processor.left()
         if not self.short:
             for dest in dests:
                 copy_into(self.receiving[dest].array, self.array)
@@ -432,6 +440,7 @@ class SimulatedBackend:
     """
 
     survives_deaths = False
+    shares_memory = False
 
     def __init__(self, fabric: MessageFabric, group: tuple, members: tuple[int, ...], rank: int):
         self.fabric, self.group, self.members, self.rank = fabric, group, members, rank
@@ -444,6 +453,16 @@ class SimulatedBackend:
         self._subsets: dict[tuple[int, ...], int] = {}
         self._lost: tuple[int, ...] = ()
         self._for_allreduce: Communicator | None = None
+
+    @property
+    def has_multicast(self):
+        return self.fabric.network.has_multicast
+
+    @property
+    def hosts(self):
+        """Those of ``hosts:HxR``; else each rank has one."""
+        hosts = self.fabric.network.spec.hosts
+        return [member // hosts.ranks if hosts else member for member in self.members]
 
     @property
     def lost(self):

@@ -10,13 +10,15 @@ event to the next. This is how flow-level simulators such as SimGrid model a net
 import heapq
 import itertools
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
 import simpy
+from simpy.events import NORMAL
 
 from grsgd.simulate.cabling.cable import Cable, Place
+from grsgd.simulate.calls import Call, call_after, call_at
 from grsgd.simulate.network import NetworkSpec
 
 MIN_WEIGHT = 0.1
@@ -50,7 +52,7 @@ class Connection:
     ):
         self.ports, self.limit, self.latencies, self.ranks = ports, limit, latencies, ranks
         self.rate = min([limit, *(port.bandwidth for port in ports)])
-        self.queue: deque[Flow] = deque()
+        self.queue: list[Flow] = []
         self.nbytes = 0
         self.free_at = 0.0
         """When the last message has left of those whose times are calculated."""
@@ -60,20 +62,21 @@ class Flow:
     """A message on its way, of which ``left`` bytes had not left at the time ``since``; ``weight`` is that of its share
     in a port."""
 
-    __slots__ = ("network", "connection", "message", "left", "weight", "rate", "since", "end")
+    __slots__ = ("network", "connection", "message", "nbytes", "left", "weight", "rate", "since", "end")
 
     def __init__(self, network: "Network", connection: Connection, nbytes: int, message):
-        self.network, self.connection, self.message, self.left = network, connection, message, nbytes
+        self.network, self.connection, self.message = network, connection, message
+        self.nbytes = self.left = nbytes
         self.weight = 1.0
         self.rate = 0.0
         self.since = 0.0
-        self.end: simpy.Event | None = None
+        self.end: Call | None = None
 
     def set_rate(self, rate: float):
         now = self.network.env.now
         if self.rate:
             self.left -= self.rate * (now - self.since)
-            self.end.callbacks.clear()  # SimPy cannot take an event back
+            self.end.cancel()
         self.rate, self.since = rate, now
         self.end = self.network.after(max(self.left, 0.0) / rate, self._ended)
 
@@ -171,22 +174,13 @@ class Network:
                 sent.update(dict.fromkeys(connection.ports, connection.nbytes))
         return {cable: sent[port] for cable, port in self._cables.values() if port in sent}
 
-    def after(self, seconds: float, call: Callable, priority: int = simpy.events.NORMAL) -> simpy.Event:
+    def after(self, seconds: float, call: Callable, priority: int = NORMAL) -> Call:
         """Call ``call(event)`` in ``seconds`` from now."""
-        event = self._event(call)
-        self.env.schedule(event, priority, seconds)
-        return event
+        return call_after(self.env, seconds, call, priority)
 
     def at(self, moment: float, call: Callable):
-        """Call ``call(event)`` at ``moment``, to the last bit, which a difference to now may lose."""
-        heapq.heappush(self.env._queue, (moment, simpy.events.NORMAL, next(self.env._eid), self._event(call)))
-
-    def _event(self, call: Callable) -> simpy.Event:
-        """Return one that is only to be scheduled."""
-        event = simpy.Event(self.env)
-        event.callbacks.append(call)
-        event._ok, event._value = True, None  # what a Timeout does, with a priority
-        return event
+        """Call ``call(event)`` at ``moment``."""
+        call_at(self.env, moment, call)
 
     def end(self, flow: Flow):
         """Take ``flow``, whose last byte has left, off its ports, and begin the next message of its connection, once no
@@ -203,7 +197,7 @@ class Network:
 
     def _go_on_after(self, flow: Flow):
         connection = flow.connection
-        connection.queue.popleft()
+        connection.queue.pop(0)
         if connection.queue:
             self._begin(connection.queue[0])
         for dest, latency in connection.latencies:
@@ -250,13 +244,15 @@ class Network:
     def _set_weights(self, ports):
         """Set the weights of flows that share a port: the one that began first has the largest."""
         flows = {flow: None for port in ports for flow in port.flows}
-        places = {
-            port: {flow: place for place, flow in enumerate(port.flows)}
-            for port in {port: None for flow in flows for port in flow.connection.ports}
-        }
-        for flow in flows:
-            place = max(places[port][flow] for port in flow.connection.ports)
-            flow.weight = max(self.spec.fairness**place, MIN_WEIGHT)
+        weights: dict[Flow, float] = dict.fromkeys(flows, 1.0)
+        for port in {port: None for flow in flows for port in flow.connection.ports}:
+            weight = 1.0
+            for flow in port.flows:
+                if flow in weights:
+                    weights[flow] = min(weights[flow], weight)
+                weight = max(weight * self.spec.fairness_of(flow.nbytes), MIN_WEIGHT)
+        for flow, weight in weights.items():
+            flow.weight = weight
 
 
 def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:

@@ -63,7 +63,7 @@ def write(task, notes: dict, snapshots: dict[int, int]):
     first = notes[min(notes)]
     ranks = task.attributes["ranks"]
     attributes = task.attributes | end_attributes(first.reason) | {"wall_seconds": first.wall_seconds}
-    records = [notes[rank].record if rank in notes else Record.of_nothing(ranks) for rank in range(ranks)]
+    records = [notes[rank].record if rank in notes else Record.of_nothing() for rank in range(ranks)]
     out = path_of(task.out, first.reason)
     if not is_wanted(out, attributes):
         return

@@ -23,6 +23,8 @@ EAGER_BYTES = 65536
 MAX_SIGMA = 20.0
 """The largest sigma of the logarithm of a computation's seconds: one in six then takes more than e^20, half a
 billion, times as long as the median. With far larger ones times would be too large for floating-point numbers."""
+AFTER_WAIT_SECONDS = 20e-3
+"""After so many seconds of waiting a step takes what ``after_wait`` says."""
 
 
 MEDIA = ("switch", "shared", "links", "cables")
@@ -109,12 +111,15 @@ class MemorySpec(Section):
 class ComputeSpec(Section):
     """Seconds of computation per step, measured by ``grsgd calibrate``: median, and sigma of their logarithm.
 
+    after_wait, after_wait_sigma: of a step that follows `AFTER_WAIT_SECONDS` of waiting or more; None: the same.
     slowdown: by rank, the factor by which its computation takes longer (less than 1: shorter); 1 for the others.
     what: what was measured, for the reader.
     """
 
     median: float = Field(gt=0, allow_inf_nan=False)
     sigma: float = Field(0.0, ge=0, le=MAX_SIGMA, allow_inf_nan=False)
+    after_wait: float | None = Field(None, gt=0, allow_inf_nan=False)
+    after_wait_sigma: float = Field(0.0, ge=0, le=MAX_SIGMA, allow_inf_nan=False)
     slowdown: Annotated[
         dict[Rank, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(integer_keys)
     ] = {}
@@ -142,6 +147,9 @@ class ProcessorSpec(Section):
     what: str = ""
 
 
+LEAST_FAIRNESS = 0.1
+
+
 class NetworkSpec(Section):
     """A network between ranks.
 
@@ -150,6 +158,7 @@ class NetworkSpec(Section):
     ``[[cable]]`` joins; or a text of `grsgd.simulate.cabling.ready_made`, such as ``torus:8x8x8``.
     multicast: whether one copy on the way out reaches all receivers; a shared medium always has it.
     fairness: of two messages that share a port, the rate of the one that began later in that of the other; 1: equal.
+    fairness_bytes: of the messages of which that is so, see `fairness_of`; 0: of all.
     """
 
     medium: Annotated[str, AfterValidator(known_medium)] = "switch"
@@ -157,7 +166,8 @@ class NetworkSpec(Section):
     latency: Duration
     multicast: bool = Field(False, strict=True)
     eager_bytes: int = Field(EAGER_BYTES, ge=0, strict=True)
-    fairness: float = Field(1.0, ge=0.1, le=1)
+    fairness: float = Field(1.0, ge=LEAST_FAIRNESS, le=1)
+    fairness_bytes: int = Field(0, ge=0, strict=True)
     link: tuple[LinkSpec, ...] = ()
     port: tuple[PortSpec, ...] = ()
     cable: tuple[CableSpec, ...] = ()
@@ -273,11 +283,19 @@ class NetworkSpec(Section):
             if rank >= ranks:
                 raise ConfigError(f"{self.name}: {what}: there are {ranks} ranks; allowed: 0 to {ranks - 1}")
 
+    def fairness_of(self, nbytes: int) -> float:
+        """Return ``fairness`` beside a message of so many bytes. What of it waits in queues goes first, which is about
+        as much of any message, so the shorter it is, the less a later one gets."""
+        if not (self.fairness_bytes and nbytes):
+            return self.fairness
+        return max(1 - (1 - self.fairness) * self.fairness_bytes / nbytes, LEAST_FAIRNESS)
+
     def summary(self) -> str:
         """Return one line for the run file."""
         parts = [self.medium, as_rate(self.bandwidth), as_duration(self.latency)]
         parts += ["multicast"] if self.multicast else []
-        parts += [f"fairness {self.fairness:g}"] if self.fairness != 1 else []
+        of_bytes = f" of {self.fairness_bytes} bytes" if self.fairness_bytes else ""
+        parts += [f"fairness {self.fairness:g}{of_bytes}"] if self.fairness != 1 else []
         parts += [f"{len(self.link)} links of their own"] if self.link else []
         parts += [f"{len(self.port)} ports of their own"] if self.port else []
         parts += [f"{sum(1 for _ in self._directed_cables())} directed cables"] if self.cable else []
@@ -344,6 +362,8 @@ def complaint(error: dict) -> str:
         return unknown_key(".".join(path), path[-1], allowed)
     if error["type"] == "tuple_type":
         return f"{path[0]}: write [[{path[0]}]] once for each"
+    if error["type"] == "model_type" and path[0] in parts:
+        return f"{path[0]} = {error['input']!r}: is a section; its keys: {', '.join(parts[path[0]].model_fields)}"
     return describe_one(error, NetworkSpec, "").removeprefix(": ")
 
 

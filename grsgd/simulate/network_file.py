@@ -10,8 +10,8 @@ from grsgd import __version__
 from grsgd.config import Config
 from grsgd.files import atomic_write
 from grsgd.job import launch
-from grsgd.simulate.calibrate import LARGE_BYTES, Calibration, Pair
-from grsgd.simulate.network import ComputeSpec
+from grsgd.simulate.calibrate import LARGE_BYTES, Calibration, Pair, StepTimes
+from grsgd.simulate.network import AFTER_WAIT_SECONDS, ComputeSpec
 from grsgd.units import as_duration, as_rate
 
 MIN_DEVIATION = 0.2
@@ -19,12 +19,15 @@ MIN_DEVIATION = 0.2
 CROWDED = "More ranks than cores: a step takes this long while its rank has a core, and longer on average."
 
 
+def fairness_lines(measured: Calibration) -> list[str]:
+    return [f"fairness = {measured.fairness:.2g}", f"fairness_bytes = {measured.fairness_bytes}"]
+
+
 def network_file(measured: Calibration, config: Config, command: str) -> str:
     """The TOML file for ``grsgd simulate --network``. ``command``: what the user typed, for the heading."""
-    medians, sigmas = zip(*measured.compute, strict=True)
+    medians = [times.median for times in measured.compute]
     compute = ComputeSpec(
-        median=float(f"{statistics.median(medians):.4g}"),
-        sigma=float(f"{statistics.median(sigmas):.3g}"),
+        **typical(measured.compute),
         what=f"{config.model.name} on {config.data.name}, batch size {config.data.batch_size}, {config.dtype}",
     )
     ranks = len(measured.hosts)
@@ -36,17 +39,19 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
         f"# Measured on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by grsgd {__version__}, {launch.library()}:",
         f"#   {command}",
         f"# {plural(ranks, 'rank')} on {places(measured.hosts)}.",
-        f"# latency: half a round trip of 8 bytes {between}; bandwidth: {LARGE_BYTES // 2**20} MiB one way.",
+        f"# latency: half a round trip of 8 bytes {between}; bandwidth: {LARGE_BYTES // 2**20} MiB one way,",
+        "# or within a host both ways at once.",
         "# One pair at a time; medians of all pairs, which also stand for the pairs that were not measured.",
         f"bandwidth = {quoted(as_rate(bandwidth))}",
         f"latency = {quoted(as_duration(latency))}",
-        *([] if measured.fairness is None else [f"fairness = {measured.fairness:.2g}"]),
+        *([] if measured.fairness is None else fairness_lines(measured)),
         *([] if measured.processor is None else [f"eager_bytes = {measured.processor.eager_bytes}"]),
         "",
         *([f"# {CROWDED}"] if measured.crowded else []),
         "[compute]  # of a training step, gradient and update, on all ranks at once",
         f"median = {compute.median!r}  # s",
         f"sigma = {compute.sigma!r}  # of its logarithm",
+        *after_wait_lines(compute),
         f"what = {quoted(compute.what)}",
     ]
     factors = {rank: median / compute.median for rank, median in enumerate(medians)}
@@ -74,6 +79,21 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
     for rank, fastest in ports.items():
         lines += ["[[port]]", f"rank = {rank}", f"bandwidth = {quoted(as_rate(fastest))}", ""]
     return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n"
+
+
+def typical(times: list[StepTimes]) -> dict[str, float]:
+    """Return the medians of all ranks, of those that were measured, by the names of `ComputeSpec`."""
+    columns = zip(StepTimes._fields, zip(*times, strict=True), strict=True)
+    return {name: float(f"{statistics.median(of_ranks):.4g}") for name, of_ranks in columns if None not in of_ranks}
+
+
+def after_wait_lines(compute: ComputeSpec) -> list[str]:
+    if compute.after_wait is None:
+        return []
+    return [
+        f"after_wait = {compute.after_wait!r}  # s, of a step after {as_duration(AFTER_WAIT_SECONDS)} of waiting",
+        f"after_wait_sigma = {compute.after_wait_sigma!r}",
+    ]
 
 
 def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:
@@ -143,7 +163,7 @@ def table(measured: Calibration) -> str:
     for name, values, form in (
         ("latency", [pair.latency for pair in measured.pairs], as_duration),
         ("bandwidth", [pair.bandwidth for pair in measured.pairs], as_rate),
-        ("compute a step", [median for median, _ in measured.compute], as_duration),
+        ("compute a step", [times.median for times in measured.compute], as_duration),
     ):
         of = "pair" if name != "compute a step" else "rank"
         row = (name, *(form(function(values)) for function in (statistics.median, min, max)))

@@ -37,6 +37,8 @@ class Processor:
         self.network, self.spec, self.slowdown, self.waited = network, spec, slowdown, waited
         self.free_at = 0.0
         """When it has done all that messages have asked of it so far."""
+        self.leaving = 0
+        """Messages that were posted and have not left yet."""
         self.is_computing = False
         self.taken = 0.0
         """Seconds that messages have taken from the computation under way."""
@@ -54,10 +56,17 @@ class Processor:
     def send(self, nbytes: int, call: Callable[[], None]):
         """Hand over a message of so many bytes, and ``call`` when that is done: at once, unless the rank computes. If
         it begins to while the message would still be handed over, the rest is taken from that."""
+        self.leaving += 1
         seconds = self.spec.send + nbytes * self.spec.send_byte
         if not self.is_computing:
             self.free_at = max(self.free_at, self.network.env.now) + seconds * self.slowdown
         self._work(seconds, call)
+
+    def left(self):
+        """A message has left: its work is done, and if it was the last one, all of it."""
+        self.leaving -= 1
+        if not (self.leaving or self.is_computing):
+            self.free_at = min(self.free_at, self.network.env.now)
 
     def receive(self, nbytes: int, call: Callable[[], None]):
         """Take in a message of so many bytes that the rank has noticed, and ``call`` when that is done: at once, unless

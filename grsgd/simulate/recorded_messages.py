@@ -29,6 +29,9 @@ class Recorder:
 
     lost = ()
     survives_deaths = False
+    shares_memory = False
+    has_multicast = False
+    hosts = None
 
     def __init__(self, rank: int, size: int, between: dict):
         self.rank, self.size, self.between = rank, size, between

@@ -36,8 +36,9 @@ class Recording:
         self.timelines: list[Timeline] = []
         self.traced: Trace | None = None
 
-    def check(self, out: Path, can_die: bool, spec: NetworkSpec):
-        """Find out before training whether the files can be written; ``can_die``: whether processes may.
+    def check(self, out: Path, can_die: bool, spec: NetworkSpec, sends_early: bool = False):
+        """Find out before training whether the files can be written; ``can_die``: whether processes may;
+        ``sends_early``: whether ranks send parts of a gradient while they compute the rest.
 
         Raises ConfigError and RunFileError.
         """
@@ -51,6 +52,8 @@ class Recording:
             check_writable(path)
         if self.trace is not None and can_die:
             raise ConfigError("--trace: not with [faults] or --spares: in GOAL nobody dies")
+        if self.trace is not None and sends_early:
+            raise ConfigError("--trace: not with algorithm.buckets: in GOAL nothing is sent in mid-computation")
         if self.trace is not None and spec.processor is not None:
             raise ConfigError(f"--trace: {PROCESSOR_HINT.format(spec.name)}")
 

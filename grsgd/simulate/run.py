@@ -1,6 +1,5 @@
 """A run in simulated time, from the configuration to the run file."""
 
-import gc
 import math
 import platform
 import sys
@@ -29,9 +28,10 @@ from grsgd.runs.metric import columns_of
 from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate import compute as compute_times
+from grsgd.simulate import garbage
 from grsgd.simulate.allreduce_times import AllreduceTimes
 from grsgd.simulate.cable_bytes import add_cables
-from grsgd.simulate.compute import ComputeTime
+from grsgd.simulate.compute import AfterWaits, ComputeTime
 from grsgd.simulate.driver import run_all
 from grsgd.simulate.evaluation import Evaluation
 from grsgd.simulate.fabric import MessageFabric
@@ -41,7 +41,7 @@ from grsgd.simulate.processor import Processor
 from grsgd.simulate.recording import NOTHING_RECORDED, Recording
 from grsgd.training import device as gpu
 from grsgd.training import memory
-from grsgd.training.automatic_options import choose_options
+from grsgd.training.automatic_options import choose_allreduce, choose_coded_transport, choose_options
 from grsgd.training.deaths import accounts, comes_back, planned_deaths, without
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.gradients import step_alone
@@ -102,6 +102,9 @@ class Simulation:
         processes = ranks + spares
         self.recording = recording
         self.drivers = recording.drivers(self.env, processes, self.compute, timing_only)
+        if self.compute.after_wait:
+            for driver in self.drivers:
+                driver.compute_seconds = AfterWaits(self.compute, lambda driver=driver: driver.wait_seconds)
         self.network = Network(self.env, network, processes)
         self.fabric = recording.fabric(self.network, self.drivers, self._make_processors())
         is_plain = not (self.survives or config.faults.cut or network.processor or recording.is_on)
@@ -117,13 +120,18 @@ class Simulation:
         self.dataset = dataset
         self.make_model = partial(build_model, config, dataset, device)
         if timing_only:
-            self.make_model = partial(without_content, blueprint)
+            parameters, statistics = sizes(blueprint)
+            parts = parameters if config.traits.sends_early else [sum(parameters)]
+            self.make_model = partial(without_content, parts, statistics)
         replicas = [self.make_model() for _ in range(ranks)]
-        self.config, self.redundancy = config, _ = self._choose_options(dataset, replicas)
+        self.config, self.transport = config, _ = self._choose(choose_coded_transport, config, replicas)
+        config, self.redundancy = self._choose_options(dataset, replicas)
+        self.config, self.variant = config, _ = self._choose(choose_allreduce, config, replicas)
         self.request: str | None = None
         """A reason to stop after the step under way."""
         self.contexts = self._make_contexts()
-        self.trainers = [self._make_trainer(rank, model, on_step) for rank, model in enumerate(replicas)]
+        with garbage.not_looked_for(rarely=timing_only):
+            self.trainers = [self._make_trainer(rank, model, on_step) for rank, model in enumerate(replicas)]
         self.states = self.uncounted.communicators() if self.survives else None
         self.evaluation = Evaluation(self.trainers, models or ModelFiles())
         self.is_at_target = False
@@ -168,7 +176,8 @@ class Simulation:
             snapshot_memory=MEMORY // self.ranks,
             on_step=partial(self._after_step, process, on_step if process == 0 else ignore),
         )
-        self.drivers[process].keep_random_state()
+        if not self.timing_only:  # else nothing is drawn
+            self.drivers[process].keep_random_state()
         return trainer
 
     def stop(self, reason: str):
@@ -256,7 +265,7 @@ class Simulation:
         """Return what all ranks have measured, and which of them the others have left behind, if any."""
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]
-        records = [Record.of_nothing(self.ranks) if rank in lost else Record.of(self.trainers[rank]) for rank in ranks]
+        records = [Record.of_nothing() if rank in lost else Record.of(self.trainers[rank]) for rank in ranks]
         if self.survives:
             for rank in lost:
                 labels = self.dataset.train.labels
@@ -286,11 +295,8 @@ class Simulation:
     def run(self, schedules) -> list:
         """Drive one schedule each to its end, on the first processes; returns their values."""
         schedules = list(schedules)
-        gc.freeze()  # otherwise Python looks for garbage among thousands of objects that stay
-        try:
+        with garbage.not_looked_for(rarely=self.timing_only):
             return run_all(self.env, self.drivers[: len(schedules)], schedules)
-        finally:
-            gc.unfreeze()  # or they would stay for ever
 
     def _choose_options(self, dataset, models):
         """The configuration with all options decided, and why so."""
@@ -299,6 +305,12 @@ class Simulation:
             choose_options(self.config, dataset, model, RankContext(comm, comm, driver))
             for model, comm, driver in communicators
         )[0]
+
+    def _choose(self, choose, config: Config, models):
+        """The configuration with an option decided by ``choose``, and why so."""
+        communicators = zip(models, self._communicators(self.fabric), self.drivers, strict=False)
+        schedules = [choose(config, model, RankContext(comm, comm, driver)) for model, comm, driver in communicators]
+        return self.run(schedules)[0]
 
     def _compute_time(self, form, numbers, blueprint, dataset, device) -> ComputeTime:
         seed = self.config.seed
@@ -311,8 +323,7 @@ class Simulation:
         if form in ("constant", "lognormal"):
             return ComputeTime(*numbers, seed=seed) if form == "lognormal" else ComputeTime(*numbers)
         if self.spec.compute is not None:
-            measured = self.spec.compute
-            return ComputeTime(measured.median, measured.sigma, seed, measured.slowdown)
+            return ComputeTime.of(self.spec.compute, seed)
         step = step_alone(self.config, dataset, build_model(self.config, dataset, device))
         return ComputeTime(*compute_times.measure(step), seed)
 
@@ -383,7 +394,7 @@ def simulate(
     for option in models.asked_for() if timing_only else ():
         raise ConfigError(f"{option} with --timing-only: no gradients are computed, so no model is trained")
     check_writable(out, expected_bytes(config, ranks))
-    recording.check(out, spares > 0 or config.faults.are_deadly, network)
+    recording.check(out, spares > 0 or config.faults.are_deadly, network, config.traits.sends_early)
     began = time.perf_counter()
     gpu.use_threads()
     line.doing(f"preparing {ranks} rank{'s' if ranks > 1 else ''}")
@@ -395,7 +406,9 @@ def simulate(
         "network": network.summary(),
         "compute": str(simulation.compute),
         "timing_only": timing_only,
+        "transport": simulation.transport,
         "redundancy": simulation.redundancy,
+        "allreduce": simulation.variant,
     }
     line.training(simulation.trainers[0], simulated=True)
     interrupt, evaluated = None, ()
@@ -455,13 +468,18 @@ def write_recording(recording: Recording, attributes: dict, reason: str, line: P
     return None
 
 
-def without_content(model: torch.nn.Module) -> torch.nn.Module:
-    """A model of one parameter and one buffer, as large as ``model``'s together, on the device ``meta``."""
+def sizes(model: torch.nn.Module) -> tuple[list[int], int]:
+    """Return how many elements each trained parameter of a model has, and all floating-point buffers together."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     buffers = [b for b in model.buffers() if b.is_floating_point()]
+    return [p.numel() for p in parameters], sum(b.numel() for b in buffers)
+
+
+def without_content(parameters: list[int], statistics: int) -> torch.nn.Module:
+    """Return a model of parameters and one buffer of so many elements, on the device ``meta``."""
     flat = torch.nn.Module()
-    flat.x = torch.nn.Parameter(torch.empty(sum(p.numel() for p in parameters), device="meta"))
-    flat.register_buffer("statistics", torch.empty(sum(b.numel() for b in buffers), device="meta"))
+    flat.x = torch.nn.ParameterList([torch.empty(size, device="meta") for size in parameters])
+    flat.register_buffer("statistics", torch.empty(statistics, device="meta"))
     return flat
 
 
@@ -474,7 +492,7 @@ def check_faults(config: Config, spares: int):
 
 def check_memory(ranks: int, model_bytes: int):
     """Raise ConfigError if so many ranks do not fit into this machine."""
-    needed = ranks * (model_bytes + RANK_BYTES) + 5 * 24 * ranks**2
+    needed = ranks * (model_bytes + RANK_BYTES) + 50 * ranks**2
     there = available()
     if needed > there:
         advice = "fewer ranks" if not model_bytes else "fewer ranks, a smaller model, or --timing-only"

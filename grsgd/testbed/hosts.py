@@ -29,7 +29,7 @@ STATE = Path("/run/grsgd-testbed")
 """A folder for each testbed, which the process that it belongs to keeps locked."""
 NAMESPACES = Path("/run/netns")
 ENTER = Path(__file__).with_name("enter.sh")
-TOOLS = ("ip", "tc", "nsenter", "unshare", "sysctl", "hostname")
+TOOLS = ("ip", "tc", "bridge", "nsenter", "unshare", "sysctl", "hostname")
 EAGER = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 EAGER_BYTES = 4 * 1024 * 1024
 """Messages up to this size leave at once. For longer ones Open MPI asks the receiver first, by default from 64 KiB on,

@@ -92,6 +92,25 @@ def connect(head: str, hosts: list[str], rates: list[float], medium: Medium, mtu
         for key, value in {"ip_forward": 1, "conf.all.send_redirects": 0, "conf.eth0.send_redirects": 0}.items():
             command("ip", "netns", "exec", router, "sysctl", "-q", "-w", f"net.ipv4.{key}={value}")
         limit(head, "medium", rates[0], mtu)
+        pass_multicast(head, [f"port{index}" for index in range(len(hosts))], router)
+
+
+def pass_multicast(head: str, ports: list[str], router: str):
+    """Let what a host sends to a multicast group pass the shared medium once, and from there reach all hosts.
+
+    The bridge would bring it to all ports at once, past the medium. So ports reach nothing but the medium and the head,
+    and what comes to the router for a group goes back as it is. As it then comes from the medium with the address of
+    the host that has sent it, the bridge must not learn from there where hosts are.
+    """
+    for port in ports:
+        command("ip", "-n", head, "link", "set", port, "type", "bridge_slave", "isolated", "on")
+    command("ip", "-n", head, "link", "set", "medium", "type", "bridge_slave", "learning", "off")
+    (link,) = json.loads(command("ip", "-n", router, "-j", "link", "show", "eth0"))
+    command("bridge", "-n", head, "fdb", "replace", link["address"], "dev", "medium", "master", "static")
+    command("tc", "-n", router, "qdisc", "add", "dev", "eth0", "ingress")
+    back = ("action", "mirred", "egress", "redirect", "dev", "eth0")
+    match = ("protocol", "ip", "u32", "match", "ip", "dst", "224.0.0.0/4")
+    command("tc", "-n", router, "filter", "add", "dev", "eth0", "parent", "ffff:", *match, *back)
 
 
 def plug_in(head: str, port: str, namespace: str, mtu: int):

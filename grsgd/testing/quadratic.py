@@ -177,13 +177,21 @@ class Job:
         for step in range(steps if rank < self.workers else 0):
             algorithm.optimizer.param_groups[0]["lr"] = self.rate(step)
             yield from algorithm.before_backward() or ()
-            yield Compute(partial(self.differentiate, rank, step))
+            yield Compute(partial(self.differentiate, rank, step), stages=self.stages(rank))
             yield from algorithm.step() or ()
             self.ends[rank].append(self.ranks.env.now)
             self.trajectories[rank].append(algorithm.x.array.copy())
             after_step(algorithm)
         if drain:
             yield from algorithm.drain() or ()
+
+    def stages(self, rank):
+        """Return when the gradients of the two layers are there, for those that send them early: odd ranks have that of
+        the first layer first."""
+        algorithm = self.algorithms[rank]
+        if self.n == 1 or not algorithm.traits.sends_early:
+            return ()
+        return [(0.5 + 0.25 * k, partial(algorithm.gradient_ready, (1 + rank + k) % 2)) for k in range(2)]
 
     def differentiate(self, rank, step):
         self.log.append(("gradient", rank, step))

@@ -5,6 +5,7 @@ Both leave the gradient in the replica and return the losses; neither communicat
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from grsgd.models.replica import Replica, to_device
 from grsgd.seeding import Purpose, seed_torch
 from grsgd.tasks import Task
 from grsgd.training.optimizer import build_optimizer
+
+FORWARD_SHARE = 1 / 3
+"""Of the time that a gradient takes: a backward pass has about twice the operations of a forward pass."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +126,16 @@ class CommonBatch:
         algorithm: CommonBatchAlgorithm,
         ranks: int,
         first: int = 0,
+        most: int | None = None,
     ):
-        """Take the algorithm's blocks of batches of ``ranks`` times data.batch_size samples, from number ``first``
-        on."""
+        """Take the algorithm's blocks of batches of ``ranks`` times data.batch_size samples, from number ``first`` on;
+        of each block ``most`` samples, if that is less."""
         size = ranks * config.data.batch_size
         check_common_batch(config, size, algorithm)
         everything = np.arange(len(dataset.train))
         blocks = []
         for number, begin, end in algorithm.blocks(size):
+            end = end if most is None else min(end, begin + most)
             stream = index_stream(everything, size, seed=config.seed, rank=0, first=first)
             batches = dataset.train.batches(
                 slice_batches(stream, begin, end), augment=config.data.augment, seed=(config.seed, number), first=first
@@ -156,8 +162,24 @@ class CommonBatch:
         self.step += 1
         return losses
 
+    def skip(self):
+        """Pass over the blocks of the next batch."""
+        for block in self.blocks:
+            next(block.batches)
+        self.step += 1
+
     def close(self):
         close(self.blocks)
+
+
+def stages(sizes: list[int], ready: Callable[[int], None]) -> list[tuple[float, Callable[[], None]]]:
+    """Return when ``ready(i)`` is called for each parameter, as the stages of a `Compute`: a model of a backward pass
+    that finishes one after the other, from the last to the first, in times that go with their ``sizes``."""
+    found, done, total = [], 0, sum(sizes)
+    for i in reversed(range(len(sizes))):
+        done += sizes[i]
+        found.append((FORWARD_SHARE + (1 - FORWARD_SHARE) * done / total, partial(ready, i)))
+    return found
 
 
 def close(blocks: list[Block]):

@@ -1,6 +1,7 @@
 """The torch optimizer that a configuration names."""
 
 import inspect
+from collections.abc import Mapping
 from functools import cache
 
 import torch
@@ -24,11 +25,7 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     With ``clip`` its ``step()`` begins by clipping what it is about to apply: the mean gradient of all ranks where
     gradients are sent, which is the same on all of them, else the rank's own.
     """
-    classes = {
-        name.lower(): value
-        for name, value in vars(torch.optim).items()
-        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and name != "Optimizer"
-    }
+    classes = optimizers_of_torch()
     if outside.is_outside(wanted.name):
         cls = outside.load(wanted.name, is_optimizer, "optimizer")
         if not is_optimizer(cls):
@@ -40,7 +37,7 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
         raise ConfigError(f"optimizer.name = {wanted.name!r}: unknown; allowed: {', '.join(allowed)}, FILE.py:CLASS")
     if cls in NOT_FOR_RUNS:
         raise ConfigError(f"optimizer.name = {wanted.name!r}: {NOT_FOR_RUNS[cls]}")
-    arguments = inspect.signature(cls).parameters
+    arguments = arguments_of(cls)
     allowed = [key for key in arguments if key != "params"]
     for key, value in wanted.options.items():
         if key not in allowed:
@@ -59,6 +56,22 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     if wanted.clip is not None:
         optimizer.register_step_pre_hook(lambda *_: clip(optimizer, wanted.clip))
     return optimizer
+
+
+@cache
+def optimizers_of_torch() -> dict[str, type[torch.optim.Optimizer]]:
+    """Return them by their names in lower case."""
+    return {
+        name.lower(): value
+        for name, value in vars(torch.optim).items()
+        if is_optimizer(value) and value is not torch.optim.Optimizer
+    }
+
+
+@cache
+def arguments_of(cls: type[torch.optim.Optimizer]) -> Mapping[str, inspect.Parameter]:
+    """Return what an optimizer takes."""
+    return inspect.signature(cls).parameters
 
 
 def is_optimizer(value) -> bool:

@@ -82,6 +82,8 @@ class Progress:
         self.seconds = seconds
         self.samples_per_step = samples_per_step
         self.samples = 0
+        self.ahead = 0
+        """So many of these are taken for granted: others are only expected to have processed them by now."""
         self.own = 0
         self.began = 0.0
         self.elapsed_before = 0.0
@@ -123,9 +125,15 @@ class Progress:
         """Note that this rank has processed ``samples`` more."""
         self.own += samples
 
-    def note_steps(self, steps: int):
-        """Note that all ranks together have taken so many steps, which are in the model."""
-        self.samples = steps * self.samples_per_step
+    @property
+    def trained(self) -> int:
+        """Samples that have been trained on for certain, which is what is written down."""
+        return self.samples - self.ahead
+
+    def note_steps(self, steps: int, ahead: int = 0):
+        """Note that all ranks together have taken so many steps, which are in the model; ``ahead`` of them, at the
+        end, are only taken for granted."""
+        self.samples, self.ahead = steps * self.samples_per_step, ahead * self.samples_per_step
 
     def elapsed(self) -> float:
         return self.driver.clock() - self.began
@@ -251,7 +259,7 @@ class FreeRunning(Progress):
         answers = []
         while training:
             yield self.comm.Irecv(report, ANY_RANK, tags.PROGRESS_REPORT)
-            rank, samples, last = (int(value) for value in report)
+            rank, samples, last = report.tolist()
             self.samples += samples
             training -= last
             if not last:

@@ -25,10 +25,11 @@ class Record:
     weights: list[float]
     early: int
     measured: dict[str, float]
-    sent: np.ndarray
-    headers: np.ndarray
-    messages: np.ndarray
+    traffic: np.ndarray
+    """`Traffic.rows`."""
     sent_once: int
+    repaired: int
+    lost: int
     staleness: dict[int, int]
     warnings: list[str]
     interface: np.ndarray
@@ -45,10 +46,10 @@ class Record:
             list(trainer.snapshots.weights),
             trainer.snapshots.early,
             asdict(trainer.totals),
-            traffic.sent,
-            traffic.headers,
-            traffic.messages,
+            traffic.rows(),
             traffic.sent_once,
+            traffic.repaired,
+            traffic.lost,
             dict(trainer.algorithm.staleness),
             [
                 *trainer.algorithm.warnings(),
@@ -60,11 +61,10 @@ class Record:
         )
 
     @classmethod
-    def of_nothing(cls, ranks: int) -> "Record":
+    def of_nothing(cls) -> "Record":
         """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
-        zeros = np.zeros(ranks, np.int64)
-        return cls([], [], [], 0, nothing, zeros, zeros, zeros, 0, {}, [], NOT_COUNTED, {})
+        return cls([], [], [], 0, nothing, np.zeros((0, 4), np.int64), 0, 0, 0, {}, [], NOT_COUNTED, {})
 
 
 def marks_of(records: list[Record], reason: str) -> list[int]:
@@ -91,6 +91,7 @@ def assemble(
     ages = sorted(set().union(*(record.staleness for record in records)))
     warnings = [f"rank {rank}: {warning}" for rank, record in enumerate(records) for warning in record.warnings]
     interface = np.array([record.interface for record in records])
+    repairs = {name: np.array([getattr(record, name) for record in records], float) for name in ("repaired", "lost")}
     extra = {name: kept for record in reversed(records) for name, kept in record.extra.items()}
     metric = metric_in(attributes)
     known = {metric.final: final.mean if final else math.nan, "warnings": warnings or None}
@@ -107,12 +108,8 @@ def assemble(
             "consensus_distance": np.array([quality.consensus_distance for quality in qualities]),
         },
         ranks={key: np.array([record.measured[key] for record in records]) for key in records[0].measured},
-        traffic={
-            "sent": np.array([record.sent for record in records]),
-            "headers": np.array([record.headers for record in records]),
-            "messages": np.array([record.messages for record in records]),
-            "sent_once": np.array([record.sent_once for record in records], np.int64),
-        }
+        traffic=traffic_of(records)
+        | (repairs if repairs["lost"].any() else {})
         | ({} if np.isnan(interface).all() else {"interface": interface}),
         staleness={
             "value": np.array(ages, np.int64),
@@ -121,3 +118,14 @@ def assemble(
         extra={name: array for name, (array, _) in extra.items()},
         units={name: unit for name, (_, unit) in extra.items()} | ({} if metric == ACCURACY else metric.units()),
     )
+
+
+def traffic_of(records: list[Record]) -> dict[str, np.ndarray]:
+    """Return what every rank has sent to every other, and each in all, a multicast counted once."""
+    n = len(records)
+    found = {name: np.zeros((n, n), np.int64) for name in ("sent", "headers", "messages")}
+    for rank, record in enumerate(records):
+        receivers, *columns = record.traffic.T
+        for matrix, column in zip(found.values(), columns, strict=True):
+            matrix[rank, receivers] = column
+    return found | {"sent_once": np.array([record.sent_once for record in records], np.int64)}

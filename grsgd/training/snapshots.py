@@ -78,21 +78,25 @@ class Snapshots:
 
     def take(self, moment: Moment, model: Sequence[torch.Tensor], marks: int = 1, weight: float = 1.0):
         """Keep a model, as what it is at the next ``marks`` marks: its parameters and its buffers, all flat."""
-        number = self.count
-        begin = self._file.seek(0, 2)
-        try:
-            for tensor in model:
-                if tensor.device.type != "meta":  # which has no content
-                    self._file.write(tensor.cpu().numpy().data)
-            self._file.flush()
-        except OSError as error:  # there is no room in $TMPDIR: the run has a curve with fewer points
-            number = NOT_KEPT
-            self.trouble = f"{tempfile.gettempdir()}: {error.strerror}"
-            self._file.truncate(begin)
+        has_content = not model[0].is_meta
+        number = self.count if not has_content or self._store(model) else NOT_KEPT
         # In this order, so that a thread that copies numbers and then moments finds a moment for each number.
         self.moments += [moment] * marks
         self.weights += [weight] * marks
         self.numbers += [number] * marks
+
+    def _store(self, model: Sequence[torch.Tensor]) -> bool:
+        """Store a copy after the others; returns whether there was room for it."""
+        begin = self._file.seek(0, 2)
+        try:
+            for tensor in model:
+                self._file.write(tensor.cpu().numpy().data)
+            self._file.flush()
+            return True
+        except OSError as error:  # there is no room in $TMPDIR: the run has a curve with fewer points
+            self.trouble = f"{tempfile.gettempdir()}: {error.strerror}"
+            self._file.truncate(begin)
+            return False
 
     def skip(self, marks: int):
         """Take none at the next ``marks`` marks: another process held the rank then, which has died."""

@@ -16,6 +16,11 @@ class DelayModel:
         self.pause = stragglers.pause.get(rank)
         self.seed, self.rank = seed, rank
 
+    @property
+    def is_none(self) -> bool:
+        """Whether no step of this rank is ever prolonged."""
+        return self.factor == 1 and self.tail is None and self.pause is None
+
     def delay(self, step: int, compute_seconds: float) -> float:
         """Seconds by which step number ``step`` (from 0), computed in ``compute_seconds``, is prolonged."""
         seconds = (self.factor - 1) * compute_seconds

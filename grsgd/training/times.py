@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import GeneratorType
 
 import torch
 
 from grsgd.comm.driver import Driver
 from grsgd.errors import ConfigError
+from grsgd.training import unwrapped
 
 
 @dataclass
@@ -38,7 +40,7 @@ class TimedOptimizer:
         """Update the parameters; those without content have no gradients, of which not every optimizer thinks."""
         begin = self.clock()
         if not self.param_groups[0]["params"][0].is_meta:
-            self.optimizer.step()
+            unwrapped.step(self.optimizer)
         if threading.get_ident() == self._thread:
             self.seconds += self.clock() - begin
 
@@ -49,10 +51,12 @@ def schedule_of(hook: Callable):
     Raises ConfigError where it returns what it should have yielded.
     """
     schedule = hook()
-    if schedule is not None and not isinstance(schedule, Iterator):
+    if schedule is None:
+        return
+    if type(schedule) is not GeneratorType and not isinstance(schedule, Iterator):  # the first is quicker to see
         name = getattr(hook, "__qualname__", hook)
         raise ConfigError(f"{name}() returned {type(schedule).__name__}: what it waits for has to be yielded")
-    yield from schedule or ()
+    yield from schedule
 
 
 def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOptimizer):

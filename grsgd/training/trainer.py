@@ -23,7 +23,7 @@ from grsgd.data import Dataset
 from grsgd.models.replica import Replica
 from grsgd.runs.ending import NON_FINITE_LOSS, STOP_CRITERIA
 from grsgd.training.evaluation import Quality, quality
-from grsgd.training.gradients import CommonBatch, OwnBatches
+from grsgd.training.gradients import CommonBatch, OwnBatches, stages
 from grsgd.training.optimizer import build_optimizer
 from grsgd.training.progress import Progress, make_progress
 from grsgd.training.regroup import MORE, HowFar, KeptGradient, together
@@ -81,6 +81,7 @@ class Trainer:
                 comm, uncounted = self.group.communicators()
                 context = replace(context, comm=comm, uncounted_comm=uncounted)
         self.is_central = issubclass(algorithm, CentralAlgorithm)
+        self.shares_batches = issubclass(algorithm, CommonBatchAlgorithm)
         self.workers = workers_of(algorithm, options, n)
         self.replica = Replica(
             model, getattr(torch, config.dtype), traits.sends_gradients and (n > 1 or not traits.supports_own_loop)
@@ -127,6 +128,8 @@ class Trainer:
         """Called when the algorithm has started, before the first step: where a run goes on, it restores the rank."""
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the algorithm has begun what goes on in the background."""
+        self.stages: list = []
+        """Of computing a gradient, where the driver calls them: each gradient of a parameter is there."""
 
     def make_algorithm(self, context: RankContext) -> Algorithm:
         config, central = self.config, (self.progress,) if self.is_central else ()
@@ -135,9 +138,8 @@ class Trainer:
     def make_gradients(self, first: int = 0) -> OwnBatches | CommonBatch | None:
         """Return what computes this rank's gradients, from step ``first`` on; None on a rank that does not train."""
         config, replica, n = self.config, self.replica, self.comm.size
-        has_common_batch = isinstance(self.algorithm, CommonBatchAlgorithm)
-        torch.backends.cudnn.deterministic = has_common_batch  # all get the same of a block, bit for bit
-        if has_common_batch:
+        torch.backends.cudnn.deterministic = self.shares_batches  # all get the same of a block, bit for bit
+        if self.shares_batches:
             return CommonBatch.of(config, self.data, replica, self.algorithm, n, first)
         if self.comm.rank < self.workers:
             shards = self.comm.rank, self.workers, self.context.replication
@@ -165,6 +167,8 @@ class Trainer:
                 yield from self.algorithm.start() or ()
                 self.on_started()
                 self.progress.start()
+            if self.algorithm.traits.sends_early and self.comm.size > 1 and self.delays.is_none:
+                self.tell_of_gradients()
             if self.algorithm.traits.in_background and self.comm.size > 1 and self.driver.progress_mode == "inline":
                 self.replica.on_each_gradient(self.driver.poll)
             yield from self.to_the_end() if self.group is None else together(self)
@@ -186,6 +190,14 @@ class Trainer:
             if self.gradients is not None:
                 self.gradients.close()
         return next(key for key in STOP_CRITERIA if getattr(config.train, key) is not None)
+
+    def tell_of_gradients(self):
+        """Tell the algorithm of each gradient as soon as it is there; a rank with delays has none before they are
+        over."""
+        if self.driver.calls_stages:
+            self.stages = stages([p.numel() for p in self.replica.trained], self.algorithm.gradient_ready)
+        else:
+            self.replica.on_gradient(self.algorithm.gradient_ready)
 
     @property
     def has_trained(self) -> bool:
@@ -274,7 +286,9 @@ class Trainer:
         """Schedule: one step, with its time split into computing, communicating and waiting."""
         self.driver.poll()
         yield from self.timed(self.algorithm.before_backward)
-        if self.kept is None or not self.kept.put_back():  # else the step is taken again
+        if self.shares_batches and self.algorithm.needs_no_gradient:
+            yield Compute(self.gradients.skip, 0)
+        elif self.kept is None or not self.kept.put_back():  # else the step is taken again
             self.loss = yield from self.compute(step)
             if self.kept is not None:
                 self.kept.keep()
@@ -284,7 +298,8 @@ class Trainer:
     def compute(self, step: int):
         """Schedule: the gradient of a step, and this rank's delay; returns the loss as `note_losses` does."""
         begin = self.driver.clock()
-        gradient = Compute(self.gradients.next_gradient, self.gradients.samples / self.config.data.batch_size)
+        amount = self.gradients.samples / self.config.data.batch_size
+        gradient = Compute(self.gradients.next_gradient, amount, self.stages)
         yield gradient
         delay = self.delays.delay(step, gradient.seconds)
         if delay > 0:
@@ -326,7 +341,7 @@ class Trainer:
         """Take a snapshot that stands for as many marks as have been passed since the last one."""
         weights = self.gradients.weights if self.gradients is not None else {}
         losses = {number: (float(np.mean(values)), weights[number]) for number, values in self.losses.items()}
-        moment = Moment(self.progress.elapsed(), self.totals.steps, self.progress.samples, losses)
+        moment = Moment(self.progress.elapsed(), self.totals.steps, self.progress.trained, losses)
         self.snapshots.take(moment, self.algorithm.snapshot(), marks, self.algorithm.weight)
         if len(self.snapshots) > self.snapshots.early:  # the first of the others has all losses since the start
             self.losses.clear()
@@ -334,7 +349,7 @@ class Trainer:
     @property
     def lost(self) -> frozenset[int]:
         """After training, ranks that do not answer any more and were left behind."""
-        return self.algorithm.lost if self.is_central else frozenset()
+        return self.algorithm.lost if self.is_central or self.shares_batches else frozenset()
 
     def evaluate(
         self,

@@ -34,10 +34,10 @@ STOPS_BEFORE_GROUPS = PROGRAM.replace(
     """
 from grsgd.comm.coded.multicast import Multicast
 made = Multicast.open
-def stop(transport, packets):
+def stop(transport, packets, blocks):
     if rank == 1:
         os.kill(os.getpid(), 19)
-    made(transport, packets)
+    made(transport, packets, blocks)
 Multicast.open = stop
 """,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.coding_on_gpu import test_fixed_point, test_packets, test_sums  # noqa: F401
+from tests.support.coding_on_gpu import test_combinations, test_fixed_point, test_packets, test_sums  # noqa: F401
 
 pytestmark = pytest.mark.gpu
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from train_all import demos, small
 
-from grsgd.algorithms import ALGORITHMS
 from grsgd.mpi_environment import find_mpiexec, job_environment
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.network import NetworkSpec
@@ -63,13 +62,16 @@ def test_on_mpi(folder, name, transfer):
     on_cpu, on_gpu = (load_run(folder / f"{way}-{name}.h5") for way in ("auto", transfer))
     assert on_gpu.attributes["device"] == "cuda"
     assert on_gpu.attributes["transfer"] == transfer
-    if is_synchronous(name):
-        same_curves(on_cpu, on_gpu)
+    config = config_of(name)
+    if config.algorithm_class.traits.synchronous:
+        # Of steps without late ranks: losses are of those that computed, and the late get what others do not.
+        late = config.traits.tolerates_silent_ranks
+        same_curves(on_cpu, on_gpu, but="train_loss" if late else None)
         if on_cpu.curve["consensus_distance"].max() == 0:
             assert on_gpu.curve["consensus_distance"].max() == 0, "not identical bit for bit"
-        assert (on_gpu.traffic["sent"] == on_cpu.traffic["sent"]).all()
+        assert late or (on_gpu.traffic["sent"] == on_cpu.traffic["sent"]).all()
     else:
-        assert on_gpu.curve["test_accuracy"][-1] > on_cpu.curve["test_accuracy"][-1] - 0.1
+        assert on_gpu.curve["test_accuracy"][-1] > on_cpu.curve["test_accuracy"][-1] - 0.2  # with so few samples
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -79,18 +81,17 @@ def test_in_simulated_time(name, ranks, tmp_path):
     runs = []
     for device in ("cpu", "cuda"):
         out = tmp_path / f"{device}.h5"
-        simulate(small(demo, device), ranks, NetworkSpec(bandwidth="1 Gbit/s", latency="50 us"), out)
+        simulate(small(demo, device), ranks, NetworkSpec(bandwidth="1gbit", latency="50us"), out)
         runs.append(load_run(out))
     same_curves(*runs)
 
 
-def same_curves(on_cpu, on_gpu):
-    for what in ("train_loss", "test_accuracy", "consensus_distance"):
+def same_curves(on_cpu, on_gpu, but: str | None = None):
+    """``but``: what is not compared."""
+    for what in {"train_loss", "test_accuracy", "consensus_distance"} - {but}:
         expected, found = on_cpu.curve[what], on_gpu.curve[what]
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9, err_msg=what)
 
 
-def is_synchronous(name: str) -> bool:
-    demo = next(demo for demo in demos() if demo.stem == name)
-    config = small(demo, "cpu")
-    return ALGORITHMS[config.algorithm.name].traits.synchronous
+def config_of(name: str):
+    return small(next(demo for demo in demos() if demo.stem == name), "cpu")

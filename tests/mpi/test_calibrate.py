@@ -10,7 +10,7 @@ from grsgd.cli import main
 from grsgd.config import load
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
-from grsgd.simulate.calibrate import Calibration, Pair, check_mpiexec
+from grsgd.simulate.calibrate import Calibration, Pair, StepTimes, check_mpiexec
 from grsgd.simulate.calibrate_processor import ProcessorTimes, Spread
 from grsgd.simulate.network import network
 from grsgd.simulate.network_file import network_file
@@ -77,7 +77,8 @@ def plausible(spec):
     assert spec.eager_bytes > 0 and spec.processor.what.startswith("comm.progress_mode = ")
     costs = spec.processor
     assert max(costs.send, costs.receive, costs.reaction, costs.wake) < 1 and costs.polling < 10
-    assert costs.reaction + costs.wake > 0
+    assert costs.send + costs.receive + costs.reaction + costs.wake > 0
+    assert 0 < spec.compute.after_wait < 10
     assert 0 < spec.compute.median < 10 and spec.compute.what == "mlp on synthetic, batch size 16, float32"
 
 
@@ -138,7 +139,7 @@ def test_mpiexec_that_fails(script, reason, tmp_path, monkeypatch):
 def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "library", lambda: "MPI")
     pairs = [Pair((0, 1), 10e-6, 1e9), Pair((1, 2), 11e-6, 0.5e9), Pair((2, 3), 30e-6, 1.1e9), Pair((3, 0), 10e-6, 3e9)]
-    compute = [(0.01, 0.1), (0.011, 0.1), (0.019, 0.1), (0.01, 0.1)]
+    compute = [StepTimes(seconds, 0.1, 0.9 * seconds, 0.05) for seconds in (0.01, 0.011, 0.019, 0.01)]
     measured = Calibration(pairs, compute, ["a", "a", "b", "b"], crowded=False, fairness=0.8)
     (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
     spec = network(str(tmp_path / "network.toml"))
@@ -156,6 +157,7 @@ def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
             assert spec.link_latency(source, dest) == pytest.approx(pair.latency, rel=0.2)
     assert spec.compute.slowdown == {2: pytest.approx(0.019 / 0.0105, rel=1e-2)}
     assert spec.compute.median == pytest.approx(0.0105)
+    assert spec.compute.after_wait == pytest.approx(0.00945) and spec.compute.after_wait_sigma == 0.05
     assert spec.fairness == 0.8
 
 
@@ -163,10 +165,11 @@ def test_file_of_a_rank_with_a_slow_link(config, tmp_path, monkeypatch):
     """It has a slow port, so that it is slow to those ranks, too, with which it was not measured."""
     monkeypatch.setattr(launch, "library", lambda: "MPI")
     pairs = [Pair((0, 1), 1e-5, 1e9), Pair((1, 2), 1e-5, 1e9), Pair((2, 3), 1e-5, 2e8), Pair((3, 0), 1e-5, 2.2e8)]
-    measured = Calibration(pairs, [(0.01, 0.1)] * 4, list("abcd"), crowded=False)
+    measured = Calibration(pairs, [StepTimes(0.01, 0.1)] * 4, list("abcd"), crowded=False)
     (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
     spec = network(str(tmp_path / "network.toml"))
     assert spec.bandwidth == pytest.approx(1e9) and not spec.link and spec.processor is None
+    assert spec.compute.after_wait is None
     assert [spec.port_bandwidth(rank) for rank in range(4)] == pytest.approx([1e9, 1e9, 1e9, 2.2e8], rel=1e-3)
 
 
@@ -174,9 +177,8 @@ def test_file_of_what_messages_take_of_a_processor(config, tmp_path, monkeypatch
     monkeypatch.setattr(launch, "library", lambda: "MPI")
     medians = (3e-6, 4e-6, 1e-10, 2e-10, 0.04, 1e-3, 5e-4)
     spreads = [Spread(median, 0.9 * median, 1.2 * median) for median in medians]
-    measured = Calibration(
-        [Pair((0, 1), 2e-5, 1e9)], [(0.01, 0.1)] * 2, ["a", "b"], False, None, ProcessorTimes(*spreads, 4096, "inline")
-    )
+    times = ProcessorTimes(*spreads, 4096, "inline")
+    measured = Calibration([Pair((0, 1), 2e-5, 1e9)], [StepTimes(0.01, 0.1)] * 2, ["a", "b"], False, None, times)
     (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
     spec = network(str(tmp_path / "network.toml"))
     found = spec.processor

@@ -34,7 +34,14 @@ UNAVAILABLE = "Open MPI has no monitoring component"
 ADAPTIVE = {"adaptive": True, "metric": "layerwise", "max_interval": 5}
 """``max_interval``: a training of twelve steps has exchanges for certain."""
 CASES = {
-    "ring_allreduce": [{}, {"variant": "halving-doubling"}, {"variant": "tree"}],
+    "ring_allreduce": [
+        {},
+        {"variant": "halving-doubling"},
+        {"variant": "tree"},
+        {"variant": "swing"},
+        {"variant": "bine"},
+        {"buckets": 2},
+    ],
     "local_sgd": [{"H": 3}, {"post_local": 2, "beta": 0.7}],
     "noloco": [{"H": 3}],
     "choco_sgd": [{}],
@@ -60,6 +67,7 @@ CASES = {
         {"transport": "unicast"},
         {"transport": "unicast", "scheme": "uncoded"},
         {"transport": "unicast", "scheme": "grouped-rs"},
+        {"scheme": "tolerant"},
     ],
     "ssgd": [{"transport": "unicast"}, {"transport": "unicast", "accounting": "per-block", "r": 2}],
     "parameter_server": [{"strategy": name} for name in ("bsp", "ssp", "adsp")]

@@ -16,6 +16,7 @@ from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import parse
 from grsgd.job.signals import Interruption
 from grsgd.runs.ending import STOP_CRITERIA, joint_reason
+from grsgd.training.automatic_options import choose_allreduce
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.snapshots import common_marks
 from grsgd.training.trainer import Trainer
@@ -69,8 +70,13 @@ def train(world, content: dict, stop: Stop | None):
     comm, uncounted, for_control, evaluation = (Recorded(MpiBackend(world.Dup())) for _ in range(4))
     stop_signal = StopSignal(for_control)
     dataset = load_data(config)
+    model = build_model(config, dataset, torch.device("cpu"))
+    trial = Recorded(MpiBackend(world.Dup()))
+    config, _ = driver.run(choose_allreduce(config, model, RankContext(trial, trial, driver)))
+    check_messages(world, trial, "trial")
+    trial.close()
     context = RankContext(comm, uncounted, driver, stop_signal, config.seed, config.data.replication)
-    trainer = Trainer(config, dataset, build_model(config, dataset, torch.device("cpu")), context)
+    trainer = Trainer(config, dataset, model, context)
     driver.run(trainer.broadcast_initial_model())
     with stopping(trainer, stop):
         stopped = driver.run(trainer.train())
@@ -114,7 +120,7 @@ def check_counts(world, trainer):
     algorithm, batch_size = trainer.algorithm, trainer.config.data.batch_size
     steps = world.allgather(trainer.totals.steps)
     assert not algorithm.traits.synchronous or len(set(steps)) == 1, f"steps of a synchronous algorithm: {steps}"
-    counted = trainer.progress.samples
+    counted = trainer.progress.trained
     if trainer.is_central:  # a worker has last heard of it before the others' last steps
         counted = max(world.allgather(counted))
     assert counted == sum(steps) * batch_size, f"{counted} samples were counted, {sum(steps) * batch_size} trained on"

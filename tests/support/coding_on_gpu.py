@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from coding import cpu
 from coding.codec import Codec
 from coding.fixed_point import FixedPoint, accumulate
+from coding.kernels import kernels
 from coding.plan import packet_plan
+from coding.prime_field import HALF
 
 
 @pytest.mark.parametrize("length", [6, 100_001])
@@ -32,6 +35,20 @@ def test_sums(cupy):
     on_cpu = np.empty(x.shape, np.int32)
     assert FixedPoint().wrap(total, wrapped) == FixedPoint().wrap(expected, on_cpu)
     np.testing.assert_array_equal(wrapped.get(), on_cpu)
+
+
+@pytest.mark.parametrize("size", [1, 100_001])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_combinations(cupy, size, dtype):
+    random = np.random.default_rng(size)
+    own, factors = random.integers(-(2**31), 2**31, 3 * size, np.int32), np.array([HALF, -HALF, 12345])
+    starts, lengths = np.arange(3) * size, np.array([size, size - 1, 0])
+    found, expected = cupy.empty(size, dtype), np.empty(size, dtype)
+    gpu = kernels(found)
+    gpu.combine(cupy.asarray(own), starts, lengths, factors, found)
+    cpu.combine(own, starts, lengths, factors, expected)
+    np.testing.assert_array_equal(found.get(), expected)
+    assert gpu.fingerprint(cupy.asarray(own)) == cpu.fingerprint(own)
 
 
 @pytest.mark.parametrize("n, r", [(3, 1), (4, 2), (5, 3), (5, 4)])

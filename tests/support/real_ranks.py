@@ -21,6 +21,8 @@ def start(world, driver, name, rate=RATE, **options):
     algorithm = cls(cls.Options(**options), replica, optimizer, RankContext(*comms, driver, seed=7))
     driver.run(algorithm.start())
     driver.run(algorithm.begin())
+    if algorithm.traits.sends_early and world.size > 1:
+        replica.on_gradient(algorithm.gradient_ready)
     return algorithm
 
 

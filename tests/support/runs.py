@@ -63,6 +63,8 @@ def fake_run(algorithm="gossip", ranks=4, seed=1, snapshots=5, accuracy=True, **
             "sent_once": np.full(ranks, 1024**2 * (ranks - 1)),
             "messages": 20 * apart,
             "headers": 20 * 32 * apart,
+            "repaired": np.full(ranks, 1024.0),
+            "lost": np.full(ranks, 3.0),
             "interface": np.full((ranks, 2), 1.1 * 1024**2 * (ranks - 1)),
         },
         staleness={"value": np.array([0, 1, 3]), "count": np.tile([1, 2, 1], (ranks, 1))},

@@ -48,6 +48,7 @@ class TrainingJob:
     """
 
     def __init__(self, start, folder: Path, config: str, program=PROGRAM, ranks=RANKS, environment=None, arguments=()):
+        self.ranks = ranks
         self.folder, self.out, self.printed = folder, folder / "run.h5", folder / "printed.txt"
         (folder / "run.toml").write_text(config)
         arguments = ["-c", program, "train", folder / "run.toml", "--out", self.out, *arguments, folder]

@@ -177,7 +177,7 @@ def test_calibrating_finds_no_more_than_the_rate(testbed, tmp_path):
     output(testbed.mpiexec(["-n", 4, sys.executable, *words]))
     spec = network(str(tmp_path / "network.toml"))
     assert 0.2 < spec.bandwidth / BYTES_PER_SECOND < 1.02
-    assert 0.5 < spec.fairness <= 1
+    assert 0.2 < spec.fairness < 0.8  # of messages this short the later one has hardly begun as the earlier ends
 
 
 # ---- the processor
@@ -185,7 +185,7 @@ def test_calibrating_finds_no_more_than_the_rate(testbed, tmp_path):
 
 def test_a_host_gets_no_more_of_the_processor_than_its_share(machine):
     with Testbed(hosts=2, cpu=0.6, slow={1: 3.0}) as testbed:
-        (_, fast), (_, slow) = spin(testbed)
+        fast, slow = spin(testbed)
     assert slow < 1.2 * 5 * 0.2 + 0.1 and fast < 1.2 * 5 * 0.6 + 0.1
 
 

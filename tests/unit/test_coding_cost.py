@@ -9,7 +9,7 @@ import pytest
 from coding.cost import SCHEMES, cost_in_bytes, cost_in_models, redundancy
 from coding.cost_table import cost_table, ranges, wins
 from coding.plan import packet_plan
-from coding.time_model import paper_step_seconds, step_seconds
+from coding.time_model import least_step_seconds, mean_step_seconds, paper_step_seconds, step_seconds
 from grsgd.cli import main
 
 CASES = [(n, r) for n in range(2, 13) for r in range(1, n + 1)]
@@ -116,6 +116,26 @@ def test_where_coding_wins_per_receiver(n):
     assert wins("uncoded", n, "per_receiver", "per_receiver")[1] == list(range(1, n + 1))
 
 
+@pytest.mark.parametrize("n, r", CASES)
+def test_tolerance_costs_longer_messages(n, r):
+    """What is sent without tolerance is the least possible; each silent rank makes messages longer."""
+    once = [cost_in_models(f"tolerant-{silent}", n, r).once for silent in range(r)]
+    assert once[0] == Fraction(n, r) and once == sorted(once)
+    for silent in range(r):
+        cost = cost_in_models(f"tolerant-{silent}", n, r)
+        assert cost.copies == cost.received == (Fraction(n - 1, r - silent),) * n and cost.packets == (1,) * n
+    assert cost_in_bytes("tolerant-1", 4, 3, 7).sent == (16,) * 4
+    assert redundancy("tolerant-1", n, r) == r
+
+
+def test_the_least_time_of_a_step():
+    seconds = [5.0, 1.0, 3.0, 2.0]
+    assert [least_step_seconds(seconds, silent) for silent in range(4)] == [5, 3, 2, 1]
+    steps = [[1.0, 1.0, 9.0], [9.0, 1.0, 1.0], [1.0, 2.0, 1.0]]
+    assert mean_step_seconds(steps) == pytest.approx(20 / 3)
+    assert mean_step_seconds(steps, r=2, silent=1) == pytest.approx(2)
+
+
 def test_ties():
     assert 2 in wins("ring", 4, "once", "once")[1]
     assert 2 in wins("ssgd-unicast", 6, "once", "once")[1]
@@ -163,7 +183,8 @@ def test_table():
     assert ["any", "ring", "1.800", "1.800", "18", "18", "18"] in lines
     assert ["9", "coded", "0.111", "1", "1.111 *", "10 *", "1"] in lines
     assert ["ssgd-multicast", "9 to 10", "9 to 10 (1, 8)", "7 to 10 (1)"] in lines
-    assert sum(line[0].isdigit() for line in lines) == 10 * 5
+    assert ["3", "tolerant-1", "0.500", "4.500", "5", "45", "1"] in lines
+    assert sum(line[0].isdigit() for line in lines) == 10 * 5 + sum(range(10))
 
 
 def test_ranges():

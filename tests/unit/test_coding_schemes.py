@@ -18,14 +18,13 @@ from grsgd.comm.coded.schemes import MAX_PACKETS_IN_FLIGHT, SCHEMES, LocalSum, P
 from grsgd.simulate.driver import Deadlock
 from grsgd.testing.simulated import Ranks, network_of
 from tests.support.exhaustive import exhaustive_unless
+from tests.support.random_blocks import SUMS_ARE_SENT
 
 KINDS = SCHEMES | {
     "paper": partial(SCHEMES["coded"], enumeration="paper"),
     "per-block": PerBlock,
     "local-sum": LocalSum,
 }
-SUMS_ARE_SENT = {"grouped-rs", "local-sum"}
-"""Schemes whose sums must keep the range of int32; they write over their blocks."""
 CASES = [(n, r) for n in range(1, 8) for r in range(1, n + 1)]
 LIMIT = 10.0
 LENGTH = 23

@@ -45,6 +45,7 @@ VARIANTS = [
     {"name": "gossip", "adaptive": True},
     {"name": "ring_allreduce"},
     {"name": "ring_allreduce", "variant": "halving-doubling"},
+    {"name": "ring_allreduce", "variant": "swing"},
     {"name": "local_sgd", "H": 3},
     {"name": "local_sgd", "H": 2, "beta": 0.5, "variant": "tree"},
     {"name": "diloco", "H": 4, "outer_momentum": 0.3},

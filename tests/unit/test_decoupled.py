@@ -8,6 +8,7 @@ from grsgd.errors import ConfigError
 from grsgd.testing import AlgorithmTests
 from grsgd.testing.quadratic import PROBLEM, STEPS, Job, M, Reference, random_speeds
 from grsgd.testing.simulated import network_of
+from grsgd.training.record import assemble
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.training import CONSTANT, simulation
 
@@ -175,6 +176,23 @@ def test_the_run_ends_after_as_many_samples_as_asked_for(H, steps):
     assert made.train() == "steps"
     assert [trainer.totals.steps for trainer in made.trainers] == [steps] * 4 + [0]
     assert len(rates) == steps
+
+
+@pytest.mark.parametrize("seed", exhaustive_unless(lambda seed: seed < 2, range(8)))
+@pytest.mark.parametrize("seconds", [0.15, 0.35])
+def test_what_workers_take_for_granted_is_not_written_down(seconds, seed):
+    """Where the clock ends a run before the first push, workers take steps of a slow one for granted that it never
+    takes; what is written down is what the server has merged."""
+    sections = {"train": {"seconds": seconds, "snapshots": 6}, "stragglers": {"slowdown": {2: 5.0}}, "seed": seed}
+    algorithm = {"name": "decoupled", "H": 20, "quorum": 1, "grace": 0.0}
+    made = simulation(algorithm, 5, network_of(), "lognormal:0.01,0.1", **sections)
+    assert made.train() == "seconds"
+    steps, (*workers, server) = [trainer.totals.steps for trainer in made.trainers], made.trainers
+    if seconds < 0.2:
+        assert max(worker.progress.samples for worker in workers) > 4 * sum(steps)
+    curve = assemble(made.records()[0], {"reason": "seconds"}).curve["samples"]
+    assert curve.tolist() == [moment.samples for moment in server.snapshots.moments]
+    assert curve[-1] == 4 * sum(steps) and (np.diff(curve) >= 0).all()
 
 
 def test_a_slow_worker_is_not_lost_while_it_takes_h_steps():

@@ -114,18 +114,20 @@ def thrown_away(model, optimizer, losses, k):
     optimizer.step()
 
 
+@pytest.mark.parametrize("options", [{}, {"buckets": 2}], ids=str)
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("step", [plain, closure, accumulated, clipped, thrown_away])
-def test_gradients_are_those_of_all_ranks(n, step, monkeypatch):
+def test_gradients_are_those_of_all_ranks(n, step, options, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        models, optimizers = together(monkeypatch, n, step)
+        models, optimizers = together(monkeypatch, n, step, **options)
     expected = alone(n, step)
     for model in models:
         torch.testing.assert_close(model, expected, rtol=1e-12, atol=1e-14)
     for optimizer in optimizers:
         sent = optimizer.algorithm.comm.traffic.messages.sum()
-        assert sent == (0 if n == 1 else STEPS * 2 * (n - 1)), "the gradients of a step are sent once"
+        messages = {1: 0, 2: 1, 3: 4}[n]  # two ranks exchange what is short
+        assert options or sent == STEPS * messages, "the gradients of a step are sent once"
 
 
 # ---- algorithms that send models
@@ -472,6 +474,160 @@ def test_a_rank_that_takes_more_steps_is_told(monkeypatch):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 2)
 
     on_threads(monkeypatch, 2, work)
+
+
+# ---- buckets of gradients
+
+
+def sent_early(monkeypatch, n, step, steps=STEPS, buckets=2):
+    """The models of ``n`` ranks that send buckets, and of each what it was warned of, and its messages.
+
+    ``step(model, optimizer, losses, k, rank)``.
+    """
+    said = []
+    monkeypatch.setattr(warnings, "warn", lambda text, kind=UserWarning, stacklevel=1: said.append((kind, text)))
+
+    def work(mpi):
+        model = network()
+        options = {"progress_mode": "inline", "timeout": 20.0, "buckets": buckets}
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, **options)
+        for k in range(steps):
+            step(model, optimizer, lambda k, part=0: loss(model, mpi.rank, k, part), k, mpi.rank)
+        optimizer.finish()
+        return vector(model), int(optimizer.algorithm.comm.traffic.messages.sum())
+
+    models, messages = zip(*on_threads(monkeypatch, n, work), strict=True)
+    return models, messages, said
+
+
+ONCE = 3
+"""Messages of a step of two ranks with two buckets, which exchange each of them, and what says who has a gradient."""
+
+
+def test_buckets_are_sent_within_the_backward_pass(monkeypatch):
+    def step(model, optimizer, losses, k, rank):
+        optimizer.zero_grad()
+        losses(k).backward()
+        assert optimizer.algorithm.buckets.averaging is not None and optimizer.algorithm.buckets.complete == 2
+        mine = [p.grad.clone() for p in model.parameters()]
+        optimizer.synchronize()
+        assert optimizer.algorithm.buckets.averaging is None
+        assert not any(torch.equal(p.grad, own) for p, own in zip(model.parameters(), mine, strict=True))
+        optimizer.step()
+
+    models, messages, said = sent_early(monkeypatch, 2, step)
+    assert messages == (ONCE * STEPS,) * 2 and said == [] and torch.equal(*models)
+
+
+def accumulated_in_no_sync(model, optimizer, losses, k, rank):
+    optimizer.zero_grad()
+    with optimizer.no_sync():
+        losses(k).backward()
+        assert optimizer.algorithm.buckets.averaging is None
+    losses(k, 1).backward()
+    assert optimizer.algorithm.buckets.averaging is not None
+    optimizer.step()
+
+
+def test_what_is_accumulated_is_sent_once(monkeypatch):
+    models, messages, said = sent_early(monkeypatch, 2, accumulated_in_no_sync)
+    for model in models:
+        torch.testing.assert_close(model, alone(2, accumulated), rtol=1e-12, atol=1e-14)
+    assert messages == (ONCE * STEPS,) * 2 and said == []
+
+
+@pytest.mark.parametrize("ranks", [(0,), (1,), (0, 1)])
+def test_gradients_that_are_changed_after_they_were_sent_are_sent_again(ranks, monkeypatch):
+    """On one rank or on both: by another backward pass, or by the script itself; a rank that does so in three steps
+    sends nothing early from then on."""
+
+    def step(model, optimizer, losses, k, rank):
+        optimizer.zero_grad(set_to_none=k % 2 == 0)
+        losses(k).backward()
+        if rank in ranks:
+            losses(k, 1).backward() if k % 2 else model[0].weight.grad.mul_(3)
+        optimizer.step()
+
+    def expected(model, optimizer, k):
+        optimizer.zero_grad()
+        total = 0
+        for rank in range(2):
+            total = total + loss(model, rank, k) + (loss(model, rank, k, 1) if rank in ranks and k % 2 else 0)
+        weight = model[0].weight
+        (tripled,) = torch.autograd.grad(sum(loss(model, rank, k) for rank in ranks), weight)
+        (total / 2).backward()
+        if k % 2 == 0:
+            weight.grad.add_(tripled)  # twice more, of two ranks
+        optimizer.step()
+
+    steps = 6
+    models, messages, said = sent_early(monkeypatch, 2, step, steps)
+    check_against(models, expected, steps)
+    assert messages == (ONCE * (steps + 3),) * 2
+    early = [text for kind, text in said if kind is RuntimeWarning]
+    assert len(early) == len(ranks) and all("sent again in step()" in text for text in early)
+
+
+def check_against(models, expected, steps: int):
+    """All are the model that ``expected(model, optimizer, k)``, of each step k, leaves on one rank."""
+    model = network()
+    optimizer = sgd(model)
+    for k in range(steps):
+        expected(model, optimizer, k)
+    for found in models:
+        torch.testing.assert_close(found, vector(model), rtol=1e-12, atol=1e-14)
+
+
+def test_a_batch_that_one_rank_throws_away(monkeypatch):
+    """Or that a rank skips: as without buckets, what counts is what is there in `step`."""
+
+    def step(model, optimizer, losses, k, rank):
+        if rank == 0 and k % 2:
+            losses(k, 1).backward()
+        optimizer.zero_grad(set_to_none=False)
+        losses(k).backward()
+        optimizer.step()
+
+    models, _, _ = sent_early(monkeypatch, 2, step)
+    for model in models:
+        torch.testing.assert_close(model, alone(2, plain), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 2), (0, 1, 2)])
+def test_a_last_batch_without_a_step(ranks, monkeypatch):
+    """All ranks end what some have begun."""
+
+    def step(model, optimizer, losses, k, rank):
+        plain(model, optimizer, losses, k)
+        if k == STEPS - 1 and rank in ranks:
+            losses(k, 1).backward()
+
+    models, _, said = sent_early(monkeypatch, 3, step)
+    for model in models:
+        torch.testing.assert_close(model, alone(3, plain), rtol=1e-12, atol=1e-14)
+    assert said == []
+
+
+def test_layers_that_a_rank_does_not_use(monkeypatch):
+    """Their gradients are finished by no backward pass there, and nobody's are left without one."""
+
+    def step(model, optimizer, losses, k, rank):
+        optimizer.zero_grad()
+        x = torch.ones(1, 4, dtype=torch.float64) * (1 + k)
+        model(x) if rank else None  # a forward pass without a backward pass
+        (losses(k) if (rank + k) % 2 else model[0](x).square().sum()).backward()
+        optimizer.step()
+
+    def expected(model, optimizer, k):
+        optimizer.zero_grad()
+        x = torch.ones(1, 4, dtype=torch.float64) * (1 + k)
+        for rank in range(2):
+            ((loss(model, rank, k) if (rank + k) % 2 else model[0](x).square().sum()) / 2).backward()
+        optimizer.step()
+
+    models, messages, said = sent_early(monkeypatch, 2, step)
+    check_against(models, expected, STEPS)
+    assert messages == (ONCE * STEPS,) * 2 and said == []
 
 
 # ---- gradients between backward() and step()

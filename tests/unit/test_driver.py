@@ -641,11 +641,11 @@ def test_timeout_of_a_background_schedule_names_what_that_waited_for(driver):
     )
 
 
-def test_watch_is_called_while_waiting(driver):
+def test_watch_is_called_while_waiting(driver, false_time):
     calls = []
     driver.watch = lambda: calls.append(1)
-    driver.run(waits_for(Delay(0.05)))
-    assert len(calls) >= 3
+    driver.run(waits_for(Delay(8 * PAUSE)))
+    assert len(calls) >= 7
 
 
 def test_watch_is_not_called_where_nothing_waits(driver):
@@ -682,7 +682,7 @@ def test_watch_breaks_a_wait(driver):
 def test_wait_seconds(driver, false_time):
     driver.run(waits_for(Countdown(1)))
     assert driver.wait_seconds == 0
-    driver.run(waits_for(Delay(0.5), (Delay(0.25), Countdown())))
+    driver.run(waits_for(Delay(0.5), (Delay(0.25), Countdown(engine.LOOKS + 2))))
     assert driver.wait_seconds == 0.5 + PAUSE  # the shorter delay is over by then
     false_time.now += 10  # nobody waits
     driver.run(waits_for(Delay(0.25)))
@@ -786,4 +786,17 @@ def test_a_computation_takes_at_least_the_processor_time_that_is_asked_for():
     assert len(polls) > 10, "the background goes on meanwhile"
     driver.run(waits_for((large, background)))
     assert large.seconds >= 0.06 and background.seconds < 0.06
+    driver.close()
+
+
+@pytest.mark.parametrize("amount", [1.0, 0.0])
+def test_stages_of_a_computation_that_is_prolonged(amount):
+    """Each when its share of the processor time is over; by the clock alone the work says so itself."""
+    driver, called = MpiDriver(progress_mode="inline", timeout=20.0, compute_seconds=0.02), []
+    begin = time.thread_time()
+    stages = [(share, lambda share=share: called.append((share, time.thread_time() - begin))) for share in (0.5, 1.0)]
+    assert driver.calls_stages and not MpiDriver().calls_stages
+    driver.run(waits_for(Compute(lambda: None, amount, stages)))
+    assert [share for share, _ in called] == [0.5, 1.0]
+    assert all(seconds >= 0.02 * share * amount for share, seconds in called) and (called[0][1] < 0.02 or not amount)
     driver.close()

@@ -9,7 +9,7 @@ import torch
 import coding
 from grsgd.models import mixing
 from tests.support import cupy_double
-from tests.support.coding_on_gpu import test_fixed_point, test_packets, test_sums  # noqa: F401
+from tests.support.coding_on_gpu import test_combinations, test_fixed_point, test_packets, test_sums  # noqa: F401
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 

@@ -3,6 +3,7 @@
 import math
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +11,16 @@ from pydantic import ValidationError
 
 from grsgd import config as configuration
 from grsgd.errors import ConfigError
-from grsgd.simulate.compute import ComputeTime, check_end, measure, parse
-from grsgd.simulate.network import MAX_SIGMA, LinkSpec, MissingLink, NetworkSpec, network
+from grsgd.simulate.compute import AfterWaits, ComputeTime, check_end, medians_and_sigmas, parse, seconds_of_steps
+from grsgd.simulate.network import (
+    AFTER_WAIT_SECONDS,
+    MAX_SIGMA,
+    ComputeSpec,
+    LinkSpec,
+    MissingLink,
+    NetworkSpec,
+    network,
+)
 from grsgd.units import as_duration, as_rate, duration, rate
 
 BASE = 'bandwidth = "8gbit"\nlatency = "5us"\n'
@@ -182,6 +191,22 @@ def test_slower_ranks():
     assert random[1](1, 7) == pytest.approx(1.5 * random[0](1, 7)) and random[1](0, 7) == random[0](0, 7)
 
 
+def test_steps_after_a_wait():
+    """The random numbers are those of other steps, and the change with the wait is even in the logarithm."""
+    spec = ComputeSpec(median=4.0, sigma=0.4, after_wait=1.0, after_wait_sigma=0.1, slowdown={1: 2.0})
+    compute = ComputeTime.of(spec, seed=3)
+    assert str(compute) == "lognormal:4.0,0.4, after a wait lognormal:1.0,0.1, slowdown { 1 = 2 }"
+    waited = [0.0]
+    seconds = AfterWaits(compute, lambda: waited[0])
+    assert seconds(1, 0) == compute(1, 0)
+    for step, (wait, share) in enumerate([(1.0, 1.0), (AFTER_WAIT_SECONDS / 2, 0.5), (0.0, 0.0)]):
+        waited[0] += wait
+        drawn = math.log(compute(1, step) / 8.0) / 0.4
+        median, sigma = 8.0 * (2.0 / 8.0) ** share, 0.4 + share * (0.1 - 0.4)
+        assert seconds(1, step) == pytest.approx(median * math.exp(sigma * drawn))
+    assert ComputeTime.of(ComputeSpec(median=4.0), seed=3).after_wait is None
+
+
 @pytest.mark.parametrize(
     ("text", "read"),
     [
@@ -215,6 +240,17 @@ def test_a_run_that_would_never_end_is_refused():
 
 def test_with_a_share_of_a_core_a_step_is_measured_by_what_it_takes_of_the_processor():
     """Sleeping takes nothing; so does a process that has used up its share, until it may go on."""
-    asleep, _ = measure(lambda: time.sleep(0.02), 5)
-    of_the_processor, _ = measure(lambda: time.sleep(0.02), 5, share=0.5)
-    assert asleep >= 0.02 > 4 * of_the_processor > 0
+    asleep = seconds_of_steps(lambda: time.sleep(0.02), 5)
+    of_the_processor = seconds_of_steps(lambda: time.sleep(0.02), 5, share=0.5)
+    assert len(asleep) == 5 and min(asleep) >= 0.02 > 4 * max(of_the_processor) > 0
+
+
+def test_what_all_ranks_have_in_common_is_no_spread():
+    rng = np.random.default_rng(0)
+    common, own = rng.normal(0, 0.3, 4000), rng.normal(0, 0.1, (5, 4000))
+    medians = np.array([1.0, 2.0, 1.0, 1.0, 0.5])
+    found = medians_and_sigmas(medians[:, None] * np.exp(common + own))
+    assert [median for median, _ in found] == pytest.approx(medians, rel=0.03)
+    assert [sigma for _, sigma in found] == pytest.approx([0.1] * 5, rel=0.1)
+    ((_, sigma),) = medians_and_sigmas(np.exp(common + own)[:1])
+    assert sigma == pytest.approx(np.hypot(0.1, 0.3), rel=0.1)

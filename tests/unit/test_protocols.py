@@ -56,10 +56,11 @@ def mpi(monkeypatch):
 
 def test_what_is_listed():
     assert set(listed(Driver)) == {
-        *("clock", "poll", "start", "abandon", "wait_seconds", "progress_mode", "timeout", "watch", "abandoned")
+        *("clock", "poll", "start", "abandon", "wait_seconds", "progress_mode", "timeout", "watch", "abandoned"),
+        "calls_stages",
     }
-    others = {"Iprobe", "dup", "subset", "free", "rank", "size", "lost", "survives_deaths"}
-    assert set(listed(Backend)) == SENDING | others
+    others = {"Iprobe", "dup", "subset", "free", "rank", "size", "lost", "survives_deaths", "shares_memory", "hosts"}
+    assert set(listed(Backend)) == SENDING | others | {"has_multicast"}
 
 
 def test_drivers():

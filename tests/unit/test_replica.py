@@ -317,3 +317,13 @@ def test_views():
     parts = views(flat, [torch.zeros(2, 2), torch.zeros(2)])
     assert [part.tolist() for part in parts] == [[[0, 1], [2, 3]], [4, 5]]
     assert views(torch.zeros(0), []) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 3, 1000, 1_000_003])
+def test_memory_begins_at_a_line_of_the_cache(dtype, size):
+    flat = Flat.zeros(size, dtype, torch.device("cpu"))
+    assert flat.tensor.data_ptr() == flat.array.__array_interface__["data"][0]
+    assert flat.tensor.data_ptr() % 64 == 0 and flat.like().tensor.data_ptr() % 64 == 0
+    assert flat.array.shape == flat.tensor.shape == (size,) and flat.tensor.dtype == dtype
+    assert not flat.array.any() and flat.array.flags.c_contiguous and flat.array.flags.writeable

@@ -151,6 +151,8 @@ def test_units_format_and_readable_text(saved):
         "traffic/sent_once": "bytes",
         "traffic/messages": "messages",
         "traffic/headers": "bytes",
+        "traffic/repaired": "bytes",
+        "traffic/lost": "datagrams",
         "traffic/interface": "bytes",
         "staleness": None,
         "staleness/value": "steps",

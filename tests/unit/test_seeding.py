@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,13 @@ def test_numpy_pads_with_zeros():
     padded = [np.random.default_rng(entropy).random() for entropy in ((3, 1), (3, 1, 0))]
     assert padded[0] == padded[1]
     assert generator(Purpose.ORDER, 3, 1).random() != generator(Purpose.ORDER, 3, 1, 0).random()
+
+
+def test_numpy_puts_the_words_together_in_the_same_way():
+    for purpose, seed, key in STREAMS:
+        theirs = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.value.encode()), *key))
+        drawn = np.random.Generator(np.random.PCG64(theirs)).integers(2**63, size=2)
+        np.testing.assert_array_equal(generator(purpose, seed, *key).integers(2**63, size=2), drawn)
 
 
 @pytest.mark.parametrize("purpose", Purpose)

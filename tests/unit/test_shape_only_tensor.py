@@ -40,6 +40,21 @@ def test_other_functions_give_what_torch_gives():
         x.view(5, 5)
 
 
+def test_one_of_a_size_stands_for_all():
+    x = shape_only_tensor(12, torch.float32)
+    assert shape_only_tensor(12, torch.float32) is x and shape_only_tensor(12, torch.float64).dtype == torch.float64
+    for part in (slice(3, 7), slice(4, None), slice(-2, None), slice(5, 2), slice(0, 100)):
+        found = x[part]
+        assert found.is_meta and found.shape == torch.zeros(12)[part].shape and found.dtype == torch.float32
+    assert x[2].shape == () and x.view(3, 4)[1:].shape == (2, 4)
+    assert x.view((12,)) is x and x.view((3, 4)).shape == (3, 4)
+    assert x.view(torch.float64) is shape_only_tensor(6, torch.float64)
+    with pytest.raises(RuntimeError):
+        shape_only_tensor(5, torch.float32).view(torch.float64)
+    with pytest.raises(RuntimeError):
+        x.split([4, 9])
+
+
 PROGRAM = """
 import sys
 from pathlib import Path

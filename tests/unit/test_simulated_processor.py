@@ -10,6 +10,7 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import parse
 from grsgd.errors import ConfigError
 from grsgd.runs.run_file import load_run
+from grsgd.simulate.calibrate_processor import prolonged, trusted
 from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
@@ -119,6 +120,20 @@ def test_what_was_posted_long_before_a_gradient_takes_nothing_of_it():
 
     end, _ = ranks.run(sending(), ranks.receive(1, 0, 1000))
     assert end == pytest.approx(1 + 2 * SEND, rel=1e-12)
+
+
+@pytest.mark.parametrize("eager_bytes", [0, 10**7])
+def test_a_message_that_has_left_takes_nothing_of_the_next_gradient(eager_bytes):
+    """The wire's time has the sender's work in it, even where that was measured to take longer."""
+    ranks, nbytes = Ranks(2, {"send_byte": "1us"}, eager_bytes=eager_bytes), 1000
+
+    def sending():
+        yield from ranks.send(0, 1, nbytes)
+        yield Delay(1.5 * nbytes / BANDWIDTH + 2 * LATENCY)
+        return ranks.env.now, (yield from ranks.compute(0))
+
+    (begin, end), _ = ranks.run(sending(), ranks.receive(1, 0, nbytes))
+    assert end - begin == pytest.approx(1, rel=1e-9)
 
 
 def test_a_rank_that_computes_notices_a_message_later():
@@ -265,3 +280,18 @@ def test_a_timeline_shows_that_gradients_take_longer(tmp_path):
         events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
         seconds.append(max(event["ts"] + event["dur"] for event in events if event["ph"] == "X"))
     assert seconds[1] > seconds[0] > 0
+
+
+def test_shares_by_the_clock_or_of_the_processor():
+    """The clock's where their mean is known; of too few, or of scattered ones, the processor's."""
+    known = [np.array([0.1 + 0.001 * k, 0.2]) for k in range(6)]
+    assert trusted(known) == pytest.approx([0.1 + 0.001 * k for k in range(6)])
+    assert trusted(known[:3]) == [0.2] * 3
+    assert trusted([np.array([0.1 * (-1) ** k, 0.3]) for k in range(20)]) == [0.3] * 20
+
+
+def test_a_thread_takes_what_it_has_had_of_the_processor():
+    """Whatever the rest takes at the same time."""
+    without, beside = np.array([1.0, 1.1, 0.1]), np.array([1.5, 2.4, 0.4])
+    assert prolonged(without, beside, by_thread=True) == pytest.approx([0.5, 0.1])
+    assert prolonged(without, beside, by_thread=False) == pytest.approx([0.5, 1.3 / 1.1])

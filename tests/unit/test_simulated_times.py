@@ -49,11 +49,13 @@ def test_ring_allreduce_on_a_shared_medium(n):
     assert duration(n, ring_allreduce, medium="shared") == one_per_cent(2 * (n - 1) * M / B + 2 * (n - 1) * L)
 
 
-@pytest.mark.parametrize("n", [2, 5, 9])
+@pytest.mark.parametrize("n", [2, 3, 5, 9])
 def test_ring_allreduce_of_little_is_latency(n):
-    """An eager message leaves at once: 2 (n - 1) latencies and no time for bytes worth mentioning."""
+    """An eager message leaves at once: 2 (n - 1) latencies and no time for bytes worth mentioning. Two ranks exchange
+    what they have, in one."""
     options = dict(bandwidth="1 tbit", latency="10 ms")
-    assert duration(n, ring_allreduce, nbytes=4000, **options) == one_per_cent(2 * (n - 1) * 0.01)
+    latencies = 1 if n == 2 else 2 * (n - 1)
+    assert duration(n, ring_allreduce, nbytes=4000, **options) == one_per_cent(latencies * 0.01)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
@@ -153,6 +155,14 @@ def test_the_flow_that_began_first_gets_more(pairs):
     assert arrivals(switch(3, fairness=0.5), *messages) == pytest.approx([2.5, 4, 4.1])
     shared = switch(3, fairness=0.5, medium="shared")
     assert arrivals(shared, *messages[:2]) == pytest.approx([2.5, 4])
+
+
+@pytest.mark.parametrize(("nbytes", "fairness"), [(1000, 0.1), (2000, 0.5), (4000, 0.75)])
+def test_beside_a_short_message_later_ones_get_less(nbytes, fairness):
+    ranks = switch(3, fairness=0.5, fairness_bytes=2000)
+    half = nbytes / 2000
+    first, _ = arrivals(ranks, (0, 2, nbytes), (1, 2, 9000, half))
+    assert first == pytest.approx(half + half * (1 + fairness))
 
 
 def test_fairness_at_two_ports():

@@ -149,6 +149,7 @@ def test_collecting_garbage_goes_on_after_the_imports(monkeypatch):
     calls = []
     for name in ("disable", "freeze", "enable"):
         monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
+    monkeypatch.setattr(startup.atexit, "register", lambda call: calls.append(("at the end", call)))
     with startup.importing():
         pass
     assert calls == []  # torch is there: what would be frozen is no longer modules alone
@@ -156,7 +157,7 @@ def test_collecting_garbage_goes_on_after_the_imports(monkeypatch):
     with pytest.raises(ImportError), startup.importing():
         calls.append("import")
         raise ImportError
-    assert calls == ["disable", "import", "freeze", "enable"]
+    assert calls == ["disable", "import", "freeze", "enable", ("at the end", gc.freeze)]
 
 
 class Together:

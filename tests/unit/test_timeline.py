@@ -99,10 +99,10 @@ def test_every_message_has_its_arrow(name, tmp_path):
 
 
 def test_a_message_alone_takes_what_the_network_says(tmp_path):
-    """A ring of two: 68 bytes are half a model, 8 us a byte, and 1 ms to the other."""
+    """Two ranks exchange all of a model: 136 bytes, 8 us a byte, and 1 ms to the other."""
     events, _ = run_of("ring_allreduce", tmp_path, ranks=2, compute=CONSTANT)
-    assert {round(e["dur"], 3) for e in spans(events, "send")} == {68 * 8.0}
-    assert {round(e["dur"], 3) for e in spans(events, "receive")} == {68 * 8.0 + 1000}
+    assert {round(e["dur"], 3) for e in spans(events, "send")} == {136 * 8.0}
+    assert {round(e["dur"], 3) for e in spans(events, "receive")} == {136 * 8.0 + 1000}
     assert {e["dur"] for e in spans(events, "compute")} == {10_000.0}
 
 

@@ -22,6 +22,7 @@ def test_messages_to_one_rank():
     np.testing.assert_array_equal(traffic.headers, [0, 8, 8])
     np.testing.assert_array_equal(traffic.messages, [0, 2, 0])
     assert traffic.sent_once == traffic.sent.sum() == 142
+    assert traffic.rows().tolist() == [[1, 142, 8, 2], [2, 0, 8, 0]] and Traffic(3).rows().shape == (0, 4)
 
 
 def test_a_multicast_counts_once_and_per_receiver():

@@ -60,11 +60,12 @@ def test_a_run_is_simulated_with_the_computing_around_it(tmp_path):
         'bandwidth = "100mbit"\nlatency = "50us"\n[compute]\nmedian = 9.0\n[processor]\nsend = "1us"\n'
     )
     before, after = rounds.computing_files(tmp_path, DPSGD)
-    before.write_text(json.dumps([[0.1, 0.02], [0.1, 0.02], [0.2, 0.02]]))
-    after.write_text(json.dumps([[0.3, 0.04], [0.1, 0.04], [0.4, 0.04]]))
+    before.write_text(json.dumps([[0.1, 0.02, 0.1, 0.01], [0.1, 0.02, 0.1, 0.01], [0.2, 0.02, 0.1, 0.01]]))
+    after.write_text(json.dumps([[0.3, 0.04, 0.2, 0.03], [0.1, 0.04, 0.2, 0.03], [0.4, 0.04, 0.2, 0.03]]))
     spec = rounds.network_of(tmp_path, DPSGD)
     assert spec.compute.median == pytest.approx(0.2) and spec.compute.sigma == pytest.approx(0.03)
-    assert spec.compute.slowdown == {0: pytest.approx(1.0), 1: pytest.approx(0.5), 2: pytest.approx(1.5)}
+    assert spec.compute.after_wait == pytest.approx(0.15) and spec.compute.after_wait_sigma == pytest.approx(0.02)
+    assert spec.compute.slowdown == {1: pytest.approx(0.5), 2: pytest.approx(1.5)}
     assert spec.processor.send == pytest.approx(1e-6) and spec.bandwidth == pytest.approx(12.5e6)
 
 

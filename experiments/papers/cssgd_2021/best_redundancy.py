@@ -23,6 +23,8 @@ CSSGD, OURS, NOTHING_SENT = "CSSGD, best r", "grouped, best r (ours)", "r = n, n
 SCHEMES: dict[str, Callable[[int], list[Method]]] = {CSSGD: tasks.all_coded, OURS: tasks.all_grouped}
 NAMES = CSSGD, MULTICAST.name, ASGD.name, OURS, RING.name, ALONE, NOTHING_SENT
 CONTROLS = OURS, RING.name, ALONE, NOTHING_SENT
+AGAINST_OTHER_STEPS = (CSSGD, ASGD.name), (OURS, ASGD.name), (CSSGD, ALONE)
+"""What is compared with algorithms that take other steps: those that were trained are in the times of some n."""
 
 
 def methods(n: int, network: Network) -> list[Method]:
@@ -105,15 +107,15 @@ def mean_savings(task: Task, variant: Task, network: Network, times: dict[int, d
     numbers = {MULTICAST.name: claim["ssgd_multicast"], ASGD.name: claim["asgd"]}
     pairs = [(CSSGD, name) for name in (MULTICAST.name, RING.name, NOTHING_SENT)] + [(OURS, MULTICAST.name)]
     pairs = pairs if variant is task else []
-    if network is tasks.SWITCH:
-        pairs += [(CSSGD, ASGD.name), (OURS, ASGD.name), (CSSGD, ALONE)]
+    if any(ASGD.name in by_name for by_name in times.values()):
+        pairs += [(ours, theirs) for ours, theirs in AGAINST_OTHER_STEPS if any(theirs in by for by in times.values())]
     cases = []
     for ours, theirs in pairs:
         inverse = mean_inverse([(by_name[ours], by_name[theirs]) for by_name in times.values() if theirs in by_name])
         ones = Sample(dict.fromkeys(inverse.values, 1.0))
         number, kind = (numbers[theirs], EVIDENCE) if ours == CSSGD and theirs in numbers else (None, CONTROL)
         where = ", ".join([variant.name, network.name, *[ours] * (ours == OURS)])
-        cases.append(decide.less(ones, inverse, where, theirs, number=number, kind=kind))
+        cases.append(decide.less(ones, inverse, where, theirs, number=number, source=network.source, kind=kind))
     return cases
 
 

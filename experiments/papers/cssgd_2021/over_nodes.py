@@ -1,13 +1,24 @@
 """Figures 8 to 11: time to the benchmark accuracy, and traffic, of fixed redundancies over the number of nodes."""
 
 from experiments.papers.cssgd_2021 import tasks
-from experiments.papers.cssgd_2021.tasks import MULTICAST, RING, SHARED, UNICAST, Method, Network, Task, coded, grouped
+from experiments.papers.cssgd_2021.tasks import (
+    MULTICAST,
+    RING,
+    SHARED,
+    TESTBED,
+    UNICAST,
+    Method,
+    Network,
+    Task,
+    coded,
+    grouped,
+)
 from experiments.tables import decide
 from experiments.tables.draw import Panel
 from experiments.tables.outcome import CONTROL, EVIDENCE, Case
-from experiments.tables.run_spec import SIMULATED
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
+from grsgd.runs.run_file import Run
 
 CODED = coded(2), coded(3)
 COMPARED = (*CODED, grouped(2), UNICAST, MULTICAST, RING)
@@ -19,7 +30,7 @@ OURS = " The grouped scheme is ours, a control, as is ring all-reduce."
 def methods(n: int, network: Network) -> list[Method]:
     """Return those of figures 8 and 10, with the controls; with r = n, nothing would be sent."""
     present = [method for method in COMPARED if method.r is None or method.r < n]
-    return [method for method in present if method not in (UNICAST, RING) or network.source == SIMULATED]
+    return [method for method in present if method not in (UNICAST, RING) or network != TESTBED]
 
 
 def pairs(n: int, network: Network, *baselines: Method) -> list[tuple[Method, Method, str]]:
@@ -123,8 +134,13 @@ def show_traffic(task: Task, found: Found, section: Section):
 
 def megabytes(found: Found, task: Task, method: Method, n: int) -> dict[str, float]:
     """Return the MB that all nodes together send in a step, by how packets to several count."""
-    run = found[task, SHARED, method, n][0]
-    return {what: float(run.traffic[what].sum() / run.ranks["steps"].max()) / 1e6 for what in (ONCE, PER_RECEIVER)}
+    return megabytes_of(found[task, SHARED, method, n][0])
+
+
+def megabytes_of(run: Run) -> dict[str, float]:
+    """Return the same of one run."""
+    steps = run.ranks["steps"]
+    return {what: float(run.traffic[what].sum() / steps[steps > 0].mean()) / 1e6 for what in (ONCE, PER_RECEIVER)}
 
 
 def counted(sent: dict[Method, dict[str, float]], method: Method, accounting: tuple[str, str]) -> float:

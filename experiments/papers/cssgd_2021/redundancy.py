@@ -34,9 +34,9 @@ def needs(task: Task, conditions) -> dict:
 
 
 def methods(n: int, network: Network) -> list[Method]:
-    """Return all redundancies in simulated time; by the clock those about the paper's best, and n-1, which sends the
-    least of those that send."""
-    if network.source != MEASURED:
+    """Return all redundancies; on the testbed's switch those about the paper's best, and n-1, which sends the least of
+    those that send."""
+    if network != TESTBED:
         return [MULTICAST, *tasks.all_coded(n), coded(n), *tasks.all_grouped(n)]
     return [MULTICAST, *map(coded, sorted({1, 2, 3, n - 1} - {n})), grouped(2)]
 

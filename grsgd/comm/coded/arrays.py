@@ -15,7 +15,11 @@ class NoOpKernels:
     """Kernels of `coding` for arrays without content: they do nothing, and find every value within its range."""
 
     def __getattr__(self, name):
-        return lambda *arguments: (0, 0, 0.0) if name == "quantise" else (0, 0)
+        return lambda *arguments: RETURNED.get(name, (0, 0))
+
+
+RETURNED = {"quantise": (0, 0, 0.0), "fingerprint": 0}
+"""What a kernel returns that has found nothing."""
 
 
 register(ShapeOnlyArray, NoOpKernels())

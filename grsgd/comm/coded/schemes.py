@@ -18,6 +18,8 @@ from coding.placement import GroupedPlacement, number_of_groups, subset_placemen
 from coding.plan import Packet, packet_plan
 from grsgd.comm.coded.multicast import Unicast
 
+ELEMENT_BYTES = 4
+"""The size of an int32."""
 MAX_PACKETS_IN_FLIGHT = 64
 """Packets of one rank that are under way at once."""
 MAX_BYTES_IN_FLIGHT = 256 * 2**20
@@ -46,6 +48,8 @@ class Scheme:
     """The numbers of the blocks that this rank computes, ascending."""
     num_blocks: int
     """How many blocks all ranks have."""
+    lost: frozenset[int] = frozenset()
+    """After `close`, the ranks that the others go on without."""
 
     def __init__(
         self, transport: Unicast, n: int, r: int, rank: int, length: int, fixed_point: FixedPoint, empty: Callable
@@ -62,7 +66,12 @@ class Scheme:
         self.packets: list[Packet] = sorted(packets, key=lambda packet: packet.order)
         largest = max(map(self.size, self.packets), default=0)
         window = max(
-            1, min(MAX_PACKETS_IN_FLIGHT, len(self.packets), max(n, MAX_BYTES_IN_FLIGHT // max(4 * largest, 1)))
+            1,
+            min(
+                MAX_PACKETS_IN_FLIGHT,
+                len(self.packets),
+                max(n, MAX_BYTES_IN_FLIGHT // max(ELEMENT_BYTES * largest, 1)),
+            ),
         )
         self._spare = [empty(largest, "int32") for _ in range(window)]
 
@@ -71,12 +80,22 @@ class Scheme:
         kernels(self.total).prepare()
 
     def open(self):
-        """Make the multicast groups; all ranks at once, before the first `add_up`."""
-        self.transport.open(self.packets)
+        """Make the multicast groups; all ranks at once, before the first `add_up`. Returns what remains to be driven: a
+        schedule or None."""
+        return self.transport.open({packet: ELEMENT_BYTES * self.size(packet) for packet in self.packets}, self)
 
     def close(self):
-        """Free the multicast groups; all ranks at once, after the last `add_up`."""
-        self.transport.close()
+        """Free the multicast groups; all ranks at once, after the last `add_up`. Returns a schedule or None."""
+        return self.transport.close()
+
+    needs_no_blocks = False
+    """After `look`, whether the others have ended the step under way, so that this rank need not compute its blocks."""
+    is_left_behind = False
+    """Whether the others go on without this rank, which was silent for too long."""
+
+    def look(self) -> Iterable:
+        """Schedule, before a step: find out whether this rank `needs_no_blocks`."""
+        return ()
 
     sends_sums = False
     """Whether sums of blocks are sent, which must fit into the range."""
@@ -125,6 +144,21 @@ class Scheme:
         begin, end = self.span(packet)
         accumulate(self.total[begin:end], content)
 
+    def other_holders(self, packet: Packet) -> list[int]:
+        """The ranks besides its sender that hold the block of which a packet brings this rank a part."""
+        return []
+
+    def brings(self, packet: Packet) -> tuple[int, int, int]:
+        """Which part a packet brings this rank: number of the block, begin and end in it."""
+        return packet.blocks[0], *self.span(packet)
+
+    def piece(self, block: int, begin: int, end: int, out):
+        """Write that part of a block that this rank holds to the beginning of ``out``."""
+        out[: end - begin] = self.block_buffer(self.blocks.index(block))[begin:end]
+
+    def make_packet(self, packet: Packet, piece):
+        """Turn what a packet brings this rank, as long as the packet, into the packet."""
+
     def add_up(self):
         """Schedule, on all ranks at once: set `total` to the sum of all ranks' blocks, each counted once."""
         self.add_own()
@@ -156,6 +190,7 @@ class Scheme:
             under_way.append((packet, buffer, messages))
         while under_way:
             yield from self._finish(*under_way.popleft())
+        self.transport.end_round()
 
     def _finish(self, packet: Packet, buffer, messages: list):
         yield messages
@@ -220,6 +255,15 @@ class Coded(Scheme):
         self.codec.decode(packet, content, self.block_buffers, piece)
         accumulate(self.total[begin:end], piece)
 
+    def other_holders(self, packet):
+        return [rank for rank in self.plan.placement.holders[self.brings(packet)[0]].tolist() if rank != packet.sender]
+
+    def brings(self, packet):
+        return self.codec.missing_slice(packet)
+
+    def make_packet(self, packet, piece):
+        self.codec.add_known(packet, self.block_buffers, piece)
+
 
 class Uncoded(Scheme):
     """The same placement without coding: each of a block's r holders sends its slice to all ranks that lack it."""
@@ -249,6 +293,9 @@ class Uncoded(Scheme):
         position = packet.positions[0]
         return self.bounds[position], self.bounds[position + 1]
 
+    def other_holders(self, packet):
+        return [rank for rank in self.holders[packet.blocks[0]].tolist() if rank != packet.sender]
+
 
 class GroupedDirect(Scheme):
     """All members of a group compute the same block; member k of m multicasts part k of m to all other groups."""
@@ -276,6 +323,9 @@ class GroupedDirect(Scheme):
 
     def span(self, packet):
         return self.placement.part(packet.sender, self.length)
+
+    def other_holders(self, packet):
+        return [rank for rank in self.placement.members(packet.blocks[0]) if rank != packet.sender]
 
 
 class GroupedReduceScatter(Scheme):

@@ -8,15 +8,17 @@ import torch
 
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm import topology
+from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY
 from grsgd.testing.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY, Quadratic
 from tests.support.real_ranks import finish, models, start, take_step
 
+BUCKETED = [(name, 2) for name in ALLREDUCE if name not in THROUGH_MEMORY]
 FOR_ANY_LOOP = sorted(name for name, cls in ALGORITHMS.items() if cls.traits.supports_own_loop)
 
 
-@pytest.mark.parametrize("variant", ["ring", "halving-doubling", "tree", "mpi"])
-def test_ring_allreduce(world, driver, variant):
-    algorithm = start(world, driver, "ring_allreduce", variant=variant)
+@pytest.mark.parametrize(("variant", "buckets"), [(name, None) for name in ALLREDUCE] + BUCKETED)
+def test_ring_allreduce(world, driver, variant, buckets):
+    algorithm = start(world, driver, "ring_allreduce", variant=variant, buckets=buckets)
     X, velocity = PROBLEM.initial(world.size), 0
     for step in range(STEPS):
         take_step(algorithm, step)
@@ -27,7 +29,7 @@ def test_ring_allreduce(world, driver, variant):
         assert np.abs(rows - X).max() < 1e-12
     finish(algorithm)
     assert (models(world, algorithm) == rows).all()
-    if variant in ("ring", "mpi"):
+    if variant in ("ring", "swing", "mpi", "shared"):
         M = algorithm.replica.nbytes
         total = world.allreduce(int(algorithm.comm.traffic.sent.sum()))
         assert total == STEPS * 2 * (world.size - 1) * M

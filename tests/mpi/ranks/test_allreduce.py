@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
 
-from grsgd.comm.allreduce import ALLREDUCE, broadcast, chunks, ring_allreduce
+from grsgd.algorithms.allreduce_trial import choose_variant
+from grsgd.comm.allreduce import ALLREDUCE, broadcast, ring_allreduce
+from grsgd.comm.pieces import chunks
+from grsgd.models.flat import Flat
 
 
 def same_everywhere(comm, array) -> bool:
@@ -61,6 +64,17 @@ def test_halving_doubling_bytes(comm, driver):
     assert comm.traffic.sent.sum() * comm.size == 2 * (comm.size - 1) * x.nbytes
 
 
+@pytest.mark.parametrize("size", [60, 61, 200_003])
+def test_swing_bytes(comm, driver, size):
+    """As few as a ring, for every n: 2(n-1) M in all, and 2(n-1)/n M from each rank when n divides the array."""
+    x = np.ones(size, "float32")
+    driver.run(ALLREDUCE["swing"](comm, x))
+    sent = int(comm.traffic.sent.sum())
+    assert comm.backend.mpi.allreduce(sent) == 2 * (comm.size - 1) * x.nbytes
+    if size % comm.size == 0:
+        assert sent * comm.size == 2 * (comm.size - 1) * x.nbytes
+
+
 @pytest.mark.parametrize("piece_bytes", [4, 8, 100, 10**9])
 def test_ring_in_pieces_of_any_size(comm, driver, piece_bytes):
     x = np.arange(23, dtype="float32") + comm.rank
@@ -89,3 +103,14 @@ def test_broadcast(comm, driver):
 
 def test_chunks_cover():
     assert [chunk.size for chunk in chunks(np.zeros(11), 4)] == [2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_trial_chooses_the_same_on_all_ranks(comm, driver, size):
+    name, why = driver.run(choose_variant(comm, driver, Flat.of(np.zeros(size, "float32"))))
+    assert name in ALLREDUCE and why.startswith(f"variant = {name}: ")
+    assert len(set(comm.backend.mpi.allgather(why))) == 1
+    if comm.size > 1:
+        assert all(f"{variant} " in why for variant in ALLREDUCE if variant != "hierarchical")
+        assert "hierarchical: only of several hosts" in why
+    assert not comm.shared

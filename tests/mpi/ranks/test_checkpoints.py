@@ -35,12 +35,15 @@ CONFIG = {
 }
 VARIANTS = {
     "ring_allreduce": {},
+    "ring_allreduce, shared": {"variant": "shared"},
+    "ring_allreduce, buckets": {"buckets": 3},
     "dpsgd": {},
     "exact_diffusion": {},
     "gradient_tracking": {},
     "relaysgd": {},
     "sgp": {},
     "local_sgd": {"H": 4},
+    "local_sgd, the fastest all-reduce": {"H": 4, "variant": "auto"},
     "local_sgd, slow momentum": {"H": 3, "beta": 0.7},
     "diloco": {"H": 4},
     "noloco": {"H": 4},
@@ -49,11 +52,13 @@ VARIANTS = {
     "ring_allreduce, power-sgd": {"compression": "power-sgd", "matrix_rank": 2},
     "dpsgd, late": {"period": 2, "first_exchange": 3},
     "diloco, compressed": {"H": 4, "fragments": 2, "compression": "int4"},
+    "diloco, shared": {"H": 4, "fragments": 2, "delay": 1, "variant": "shared"},
     "diloco, streaming": {"H": 4, "fragments": 2, "delay": 1, "mix": 0.2},
     "easgd": {"centre": "allreduce", "period": 3},
     "cssgd": {"r": 1},
     "cssgd, auto": {"r": "auto"},
     "ssgd": {},
+    "ssgd, by datagrams": {"transport": "ip-multicast", "rate": "1gbit"},
 }
 
 
@@ -124,6 +129,8 @@ def trained(world, folder):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_run_that_goes_on_is_the_undisturbed_one_bit_for_bit(variant, trained, folder, world):
+    if world.size == 1 and "transport" in VARIANTS[variant]:
+        pytest.skip("one rank sends nothing, and refuses datagrams")
     kept = folder / "kept"
     end, *_ = trained("ended", config(variant), Keeping(kept, Every(steps=4)), ENDED_AT)
     assert end.reason == ASKED_TO_END and end.checkpoint.parent == kept
@@ -165,7 +172,8 @@ def test_a_run_whose_messages_are_under_way_goes_on_with_all_of_them(variant, tr
     original = Resumed.restore
     monkeypatch.setattr(Resumed, "restore", restore)
     delays = {str(rank): {"probability": 1.0, "seconds": 0.004} for rank in range(world.size)}
-    slow = config(variant, train={"steps": 40, "snapshots": 4}, stragglers={"tail": delays})
+    steps = 120  # so many that all hear in time that they are to end
+    slow = config(variant, train={"steps": steps, "snapshots": 4}, stragglers={"tail": delays})
     end, ended, _ = trained("ended", slow, Keeping(kept, Every(steps=2)), ENDED_AT)
     assert end.reason == ASKED_TO_END and end.checkpoint.parent == kept
     state, _ = read(end.checkpoint / file_of(world.rank))
@@ -177,7 +185,9 @@ def test_a_run_whose_messages_are_under_way_goes_on_with_all_of_them(variant, tr
         del tree["progress"]["elapsed"]
     assert different(before, after) == []
     assert end.reason == "steps" and found.attributes["resumed"] == sum(world.allgather(before["totals"]["samples"]))
-    assert found.curve["samples"][-1] >= 40 * 6 * len(found.ranks["steps"].nonzero()[0])
+    # A worker of decoupled takes the others to be as far as itself: the run ends up to a round early.
+    least = steps - slow.algorithm.H if variant.startswith("decoupled") else steps
+    assert found.curve["samples"][-1] >= least * 6 * len(found.ranks["steps"].nonzero()[0])
     assert (found.ranks["steps"] >= ended.ranks["steps"]).all()
     assert found.traffic["sent"].sum() > ended.traffic["sent"].sum()
     assert all(tensor.isfinite().all() for tensor in model.values())

@@ -13,13 +13,13 @@ from coding.plan import packet_plan
 from grsgd.comm.coded.multicast import TRANSPORTS
 from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
 from grsgd.comm.driver import MpiDriver, WaitTimeout
+from tests.support.random_blocks import fill
 
 KINDS = SCHEMES | {
     "paper": partial(SCHEMES["coded"], enumeration="paper"),
     "per-block": PerBlock,
     "local-sum": LocalSum,
 }
-SUMS_ARE_SENT = {"grouped-rs", "local-sum"}
 LATE = 1
 """The rank that comes late."""
 
@@ -27,15 +27,6 @@ LATE = 1
 def make(comm, kind, transport, r, length):
     transport = TRANSPORTS[transport](comm)
     return KINDS[kind](transport, comm.size, r, comm.rank, length, FixedPoint(), np.empty)
-
-
-def fill(scheme, kind, key):
-    """Random blocks, the same on all ranks, of the full range of int32 unless sums are sent; returns their sum."""
-    top = 2**31 // scheme.num_blocks if kind in SUMS_ARE_SENT else 2**31
-    blocks = np.random.default_rng(key).integers(-top, top, (scheme.num_blocks, scheme.length)).astype(np.int32)
-    for k, block in enumerate(scheme.blocks):
-        scheme.block_buffer(k)[:] = blocks[block]
-    return blocks.sum(0, dtype=np.int64)
 
 
 def cost_of(kind, n, r, length) -> Cost:

@@ -15,7 +15,7 @@ from scripts import HEAVY, ROWS, Net, Run, plain
 from torch.nn.parallel import DistributedDataParallel
 
 import grsgd
-from grsgd.comm import topology
+from grsgd.comm import shared_allreduce, topology
 
 STEPS, TIMEOUT = 6, 20
 EXACT = 1e-12
@@ -127,10 +127,15 @@ def no_warning():
 
 
 @pytest.mark.ranks(2, 3)
-@pytest.mark.parametrize("options", [{}, {"compression": "top-k", "ratio": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"compression": "top-k", "ratio": 1.0}, {"variant": "shared"}, {"variant": "auto"}, {"buckets": 3}],
+    ids=str,
+)
 @pytest.mark.parametrize("row", ROWS)
-def test_as_with_ddp(row, options):
-    """Also through payloads that lose nothing."""
+def test_as_with_ddp(row, options, monkeypatch):
+    """Also through payloads that lose nothing, with gradients that lie in shared memory, and in buckets."""
+    monkeypatch.setattr(shared_allreduce, "SHORT_BYTES", 4)  # the model is small
     theirs = script(row, ddp=True)
     with no_warning():
         ours = script(row, distributed("ring_allreduce", **options))
@@ -225,6 +230,7 @@ SYNCHRONOUS = [
     ("local_sgd", {"H": 4, "beta": 0.5}),
     ("dpsgd", {}),
     ("sgp", {}),
+    ("ring_allreduce", {"buckets": 3}),
     ("ring_allreduce", {"compression": "int8"}),
     ("ring_allreduce", {"compression": "power-sgd", "matrix_rank": 1}),
     ("choco_sgd", {"compression": "sign"}),

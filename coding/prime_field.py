@@ -1,0 +1,46 @@
+"""Whole numbers modulo P = 2^32 - 5, the largest prime below 2^32: int32 holds them, and each but 0 has an inverse.
+
+They are kept nearest to 0, from -`HALF` to `HALF`, so that a sum of whole numbers which lies there is found as it is.
+2^32 is 5 modulo P, which makes products short again without a division (`coding.cpu.combine`).
+"""
+
+P = 2**32 - 5
+HALF = (P - 1) // 2
+"""The largest magnitude of a number: two less than that of int32."""
+
+Matrix = list[list[int]]
+
+
+def centred(number: int) -> int:
+    """Return the number that is equal to ``number`` modulo P and nearest to 0."""
+    number %= P
+    return number - P if number > HALF else number
+
+
+def powers(base: int, count: int) -> list[int]:
+    """Return base^0 to base^(count - 1)."""
+    return [pow(base, exponent, P) for exponent in range(count)]
+
+
+def solve(matrix: Matrix, right: Matrix) -> Matrix:
+    """Return X with ``matrix`` X = ``right``, by elimination; raises ZeroDivisionError if ``matrix`` is singular."""
+    size = len(matrix)
+    rows = [[*left, *more] for left, more in zip(matrix, right, strict=True)]
+    for column in range(size):
+        pivot = next((row for row in range(column, size) if rows[row][column] % P), None)
+        if pivot is None:
+            raise ZeroDivisionError("the matrix is singular")
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        inverse = pow(rows[column][column], -1, P)
+        rows[column] = [value * inverse % P for value in rows[column]]
+        for row in range(size):
+            if row != column and (factor := rows[row][column]):
+                pairs = zip(rows[row], rows[column], strict=True)
+                rows[row] = [(value - factor * other) % P for value, other in pairs]
+    return [row[size:] for row in rows]
+
+
+def product(left: Matrix, right: Matrix) -> Matrix:
+    """Return the product of two matrices."""
+    columns = list(zip(*right, strict=True))
+    return [[sum(a * b for a, b in zip(row, column, strict=True)) % P for column in columns] for row in left]

@@ -1,0 +1,128 @@
+"""Training steps with one all-reduce of the whole gradient and with buckets, beside the same step without messages.
+
+share hidden = 1 - (step - step alone) / all-reduce, where the step alone is the same forward pass, backward pass and
+update of a rank that sends nothing. Nothing but a backward pass can hide an all-reduce, so the batch is as long as
+makes it take about twice as long as the all-reduce does. "elsewhere" as in `experiments.bench.overlap`: the processor
+that computes is another one, and this one only hears of each gradient.
+"""
+
+import copy
+import time
+from statistics import median
+
+import numpy as np
+import torch
+from torch import nn
+
+import grsgd
+from experiments.bench.side_by_side import announce, median_and_range, take_turns
+from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
+
+LAYERS, WIDTH = 22, 512
+"""Of the model, of 22 MiB."""
+BUCKETS = (4, 8)
+ROUNDS = 9
+TIMES_AS_LONG = 2.0
+"""The backward pass, as the all-reduce."""
+
+
+class Pause(torch.autograd.Function):
+    """The identity, behind which another processor computes for ``seconds`` in the backward pass."""
+
+    @staticmethod
+    def forward(context, x, seconds):
+        context.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(context.seconds)
+        return gradient, None
+
+
+class Network(nn.Module):
+    """``pause``: seconds of each layer's backward pass that another processor computes."""
+
+    def __init__(self, pause: float = 0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+        self.pause = pause
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+            if self.pause:
+                x = Pause.apply(x, self.pause)
+        return x.square().mean()
+
+
+class Steps:
+    """Steps of a model on a batch; ``distribute(model, optimizer)`` makes the optimizer."""
+
+    def __init__(self, model: Network, x: torch.Tensor, distribute=lambda model, optimizer: optimizer):
+        self.model, self.x = copy.deepcopy(model), x
+        self.optimizer = distribute(self.model, torch.optim.SGD(self.model.parameters(), lr=0.01))
+        self.backward: list[float] = []
+        """Seconds of each backward pass."""
+
+    def __call__(self):
+        self.optimizer.zero_grad()
+        loss = self.model(self.x)
+        begin = time.perf_counter()
+        loss.backward()
+        self.backward.append(time.perf_counter() - begin)
+        self.optimizer.step()
+
+
+def rows(mpi, quick: bool) -> list[list]:
+    """Measure; returns the rows of the table."""
+    comm, driver = Communicator(MpiBackend(mpi.Dup())), MpiDriver(mpi.rank, progress_mode="inline")
+    gradient = np.zeros(sum(p.numel() for p in Network().parameters()), np.float32)
+    allreduce = {"all-reduce": lambda: driver.run(ring_allreduce(comm, gradient))}
+    wanted = TIMES_AS_LONG * median(take_turns(mpi, allreduce, 5)["all-reduce"])
+    found = []
+    for where in ("here", "elsewhere"):
+        batch, pause = (batch_for(mpi, wanted), 0.0) if where == "here" else (1, wanted / LAYERS)
+        model, x = Network(pause), torch.randn(8 if quick else batch, WIDTH)
+        for mode in ("thread", "inline"):
+            announce(mpi, f"overlap: steps {where}, batch {len(x)}, {mode}")
+            contenders = {"alone": Steps(model, x)} | allreduce
+            for buckets in (None, *BUCKETS[: 1 if quick else None]):
+                contenders[buckets] = Steps(model, x, distributed(mpi, mode, buckets))
+            take_turns(mpi, contenders, 2)
+            seconds = take_turns(mpi, contenders, 2 if quick else ROUNDS)
+            backward = mpi.allreduce(median(contenders["alone"].backward)) / mpi.size
+            for buckets in (None, *BUCKETS[: 1 if quick else None]):
+                found.append([where, mode, buckets or "whole", f"{1e3 * backward:.0f}", *figures(seconds, buckets)])
+                contenders[buckets].optimizer.finish()
+    driver.close()
+    return found
+
+
+def batch_for(mpi, seconds: float) -> int:
+    """Return how many samples make a backward pass of so many seconds, while all ranks compute."""
+    size = 64
+    steps = Steps(Network(), torch.randn(size, WIDTH))
+    take_turns(mpi, {"": steps}, 6)
+    measured = mpi.allreduce(median(steps.backward[1:])) / mpi.size
+    return max(8, round(size * seconds / measured))
+
+
+def distributed(mpi, mode: str, buckets: int | None):
+    return lambda model, optimizer: grsgd.distribute(
+        model, optimizer, "ring_allreduce", mpi, progress_mode=mode, buckets=buckets
+    )
+
+
+def figures(seconds, buckets) -> list[str]:
+    alone, allreduce, step = seconds["alone"], seconds["all-reduce"], seconds[buckets]
+    share = 1 - np.median(step - alone) / np.median(allreduce)
+    return [*(median_and_range(taken * 1e3, ".0f") for taken in (alone, allreduce, step)), f"{share:.2f}"]
+
+
+HEADERS = ["backward", "progress", "buckets", "backward ms"]
+HEADERS += ["step alone ms", "all-reduce ms", "step ms", "share hidden"]

@@ -1,0 +1,109 @@
+"""The Python of one all-reduce call: of one of two ranks whose partner's messages have always come, so that nothing is
+waited for. Beside it what NumPy takes to add up the array and to scale it, and how much memory a call allocates.
+
+``cold``: after 2 MiB were written, as a model's step does between two calls.
+"""
+
+import mmap
+import tracemalloc
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+
+from experiments.bench.side_by_side import announce, median_and_range, report, start
+from grsgd.comm.allreduce import ALLREDUCE, get_ready
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.shared_memory import SharedMemory, total_bytes
+from grsgd.comm.shared_sums import PIECE_BYTES, Buffers
+
+SIZES = (4 << 10, 64 << 10, 1 << 20)
+VARIANTS = ("ring", "halving-doubling", "mpi", "shared")
+ROUNDS, CALLS, COLD_CALLS = 25, 100, 200
+FAR_AHEAD = 1 << 40
+"""A phase that no rank reaches."""
+
+
+class Come:
+    """A message that is there."""
+
+    def Test(self) -> bool:
+        return True
+
+
+class Pretended:
+    """The backend of rank 0 of two; what the other one sends has always come."""
+
+    rank, size, lost, survives_deaths, shares_memory, hosts = 0, 2, (), False, True, None
+
+    def Isend(self, array, dest, tag):
+        return Come()
+
+    Irecv = Isend
+
+    def Iallreduce(self, array):
+        return Come()
+
+
+def communicator() -> Communicator:
+    """Return one of two ranks, the other of which is always ready, in messages and in shared memory."""
+    comm = Communicator(Pretended())
+    memory = SharedMemory(mmap.mmap(-1, total_bytes(2, 2 * PIECE_BYTES)), 0, 2, 2 * PIECE_BYTES)
+    comm.shared[0] = Buffers(comm, memory)
+    memory.flags[1, :2] = FAR_AHEAD
+    memory.flags[1, 2] = -1
+    return comm
+
+
+def main():
+    mpi, quick = start()
+    comm, driver, rows = communicator(), MpiDriver(progress_mode="inline"), []
+    junk = np.zeros(2 << 18)
+    for nbytes in SIZES:
+        announce(mpi, f"calls: {nbytes >> 10} KiB")
+        x, other = np.zeros(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32)
+        contenders = {"NumPy alone": lambda x=x, other=other: add_and_scale(x, other)}
+        for name in VARIANTS:
+            get_ready(comm, name, x)
+            contenders[name] = lambda name=name, x=x: driver.run(ALLREDUCE[name](comm, x, scale=0.5))
+        for name, call in contenders.items():
+            call()
+            hot = [seconds(call, 5 if quick else CALLS) * 1e6 for _ in range(2 if quick else ROUNDS)]
+            cold = [after_others(call, junk) * 1e6 for _ in range(2 if quick else COLD_CALLS)]
+            texts = [median_and_range(taken, ".1f") for taken in (hot, cold)]
+            rows.append([f"{nbytes >> 10} KiB", name, *texts, allocated(call)])
+    headers = ["size", "", "us", "us, cold", "bytes allocated"]
+    report(mpi, "One call of an all-reduce, without messages, median (min-max)", headers, rows)
+
+
+def add_and_scale(x, other):
+    x += other
+    x *= 0.5
+
+
+def seconds(call: Callable, calls: int) -> float:
+    begin = perf_counter()
+    for _ in range(calls):
+        call()
+    return (perf_counter() - begin) / calls
+
+
+def after_others(call: Callable, junk: np.ndarray) -> float:
+    junk += 1
+    return seconds(call, 1)
+
+
+def allocated(call: Callable) -> int:
+    """Return how many bytes a call allocates at most at once, objects of Python included."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+if __name__ == "__main__":
+    main()

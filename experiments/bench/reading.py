@@ -1,0 +1,122 @@
+"""A neighbour's model on the same host: sent in a message, or read in memory that both ranks share.
+
+All ranks have just updated their models, and each gets that of the next one; with ``and mixed`` it then computes by how
+much the mean of both differs from its own, as `dpsgd` does. What is read instead of received is announced by an empty
+message, and another one tells its owner that it may be written again. A message leaves memory of the rank's own: from
+memory that ranks share the kernel copies more slowly.
+"""
+
+import numpy as np
+import torch
+
+from experiments.bench.picture import in_words
+from experiments.bench.side_by_side import announce, median_and_range, report, slowest, start, turns
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.shared_memory import allocate
+from grsgd.models.flat import Flat
+from grsgd.models.mixing import BLOCK, mix
+
+KIB, MIB = 1 << 10, 1 << 20
+ROUNDS = {64 * KIB: 200, 256 * KIB: 200, MIB: 100, 4 * MIB: 60, 22 * MIB: 30, 64 * MIB: 15}
+TAG, ANSWER = 1, 2
+MESSAGE, COPIED = "message", "copied from shared memory"
+MESSAGE_MIXED, COPIED_MIXED, IN_PLACE = "message, and mixed", f"{COPIED}, and mixed", "mixed where it lies"
+BARS = {COPIED: MESSAGE, COPIED_MIXED: MESSAGE_MIXED, IN_PLACE: MESSAGE_MIXED}
+"""Of each contender the one that it takes the place of."""
+
+
+class Neighbour:
+    """One rank's model, twice, and that of the rank before it; ``change``: where the result lies."""
+
+    def __init__(self, comm: Communicator, memory, nbytes: int):
+        size, self.comm = nbytes // 4, comm
+        self.source, self.dest = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        self.own, self.change = (Flat.zeros(size, torch.float32, torch.device("cpu")) for _ in range(2))
+        rows = memory.rows(np.dtype("float32"))
+        self.shared, self.theirs = Flat.of(rows[comm.rank, :size]), Flat.of(rows[self.source, :size])
+
+    def update(self, number: int):
+        """Write the model that the next exchange is of."""
+        for flat in (self.own, self.shared):
+            flat.tensor.fill_(number + self.comm.rank)
+
+    def message(self):
+        yield self.comm.Irecv(self.change.array, self.source, TAG), self.comm.Isend(self.own.array, self.dest, TAG)
+
+    def reading(self, read):
+        """Schedule: call ``read()`` while the other rank's model stays what it is."""
+        empty = [np.empty(1, np.uint8) for _ in range(4)]
+        answer = self.comm.Irecv(empty[0], self.dest, ANSWER)
+        announced = self.comm.Isend(empty[1], self.dest, TAG)
+        yield self.comm.Irecv(empty[2], self.source, TAG)
+        read()
+        yield announced, answer, self.comm.Isend(empty[3], self.source, ANSWER)
+
+    def copy(self):
+        self.change.tensor.copy_(self.theirs.tensor)
+
+    def mix(self, x: Flat):
+        mix(self.change.tensor, 0.5, [(-0.5, x.tensor)])
+
+    def mix_in_place(self):
+        tensors = (flat.tensor.split(BLOCK) for flat in (self.change, self.theirs, self.shared))
+        for change, theirs, x in zip(*tensors, strict=True):
+            torch.mul(theirs, 0.5, out=change)
+            change.add_(x, alpha=-0.5)
+
+    def message_and_mix(self):
+        yield from self.message()
+        self.mix(self.own)
+
+    def copy_and_mix(self):
+        yield from self.reading(self.copy)
+        self.mix(self.shared)
+
+    def contenders(self) -> dict:
+        """Return what makes each schedule."""
+        return {
+            MESSAGE: self.message,
+            COPIED: lambda: self.reading(self.copy),
+            MESSAGE_MIXED: self.message_and_mix,
+            COPIED_MIXED: self.copy_and_mix,
+            IN_PLACE: lambda: self.reading(self.mix_in_place),
+        }
+
+
+def main():
+    mpi, quick = start()
+    comm, driver = Communicator(MpiBackend(mpi.Dup())), MpiDriver(mpi.rank)
+    rows = []
+    for nbytes, rounds in list(ROUNDS.items())[: 2 if quick else None]:
+        announce(mpi, f"a model of {in_words(nbytes)}")
+        neighbour = Neighbour(comm, driver.run(allocate(comm, nbytes, TAG)), nbytes)
+        seconds = take_turns(mpi, driver, neighbour, 2 if quick else rounds)
+        for name, taken in seconds.items():
+            ratio = median_and_range(seconds[BARS[name]] / taken) if name in BARS else ""
+            rows.append([name, in_words(nbytes), median_and_range(taken * 1e3, ".3f"), ratio])
+    headers = ["", "size", "ms", "speed / message"]
+    report(mpi, f"A neighbour's model on {mpi.size} ranks, median (min-max)", headers, rows)
+
+
+def take_turns(mpi, driver: MpiDriver, neighbour: Neighbour, rounds: int) -> dict[str, np.ndarray]:
+    """Return seconds of each contender in each round, of the slowest rank; raises RuntimeError for a wrong result."""
+    contenders = neighbour.contenders()
+    seconds = {name: [] for name in contenders}
+    for number, name in enumerate(turns(contenders, rounds)):
+        neighbour.update(number)
+        mpi.Barrier()
+        begin = driver.clock()
+        driver.run(contenders[name]())
+        seconds[name].append(driver.clock() - begin)
+        theirs, mine = number + neighbour.source, number + mpi.rank
+        expected = theirs if name in (MESSAGE, COPIED) else (theirs - mine) / 2
+        if not (neighbour.change.array[:: KIB // 4] == expected).all():
+            raise RuntimeError(f"{name}: a wrong result")
+        mpi.Barrier()
+    return slowest(mpi, seconds)
+
+
+if __name__ == "__main__":
+    main()

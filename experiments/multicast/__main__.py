@@ -1,0 +1,68 @@
+"""What does one packet for several receivers save on a shared medium? CSSGD by IP multicast, measured on a testbed::
+
+    python -m experiments.multicast                       # ``make verdict-multicast``; root, half an hour
+    python -m experiments.multicast --ranks 4 --rounds 3
+
+Hosts that share a medium of 100 Mbit/s train a model of 3.2 MB with little computing: by a ring all-reduce, which is
+the reference and, a second time, a control; by CSSGD with IP multicast and, as another control, with MPI's broadcasts;
+with datagrams lost on purpose; by the grouped schemes; and by SSGD. In each round every method has its turn. In the
+end: a table for each number of ranks, with medians and 95 % intervals over the rounds, verdicts, and a CSV file.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tqdm import tqdm
+
+from experiments.cache import Unfinished
+from experiments.figures import write_csv
+from experiments.multicast.measure import measure
+from experiments.multicast.methods import methods
+from experiments.multicast.verdict import table, verdicts
+from grsgd.testbed.hosts import TestbedError
+
+PROGRAM = "python -m experiments.multicast"
+LEAST_RANKS = 4
+OUT = Path("results/verdict-multicast.csv")
+
+
+def main() -> int:
+    options = parse_arguments()
+    results = {}
+    total = sum(options.rounds * len(methods(ranks)) for ranks in options.ranks)
+    try:
+        with tempfile.TemporaryDirectory() as folder, tqdm(desc="runs", total=total) as bar:
+            for ranks in options.ranks:
+                for point, result in measure(ranks, options.rounds, Path(folder)):
+                    results[point] = result
+                    bar.update()
+    except (TestbedError, Unfinished) as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 1
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_csv(results, options.out)
+    for ranks in options.ranks:
+        print(f"\n{ranks} ranks, {options.rounds} rounds", table(results, ranks), *verdicts(results, ranks), sep="\n\n")
+    print(f"\n{options.out}")
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """End the program where the arguments are wrong."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
+    parser.add_argument("--ranks", type=int, action="append", help="hosts, an even number; by default 4, and then 6")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each method (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=OUT, help="(default: %(default)s)")
+    options = parser.parse_args()
+    options.ranks = list(dict.fromkeys(options.ranks or (4, 6)))
+    if wrong := [ranks for ranks in options.ranks if ranks < LEAST_RANKS or ranks % 2]:
+        parser.error(f"--ranks {wrong[0]}: must be even, {LEAST_RANKS} or more")
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: must be 1 or more")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

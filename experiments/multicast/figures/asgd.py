@@ -1,0 +1,49 @@
+"""How many samples ASGD needs: its gradients are old, so it needs more than others, which the clock does not tell."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from experiments.papers import ROOT
+from experiments.papers.cssgd_2021 import best_redundancy
+from experiments.papers.cssgd_2021.tasks import ASGD, Task
+from experiments.tables import records
+from experiments.tables.conditions import Conditions
+from experiments.tables.hosts import Hosts
+from experiments.tables.learning_rates import MissingRun
+from experiments.tables.needs import Need, to_target
+from experiments.tables.plan import Plan
+from experiments.tables.sample import Sample
+from experiments.tables.scale import DESK
+from experiments.tables.store import Store
+
+RECORDED = ROOT / "docs" / "results" / DESK.name
+
+
+def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
+    """Return by the number of nodes how many times the samples of a synchronous algorithm ASGD needs to the benchmark
+    accuracy: medians of the trainings that are recorded. Numbers of nodes without such trainings are left out."""
+    with TemporaryDirectory() as folder:
+        records.unpack(RECORDED, Path(folder))
+        store = Store(Path(folder), Hosts(1, 1.0), is_joined=True)
+        conditions = Conditions(DESK, emulated=True)
+        needs = best_redundancy.needs(task, conditions)
+        return factors_of(Plan(conditions, store, {"recorded": needs}), task, nodes)
+
+
+def factors_of(plan: Plan, task: Task, nodes: Iterable[int]) -> dict[int, float]:
+    needs = plan.needs["recorded"]
+    found = {}
+    for n in nodes:
+        with suppress(MissingRun):
+            both = [samples(plan, needs[key]) for key in ((task, ASGD, n), (task, n)) if key in needs]
+            medians = [each.median() for each in both]
+            if len(medians) == 2 and None not in medians:
+                found[n] = medians[0] / medians[1]
+    return found
+
+
+def samples(plan: Plan, need: Need) -> Sample:
+    """Return the samples to the target accuracy. Raises MissingRun."""
+    return to_target([plan.found(spec) for spec in need.specs(plan.conditions, plan.rates.rate)], "samples")

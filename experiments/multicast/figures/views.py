@@ -1,0 +1,101 @@
+"""The measured runs, and beside them the same runs by each of the three ways to count."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.multicast.figures.plan import CONDITIONS, IP, Turn
+from experiments.multicast.measure import RATE
+from experiments.papers.cssgd_2021.over_nodes import ACCOUNTINGS, ONCE, PER_RECEIVER, counted, megabytes_of
+from experiments.papers.cssgd_2021.tasks import ASGD, Method, Network
+from experiments.tables.numbers import part_of_a_step
+from experiments.tables.targets import Found
+from experiments.tables.wording import SOURCES
+from grsgd.runs.measures import seconds_per_step
+from grsgd.runs.run_file import Run
+from grsgd.units import rate
+
+COUNTED = {Network(f"counted {name}", "", "shared"): how for name, how in ACCOUNTINGS.items()}
+VIEWS = IP, *COUNTED
+
+
+def title(view: Network) -> str:
+    return ", ".join(filter(None, [view.name, SOURCES[view.source]]))
+
+
+def found(runs: Mapping[Turn, Run]) -> Found:
+    """Return the runs by task, view, method and nodes, as the tables of today have them; their seeds are the rounds."""
+    by_key: dict[tuple, list[Run]] = {}
+    for turn, run in runs.items():
+        run = replace(run, attributes=run.attributes | {"seed": turn.round})
+        for view in VIEWS:
+            seen = run if view == IP else accounted(run, turn.method, COUNTED[view])
+            by_key.setdefault((turn.task, view, turn.method, turn.nodes), []).append(seen)
+    return Found(CONDITIONS, by_key)
+
+
+def accounted(run: Run, method: Method, how: tuple[str, str]) -> Run:
+    """Return the run with the bytes that are counted, and the time that these take of the medium's rate, in place of
+    what was measured; what it computed remains. Of ASGD the medium is busy while others compute."""
+    steps, computing = run.ranks["steps"], run.ranks["compute_seconds"]
+    megabytes = counted({method: megabytes_of(run)}, method, how)
+    seconds = steps * megabytes * 1e6 / rate(RATE)
+    if method == ASGD:
+        seconds = np.maximum(seconds - computing, 0.0)
+    sent = np.full_like(run.traffic["interface"], megabytes * 1e6 * steps_of(run) / len(steps))
+    return replace(
+        run,
+        ranks=run.ranks | {"communicate_seconds": seconds, "wait_seconds": np.zeros(len(steps))},
+        traffic=run.traffic | {"interface": sent},
+    )
+
+
+def steps_of(run: Run) -> float:
+    """Return the steps of a rank that trains, on average."""
+    steps = run.ranks["steps"]
+    return float(steps[steps > 0].mean())
+
+
+def megabytes_sent(run: Run) -> float:
+    """Return the MB that the nodes' interfaces send in a step, all together, or that are counted in their place."""
+    return float(run.traffic["interface"][:, 0].sum()) / steps_of(run) / 1e6
+
+
+# ---- as numbers
+
+
+class Point(NamedTuple):
+    task: str
+    nodes: int
+    method: str
+    round: int
+
+
+class Result(NamedTuple):
+    """The figures of a step of all nodes: seconds, of which a node computes; MB that interfaces sent, headers,
+    acknowledgements and repairs included; MB of payload, a packet to several counted once, and for each receiver; MB
+    that were sent again. samples: of all steps."""
+
+    seconds: float
+    computing: float
+    interfaces: float
+    once: float
+    per_receiver: float
+    repaired: float
+    samples: int
+
+
+def results(runs: Mapping[Turn, Run]) -> dict[Point, Result]:
+    return {
+        Point(turn.task.name, turn.nodes, turn.method.name, turn.round): Result(
+            seconds_per_step(run),
+            float(part_of_a_step(run, "compute").mean()),
+            megabytes_sent(run),
+            *(megabytes_of(run)[what] for what in (ONCE, PER_RECEIVER)),
+            float(np.nansum(run.traffic["repaired"])) / steps_of(run) / 1e6,
+            int(run.curve["samples"][-1]),
+        )
+        for turn, run in runs.items()
+    }

@@ -1,0 +1,57 @@
+"""The methods that are compared on a shared medium, and what each should send on it."""
+
+import json
+from typing import NamedTuple
+
+from coding.cost import BYTES_PER_ELEMENT, cost_in_bytes
+
+IP, MPI = "ip-multicast", "multicast"
+LOSSES = (0.01, 0.05)
+
+
+class Method(NamedTuple):
+    """A method. ``scheme``: as of `coding.cost`; ``transport``: None for all-reduces; ``loss``: of datagrams."""
+
+    title: str
+    scheme: str
+    r: int = 1
+    transport: str | None = None
+    loss: float = 0.0
+
+    def overrides(self) -> list[str]:
+        """Return what makes ``run.toml`` this method's."""
+        if self.scheme == "ring":
+            return ["algorithm.name='ring_allreduce'"]
+        name = "ssgd" if self.scheme == "ssgd-multicast" else "cssgd"
+        found = {"name": name, "r": self.r, "transport": self.transport}
+        if name == "cssgd":
+            found["scheme"] = self.scheme
+        if self.loss:
+            found["loss"] = self.loss
+        return [f"algorithm.{key}={json.dumps(value)}" for key, value in found.items()]
+
+    def models(self, ranks: int, parameters: int) -> float:
+        """Return what all ranks send in a step, in units of M; a packet counts once, or, where MPI sends copies of it,
+        once for each receiver."""
+        cost = cost_in_bytes(self.scheme, ranks, self.r, parameters)
+        sent = cost.per_receiver if self.transport == MPI else cost.once
+        return sent / (BYTES_PER_ELEMENT * parameters)
+
+
+def methods(ranks: int) -> list[Method]:
+    """Return all, for so many ranks; the first is what the others are held against, the second is the same again."""
+    half, r = ranks // 2, ranks - 1
+    coded = f"cssgd r={r}"
+    return [
+        Method(RING, "ring"),
+        Method(AGAIN, "ring"),
+        Method(f"{coded}, MPI", "coded", r, MPI),
+        Method(coded, "coded", r, IP),
+        *(Method(f"{coded}, {loss:.0%} lost", "coded", r, IP, loss) for loss in LOSSES),
+        Method(f"grouped-direct r={half}", "grouped-direct", half, IP),
+        Method(f"grouped-rs r={half}", "grouped-rs", half, IP),
+        Method("ssgd", "ssgd-multicast", 1, IP),
+    ]
+
+
+RING, AGAIN = "ring_allreduce", "ring_allreduce again"

@@ -1,0 +1,121 @@
+"""Tables of what was measured, and verdicts: what one packet for several receivers saves on a shared medium."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from tabulate import tabulate
+
+from experiments.multicast.measure import Point, Result
+from experiments.multicast.methods import AGAIN, IP, LOSSES, RING, Method, methods
+
+Results = Mapping[Point, Result]
+TIMES_AS_FAST = 3.4
+"""How many times as fast as a ring all-reduce a step with r = 3 on 4 ranks should be, where communication dominates:
+three quarters of the 4.5 by which it sends less."""
+SLOWER_AT_MOST = dict(zip(LOSSES, (0.10, 0.30), strict=True))
+BYTES_WITHIN, GROUPED_WITHIN, SAME_WITHIN = 0.03, 0.10, 0.03
+WIRE_BYTES = 8928 / (8928 + 42 + 28 + 14)
+"""Of the frame of a datagram of 9000 bytes, the share that is payload: the rest are this project's head, the headers of
+IP and UDP, and Ethernet's."""
+HEADERS = ["method", "ms a step", "times as fast as the ring", "M sent a step", "counted", "sent again"]
+
+
+class Interval(NamedTuple):
+    """The median of a sample, and its 95 % interval by the bootstrap, of 2000 resamples."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self):
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def interval(values: Sequence[float]) -> Interval:
+    random, values = np.random.default_rng(0), np.asarray(values)
+    medians = np.median(random.choice(values, (2000, len(values))), axis=1)
+    return Interval(float(np.median(values)), *np.quantile(medians, [0.025, 0.975]).tolist())
+
+
+def sample(results: Results, ranks: int, title: str, what: str) -> np.ndarray:
+    """Return a number of all rounds of a method."""
+    rounds = sorted(point.round for point in results if point[:2] == (ranks, title))
+    return np.array([getattr(results[Point(ranks, title, number)], what) for number in rounds])
+
+
+def ratio(results: Results, ranks: int, title: str, reference: str) -> Interval:
+    """Return how many times as long a step of ``reference`` takes in the same round."""
+    ours, theirs = (sample(results, ranks, name, "seconds") for name in (title, reference))
+    rounds = min(len(ours), len(theirs))
+    return interval(theirs[:rounds] / ours[:rounds])
+
+
+def table(results: Results, ranks: int) -> str:
+    rows = []
+    for method in methods(ranks):
+        seconds, sent, expected, repaired = (
+            sample(results, ranks, method.title, what) for what in ("seconds", "models", "expected", "repaired")
+        )
+        rows.append(
+            [
+                method.title,
+                f"{1e3 * np.median(seconds):.0f}",
+                str(ratio(results, ranks, method.title, RING)),
+                f"{np.median(sent):.2f}",
+                f"{expected[0]:.2f}",
+                f"{np.median(repaired) / 1024:.0f} KiB" if method.transport == IP else "",
+            ]
+        )
+    return tabulate(rows, HEADERS, tablefmt="github", colalign=("left", *["right"] * 5), disable_numparse=True)
+
+
+def verdicts(results: Results, ranks: int) -> Iterator[str]:
+    """Iterate over lines on what was to be shown."""
+    compared = {method.title: method for method in methods(ranks)}
+    again = ratio(results, ranks, AGAIN, RING)
+    same = word(abs(again.median - 1) <= SAME_WITHIN)
+    yield f"Control: the ring against itself: {again} times as fast, {SAME_WITHIN:.0%} allowed: {same}."
+    coded = next(each for each in compared.values() if each.transport == IP)
+    found = ratio(results, ranks, coded.title, RING)
+    wanted = f", at least {TIMES_AS_FAST} wanted: {word(found.low >= TIMES_AS_FAST)}" if ranks == 4 else ""
+    yield f"{coded.title} is {found} times as fast as the ring{wanted}."
+    copies = ratio(results, ranks, f"{coded.title}, MPI", RING)
+    yield f"Control: the same packets by MPI's broadcast, which sends copies: {copies} times as fast."
+    yield on_bytes(results, ranks, coded)
+    for method in compared.values():
+        if method.scheme.startswith("grouped"):
+            yield on_group(results, ranks, method)
+    for loss in LOSSES:
+        lossy = ratio(results, ranks, coded.title, f"{coded.title}, {loss:.0%} lost")
+        most = 1 + SLOWER_AT_MOST[loss]
+        yield (
+            f"With {loss:.0%} of the datagrams lost a step takes {lossy} times as long, at most {most:.2f} wanted: "
+            f"{word(lossy.high <= most)}."
+        )
+
+
+def on_bytes(results: Results, ranks: int, method: Method) -> str:
+    """Return how near what interfaces have sent is to what is counted once, with headers."""
+    sent, counted = (sample(results, ranks, method.title, what) for what in ("models", "expected"))
+    found = interval(sent / (counted / WIRE_BYTES) - 1)
+    holds = max(abs(found.low), abs(found.high)) <= BYTES_WITHIN
+    return (
+        f"Interfaces send {100 * found.median:+.1f} % ({100 * found.low:+.1f} to {100 * found.high:+.1f}) against the "
+        f"bytes counted once, with headers, {BYTES_WITHIN:.0%} wanted: {word(holds)}."
+    )
+
+
+def on_group(results: Results, ranks: int, method: Method) -> str:
+    """Return how near a grouped scheme comes to n/r models."""
+    promised = ranks / method.r
+    found = interval(sample(results, ranks, method.title, "models") / promised)
+    holds = abs(found.low - 1) <= GROUPED_WITHIN and abs(found.high - 1) <= GROUPED_WITHIN
+    return (
+        f"{method.title} sends {found} times the n/r = {promised:g} M that it promises, {GROUPED_WITHIN:.0%} wanted: "
+        f"{word(holds)}."
+    )
+
+
+def word(holds: bool) -> str:
+    return "holds" if holds else "does not hold"

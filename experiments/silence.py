@@ -1,0 +1,145 @@
+"""What steps that end without silent ranks save: milliseconds of a step, against all-reduce, and the least possible.
+
+    python -m experiments.silence                      # in simulated time, 8 ranks
+    python -m experiments.silence --clock --ranks 4    # by the clock, where a step is a pause
+
+Three kinds of stragglers: ranks whose steps vary; ranks that now and then take a second longer; one rank that is slow.
+The least possible is `coding.time_model.mean_step_seconds` of what ranks take by themselves: the mean of the (n - s)-th
+least, where redundancy r takes r times as long, whatever messages take. All-reduce along a ring waits for all.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tabulate import tabulate
+
+from coding.time_model import mean_step_seconds
+from grsgd import load_run
+from grsgd.config import parse
+from grsgd.mpi_environment import find_mpiexec, job_environment
+from grsgd.simulate.compute import ComputeTime
+from grsgd.simulate.network import network
+from grsgd.simulate.run import Simulation
+from grsgd.training.stragglers import DelayModel
+
+STEP = 0.1
+"""Seconds that a rank computes in a step, without redundancy."""
+KINDS = {
+    "steps vary by 30 %": (0.3, lambda ranks: {}),
+    "1 s longer, in a tenth of the steps": (
+        0.05,
+        lambda ranks: {"tail": {str(rank): {"probability": 0.1, "seconds": 1.0} for rank in range(ranks)}},
+    ),
+    "one rank 4 times slower": (0.05, lambda ranks: {"slowdown": {"1": 4.0}}),
+}
+"""By name, sigma of the logarithm of the time of a step, and [stragglers]."""
+TOLERANT = [(2, 1), (3, 1), (3, 2), (4, 3)]
+"""Redundancies r, and numbers s of silent ranks."""
+
+
+def algorithm(r: int, s: int) -> dict:
+    """Return the section of an algorithm; all-reduce for r = 1."""
+    if r == 1:
+        return {"name": "ring_allreduce"}
+    return {"name": "cssgd", "scheme": "tolerant", "r": r, "silent": s}
+
+
+def content(r: int, s: int, ranks: int, steps: int, stragglers: dict) -> dict:
+    """Return a configuration of a model of 50 kB."""
+    return {
+        "algorithm": algorithm(r, s),
+        "model": {"name": "mlp", "hidden": [160]},
+        "data": {"name": "digits", "batch_size": 8},
+        "optimizer": {"lr": 0.1},
+        "train": {"steps": steps, "snapshots": 1},
+        "comm": {"timeout": 60.0},
+        "stragglers": stragglers,
+    }
+
+
+def simulated(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> tuple[float, float]:
+    """Return the seconds of a step, and how much of that a rank waits, on gigabit Ethernet."""
+    config = parse(content(r, s, ranks, steps, stragglers))
+    job = Simulation(config, ranks, network("1gbit,50us"), f"lognormal:{STEP},{sigma}", timing_only=True)
+    job.train()
+    waited = sum(trainer.totals.wait_seconds for trainer in job.trainers) / ranks
+    return job.seconds() / steps, waited / steps
+
+
+def measured(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> tuple[float, float]:
+    """Return the same by the clock, where each rank pauses for the time of a step, r times as long."""
+    pause = {str(rank): {"every": 1, "seconds": r * STEP} for rank in range(ranks)}
+    config = content(r, s, ranks, steps, {"pause": pause} | stragglers)
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder, "run.toml"), Path(folder, "run.h5")
+        path.write_text(toml(config))
+        command = [find_mpiexec(), "-n", ranks, sys.executable, "-m", "grsgd", "train", path, "--out", out]
+        done = subprocess.run(
+            [str(word) for word in command], env=job_environment(), capture_output=True, text=True, timeout=600
+        )
+        if done.returncode:
+            raise SystemExit(done.stdout + done.stderr)
+        run = load_run(out)
+    return float(run.curve["time"][-1]) / steps, float(run.ranks["wait_seconds"].mean()) / steps
+
+
+def toml(sections: dict) -> str:
+    """Return sections whose values are numbers, texts, lists, or tables of tables, as TOML."""
+    lines = []
+    for name, section in sections.items():
+        plain = {key: value for key, value in section.items() if not isinstance(value, dict)}
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in plain.items())]
+        for key, table in section.items():
+            if key not in plain:
+                lines.append(f"[{name}.{key}]")
+                lines += [f"{rank} = {value_of(each)}" for rank, each in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def value_of(value) -> str:
+    """Return a number, or a table in a line, as TOML."""
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    return "{ " + ", ".join(f"{key} = {json.dumps(each)}" for key, each in value.items()) + " }"
+
+
+def least(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: dict) -> float:
+    """Return the least possible seconds of a step."""
+    config = parse(content(r, s, ranks, steps, stragglers))
+    compute = ComputeTime(STEP, sigma, seed=config.seed)
+    delays = [DelayModel(config.stragglers, rank, config.seed) for rank in range(ranks)]
+    own = [[r * compute(rank, step) for rank in range(ranks)] for step in range(steps)]
+    taken = [
+        [seconds + delay.delay(step, seconds) for delay, seconds in zip(delays, each, strict=True)]
+        for step, each in enumerate(own)
+    ]
+    return mean_step_seconds(taken, silent=s)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=8, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=200, help="of each run (default: %(default)s)")
+    parser.add_argument("--clock", action="store_true", help="measure by the clock")
+    options = parser.parse_args()
+    rows = []
+    for kind, (sigma, stragglers_of) in KINDS.items():
+        sigma, stragglers = 0.0 if options.clock else sigma, stragglers_of(options.ranks)
+        if options.clock and "tail" not in stragglers:
+            continue  # a pause does not vary, and is no computing that could be slower
+        for r, s in [(1, 0), *((r, s) for r, s in TOLERANT if r <= options.ranks)]:
+            given = r, s, options.ranks, options.steps, sigma, stragglers
+            seconds, waited = (measured if options.clock else simulated)(*given)
+            name = "ring_allreduce" if r == 1 else f"tolerant, r = {r}, s = {s}"
+            rows.append([kind, name, *(f"{1e3 * each:.0f}" for each in (seconds, waited, least(*given)))])
+            print(*rows[-1], sep=", ", file=sys.stderr, flush=True)
+    header = ["stragglers", "algorithm", "a step [ms]", "of it waiting", "least possible"]
+    print(tabulate(rows, header, tablefmt="pipe", disable_numparse=True, colalign=["left"] * 2 + ["right"] * 3))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Are Swing and Bine faster, and do they send less far? Their all-reduces against others, in simulated time::
+
+    python -m experiments.swing                       # ``make verdict-swing``; a few minutes of a core
+    python -m experiments.swing --network "torus 8x8"
+
+Arrays of 4 KiB to 64 MiB on tori, dragonflies and trees, all-reduced by ranks that send one message at a time, in the
+order of their numbers, and, on tori, by such as know the torus and send in all directions at once. In the end: two
+tables, what they say of the papers' claims, and all figures as CSV. Nothing is random, so there are no intervals.
+"""
+
+import argparse
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from tqdm import tqdm
+
+from experiments.figures import write_csv
+from experiments.swing import tables
+from experiments.swing.measure import measure, points
+from experiments.swing.networks import SETTINGS
+from experiments.swing.verdict import verdicts
+
+PROGRAM = "python -m experiments.swing"
+
+
+def main() -> int:
+    options = parse_arguments()
+    todo = points(options.network)
+    with ProcessPoolExecutor(options.workers) as pool:
+        results = dict(zip(todo, tqdm(pool.map(measure, todo), desc="all-reduces", total=len(todo)), strict=True))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_csv(results, options.out)
+    print(tables.times(results), tables.traffic(results), *verdicts(results), options.out, sep="\n\n")
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """End the program where the arguments are wrong."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
+    parser.add_argument("--network", choices=SETTINGS, action="append", help="by default all")
+    parser.add_argument("--out", type=Path, default=Path("results/verdict-swing.csv"), help="(default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="simulations at once (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    if options.workers < 1:
+        parser.error(f"--workers {options.workers}: must be 1 or more")
+    options.network = list(dict.fromkeys(options.network or SETTINGS))
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

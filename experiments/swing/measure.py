@@ -1,0 +1,89 @@
+"""One all-reduce in simulated time: how long it takes, and what its cables carry."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.swing.contenders import ALL_PORTS, contenders
+from experiments.swing.networks import SETTINGS
+from grsgd.comm.pieces import chunks
+from grsgd.comm.pollables import Delay
+from grsgd.models.shape_only import ShapeOnlyArray
+from grsgd.simulate.allreduce_times import AllreduceTimes
+from grsgd.testing.simulated import Ranks
+
+KIB, MIB = 2**10, 2**20
+SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
+STEP_SECONDS = 1e-6
+"""What a rank takes for each step, where that is counted, too: about what a message costs its sender and receiver."""
+
+
+def size_text(nbytes: int) -> str:
+    return f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB"
+
+
+class Point(NamedTuple):
+    """An all-reduce of so many bytes on one of `SETTINGS`: all ranks begin it at once and do nothing else, but that
+    each takes ``step_seconds`` whenever it has waited for messages."""
+
+    setting: str
+    contender: str
+    nbytes: int
+    step_seconds: float = 0.0
+
+
+class Result(NamedTuple):
+    """seconds: until the last rank has its sum. sent: bytes of all ranks. over_global: bytes over all cables that join
+    groups, and busiest: over the one of these that carries most, each direction for itself; 0 where there are none."""
+
+    seconds: float
+    sent: int
+    over_global: int
+    busiest: int
+
+
+def points(settings: Iterable[str]) -> list[Point]:
+    """Return all that is compared on these settings; first those of most ranks, which take longest."""
+    found = []
+    for title in sorted(settings, key=lambda title: -SETTINGS[title].ranks):
+        names = contenders(SETTINGS[title].ranks, SETTINGS[title].shape)
+        found += [Point(title, name, nbytes) for name in names for nbytes in SIZES]
+        found += [Point(title, name, nbytes, STEP_SECONDS) for name in names if name in ALL_PORTS for nbytes in SIZES]
+    return found
+
+
+def measure(point: Point) -> Result:
+    setting = SETTINGS[point.setting]
+    ranks = Ranks(setting.ranks, setting.spec)
+    ranks.fabric.allreduces = None if point.step_seconds else AllreduceTimes(ranks.fabric)
+    schedules = [
+        with_steps_of(point.step_seconds, schedule) if point.step_seconds else schedule
+        for schedule in contenders(setting.ranks, setting.shape)[point.contender]
+    ]
+    ends = zip(ranks.comms, ranks.drivers, strict=True)
+    ranks.finish([side_by_side(schedules, comm, driver, point.nbytes) for comm, driver in ends])
+    carried = [nbytes for cable, nbytes in ranks.network.bytes_of_cables().items() if setting.is_global(cable)]
+    sent = sum(int(comm.traffic.sent.sum()) for comm in ranks.comms)
+    return Result(ranks.env.now, sent, sum(carried), max(carried, default=0))
+
+
+def side_by_side(schedules: Sequence[Callable], comm, driver, nbytes: int):
+    """Schedule: all-reduce an array of so many bytes, each part of it by one of the schedules."""
+    parts = chunks(ShapeOnlyArray(nbytes // 4, np.float32), len(schedules))
+    running = [schedule(comm, part, tag) for tag, (schedule, part) in enumerate(zip(schedules, parts, strict=True))]
+    if len(running) == 1:  # in the foreground: so its times may be calculated
+        yield from running[0]
+    else:
+        yield [driver.start(schedule) for schedule in running]
+
+
+def with_steps_of(seconds: float, schedule: Callable) -> Callable:
+    """Return the schedule of a rank that takes so long for itself after each wait."""
+
+    def longer(comm, x, tag):
+        for pending in schedule(comm, x, tag):
+            yield pending
+            yield Delay(seconds)
+
+    return longer

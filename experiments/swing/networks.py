@@ -1,0 +1,76 @@
+"""The networks on which all-reduces are compared, and which of their cables are the long ones."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from grsgd.simulate.cabling.cable import Cable
+from grsgd.simulate.network import NetworkSpec
+
+BANDWIDTH, LATENCY = "100gbit", "500ns"
+TAPER = 4
+"""How many times more all ranks of a leaf can send than its cables to the spine can carry."""
+
+
+class Setting(NamedTuple):
+    """A network and so many ranks on it.
+
+    shape: of a torus. is_global: whether a cable joins groups of ranks; on a torus all do.
+    """
+
+    title: str
+    spec: NetworkSpec
+    ranks: int
+    is_global: Callable[[Cable], bool]
+    shape: tuple[int, ...] | None = None
+
+
+def torus(*shape: int) -> Setting:
+    text = "x".join(map(str, shape))
+    return Setting(f"torus {text}", network(f"torus:{text}"), math.prod(shape), lambda cable: True, shape)
+
+
+def dragonfly(a: int, p: int, h: int, ranks: int) -> Setting:
+    """``a`` routers of ``p`` ranks a group."""
+    spec = network(f"dragonfly:a={a},p={p},h={h}")
+    return Setting(f"dragonfly, groups of {a * p}", spec, ranks, joins_groups)
+
+
+def fat_tree(k: int, ranks: int) -> Setting:
+    """All bandwidth between pods."""
+    return Setting(f"fat tree, pods of {k * k // 4}", network(f"fat-tree:k={k}"), ranks, ends_at("core"))
+
+
+def tapered(of_leaf: int, ranks: int) -> Setting:
+    """Leaves of so many ranks, whose cables to the one spine carry a quarter of what these could send."""
+    leaves = [range(begin, min(begin + of_leaf, ranks)) for begin in range(0, ranks, of_leaf)]
+    uplink = f"{of_leaf * 100 / TAPER}gbit"
+    cables = [{"from": f"leaf {number}", "to": list(leaf)} for number, leaf in enumerate(leaves)]
+    cables.append({"from": "spine", "to": [f"leaf {number}" for number in range(len(leaves))], "bandwidth": uplink})
+    return Setting(f"tapered tree, leaves of {of_leaf}", network("cables", cable=cables), ranks, ends_at("spine"))
+
+
+def network(medium: str, **more) -> NetworkSpec:
+    return NetworkSpec(medium=medium, bandwidth=BANDWIDTH, latency=LATENCY, name=medium, **more)
+
+
+def joins_groups(cable: Cable) -> bool:
+    """Return whether a cable of a dragonfly leads from a router to one of another group."""
+    ends = [place.removeprefix("router ").partition(".")[0] for place in (cable.source, cable.dest)]
+    return cable.source.startswith("router") and cable.dest.startswith("router") and ends[0] != ends[1]
+
+
+def ends_at(name: str) -> Callable[[Cable], bool]:
+    return lambda cable: cable.source.startswith(name) or cable.dest.startswith(name)
+
+
+TORI = (torus(8, 8), torus(4, 16), torus(4, 4, 4), torus(6, 6), torus(16, 16))
+GROUPED = (
+    dragonfly(4, 2, 2, 64),
+    dragonfly(5, 2, 2, 64),
+    dragonfly(4, 3, 3, 64),
+    tapered(8, 64),
+    tapered(10, 64),
+    fat_tree(8, 128),
+)
+SETTINGS = {setting.title: setting for setting in (*TORI, *GROUPED)}

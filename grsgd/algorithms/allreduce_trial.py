@@ -1,0 +1,76 @@
+"""``variant = "auto"``: the all-reduce that is the fastest where the run takes place, by a trial at its start."""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+
+from grsgd.algorithms.trial import REPEATS, VIRTUAL, time, time_once
+from grsgd.comm import tags
+from grsgd.comm.allreduce import ALLREDUCE, NAMED_BY_LIBRARY, ON_ONE_HOST, THROUGH_MEMORY, in_place
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.hosts import hosts_of
+from grsgd.comm.shared_memory import NoSharedMemory
+from grsgd.models.flat import Flat
+from grsgd.runs.numbers import human_bytes
+
+AUTO = "auto"
+MAX_ELEMENTS = 4 * 1024 * 1024
+"""Longer vectors take as long an element."""
+CLOSE = 3.0
+"""By which factor one may be slower than the fastest at first, and still be the fastest in truth."""
+AGAIN_SECONDS, MOST_ROUNDS = 0.25, 101
+"""About how long those are tried again, and how often at most."""
+
+
+def choose_variant(comm: Communicator, driver, like: Flat):
+    """Schedule, on all ranks at once: return the name of the variant that is the fastest with vectors like one, and
+    the times of all in a line.
+
+    All ranks go by the time of the slowest one, the median of several, so all return the same. Those that come close
+    to the fastest are then tried again, in turns, for a machine may be slower for a while. ``comm`` carries nothing
+    else.
+    """
+    if comm.size == 1:
+        return "ring", "variant = ring: one rank sends nothing"
+    size = min(like.tensor.numel(), MAX_ELEMENTS)
+    vector = Flat.zeros(size, like.tensor.dtype, like.tensor.device)
+    hosts = yield from hosts_of(comm, tags.ARRAYS)
+    actions, seconds, left_out = {}, {}, {}
+    for name, schedule in ALLREDUCE.items():
+        inside = vector
+        if name in ON_ONE_HOST | NAMED_BY_LIBRARY and not comm.backend.shares_memory:
+            left_out[name] = "only of processes"
+            continue
+        if name == "hierarchical" and (hosts.count == 1 or hosts.owners == 1):
+            left_out[name] = "only of several hosts with several ranks each"
+            continue
+        if name in THROUGH_MEMORY:
+            try:
+                inside = yield from in_place(comm, vector, name)
+                yield from schedule(comm, inside.array)
+            except NoSharedMemory as error:
+                left_out[name] = error.why
+                continue
+        actions[name] = partial(schedule, comm, inside.array)
+        seconds[name] = yield from time(actions[name], comm, driver)
+    closest = {name: actions[name] for name in actions if seconds[name] <= CLOSE * min(seconds.values())}
+    if len(closest) > 1 and driver.progress_mode != VIRTUAL:  # simulated times do not vary
+        rounds = int(AGAIN_SECONDS / 2 / sum(seconds[name] for name in closest))
+        seconds |= yield from time_in_turns(closest, min(max(rounds, REPEATS), MOST_ROUNDS), comm, driver)
+    comm.shared.clear()
+    best = min(seconds, key=seconds.get)
+    found = [f"{name} {1e3 * taken:.3g} ms" for name, taken in seconds.items()]
+    found += [f"{name}: {why}" for name, why in left_out.items()]
+    return best, f"variant = {best}: {human_bytes(vector.array.nbytes)} on {comm.size} ranks: {'; '.join(found)}"
+
+
+def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
+    """Schedule, on all ranks at once: return the median seconds of each action, in rounds of two each, of which the
+    second counts: all ranks begin it as this action leaves them, and not another one."""
+    taken = {name: [] for name in actions}
+    for _ in range(rounds):
+        for name, action in actions.items():
+            yield from time_once(action, comm, driver)
+            taken[name].append((yield from time_once(action, comm, driver)))
+    return {name: statistics.median(each) for name, each in taken.items()}

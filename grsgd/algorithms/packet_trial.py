@@ -1,0 +1,104 @@
+"""A trial of how long packets take by the run's own transport, in which all ranks send at once, as in a step."""
+
+from collections.abc import Callable
+from functools import partial
+
+from coding.plan import Packet
+from coding.predicted_step import NOTHING_SENT, PacketSeconds, Toll
+from grsgd.algorithms.trial import REPEATS, VIRTUAL, WARM_UP, time, times
+from grsgd.comm.coded.multicast import Unicast
+from grsgd.comm.coded.schemes import ELEMENT_BYTES, MAX_PACKETS_IN_FLIGHT
+
+FIRST_ELEMENTS, MOST_ELEMENTS = 4096, 1 << 20
+"""The shortest of the packets that are long, and the longest."""
+LONG_SECONDS = 0.05
+"""A packet that takes so long is long enough, in seconds."""
+LOOKS = 3
+"""How often it must: something else may have made it long once."""
+MOST_PACKETS = 16
+"""So many short packets each rank sends at a time: fewer if more would be under way than in a step, two at least."""
+
+
+class PacketTrial:
+    """The trial of one rank. Packets go to one rank, and to all others; what lies between is interpolated.
+
+    Parameters
+    ----------
+    transport
+        Of which nothing is open yet.
+    driver
+        Its clock counts.
+    length
+        Elements of a gradient: no packet is longer.
+    empty
+        Makes an array, ``empty(size, dtype)``.
+    """
+
+    def __init__(self, transport: Unicast, driver, length: int, empty: Callable):
+        self.transport, self.comm, self.driver = transport, transport.comm, driver
+        n = self.comm.size
+        self.longest = max(1, min(length, MOST_ELEMENTS))
+        self.burst = max(2, min(MOST_PACKETS, MAX_PACKETS_IN_FLIGHT // n))
+        self.how_often = (0, 1) if driver.progress_mode == VIRTUAL else (WARM_UP, REPEATS)
+        self._buffers = empty((n if n > 1 else 0) * self.longest, "int32")
+        self._short = empty(n * self.burst, "int32")
+
+    def measure(self):
+        """Schedule, on all ranks at once: return the `PacketSeconds`."""
+        n = self.comm.size
+        if n == 1:
+            return NOTHING_SENT
+        everything = [*self.packets(1, self.burst), *self.packets(n - 1, self.burst)]
+        sizes = {packet: 1 if packet.number else self.longest for packet in everything}
+        yield from self.transport.open({packet: ELEMENT_BYTES * size for packet, size in sizes.items()}) or ()
+        tolls = []
+        for receivers in (1, n - 1):
+            size, long = yield from self.long_packet(receivers)
+            exchange = yield from self.time(self.packets(receivers), 1)
+            burst = yield from self.time(self.packets(receivers, self.burst), 1)
+            byte = max(long - exchange, 0) / (ELEMENT_BYTES * max(size - 1, 1))
+            tolls.append((exchange, max(burst - exchange, 0) / (self.burst - 1), byte))
+            if receivers == 1:
+                alone = yield from self.time(self.packets(1, senders=[0]), size)
+                is_shared = long > alone * (1 + n) / 2
+        yield from self.transport.close() or ()
+        sends_copies = type(self.transport) is Unicast or self.comm.backend.has_multicast is False
+        return PacketSeconds(*(Toll.of(*pair, n) for pair in zip(*tolls, strict=True)), is_shared, sends_copies)
+
+    def long_packet(self, receivers: int):
+        """Schedule, on all ranks at once: return how long a packet must be to be long, and the seconds it takes."""
+        size, packets = min(FIRST_ELEMENTS, self.longest), self.packets(receivers)
+        while size < self.longest:
+            action = partial(self.exchange, packets, size)
+            seconds = yield from times(action, self.comm, self.driver, 0, min(LOOKS, self.how_often[1]))
+            if seconds.max(1).min() > LONG_SECONDS:
+                break
+            size = min(4 * size, self.longest)
+        return size, (yield from self.time(packets, size))
+
+    def packets(self, receivers: int, each: int = 1, senders=None) -> list[Packet]:
+        """The packets that this rank sends or receives where ``senders``, by default all, send ``each`` to so many next
+        ranks, in the order in which all do."""
+        n = self.comm.size
+        found = []
+        for sender in range(n) if senders is None else senders:
+            others = tuple(sorted((sender + k) % n for k in range(1, receivers + 1)))
+            if self.comm.rank in (sender, *others):
+                found += [Packet(sender, others, number, (0,), (0,)) for number in range(each)]
+        return sorted(found, key=lambda packet: packet.order)
+
+    def time(self, packets: list[Packet], size: int):
+        """Schedule, on all ranks at once: return the seconds of an exchange of packets of ``size`` elements."""
+        return (yield from time(partial(self.exchange, packets, size), self.comm, self.driver, *self.how_often))
+
+    def exchange(self, packets: list[Packet], size: int):
+        """Schedule, on all ranks at once: send and receive packets of ``size`` elements."""
+        self.transport.next_round()
+        buffer = self._short if size == 1 else self._buffers
+        messages = []
+        for k, packet in enumerate(packets):
+            content = buffer[k * size : (k + 1) * size]
+            move = self.transport.send if packet.sender == self.comm.rank else self.transport.receive
+            messages += move(packet, content)
+        yield messages
+        self.transport.end_round()

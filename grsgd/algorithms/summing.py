@@ -1,0 +1,175 @@
+"""Synchronous SGD that sums int32 gradients of the blocks of a common batch, by one of the coded schemes."""
+
+from functools import partial
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from coding.fixed_point import FixedPoint, OutOfRange
+from grsgd.algorithms.averaging import average_buffers
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.central import Excluded
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.algorithms.transport_trial import AUTO, IP_MULTICAST, UNUSED
+from grsgd.comm.coded.arrays import empty_like
+from grsgd.comm.coded.errors import ranks_in_words
+from grsgd.comm.coded.ip_multicast import IpMulticast
+from grsgd.comm.coded.multicast import TRANSPORTS, Multicast, Unicast
+from grsgd.comm.coded.multicast_link import Settings
+from grsgd.comm.coded.schemes import Scheme
+from grsgd.units import rate as bytes_per_second
+
+
+class SummingOptions(Options):
+    """Options of the algorithms that sum int32 gradients of the blocks of a common batch."""
+
+    transport: Literal["multicast", "unicast", "ip-multicast", "auto"] = Field(
+        "multicast",
+        description="a packet to several ranks: one broadcast of MPI, copies, or datagrams to an IP multicast group; "
+        "auto: those, where they get through, else multicast",
+    )
+    rate: str | None = Field(
+        None,
+        description="of ip-multicast: what the network takes of all ranks together, such as '100mbit'; by default "
+        "measured at the start",
+    )
+    interface: str | None = Field(
+        None,
+        description="of ip-multicast: the hosts' interface, by name, address, or network such as '10.0.0.0/24'; by "
+        "default the one towards the other hosts",
+    )
+    mtu: int | None = Field(
+        None, ge=576, le=9000, description="of ip-multicast: bytes of the largest packet; by default the interface's"
+    )
+    loss: float | None = Field(
+        None, ge=0, le=0.2, description="of ip-multicast: the share of the datagrams that each rank drops on purpose"
+    )
+    burst: float | None = Field(
+        None, ge=1, le=1000, description="of ip-multicast: how many it drops in a row, on average; 1 if not given"
+    )
+    range: float = Field(
+        10.0, gt=0, allow_inf_nan=False, description="R: gradients are int32 multiples of R / (2^31 - 1) in [-R, R]"
+    )
+
+    @field_validator("rate")
+    @classmethod
+    def is_rate(cls, rate):
+        if rate is not None:
+            bytes_per_second(rate)
+        return rate
+
+    @model_validator(mode="after")
+    def options_of_ip_multicast(self):
+        given = next((name for name in UNUSED if getattr(self, name) is not None), None)
+        if given and self.transport not in (IP_MULTICAST, AUTO):
+            raise ValueError(f"{given} with transport = {self.transport!r}: only 'ip-multicast' and 'auto' have it")
+        if self.burst is not None and not self.loss:
+            raise ValueError(f"burst = {self.burst:g} without loss: give both, or none")
+        return self
+
+    def settings(self, seed: int) -> Settings:
+        """Return what these say of IP multicast; ``seed``: the run's."""
+        rate = bytes_per_second(self.rate) if self.rate else None
+        return Settings(rate, self.interface, self.mtu, self.loss or 0.0, self.burst or 1.0, seed)
+
+
+class Summing(CommonBatchAlgorithm, name=None):
+    """Synchronous SGD in which a `grsgd.comm.coded.schemes.Scheme` adds up the blocks' gradients."""
+
+    traits = Traits(
+        synchronous=True,
+        family="coded",
+        sends_gradients=True,
+        exact_gradient=True,
+        equal_models=True,
+        supports_own_loop=False,
+        rests_between_steps=True,
+    )
+    remembers = ("saturated", "overflow")
+    scheme: Scheme
+
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
+        self.fixed_point = self.make_fixed_point()
+        self.saturated = OutOfRange(0, 0, 0.0, self.fixed_point.largest)
+        self.transport = self.make_transport(context.seed)
+        self.scheme = self.choose_scheme(
+            self.transport,
+            self.comm.size,
+            self.options.r,
+            self.comm.rank,
+            self.x.array.size,
+            self.fixed_point,
+            partial(empty_like, self.x.array),
+        )
+        self.scheme.prepare()
+
+    def make_transport(self, seed: int) -> Unicast:
+        """The transport of these options. Simulated networks, and broadcasts of theirs, have multicast or none."""
+        if self.options.transport == IP_MULTICAST and self.comm.backend.has_multicast is None:
+            return IpMulticast(self.comm, self.options.settings(seed))
+        return TRANSPORTS.get(self.options.transport, Multicast)(self.comm)
+
+    @property
+    def overflow(self) -> OutOfRange:
+        """Sums of gradients that did not fit."""
+        return self.scheme.overflow
+
+    @overflow.setter
+    def overflow(self, overflow: OutOfRange):
+        self.scheme.overflow = overflow
+
+    def make_fixed_point(self) -> FixedPoint:
+        """Return what makes gradients of blocks int32."""
+        return FixedPoint(self.options.range)
+
+    @property
+    def names_the_lost(self) -> bool:
+        """Whether this rank is the one whose warnings name those that are lost: the lowest that is left."""
+        return bool(self.lost) and self.comm.rank == min(set(range(self.comm.size)) - self.lost)
+
+    def choose_scheme(self, *arguments) -> Scheme:
+        """The scheme of these options."""
+        raise NotImplementedError
+
+    def blocks(self, batch):
+        samples = self.scheme.samples(batch)
+        return [(block, begin, end) for block, (begin, end) in zip(self.scheme.blocks, samples, strict=True)]
+
+    def start(self):
+        return self.scheme.open()
+
+    def block_gradient_ready(self, block):
+        row = self.scheme.block_buffer(self.scheme.blocks.index(block))
+        self.saturated = self.saturated.merged_with(self.fixed_point.encode(self.replica.grads.array, row))
+
+    def before_backward(self):
+        yield from self.scheme.look()
+        self.needs_no_gradient = self.scheme.needs_no_blocks
+
+    def step(self):
+        yield from self.scheme.add_up()
+        if self.scheme.is_left_behind:
+            raise Excluded(f"rank {self.comm.rank} was silent for too long")
+        self.fixed_point.decode(self.scheme.total, self.replica.grads.array)
+        self.update()
+
+    def drain(self):
+        yield from self.scheme.close() or ()
+        self.lost = self.scheme.lost
+        if self.lost and self.comm.rank not in self.lost:
+            self.uncounted_comm = self.uncounted_comm.subset(sorted(set(range(self.comm.size)) - self.lost))
+
+    def average(self):
+        yield from average_buffers(self.uncounted_comm, self.replica)  # the parameters are equal already
+
+    def warnings(self):
+        silent = ranks_in_words(sorted(self.lost))
+        lines = [f"went on without {silent}, silent in the end"] if self.names_the_lost else []
+        found = {"gradients of blocks": self.saturated, "sums of gradients": self.overflow}
+        lines += [f"{what} are wrong: {beyond}" for what, beyond in found.items() if beyond]
+        if self.saturated.count and self.scheme.sends_sums:
+            limit = self.saturated._replace(largest=self.saturated.largest * self.scheme.num_blocks).suggested_limit
+            blocks = self.scheme.num_blocks
+            lines.append(f"sums of {blocks} such blocks are sent: for them, a range of {limit:g} would do")
+        return lines + self.transport.warnings()

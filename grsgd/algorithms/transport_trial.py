@@ -1,0 +1,59 @@
+"""``transport = "ip-multicast"`` and ``"auto"``: whether IP multicast gets through, by a trial before a run."""
+
+from __future__ import annotations
+
+import time
+
+from grsgd.comm.coded.multicast_link import Settings, connect, try_out
+from grsgd.comm.coded.sockets import NoMulticast
+from grsgd.comm.communicator import Communicator
+from grsgd.units import as_rate
+
+IP_MULTICAST, MULTICAST, AUTO = "ip-multicast", "multicast", "auto"
+UNUSED = {"rate": None, "interface": None, "mtu": None, "loss": None, "burst": None}
+"""The options of IP multicast, where there is none."""
+BY_MPI = {"transport": MULTICAST} | UNUSED
+"""The options of packets that travel by MPI."""
+
+
+def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu: bool):
+    """Schedule, on all ranks at once: return the options that change, by name, and why so.
+
+    ``wanted``: ip-multicast, or auto, which takes MPI's broadcasts where IP multicast does not get through.
+    ``on_gpu``: whether what is to be sent lies there. Raises NoMulticast, on all ranks.
+    """
+    try:
+        if comm.backend.has_multicast is None:
+            rate = yield from measured(comm, settings, on_gpu)
+            return {"transport": IP_MULTICAST, "rate": as_rate(rate)}, (
+                f"transport = {IP_MULTICAST}: all {comm.size} ranks hear each other; "
+                f"{as_rate(rate)} {'given' if settings.rate else 'measured'}"
+            )
+        check_known(comm.backend.has_multicast, settings)
+    except NoMulticast as error:
+        if wanted != AUTO:
+            raise
+        return BY_MPI, f"transport = {MULTICAST}: by MPI, for {error.why}"
+    return {"transport": IP_MULTICAST} | UNUSED, f"transport = {IP_MULTICAST}: the network has it"
+
+
+def measured(comm: Communicator, settings: Settings, on_gpu: bool):
+    """Schedule, on all ranks at once: return the bytes per second that the network takes; raises NoMulticast."""
+    if comm.size == 1:
+        raise NoMulticast("one rank sends nothing")
+    if on_gpu:
+        raise NoMulticast("what is sent lies in the memory of GPUs")
+    link = yield from connect(comm, settings)
+    try:
+        found = yield from try_out(comm, link, time.perf_counter)
+    finally:
+        link.sockets.close()
+    return settings.rate or found
+
+
+def check_known(has_multicast: bool, settings: Settings):
+    """Raise NoMulticast for what there is not on a simulated network, of which nothing need be tried."""
+    if not has_multicast:
+        raise NoMulticast("the network has no multicast (multicast = true in its file, or a shared medium)")
+    if settings != Settings(seed=settings.seed):
+        raise NoMulticast("rate, interface, mtu, loss and burst are those of a real network; leave them out")

@@ -1,0 +1,228 @@
+"""How ranks come to reach each other by IP multicast: one group of all, a secret, and a rate that the network takes.
+
+All ranks of a run join one group, whatever packets go to whom: with a group for each set of receivers a rank would
+have to join up to C(n-1, r), more than Linux lets a socket (net.ipv4.igmp_max_memberships, 20) for r = 3 and 8 ranks; a
+shared medium brings everything to everybody anyway; and who a packet is for stands in the plan. What goes to one rank
+alone is sent to its address.
+"""
+
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.allgather import ring_allgather
+from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal
+from grsgd.comm.coded.sockets import LARGEST, Interface, NoMulticast, Sockets, find_interface
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.shared_memory import host, text_array, text_of, uncounted
+
+ROOM_BYTES = 64 * 2**20
+"""Room for datagrams that is asked for at each socket; the kernel takes memory for what lies there alone."""
+TRIAL_ROUND = 2**32 - 1
+"""Stands for the exchange in the names of datagrams of a trial."""
+TRIAL_DATAGRAMS, TRIAL_SECONDS = 256, 0.1
+"""How many datagrams a rank sends in a trial, and for how long at most."""
+READING_SHARE = 0.5
+"""The share of its time that a rank may read datagrams in, which it checks, too; the rest is for sending."""
+WINDOW = 16
+"""Datagrams over which the time from one to the next is taken."""
+QUIET_SECONDS = 0.05
+"""After so long without a datagram, none of a trial is under way any more."""
+
+
+class Settings(NamedTuple):
+    """Options that a user may give for IP multicast.
+
+    ``rate``: bytes per second that the network takes of all ranks together; None: what a trial finds. ``interface``:
+    as of `find_interface`. ``mtu``: bytes of the largest packet; None: what all interfaces take. ``loss``, ``burst``:
+    as of `losses.lost_parts`. ``seed``: of the datagrams that are lost on purpose.
+    """
+
+    rate: float | None = None
+    interface: str | None = None
+    mtu: int | None = None
+    loss: float = 0.0
+    burst: float = 1.0
+    seed: int = 0
+
+
+BY_ITSELF = Settings()
+
+
+class Link(NamedTuple):
+    """One rank's way to the others. ``addresses``: of each rank; ``part``: bytes of a packet in a datagram."""
+
+    sockets: Sockets
+    seal: Seal
+    addresses: list[tuple[str, int]]
+    part: int
+
+    @property
+    def datagram(self) -> int:
+        """Bytes of the largest datagram, headers included."""
+        return self.part + HEAD_BYTES + IP_BYTES
+
+
+def connect(comm: Communicator, settings: Settings):
+    """Schedule, on all ranks at once: return the `Link` of this one. Its messages are not counted.
+
+    Raises NoMulticast, on all ranks.
+    """
+    mine = {"host": host(), "name": socket.gethostname()}
+    if comm.rank == 0:
+        mine |= {"run": secrets.token_hex(RUN_BYTES), "key": secrets.token_hex(KEY_BYTES), **some_group()}
+    told = yield from tell(comm, mine)
+    group, port = told[0]["group"], told[0]["port"]
+    others = list(dict.fromkeys(each["name"] for each in told if each["host"] != mine["host"]))
+    sockets, mine = None, {}
+    try:
+        interface = find_interface(settings.interface, others, (group, port))
+        check_mtu(settings.mtu, interface)
+        sockets = Sockets(interface, group, port, ROOM_BYTES)
+        mine = {"address": sockets.address, "mtu": settings.mtu or interface.mtu}
+    except OSError as error:
+        mine = {"why": f"{error.strerror or error}"}
+    except NoMulticast as error:
+        mine = {"why": error.why[:500]}
+    seal = Seal(bytes.fromhex(told[0]["run"]), bytes.fromhex(told[0]["key"]))
+    told = yield from tell(comm, mine)
+    wrong = {rank: each["why"] for rank, each in enumerate(told) if "why" in each}
+    if wrong:
+        sockets.close() if sockets else None
+        rank = min(wrong)
+        raise NoMulticast(f"rank {rank}: {wrong[rank]}")
+    part = min(each["mtu"] for each in told) - HEAD_BYTES - IP_BYTES
+    return Link(sockets, seal, [tuple(each["address"]) for each in told], part // 4 * 4)
+
+
+def some_group() -> dict:
+    """Return a group that nobody else is likely to use: of those for use within a site, RFC 2365."""
+    first, second, *port = secrets.token_bytes(4)
+    return {"group": f"239.255.{first}.{second}", "port": 32768 + int.from_bytes(bytes(port)) % 16384}
+
+
+def check_mtu(mtu: int | None, interface: Interface):
+    """Raise NoMulticast for packets that the interface does not take."""
+    if mtu is not None and mtu > interface.mtu:
+        raise NoMulticast(f"mtu = {mtu}: the interface {interface.address} takes {interface.mtu} at most")
+
+
+def tell(comm: Communicator, what: dict):
+    """Schedule, on all ranks at once: return what each rank tells the others."""
+    rows = [text_array("") for _ in range(comm.size)]
+    rows[comm.rank][:] = text_array(json.dumps(what))
+    yield from ring_allgather(uncounted(comm), rows, tags.ARRAYS)
+    return [json.loads(text_of(row)) for row in rows]
+
+
+class Train:
+    """A pollable: the datagrams of one rank in a trial have left, or have come."""
+
+    def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
+        self.link, self.sender, self.clock, self.began = link, sender, clock, clock()
+
+    def __str__(self):
+        return f"trial of IP multicast: {self.verb} of rank {self.sender}"
+
+
+class Leaving(Train):
+    verb = "datagrams"
+
+    def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
+        super().__init__(link, sender, clock)
+        self.sent, self.content = 0, bytes(link.part)
+
+    def Test(self) -> bool:
+        sockets, seal = self.link.sockets, self.link.seal
+        while self.sent < TRIAL_DATAGRAMS and self.clock() - self.began < TRIAL_SECONDS:
+            head = seal.head(Name(TRIAL_ROUND, self.sender, 0, self.sent), self.content)
+            if not sockets.send(head, self.content, sockets.group):
+                return False
+            self.sent += 1
+        return True
+
+
+class Coming(Train):
+    """``all_sent``: true when the last one has left."""
+
+    verb = "datagrams from"
+
+    def __init__(self, link: Link, sender: int, clock: Callable[[], float], all_sent):
+        super().__init__(link, sender, clock)
+        self.all_sent = all_sent
+        self.stamps: list[float] = []
+        """When each datagram came to this host."""
+        self.read, self.reading = self.began, 0.0
+        self._buffer = memoryview(bytearray(LARGEST))
+
+    def Test(self) -> bool:
+        seal, begin = self.link.seal, time.thread_time()
+        while (received := self.link.sockets.receive_stamped(self._buffer)) is not None:
+            datagram, when = received
+            name = seal.name_of(datagram)
+            if name is None or name[:2] != (TRIAL_ROUND, self.sender) or seal.content_of(datagram) is None:
+                continue
+            self.stamps.append(when)
+            self.read = self.clock()
+            self.reading += time.thread_time() - begin
+            begin = time.thread_time()
+        if len(self.stamps) == TRIAL_DATAGRAMS:
+            return self.all_sent.Test()
+        if not self.all_sent.Test():
+            self.read = self.clock()
+            return False
+        return self.clock() - self.read > QUIET_SECONDS
+
+    @property
+    def rate(self) -> float:
+        """The bytes per second that have come, headers included, or that this rank can read, if that is less; 0 if
+        nothing has come."""
+        if len(self.stamps) < 2:
+            return 0.0
+        reading = self.reading / len(self.stamps) / READING_SHARE
+        return self.link.datagram / max(seconds_between(np.array(self.stamps)), reading, 1e-9)
+
+
+def seconds_between(stamps: np.ndarray) -> float:
+    """Return how many seconds there were from one datagram to the next.
+
+    The median over `WINDOW` of them at a time: a sender on a busy host is kept from sending now and then, and what an
+    idle link lets through at once at first says as little.
+    """
+    width = min(WINDOW, len(stamps) - 1)
+    return float(np.median(stamps[width:] - stamps[:-width])) / width
+
+
+def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
+    """Schedule, on all ranks at once: return the bytes per second that the network takes from one rank at a time.
+
+    One rank after the other sends to all others as fast as its interface takes it. The slowest of all counts, be it a
+    link or a rank that reads. Raises NoMulticast, on all ranks, where nothing comes through.
+    """
+    quiet = uncounted(comm)
+    rates = [np.full(comm.size, np.inf) for _ in range(comm.size)]
+    """By receiver, of each sender."""
+    flags = np.zeros(comm.size, np.uint8)
+    for sender in range(comm.size):
+        yield from tell(comm, {})  # until all are there
+        if comm.rank == sender:
+            yield Leaving(link, sender, clock)
+            yield [quiet.Isend(flags[:1], rank, tags.CODED_CONTROL) for rank in range(comm.size) if rank != sender]
+            continue
+        coming = Coming(link, sender, clock, quiet.Irecv(flags[sender : sender + 1], sender, tags.CODED_CONTROL))
+        yield coming
+        rates[comm.rank][sender] = coming.rate
+    yield from ring_allgather(quiet, rates, tags.ARRAYS)
+    hosts = [each["host"] for each in (yield from tell(comm, {"host": socket.gethostname()}))]
+    for receiver, sender in np.argwhere(np.array(rates) == 0).tolist():
+        raise NoMulticast(
+            f"datagrams of {link.datagram} bytes from rank {sender} on {hosts[sender]} do not come to rank {receiver} "
+            f"on {hosts[receiver]}"
+        )
+    return float(np.min(rates))

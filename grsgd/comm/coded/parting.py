@@ -1,0 +1,119 @@
+"""How ranks agree in the end which of them are silent and are left behind: all that go on must know the same ones."""
+
+from __future__ import annotations
+
+import math
+
+from grsgd.comm.coded.errors import SilentRanks, ranks_in_words
+from grsgd.comm.coded.queues import Queues
+from grsgd.comm.coded.streams import Streams, Word, header
+from grsgd.comm.pollables import Delay, Until
+
+
+class Parting:
+    """One rank's part in the agreement, after its last step.
+
+    The lowest rank that has finished, as far as a rank knows, is its arbiter. When all have finished, or ``patience``
+    seconds after its own last step, an arbiter proposes to go on without those that have not. A rank agrees to one
+    proposal, an arbiter to its own; a proposal to which all agree that it keeps is the decision. So no rank is in two
+    decisions, and whoever comes back meanwhile finds itself left behind.
+    """
+
+    def __init__(self, queues: Queues, streams: Streams, driver, silent: int, patience: float):
+        self.queues, self.streams, self.driver = queues, streams, driver
+        self.silent, self.patience = silent, patience
+        self.rank, self.ranks = queues.comm.rank, set(range(queues.comm.size))
+        self.proposed: frozenset[int] | None = None
+        self.has_agreed = False
+        self.alarm = None
+        """The activity that ends when silent ranks are not waited for any more."""
+
+    def agree(self):
+        """Schedule: returns the ranks that are left behind, this one perhaps among them. Raises SilentRanks."""
+        began = self.driver.clock()
+        if self.patience < math.inf:
+            self.alarm = self.driver.start(self.watch_the_clock())
+        self.tell(Word.FINISHED, self.ranks)
+        while True:
+            heard, was_patient = self.streams.heard, not self.is_impatient()  # before the look at what was said
+            if (decision := self.decision()) is not None:
+                return decision
+            later = self.driver.clock() + self.driver.timeout / 2  # a wait must be shorter than comm.timeout
+            yield Until(
+                lambda heard=heard, was_patient=was_patient, later=later: self.streams.heard != heard
+                or (was_patient and self.is_impatient())
+                or self.driver.clock() > later,
+                "the end of the others' training",
+            )
+            waited = self.driver.clock() - began
+            if self.is_impatient() and waited > 2 * self.patience + self.driver.timeout:
+                arbiter = min(self.finished)
+                raise SilentRanks(f"rank {self.rank} waited {waited:.3g} s for rank {arbiter} to say who goes on")
+
+    def give_up(self):
+        """Schedule, on a rank that is left behind: say so, and wait until the others have ended, however long."""
+        self.tell(Word.GONE, self.ranks)
+        while not self.streams.said[Word.DECISION]:
+            later = self.driver.clock() + self.driver.timeout / 2
+            yield Until(
+                lambda later=later: bool(self.streams.said[Word.DECISION]) or self.driver.clock() > later,
+                "the end of the others' training",
+            )
+
+    def watch_the_clock(self):
+        """Background schedule: the time for which silent ranks are waited for."""
+        yield Delay(self.patience)
+
+    def is_impatient(self) -> bool:
+        """Whether silent ranks are not waited for any more."""
+        return self.alarm is not None and self.alarm.Test()
+
+    @property
+    def finished(self) -> set[int]:
+        return {self.rank, *self.streams.said[Word.FINISHED]}
+
+    @property
+    def lost_already(self) -> set[int]:
+        """Ranks for which nobody has to wait."""
+        lost = self.queues.left_behind | self.streams.dead | self.streams.said[Word.GONE].keys()
+        return lost - self.finished
+
+    def decision(self) -> frozenset[int] | None:
+        """Say what is to be said now; returns the ranks that are left behind, None while that is not decided."""
+        decisions = self.streams.said[Word.DECISION]
+        if decisions:
+            return named(next(iter(decisions.values())))
+        if self.proposed is not None:
+            if self.ranks - self.proposed - {self.rank} <= self.streams.said[Word.AGREED].keys():
+                self.tell(Word.DECISION, self.ranks, self.proposed)
+                return self.proposed
+        elif not self.has_agreed:
+            self.agree_or_propose()
+            if self.proposed is not None:
+                return self.decision()
+        return None
+
+    def agree_or_propose(self):
+        proposals = self.streams.said[Word.PROPOSAL]
+        if proposals:
+            self.has_agreed = True
+            self.tell(Word.AGREED, {min(proposals)})
+        elif self.rank == min(self.finished):
+            missing = self.ranks - self.finished
+            if missing <= self.lost_already or self.is_impatient():
+                if len(missing) > self.silent:
+                    silent = ranks_in_words(sorted(missing))
+                    raise SilentRanks(
+                        f"silent at the end of the training: {silent}; {self.silent} may be (algorithm.silent)"
+                    )
+                self.proposed = frozenset(missing)
+                self.tell(Word.PROPOSAL, self.ranks - missing, self.proposed)
+
+    def tell(self, word: Word, ranks: set[int], lost: frozenset[int] = frozenset()):
+        values = [rank in lost for rank in sorted(self.ranks)]
+        self.queues.tell(header(self.streams.values, word, values=values), sorted(ranks - {self.rank}))
+
+
+def named(values) -> frozenset[int]:
+    """Return the ranks that a header names."""
+    return frozenset(values.nonzero()[0].tolist())

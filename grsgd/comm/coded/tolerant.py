@@ -1,0 +1,264 @@
+"""The sum of all blocks in steps that end without ranks that are silent: see `coding.tolerant` for the code."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from coding.fixed_point import FixedPoint
+from coding.kernels import kernels
+from coding.tolerant import tolerant_code
+from grsgd.comm.coded.errors import SilentRanks, ranks_in_words
+from grsgd.comm.coded.fingerprints import Fingerprints
+from grsgd.comm.coded.multicast import Unicast
+from grsgd.comm.coded.parting import Parting
+from grsgd.comm.coded.queues import Queues
+from grsgd.comm.coded.schemes import Scheme
+from grsgd.comm.coded.streams import AHEAD, FIXED, Streams, Word, header
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.pollables import Delay, Until
+
+LAG_BYTES = 256 * 2**20
+"""What a rank keeps, by default, for others that are behind; but of `LEAST_LAG` steps, and of `MOST_LAG` at most."""
+LEAST_LAG, MOST_LAG = 8, 1000
+NEWS = 1 / 16
+"""How long a rank that catches up waits for news, as a share of the time that its blocks take."""
+
+
+class TolerantSum(Scheme):
+    """One rank's part where a step ends as soon as the messages of any n - ``silent`` ranks are there.
+
+    A rank that is late learns from the others' messages that a step is over (`is_over`), and takes it without gradients
+    of its own. It makes its own message out of theirs and sends it to those that may still need it: so each rank that
+    is not silent sends a message of each step, and no step waits for one that is. Messages wait in `Queues` until they
+    are taken, of ``lag`` steps at most: with more a rank is left behind for good (`is_left_behind`).
+
+    Parameters
+    ----------
+    comm, driver
+        Carry messages, and move them in the background, between `open` and `close`.
+    patience
+        Seconds that `close` waits for silent ranks.
+    n, r, rank, length, fixed_point, empty
+        As for every `Scheme`. ``fixed_point`` must leave room for the sum of n blocks (`coding.prime_field.HALF`).
+    """
+
+    sends_sums = True
+
+    def __init__(
+        self,
+        comm: Communicator,
+        driver,
+        n: int,
+        r: int,
+        rank: int,
+        length: int,
+        fixed_point: FixedPoint,
+        empty: Callable,
+        silent: int,
+        lag: int | None = None,
+        patience: float = math.inf,
+    ):
+        self.comm, self.driver, self.silent, self.patience = comm, driver, silent, patience
+        self.code = tolerant_code(n, r, silent)
+        super().__init__(Unicast(comm), n, r, rank, length, fixed_point, empty)
+        self.message_length = self.code.length(length)
+        self.bounds = self.code.bounds(length)
+        self.rows = empty((AHEAD + 1) * n * self.message_length, "int32")
+        """Messages of the steps under way: of each rank `AHEAD` + 1."""
+        self.lag = lag or max(LEAST_LAG, min(MOST_LAG, LAG_BYTES // max(4 * self.message_length, 1)))
+        values = max(n, r)
+        self.streams = Streams(comm, values, self.row, self._compare)
+        self.fingerprints = Fingerprints()
+        farewell = header(values, Word.LEFT_BEHIND)
+        self.queues = Queues(comm, self.lag, partial(empty, self.message_length, "int32"), farewell)
+        self.own_seconds = self._began = 0.0
+        """How long this rank has last taken from the beginning of a step to its own message."""
+        self.used = np.zeros(n, np.int64)
+        """In how many steps of this rank the sum was decoded out of each rank's message."""
+        self.made = 0
+        """Steps that this rank has taken without a gradient of its own."""
+
+    def assign_blocks(self):
+        self.blocks = self.code.placement.blocks(self.rank)
+        self.num_blocks = self.n
+
+    def sent(self):
+        return ()
+
+    received = sent
+
+    # ---- background
+
+    def open(self):
+        """Begin to receive and to send in the background."""
+        self._receiving = {source: self.driver.start(self.streams.receive(source)) for source in self.queues.others}
+        self._is_closed = False
+        if self.queues.others:
+            self._sending = self.driver.start(self._send_queued())
+
+    def _send_queued(self):
+        """Background schedule: send what waits for others."""
+        yield Until(lambda: self.queues.move() and self._is_closed, "messages to other ranks")
+
+    def row(self, source: int, step: int):
+        """Where the message of a rank of a step lies: int32 of shape [message_length]."""
+        begin = self._place(source, step)
+        return self.rows[begin : begin + self.message_length]
+
+    def _place(self, source: int, step: int) -> int:
+        return ((AHEAD + 1) * source + step % (AHEAD + 1)) * self.message_length
+
+    # ---- a step
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the step under way needs nothing of this rank: the messages of enough others are there."""
+        return self.streams.count() >= self.code.needed
+
+    def look(self):
+        """Schedule, at the beginning of a step: where enough others have messages of it, wait for these, but no longer
+        than this rank's blocks take: some of the others may have fallen silent since."""
+        if self.needs_no_blocks:  # the last time, so it is catching up: how far the others are it may hear in a moment
+            yield from self._wait(lambda: self.is_over or self._is_announced, NEWS * self.own_seconds)
+        if self._is_announced:
+            yield from self._wait(lambda: self.is_over, self.own_seconds)
+        self.needs_no_blocks = self.is_over
+        self._began = self.driver.clock()
+
+    @property
+    def _is_announced(self) -> bool:
+        """Whether enough others are known to have messages of the step under way."""
+        return self.streams.announced() >= self.code.needed
+
+    def _wait(self, is_true: Callable[[], bool], seconds: float):
+        """Schedule: wait until it is true, or so many seconds are over."""
+        if seconds and not is_true():
+            alarm = self.driver.start(watch_the_clock(seconds))
+            yield Until(lambda: is_true() or alarm.Test(), "messages to or from ranks that may be silent")
+
+    def add_up(self):
+        """Schedule: set `total` to the sum of all ranks' blocks, unless this rank `is_left_behind`."""
+        step = self.streams.step
+        if not self.needs_no_blocks:
+            self.own_seconds = self.driver.clock() - self._began
+            self._send_own(step)
+        yield StepEnd(self)
+        if self.is_left_behind:
+            return
+        senders = tuple(sorted(self.streams.arrived(step)[: self.code.needed]))
+        self._decode(step, senders)
+        if self.needs_no_blocks:
+            self.made += 1
+            self._send_made(step, senders)
+        self.used[list(senders)] += 1
+        self.streams.go_on()
+
+    def _send_own(self, step: int):
+        lengths = [end - begin for begin, end in zip(self.bounds, self.bounds[1:], strict=False)]
+        buffer, row = self.queues.take_buffer(), self.row(self.rank, step)
+        kernel = kernels(self.rows)
+        kernel.combine(
+            self.block_buffers,
+            np.array([k * self.length + begin for k in range(self.r) for begin in self.bounds[:-1]]),
+            np.array(lengths * self.r),
+            self.code.coefficients(self.rank).reshape(-1),
+            buffer,
+        )
+        row[:] = buffer
+        prints = [kernel.fingerprint(self.block_buffer(k)) for k in range(self.r)]
+        numbers = header(self.streams.values, Word.STEP, step, values=prints)
+        self.queues.send(numbers, buffer, self._in_need(step))
+        self._compare(self.rank, step, numbers)
+        self.streams.take(self.rank, step)
+
+    def _send_made(self, step: int, senders: tuple[int, ...]):
+        """Make this rank's message out of those of others, for ranks that may not have enough of them."""
+        if receivers := self._in_need(step):
+            buffer = self.queues.take_buffer()
+            factors = self.code.repeating(senders, self.rank)
+            self._combine(step, senders, factors, buffer)
+            self.queues.send(header(self.streams.values, Word.STEP, step, is_made=True), buffer, receivers)
+
+    def _in_need(self, step: int) -> list[int]:
+        """The ranks that are not known to be through with a step: of a later one they have announced nothing."""
+        return [rank for rank in self.queues.others if self.streams.newest[rank] <= step]
+
+    def _decode(self, step: int, senders: tuple[int, ...]):
+        factors = self.code.decoding(senders)
+        for part, (begin, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
+            self._combine(step, senders, factors[part], self.total[begin:end])
+
+    def _combine(self, step: int, senders: tuple[int, ...], factors: np.ndarray, out):
+        """Write the sum of so many times the messages of these ranks into ``out``, as far as it is long."""
+        places = np.array([self._place(sender, step) for sender in senders])
+        kernels(self.rows).combine(self.rows, places, np.full(len(senders), out.size), factors, out)
+
+    def _compare(self, source: int, step: int, numbers: np.ndarray):
+        """Compare the fingerprints of a rank's blocks with those that others have told; raises UnequalBlocks."""
+        if not numbers[2]:  # else the message was made of those of others
+            prints = numbers[FIXED : FIXED + self.r].tolist()
+            self.fingerprints.compare(step, source, dict(zip(self.code.placement.blocks(source), prints, strict=True)))
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether so many ranks have left this one behind that it cannot get what it needs any more."""
+        return self._without(self.streams.said[Word.LEFT_BEHIND].keys()) < self.code.needed
+
+    def _without(self, ranks) -> int:
+        """How many messages of the step under way are there or can come if these ranks send none."""
+        step = self.streams.step
+        return len((set(range(self.n)) - set(ranks)) | set(self.streams.arrived(step)))
+
+    def check_lost(self):
+        """Raise SilentRanks where more ranks are gone for good than may be silent."""
+        gone = self.streams.dead | self.streams.said[Word.GONE].keys()
+        if self._without(gone) < self.code.needed and not self.is_left_behind:
+            lost = ranks_in_words(sorted(gone))
+            raise SilentRanks(f"lost: {lost}; steps end without {self.silent} of the ranks (algorithm.silent)")
+
+    # ---- the end
+
+    def close(self):
+        """Schedule, after the last step: agree with the others on who is `lost`, and take in what is under way."""
+        parting = Parting(self.queues, self.streams, self.driver, self.silent, self.patience)
+        if self.is_left_behind:
+            yield from parting.give_up()
+            self.lost = frozenset({self.rank})
+            return
+        self.lost = yield from parting.agree()
+        if self.rank in self.lost:
+            return
+        left = [rank for rank in self.queues.others if rank not in self.lost]
+        self.queues.tell(header(self.streams.values, Word.LAST), left)
+        yield [self._receiving[rank] for rank in left]
+        yield Until(lambda: self.queues.is_delivered(left), f"last messages to {ranks_in_words(left)}")
+        self._is_closed = True
+        if left and not self.lost:
+            yield self._sending
+
+
+def watch_the_clock(seconds: float):
+    """Background schedule: so many seconds."""
+    yield Delay(seconds)
+
+
+class StepEnd:
+    """True when a step is over; names the ranks that are silent."""
+
+    def __init__(self, scheme: TolerantSum):
+        self.scheme = scheme
+
+    def Test(self) -> bool:
+        scheme = self.scheme
+        if scheme.is_over or scheme.is_left_behind:
+            return True
+        scheme.check_lost()
+        return False
+
+    def __str__(self):
+        scheme, step = self.scheme, self.scheme.streams.step
+        arrived = scheme.streams.arrived(step)
+        silent = ranks_in_words([rank for rank in range(scheme.n) if rank not in arrived])
+        return f"step {step} to end without {silent}: {scheme.silent} may be silent (algorithm.silent)"

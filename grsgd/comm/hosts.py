@@ -1,0 +1,111 @@
+"""All-reduce in two stages: the ranks of a host sum up what they have in memory that they share, then the hosts among
+each other.
+
+Every host has as many owners as the host with the fewest ranks has ranks. Owner j of a host adds up part j of the
+arrays of its host, sums it with the owners j of the other hosts in messages, and writes it to where all ranks of its
+host read it. So the links between hosts carry as much as if each host were a rank, and all owners send at once.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm.allgather import ring_allgather
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.shared_allreduce import VECTORS, check_host_memory, count, parts_allreduce
+from grsgd.comm.shared_memory import NoSharedMemory, allocate, host, text_array, text_of, uncounted
+from grsgd.comm.shared_sums import Buffers
+from grsgd.comm.some_ranks import SomeRanks
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""What is summed within hosts, and then among them, at a time."""
+HOSTS = "hosts"
+"""Under what a communicator keeps its `Hosts`."""
+
+
+class Hosts(NamedTuple):
+    """The hosts of a communicator's ranks, as one rank sees them.
+
+    ``local``: the ranks of its host. ``across``: an owner of each host, this rank being one; None where it is no owner.
+    ``count``: how many hosts; ``owners``: how many ranks of each sum a part.
+    """
+
+    local: Communicator
+    across: Communicator | None
+    count: int
+    owners: int
+
+
+def hosts_of(comm: Communicator, tag: int):
+    """Schedule, on all ranks: return the `Hosts`, which are asked for once. Its messages are not counted."""
+    if HOSTS in comm.shared:
+        return comm.shared[HOSTS]
+    hosts = comm.backend.hosts
+    if hosts is None:
+        names = [np.zeros(32, np.uint8) for _ in range(comm.size)]
+        names[comm.rank][:] = np.frombuffer(hashlib.sha256(host().encode()).digest(), np.uint8)
+        yield from ring_allgather(uncounted(comm), names, tag)
+        hosts = [name.tobytes() for name in names]
+    by_host = defaultdict(list)
+    for rank, name in enumerate(hosts):
+        by_host[name].append(rank)
+    mine, owners = by_host[hosts[comm.rank]], min(map(len, by_host.values()))
+    index = mine.index(comm.rank)
+    across = some(comm, [ranks[index] for ranks in by_host.values()]) if index < owners else None
+    return comm.shared.setdefault(HOSTS, Hosts(some(comm, mine), across, len(by_host), owners))
+
+
+def some(comm: Communicator, ranks: list[int]) -> Communicator:
+    """Return a communicator of some ranks, whose messages are those of ``comm`` and counted there."""
+    return Communicator(SomeRanks(comm.backend, ranks), [comm.members[rank] for rank in ranks], comm.traffic)
+
+
+def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Callable[..., Generator]):
+    """Schedule: set x to ``scale`` times its sum over all ranks. ``across(comm, part, tag, scale)``: a schedule that
+    does so among owners, with the same bits on all.
+
+    Raises NoSharedMemory, on all ranks.
+    """
+    if comm.size == 1 or x.size == 0:
+        return
+    hosts = yield from hosts_of(comm, tag)
+    local, beyond = hosts.local, None
+    if hosts.count > 1:
+        beyond = partial(across, hosts.across, tag=tag, scale=scale)
+        scale = 1.0
+    if not comm.backend.shares_memory:
+        if local.size > 1:
+            yield from parts_allreduce(local, x, tag, scale, hosts.owners, beyond if hosts.across else None)
+        else:
+            yield from beyond(x)
+        return
+    check_host_memory(x)
+    buffers = yield from buffers_of(comm, hosts, tag)
+    if buffers is not None:
+        count(local, x, hosts.owners)
+        yield from buffers.sum_long(x, scale, local.shared.get(VECTORS, ()), beyond)
+        return
+    size = PIECE_BYTES // x.itemsize  # as on hosts of several ranks
+    for begin in range(0, x.size, size):
+        yield from beyond(x[begin : begin + size])
+
+
+def buffers_of(comm: Communicator, hosts: Hosts, tag: int):
+    """Schedule, on all ranks: return those of this host; None where it has one rank."""
+    if (HOSTS, tag) in comm.shared:
+        return comm.shared[HOSTS, tag]
+    buffers, problems = None, [text_array("") for _ in range(comm.size)]
+    if hosts.local.size > 1:
+        try:
+            memory = yield from allocate(hosts.local, 2 * PIECE_BYTES, tag)
+            buffers = Buffers(hosts.local, memory, PIECE_BYTES, hosts.owners)
+        except NoSharedMemory as error:
+            problems[comm.rank] = text_array(error.why)
+    yield from ring_allgather(uncounted(comm), problems, tag)
+    if why := next(filter(None, map(text_of, problems)), None):
+        raise NoSharedMemory(why)
+    return comm.shared.setdefault((HOSTS, tag), buffers)

@@ -1,0 +1,140 @@
+"""All-reduce of ranks on one host, through memory that they share (`grsgd.comm.shared_memory`).
+
+Rank j adds up part j of all arrays, row after row in the order of ranks, and writes the sum where all read it. So
+each element is summed once, in the order 0 to n-1, and the sums are bit-identical on all ranks and in all runs.
+
+An array that lies in shared memory itself (`in_shared_memory`) is summed where it lies: all ranks together read and
+write as much memory as if each copied its array once. Others are copied through a buffer, piece by piece, while pieces
+are in the cache. Of a short array every rank adds up all of it, which spares the second wait.
+
+Ranks tell each other how far they are by numbers in that memory, which they poll (`grsgd.comm.shared_sums.Reached`):
+nothing blocks.
+"""
+
+from contextlib import ExitStack
+from functools import lru_cache
+
+import numpy as np
+
+from coding.partition import part
+from grsgd.comm import tags
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.shared_memory import NoSharedMemory, allocate
+from grsgd.comm.shared_sums import PIECE_BYTES, Buffers
+from grsgd.models.flat import Flat
+
+SHORT_BYTES = 1024 * 1024
+"""Up to this size of all ranks' arrays together every rank adds up all of them."""
+
+
+def shared_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
+    """Set x to ``scale`` times its sum over all ranks, in place, through memory that the ranks share.
+
+    Ranks that are no processes of a host, such as simulated ones, send the parts in messages instead.
+
+    Raises NoSharedMemory, on all ranks.
+    """
+    if comm.size == 1 or x.size == 0:
+        return
+    if not comm.backend.shares_memory:
+        yield from parts_allreduce(comm, x, tag, scale, comm.size)
+        return
+    check_host_memory(x)
+    buffers = comm.shared.get(tag)
+    if buffers is None:
+        memory = yield from allocate(comm, 2 * PIECE_BYTES, tag)
+        buffers = comm.shared.setdefault(tag, Buffers(comm, memory))
+    count(comm, x, comm.size)
+    if is_short(comm, x):
+        yield from buffers.sum_short(x, scale)
+        return
+    yield from buffers.sum_long(x, scale, comm.shared.get(VECTORS, ()))
+
+
+def is_short(comm: Communicator, x) -> bool:
+    """Whether every rank adds up all."""
+    return comm.size * x.nbytes <= SHORT_BYTES
+
+
+def check_host_memory(x):
+    """Raise NoSharedMemory for an array that is none of NumPy."""
+    if type(x) is not np.ndarray:
+        raise NoSharedMemory("the arrays lie in the memory of GPUs")
+
+
+def in_shared_memory(comm: Communicator, flat: Flat):
+    """Schedule, on all ranks at once: return ``flat``, moved to where `shared_allreduce` copies nothing.
+
+    Returns ``flat`` itself where there is no such memory, or not enough, and where it would not be used. The memory is
+    free when ``comm`` and all that lies in it are gone.
+    """
+    array = flat.array
+    if comm.size == 1 or not comm.backend.shares_memory or type(array) is not np.ndarray:
+        return flat
+    if is_short(comm, array):
+        return flat
+    try:
+        memory = yield from allocate(comm, array.nbytes, tags.ARRAYS)
+    except NoSharedMemory:
+        return flat
+    comm.shared.setdefault(VECTORS, []).append(memory)
+    moved = Flat.of(memory.rows(array.dtype)[comm.rank, : array.size])
+    moved.tensor.copy_(flat.tensor)
+    return moved
+
+
+VECTORS = "vectors"
+"""Under what a communicator keeps the memory of such arrays, a list; buffers are kept under their tags."""
+
+
+def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
+    """Schedule: the same sums, bit for bit, and the same bytes from each rank to each other, in messages.
+
+    ``owners``: how many ranks sum a part each; ``beyond(part)``: a schedule that then changes it, before all have it.
+    """
+    n, me = comm.size, comm.rank
+    others = [rank for rank in range(n) if rank != me]
+    parts = [x[begin:end] for begin, end in bounds_of(x.size, n, owners)]
+    mine = parts[me]
+    with ExitStack() as stack:
+        scratch = [stack.enter_context(comm.borrow(x, mine.size))[: mine.size] for _ in others]
+        rows = [*scratch[:me], mine, *scratch[me:]]
+        arriving = [comm.Irecv(rows[rank], rank, tag) for rank in others if mine.size]
+        leaving = [comm.Isend(parts[rank], rank, tag) for rank in others if parts[rank].size]
+        yield arriving
+        total = rows[0]
+        for row in rows[1:]:
+            if row is mine:  # the same sum, from now on in its place
+                total, row = row, total
+            total += row
+        if scale != 1:
+            total *= scale
+        yield leaving  # before the places that they are sent from are received into
+    if beyond is not None:
+        yield from beyond(mine)
+    arriving = [comm.Irecv(parts[rank], rank, tag) for rank in others if parts[rank].size]
+    leaving = [comm.Isend(mine, rank, tag) for rank in others if mine.size]
+    yield arriving + leaving
+
+
+def bounds_of(size: int, ranks: int, owners: int) -> list[tuple[int, int]]:
+    """Return begin and end of the part that each rank sums; of those that are no owners, of nothing."""
+    return [part(rank, owners, size) if rank < owners else (0, 0) for rank in range(ranks)]
+
+
+def count(comm: Communicator, x, owners: int):
+    """Count what of this rank's part in an all-reduce others read, and what it writes to them."""
+    for rank, messages, nbytes in exchanged(comm.rank, comm.size, owners, x.size, x.itemsize):
+        comm.traffic.count_messages(comm.members[rank], messages, nbytes)
+
+
+@lru_cache(maxsize=1024)
+def exchanged(rank: int, ranks: int, owners: int, size: int, itemsize: int) -> list[tuple[int, int, int]]:
+    """Return with which others a rank has messages and bytes in an all-reduce of ``size`` elements."""
+    sizes = [(end - begin) * itemsize for begin, end in bounds_of(size, ranks, owners)]
+    written = sizes[rank]
+    return [
+        (other, (read > 0) + (written > 0), read + written)
+        for other, read in enumerate(sizes)
+        if other != rank and read + written
+    ]

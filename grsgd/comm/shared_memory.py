@@ -1,0 +1,197 @@
+"""Memory that the ranks of one host share: each has a row of it, and all can read and write all rows.
+
+It is a file that has no name any more when all ranks have mapped it, so nothing is left of it when they have ended, in
+whichever way; the memory is free when no array lies in it. ``MPI_Win_allocate_shared`` gives such memory, too, but
+blocks until all ranks have called it, which no schedule may, and frees it under arrays that still lie in it.
+"""
+
+import json
+import mmap
+import os
+import platform
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from grsgd.comm.communicator import Communicator, Message
+from grsgd.errors import ConfigError
+from grsgd.runs.numbers import human_bytes
+
+PAGE = 4096
+LINE_BYTES = 64
+"""A line of the cache: what two ranks write to lies in two of them."""
+FIELDS = LINE_BYTES // 8
+BETWEEN_ROWS_BYTES = PAGE + 9 * LINE_BYTES
+"""Rows that began at multiples of a power of two would push each other out of a cache."""
+TELLING_BYTES = 1024
+ALLOWED = "ring, halving-doubling, tree, swing, bine, mpi"
+
+
+class NoSharedMemory(ConfigError):
+    """The ranks cannot share memory: why, and what is allowed then. All ranks raise the same one."""
+
+    def __init__(self, why: str):
+        self.why = why
+        super().__init__(f"all-reduce through shared memory: {why}; allowed: variant = {ALLOWED}")
+
+
+class SharedMemory:
+    """A file that all ranks have mapped.
+
+    Parameters
+    ----------
+    mapped
+        `total_bytes` of it.
+    rank, ranks
+        This one, and how many have a row each.
+    nbytes
+        Length of a row.
+    """
+
+    def __init__(self, mapped: mmap.mmap, rank: int, ranks: int, nbytes: int):
+        self.rank, self.ranks, self.nbytes = rank, ranks, nbytes
+        content = np.frombuffer(mapped, np.uint8)
+        self.flags = content[: LINE_BYTES * ranks].view(np.int64).reshape(ranks, FIELDS)
+        """Numbers that ranks tell each other, int64 of shape [rank, 8], at first 0."""
+        self._content = content[header_bytes(ranks) :]
+        self._rows: dict = {}
+        begin, _ = row_of(rank, ranks, nbytes)
+        self._address = content.ctypes.data + begin
+
+    def rows(self, dtype) -> np.ndarray:
+        """Return all rows, of shape [rank, element]; behind ``nbytes`` of each lies nothing of use."""
+        if dtype not in self._rows:
+            self._rows[dtype] = self._content.reshape(self.ranks, -1).view(dtype)
+        return self._rows[dtype]
+
+    def place_of(self, x: np.ndarray) -> int | None:
+        """Return at which byte of this rank's row an array lies; None if it does not."""
+        place = x.__array_interface__["data"][0] - self._address
+        return place if 0 <= place <= self.nbytes - x.nbytes else None
+
+
+def header_bytes(ranks: int) -> int:
+    """Return the length of what lies before the rows, in whole pages."""
+    return round_up(LINE_BYTES * ranks, PAGE)
+
+
+def row_of(rank: int, ranks: int, nbytes: int) -> tuple[int, int]:
+    """Return where in the file a row begins, and where the next one does."""
+    length = round_up(nbytes, PAGE) + BETWEEN_ROWS_BYTES
+    begin = header_bytes(ranks) + rank * length
+    return begin, begin + length
+
+
+def total_bytes(ranks: int, nbytes: int) -> int:
+    """Return the length of a file of rows of ``nbytes``."""
+    return row_of(ranks - 1, ranks, nbytes)[1]
+
+
+def round_up(nbytes: int, multiple: int) -> int:
+    return -(-nbytes // multiple) * multiple
+
+
+def allocate(comm: Communicator, nbytes: int, tag: int):
+    """Schedule, on all ranks: return `SharedMemory` of ``nbytes`` a rank, all zeros. Its messages are not counted.
+
+    Raises NoSharedMemory, on all ranks.
+    """
+    comm = uncounted(comm)
+    if comm.rank == 0:
+        return (yield from create(comm, nbytes, tag))
+    told = np.zeros(TELLING_BYTES, np.uint8)
+    yield about_memory(comm.Irecv(told, 0, tag))
+    told = json.loads(told.tobytes().rstrip(b"\0"))
+    memory, problem = map_row(comm, nbytes, told) if told["path"] else (None, told["problem"])
+    problems = text_array(problem)
+    yield about_memory(comm.Isend(problems, 0, tag))
+    yield about_memory(comm.Irecv(problems, 0, tag))
+    return checked(memory, problems)
+
+
+def create(comm: Communicator, nbytes: int, tag: int):
+    """Schedule, on rank 0: make the file, and wait until all have mapped it."""
+    others = range(1, comm.size)
+    path, told = None, {"path": None, "host": host(), "problem": ""}
+    memory, problem = None, ""
+    try:
+        try:
+            descriptor, path = tempfile.mkstemp(prefix="grsgd-shared-", dir=folder())
+            with os.fdopen(descriptor, "wb") as file:
+                file.truncate(total_bytes(comm.size, nbytes))
+            told["path"] = path
+            memory, problem = map_row(comm, nbytes, told)
+        except OSError as error:
+            told["problem"] = problem = f"{folder()}: {error.strerror}"
+        message = text_array(json.dumps(told))
+        replies = [np.zeros(TELLING_BYTES, np.uint8) for _ in others]
+        yield [about_memory(comm.Isend(message, rank, tag)) for rank in others]
+        yield [about_memory(comm.Irecv(reply, rank, tag)) for rank, reply in zip(others, replies, strict=True)]
+    finally:
+        if path:
+            with suppress(OSError):
+                os.unlink(path)
+    problems = text_array(next(filter(None, (problem, *map(text_of, replies))), ""))
+    yield [about_memory(comm.Isend(problems, rank, tag)) for rank in others]
+    return checked(memory, problems)
+
+
+def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory | None, str]:
+    """Return the memory of the file that rank 0 has told, or None and why there is none."""
+    if told["host"] != host():
+        return None, f"ranks 0 and {comm.rank} are on different hosts, which share no memory"
+    begin, end = row_of(comm.rank, comm.size, nbytes)
+    try:
+        with open(told["path"], "r+b") as file:
+            if hasattr(os, "posix_fallocate"):  # now, and by the processor that this row is for; not at a bus error
+                os.posix_fallocate(file.fileno(), begin if comm.rank else 0, end - (begin if comm.rank else 0))
+            mapped = mmap.mmap(file.fileno(), total_bytes(comm.size, nbytes))
+    except OSError as error:
+        wanted = human_bytes(total_bytes(comm.size, nbytes))
+        return None, f"{wanted} of shared memory in {folder()}, rank {comm.rank}: {error.strerror}"
+    return SharedMemory(mapped, comm.rank, comm.size, nbytes), ""
+
+
+def checked(memory: SharedMemory | None, problems: np.ndarray) -> SharedMemory:
+    """Return the memory, if all have it; raises NoSharedMemory."""
+    if why := text_of(problems):
+        raise NoSharedMemory(why)
+    return memory
+
+
+def folder() -> str:
+    """Return where files lie in memory; where a system has no such place, that of temporary files."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+
+
+def host() -> str:
+    """Return what tells this host, as it runs now, from all others: names are not always told apart."""
+    boot = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{platform.node()} {boot}"
+
+
+def text_array(text: str) -> np.ndarray:
+    """Return a text as bytes, cut off or filled up with zeros."""
+    array = np.zeros(TELLING_BYTES, np.uint8)
+    encoded = np.frombuffer(text.encode()[:TELLING_BYTES], np.uint8)
+    array[: encoded.size] = encoded
+    return array
+
+
+def text_of(array: np.ndarray) -> str:
+    return array.tobytes().rstrip(b"\0").decode(errors="replace")
+
+
+def uncounted(comm: Communicator) -> Communicator:
+    """Return one for what is no part of an algorithm's traffic: what ranks tell each other once."""
+    return Communicator(comm.backend, comm.members)
+
+
+def about_memory(message: Message) -> Message:
+    """Return the message, which then says in a time-out what it is about."""
+    message.subject = "shared memory"
+    return message

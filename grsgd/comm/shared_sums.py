@@ -1,0 +1,204 @@
+"""Sums of arrays in memory that ranks share, and how they wait for each other: by numbers in that memory, which they
+poll."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coding.partition import part
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import available_cores
+from grsgd.comm.shared_memory import FIELDS, SharedMemory
+
+PIECE_BYTES = 1024 * 1024
+"""Of an array that is copied through a buffer, of which each rank has two."""
+SCRATCH_BYTES = 4 * 1024
+"""What is added up at a time: in the innermost cache."""
+TRIES = 2000
+"""How often a rank with a core to itself looks at once whether all others are as far, before it gives way: some 4 us.
+More is faster on an idle machine, and slower where other programs have the cores."""
+COMPILED = (np.dtype("float32"), np.dtype("float64"))
+ENTERED, DONE, PLACE = range(3)
+"""What each rank publishes: the last phase for which its array is there, the last one in which it has summed its part,
+and where its array lies."""
+OUTSIDE = -1
+VECTOR = 1 << 44
+"""A place is a number of shared memory times this, and a byte of the row in it."""
+
+
+class Buffers:
+    """The buffers of all ranks that arrays are copied through, two for each: one is filled while the other is read.
+
+    Parameters
+    ----------
+    comm, memory
+        The ranks, and what they share: twice ``piece_bytes`` a rank.
+    piece_bytes
+        Length of a buffer.
+    owners
+        How many ranks sum a part each, those with the lowest numbers; by default all.
+
+    All-reduces are phases with numbers, one for each piece. That a buffer is written again two phases later is safe: by
+    then this rank has seen that all have entered the phase between, which they do when they have read it.
+    """
+
+    def __init__(
+        self, comm: Communicator, memory: SharedMemory, piece_bytes: int = PIECE_BYTES, owners: int | None = None
+    ):
+        from grsgd.comm import shared_cpu  # which loads the compiler
+
+        self.rank, self.ranks, self.members, self.memory = comm.rank, comm.size, comm.members, memory
+        self.piece_bytes, self.owners = piece_bytes, owners or comm.size
+        self.phase = 0
+        self.tries = TRIES if comm.size <= available_cores() else 1
+        self.loops = shared_cpu
+        self._scratch: dict = {}
+
+    def sum_short(self, x, scale: float):
+        """Schedule: every rank adds up all."""
+        scale = x.dtype.type(scale)
+        if x.dtype not in COMPILED:
+            rows, begin = self._fill(x)
+            self._publish(ENTERED)
+            yield from Reached(self, ENTERED).wait()
+            sum_rows(rows, begin, begin + x.size, scale, x)
+            return
+        rows, begin = self._next_buffer(x)
+        flags, add = self.memory.flags, self.loops.sum_rows
+        if not self.loops.sum_soon(flags, self.rank, ENTERED, self.phase, rows, begin, scale, x, self.tries):
+            yield Reached(self, ENTERED)
+            add(rows, begin, begin + x.size, scale, x)
+
+    def sum_long(self, x, scale: float, vectors: Sequence[SharedMemory], beyond=None):
+        """Schedule: every owner adds up its part of all; where all arrays lie in the same of the ``vectors``, there.
+
+        ``beyond(part)``: a schedule that changes what an owner has summed, before all have it; called with the parts of
+        pieces of ``piece_bytes``, wherever arrays lie.
+        """
+        place, memory = OUTSIDE, None
+        for number, vector in enumerate(vectors):
+            if (found := vector.place_of(x)) is not None:
+                place, memory = number * VECTOR + found, vector
+                begin = found // x.itemsize
+        self.memory.flags[self.rank, PLACE] = place  # published with the number of the phase
+        if memory is not None:
+            self.phase += 1
+            self._publish(ENTERED)
+            yield from Reached(self, ENTERED).wait()
+            self._check_places(place)
+            size = x.size if beyond is None else self.piece_bytes // x.itemsize
+            for first in range(0, x.size, size):
+                piece = min(size, x.size - first)
+                yield from self._replace_part(memory.rows(x.dtype), begin + first, piece, scale, beyond)
+            self._publish(DONE)
+            yield from Reached(self, DONE).wait()
+            return
+        size = self.piece_bytes // x.itemsize
+        pieces = [x[begin : begin + size] for begin in range(0, x.size, size)]
+        rows, begin = self._fill(pieces[0])
+        self._publish(ENTERED)
+        for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
+            yield from Reached(self, ENTERED).wait()
+            if piece is pieces[0]:
+                self._check_places(place)
+            yield from self._replace_part(rows, begin, piece.size, scale, beyond)
+            self._publish(DONE)
+            finished, source = Reached(self, DONE), rows[self.rank, begin : begin + piece.size]
+            if following is not None:
+                rows, begin = self._fill(following)
+                self._publish(ENTERED)
+            yield from finished.wait()
+            piece[:] = source
+
+    def _fill(self, piece) -> tuple[np.ndarray, int]:
+        """Begin a phase with a piece in this rank's buffer; return all rows, and where in them the buffer begins."""
+        rows, begin = self._next_buffer(piece)
+        rows[self.rank, begin : begin + piece.size] = piece
+        return rows, begin
+
+    def _next_buffer(self, piece) -> tuple[np.ndarray, int]:
+        """Begin a phase; return all rows, and where in them its buffer begins."""
+        self.phase += 1
+        return self.memory.rows(piece.dtype), self.phase % 2 * (self.piece_bytes // piece.itemsize)
+
+    def _publish(self, column: int):
+        self.loops.publish(self.memory.flags, self.rank, column, self.phase)
+
+    def _check_places(self, place: int):
+        """All ranks see the same places, of the phase that all have entered, and raise the same error."""
+        places = self.memory.flags[:, PLACE].tolist()
+        if any(other != place for other in places):
+            raise RuntimeError(f"an all-reduce of arrays that lie in different places of shared memory: {places}")
+
+    def _replace_part(self, rows: np.ndarray, begin: int, size: int, scale: float, beyond):
+        """Schedule: write the sums of this rank's part of a piece to where all of them lie."""
+        if self.rank >= self.owners:
+            return
+        first, last = (begin + end for end in part(self.rank, self.owners, size))
+        dtype = rows.dtype
+        if dtype not in self._scratch:
+            self._scratch[dtype] = np.empty(SCRATCH_BYTES // dtype.itemsize, dtype)
+        replace = self.loops.replace_rows if dtype in COMPILED else replace_rows
+        replace(rows, first, last, dtype.type(scale), self._scratch[dtype])
+        if beyond is not None:
+            mine = rows[self.rank, first:last]
+            yield from beyond(mine)
+            for rank in range(self.ranks):
+                if rank != self.rank:
+                    rows[rank, first:last] = mine
+
+
+class Reached:
+    """A pollable: all ranks have reached the phase that this one is in."""
+
+    __slots__ = ("buffers", "column", "phase")
+
+    def __init__(self, buffers: Buffers, column: int):
+        self.buffers, self.column, self.phase = buffers, column, buffers.phase
+
+    def Test(self) -> bool:
+        return self.buffers.loops.reached(self.buffers.memory.flags, self.column, self.phase)
+
+    def wait(self):
+        """Schedule: wait for it; at first without a pause, if no other rank needs this core."""
+        buffers = self.buffers
+        if not buffers.loops.reached_soon(buffers.memory.flags, self.column, self.phase, buffers.tries):
+            yield self
+
+    def __str__(self):
+        flags = self.buffers.memory.flags[:, self.column].tolist()
+        late = [str(rank) for rank, number in zip(self.buffers.members, flags, strict=True) if number < self.phase]
+        what = "begun" if self.column == ENTERED else "added up their part of"
+        return f"ranks {', '.join(late)}, which have not {what} an all-reduce through shared memory"
+
+
+def load_loops(dtype):
+    """Load what is compiled for numbers of a dtype, or compile it, which takes seconds the first time."""
+    from grsgd.comm import shared_cpu
+
+    rows, flags = np.zeros((2, FIELDS), dtype), np.zeros((2, FIELDS), np.int64)
+    shared_cpu.publish(flags, 0, ENTERED, 1)
+    shared_cpu.reached(flags, ENTERED, 1)
+    if rows.dtype in COMPILED:
+        one = rows.dtype.type(1)
+        shared_cpu.sum_rows(rows, 0, FIELDS, one, rows[0].copy())
+        shared_cpu.sum_soon(flags, 0, ENTERED, 2, rows, 0, one, rows[0].copy(), 1)
+        shared_cpu.replace_rows(rows, 0, FIELDS, rows.dtype.type(1), rows[0].copy())
+
+
+def sum_rows(rows, begin: int, end: int, scale, total):
+    """As `grsgd.comm.shared_cpu.sum_rows`, for numbers that are not compiled for."""
+    np.add(rows[0, begin:end], rows[1, begin:end], out=total)
+    for row in rows[2:]:
+        total += row[begin:end]
+    if scale != 1:
+        total *= scale
+
+
+def replace_rows(rows, begin: int, end: int, scale, scratch):
+    """As `grsgd.comm.shared_cpu.replace_rows`, for numbers that are not compiled for."""
+    for start in range(begin, end, scratch.size):
+        stop = min(start + scratch.size, end)
+        total = scratch[: stop - start]
+        sum_rows(rows, start, stop, scale, total)
+        rows[:, start:stop] = total

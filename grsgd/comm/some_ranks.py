@@ -1,0 +1,52 @@
+"""Messages between some of the ranks of a group, without an MPI communicator of their own."""
+
+from collections.abc import Sequence
+
+from grsgd.comm.backend import Backend
+
+
+class SomeRanks:
+    """Messages between some ranks: a `grsgd.comm.backend.Backend`.
+
+    They are messages of the whole group, with its tags: of those that use one tag at once no two may have two ranks in
+    common. Making one takes no message, so a schedule may.
+
+    ``ranks``: of ``whole``, in the order of their numbers here; its own one among them.
+    """
+
+    survives_deaths = False
+    lost = ()
+
+    def __init__(self, whole: Backend, ranks: Sequence[int]):
+        self.whole, self.ranks = whole, tuple(ranks)
+        self.size, self.rank = len(self.ranks), self.ranks.index(whole.rank)
+        self.shares_memory = whole.shares_memory
+        self.has_multicast = False  # there are no broadcasts
+        self.hosts = whole.hosts and [whole.hosts[rank] for rank in self.ranks]
+
+    def Isend(self, array, dest, tag):
+        return self.whole.Isend(array, self.ranks[dest], tag)
+
+    def Issend(self, array, dest, tag):
+        return self.whole.Issend(array, self.ranks[dest], tag)
+
+    def Irecv(self, array, source, tag):
+        return self.whole.Irecv(array, self.ranks[source], tag)
+
+    def Iprobe(self, source, tag):
+        return self.whole.Iprobe(self.ranks[source], tag)
+
+    def Ibcast(self, array, root):
+        raise NotImplementedError("no broadcasts of a library to some ranks")
+
+    def Iallreduce(self, array):
+        raise NotImplementedError("no all-reduces of a library over some ranks")
+
+    def dup(self):
+        raise NotImplementedError("no more communicators of some ranks")
+
+    def subset(self, ranks):
+        raise NotImplementedError("no more communicators of some ranks")
+
+    def free(self):
+        """Do nothing: the whole group's goes on."""

@@ -1,0 +1,95 @@
+"""Swing, an all-reduce whose partners are nearer than those of halving and doubling, for any number of ranks.
+
+Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for higher bandwidth allreduce (NSDI). In step
+s of the reduce-scatter rank r exchanges with r + rho(s) if it is even, r - rho(s) if it is odd, modulo n, where rho(s)
+is the sum of (-2)^i for i = 0 .. s: 1, -1, 3, -5, 11, ... The all-gather takes the steps backwards. Half of the array
+goes to a neighbour, a quarter to the other one, an eighth three ranks away, in turns to the left and to the right.
+
+The distances of ceil(log2 n) steps, added up with alternating signs, are 2^ceil(log2 n) consecutive numbers, each
+once. So for even n all ranks are reached, some of them twice if n is no power of two. Here a rank gets each block once,
+the first time it could in the all-gather: each rank sends 2(n-1)/n of the array for every even n. What it sends in a
+step are then several messages, as its blocks do not all lie side by side.
+
+With odd n the last rank stands beside the others: it exchanges its blocks with all of them directly, meanwhile, one
+message of 1/n of the array to and from each, in both halves. It sends 2(n-1)/n of the array, like all others. This case
+is inferred: the text of the paper was not at hand.
+"""
+
+from contextlib import ExitStack
+from functools import lru_cache
+
+from coding.partition import part
+from grsgd.comm import tags
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.exchanges import Plan, Share, Sources, all_gather, allreduce, reduce_scatter
+from grsgd.comm.pieces import add
+
+
+def swing_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
+    """Reduce-scatter and all-gather with the partners of Swing, ranks in the order of their numbers."""
+    n = comm.size
+    if n == 1 or x.size == 0:
+        return
+    if n % 2 == 0:
+        yield from allreduce(comm, [Share(x, swing_plan(n), comm.rank)], tag, scale)
+    elif comm.rank < n - 1:
+        yield from beside_the_last(comm, Share(x, swing_plan(n - 1), comm.rank, blocks=n), tag, scale)
+    else:
+        yield from as_the_last(comm, x, tag, scale)
+
+
+def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
+    """Schedule of the other ranks of an odd number: the all-reduce of all blocks but the last one, and meanwhile what
+    the last rank and this one have for each other."""
+    last, x = comm.size - 1, share.x
+    block = slice(*part(last, share.blocks, x.size))
+    own = share.slices(share.own)
+    with ExitStack() as borrowed:
+        theirs = [borrowed.enter_context(comm.borrow(x, p.stop - p.start))[: p.stop - p.start] for p in own]
+        handed_over = [comm.Isend(x[block], last, tag), *(comm.Irecv(incoming, last, tag) for incoming in theirs)]
+        yield from reduce_scatter(comm, [share], tag)
+        yield handed_over
+        for place, incoming in zip(own, theirs, strict=True):
+            add(x[place], incoming)
+    share.scale(scale)
+    finished = [comm.Irecv(x[block], last, tag), *(comm.Isend(x[place], last, tag) for place in own)]
+    yield from all_gather(comm, [share], tag)
+    yield finished
+
+
+def as_the_last(comm: Communicator, x, tag: int, scale: float):
+    """Schedule of the last rank of an odd number: it sums up the last block, and has the others' from them."""
+    last = comm.size - 1
+    block = x[slice(*part(last, comm.size, x.size))]
+    blocks = {}
+    for rank, place in enumerate(swing_plan(last).place):
+        begin, end = part(place, comm.size, x.size)
+        if begin < end:
+            blocks[rank] = x[begin:end]
+    with ExitStack() as borrowed:
+        theirs = [borrowed.enter_context(comm.borrow(x, block.size))[: block.size] for _ in range(last)]
+        receiving = [comm.Irecv(incoming, rank, tag) for rank, incoming in enumerate(theirs)]
+        yield [comm.Isend(theirs_of, rank, tag) for rank, theirs_of in blocks.items()] + receiving
+        for incoming in theirs:
+            add(block, incoming)
+    if scale != 1:
+        block *= scale
+    receiving = [comm.Irecv(finished, rank, tag) for rank, finished in blocks.items()]
+    yield receiving + [comm.Isend(block, rank, tag) for rank in range(last)]
+
+
+@lru_cache(maxsize=8)
+def swing_plan(n: int) -> Plan:
+    """Return the steps of an even number of ranks."""
+    return Plan(swing_partners(n))
+
+
+def swing_partners(n: int, mirrored: bool = False) -> Sources:
+    """Return by step and rank the partner; ``mirrored``: to the left where it is otherwise to the right."""
+    distances = [-rho(step) if mirrored else rho(step) for step in range((n - 1).bit_length())]
+    return [[(rank + (-distance if rank % 2 else distance)) % n for rank in range(n)] for distance in distances]
+
+
+def rho(step: int) -> int:
+    """Return the distance of a step, to the right of even ranks, to the left of odd ones: 1, -1, 3, -5, 11, ..."""
+    return (1 - (-2) ** (step + 1)) // 3

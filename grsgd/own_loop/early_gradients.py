@@ -1,0 +1,127 @@
+"""The gradients of a loop that grsgd did not write, for algorithms that send parts of them before ``step()``."""
+
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from grsgd.models.replica import Replica
+from grsgd.own_loop.gradients import Gradients, Place, remove
+
+MOST_IN_VAIN = 3
+"""After so many steps, one after the other, in which a rank has sent gradients too early, it does so no more."""
+TOO_EARLY = (
+    "gradients were changed after buckets of them had been sent, so all are sent again in step(): put all but the last "
+    "backward pass of a step into `with optimizer.no_sync():`, and call optimizer.synchronize() before clipping"
+)
+
+
+class EarlyGradients(Gradients):
+    """Each gradient is copied to ``flat`` when backward has finished it, and ``ready(i)`` called; others in ``step()``.
+
+    What the script does to a gradient afterwards (another backward pass, clipping, ``zero_grad``) does not reach what
+    was sent. So one number more, behind the flags, says whether that has happened: all ranks learn of it when all is
+    reduced, and send all again. What `step` applies is the same with buckets and without, whatever a script does.
+
+    The gradients of the last step may still be the model's while those of the next one are sent: there are two places,
+    in turns.
+    """
+
+    more = 1
+
+    def __init__(self, replica: Replica):
+        super().__init__(replica)
+        self.ready: Callable[[int], None] = lambda i: None
+        self._other = Place.of(self.flat.like(), replica)
+        self._is_given = False
+        """Whether the model's gradients may lie in ``place``."""
+        self._is_open = self._is_held_back = False
+        """Whether gradients are sent when they are there, and whether not in this backward pass."""
+        self._copied: list[tuple[torch.Tensor, int] | None] = [None] * len(replica.trained)
+        """Of each parameter, the gradient that was sent, and how often that had been changed."""
+        self._is_in_vain = False
+        self._in_vain = 0
+        """For how many steps, one after the other."""
+        self._has_warned = False
+        self._finishing = [
+            p.register_post_accumulate_grad_hook(partial(self._finished, i)) for i, p in enumerate(replica.trained)
+        ]
+
+    def begin(self):
+        self._leave()
+        self._is_open = self._in_vain < MOST_IN_VAIN
+
+    @contextmanager
+    def held_back(self):
+        self._is_held_back = True
+        try:
+            yield
+        finally:
+            self._is_held_back = False
+
+    def _leave(self):
+        """Send from the other place, where the model may have the gradients of this one."""
+        if self._is_given:
+            self.place, self._other = self._other, self.place
+            self.replica.grads = self.flat
+            self._is_given = False
+
+    def _finished(self, i: int, p: torch.nn.Parameter):
+        """Backward has finished a gradient."""
+        is_wanted = self._is_open and not self._is_held_back and self._copied[i] is None
+        if not is_wanted or p.grad.layout is not torch.strided:  # `collect` looks at it
+            return
+        with torch.no_grad():  # with create_graph gradients have a graph of their own
+            self.place.views[i].copy_(p.grad)
+        self._copied[i] = p.grad, p.grad._version
+        self.ready(i)
+
+    def collect(self):
+        """Copy into ``flat`` what is not there yet, and note whether what is there has changed.
+
+        Raises RuntimeError for a sparse gradient, and where the memory of a gradient in ``flat`` was replaced.
+        """
+        self._leave()
+        for place in (self.place, self._other):
+            place.check(self.replica)
+        places, found, flags, self._is_in_vain = [], [], [], False
+        for p, view, copied in zip(self.replica.trained, self.place.views, self._copied, strict=True):
+            gradient = p.grad
+            flags.append(gradient is not None)
+            if copied is not None:
+                self._is_in_vain |= gradient is not copied[0] or gradient._version != copied[1]
+            elif gradient is None:
+                view.zero_()
+            else:
+                self._check_dense(p)
+                places.append(view)
+                found.append(gradient)
+        with torch.no_grad():
+            if found:
+                torch._foreach_copy_(places, found)
+            self.place.flags.copy_(torch.tensor([*flags, self._is_in_vain]))
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether gradients of this step were sent, or are about to be, before `collect`."""
+        return any(copied is not None for copied in self._copied)
+
+    def sent_in_vain(self) -> bool:
+        if self.has_sent:
+            self._in_vain = self._in_vain + 1 if self._is_in_vain else 0
+        if self._is_in_vain and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(TOO_EARLY, RuntimeWarning, stacklevel=5)
+        self._copied[:] = [None] * len(self._copied)
+        self._is_open = False
+        return self.place.flags[-1].item() != 0
+
+    def take(self):
+        super().take()
+        self._is_given = True
+
+    def close(self):
+        super().close()
+        remove(self._finishing)
