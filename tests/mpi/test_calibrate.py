@@ -18,6 +18,8 @@ from tests.support.exhaustive import exhaustive_unless
 from tests.support.launcher import ENVIRONMENT, ROOT, bin_of, mpiexec
 
 JOBS = [(library, ranks) for library in ("openmpi", "mpich") for ranks in (1, 2, 3, 4)]
+SECONDS = 300
+"""Of patience: it takes a minute alone, and longer beside other tests."""
 CONFIG = """
 [algorithm]
 name = "ring_allreduce"
@@ -45,7 +47,7 @@ def alone(library, *arguments):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
     )
 
 
@@ -53,7 +55,7 @@ def alone(library, *arguments):
 def test_a_measured_network_can_be_simulated(library, ranks, config, tmp_path, capsys):
     file, out = tmp_path / "network.toml", tmp_path / "run.h5"
     arguments = ["-m", "grsgd", "calibrate", config, "--steps", 6, "--out", file]
-    code, output = mpiexec(library, ranks, arguments, timeout=120)
+    code, output = mpiexec(library, ranks, arguments, timeout=SECONDS)
     assert code == 0 and output.splitlines()[-1] == str(file), output
     plausible(network(str(file)))
     assert main(["simulate", str(config), "--network", str(file), "--ranks", "4", "--out", str(out)]) == 0

@@ -174,7 +174,7 @@ def test_a_delay_is_there_or_refused_in_one_line(machine):
 def test_calibrating_finds_no_more_than_the_rate(testbed, tmp_path):
     (tmp_path / "run.toml").write_text(RUN)
     words = ["-m", "grsgd", "calibrate", tmp_path / "run.toml", "--out", tmp_path / "network.toml"]
-    output(testbed.mpiexec(["-n", 4, sys.executable, *words]))
+    output(testbed.mpiexec(["-n", 4, sys.executable, *words]), seconds=300)  # a minute alone
     spec = network(str(tmp_path / "network.toml"))
     assert 0.2 < spec.bandwidth / BYTES_PER_SECOND < 1.02
     assert 0.2 < spec.fairness < 0.8  # of messages this short the later one has hardly begun as the earlier ends
