@@ -4,23 +4,16 @@ In simulated time asynchronous algorithms do the same on every run, so that thei
 they end as well as on the CPU, and the weights of those that have weights sum to n: they check that themselves.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import numpy as np
 import pytest
+from on_ranks import on_ranks, same_curves
 from train_all import demos, small
 
-from grsgd.mpi_environment import find_mpiexec, job_environment
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.network import NetworkSpec
 from grsgd.simulate.run import simulate
 
 pytestmark = pytest.mark.gpu
 
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 TRANSFERS = ("staged", "ipc", "direct")
 NAMES = [demo.stem for demo in demos()]
 
@@ -32,20 +25,6 @@ def folder(request, tmp_path_factory):
     for device, transfers in (("cpu", ["auto"]), ("cuda", TRANSFERS)):
         on_ranks(request.param, "train_all.py", device, folder, *transfers)
     return folder
-
-
-def on_ranks(ranks: int, *words):
-    """Run a program of this folder under mpiexec; it must succeed."""
-    command = [find_mpiexec(), "-n", ranks, sys.executable, HERE / words[0], *words[1:]]
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=ROOT,
-        env=job_environment() | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_no_memory_is_exchanged_behind_our_back():
@@ -84,13 +63,6 @@ def test_in_simulated_time(name, ranks, tmp_path):
         simulate(small(demo, device), ranks, NetworkSpec(bandwidth="1gbit", latency="50us"), out)
         runs.append(load_run(out))
     same_curves(*runs)
-
-
-def same_curves(on_cpu, on_gpu, but: str | None = None):
-    """``but``: what is not compared."""
-    for what in {"train_loss", "test_accuracy", "consensus_distance"} - {but}:
-        expected, found = on_cpu.curve[what], on_gpu.curve[what]
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9, err_msg=what)
 
 
 def config_of(name: str):

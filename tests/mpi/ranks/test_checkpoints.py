@@ -1,10 +1,7 @@
 """Runs that are ended after a checkpoint, and go on from it."""
 
 import copy
-import os
 import shutil
-import signal
-import time
 import tomllib
 
 import numpy as np
@@ -16,13 +13,13 @@ from grsgd.comm.meeting import Meeting
 from grsgd.config import parse
 from grsgd.errors import SetupError
 from grsgd.job.prepare import Keeping
-from grsgd.job.progress_line import ProgressLine
 from grsgd.job.resume import Resumed
 from grsgd.job.run import run
 from grsgd.runs.ending import ASKED_TO_END
 from grsgd.training.checkpoints import KEPT, Every, file_of, name_of, read, samples_of
 from grsgd.training.rank_state import state_of
 from grsgd.training.saving import ModelFiles
+from tests.support.ending import Ending
 
 STEPS, ENDED_AT = 12, 5
 CONFIG = {
@@ -87,20 +84,6 @@ FREE = {
     "parameter_server, adsp": {"strategy": "adsp"},
 }
 """Those of which messages are under way between two steps."""
-
-
-class Ending(ProgressLine):
-    """Sends this process SIGUSR1 after some of its steps."""
-
-    def __init__(self, steps: int):
-        super().__init__(is_shown=False)
-        self.left = steps
-
-    def update(self, progress, loss):
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGUSR1)
-            time.sleep(0.03)  # steps are short: the thread that waits for signals is to have it before the next
 
 
 def config(variant: str, **tables):
