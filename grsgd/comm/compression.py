@@ -10,7 +10,7 @@
 | sign     | d/8 bytes, a float32 of each 1024            | Karimireddy, Rebjock, Stich, Jaggi 2019            |
 
 k = ratio d, at least 1. float32 and float64 on the CPU have compiled loops (`grsgd.comm.compression_cpu`); the rest is
-tensor arithmetic where the vectors lie, with random numbers that NumPy draws. Payloads have the same form.
+tensor arithmetic where the vectors lie, which finds the same.
 """
 
 from __future__ import annotations
@@ -219,17 +219,19 @@ class Rounded(InBlocks):
     """Whole multiples of a scale, -L to L, rounded up or down at random so that the mean is x."""
 
     def encode(self, x, payload, key):
+        seed = int(generator(Purpose.COMPRESSION, *key).integers(2**32))
         if cpu := loops(x):
-            seed = int(generator(Purpose.COMPRESSION, *key).integers(2**32))
             places = self.scales(payload).numpy(), self.codes(payload).numpy()
             cpu.round_blocks(x.numpy(), BLOCK, self.bits, seed, *places)
             return
         rows, L = self.rows(x), 2 ** (self.bits - 1) - 1
-        scales = rows.abs().amax(1).to(torch.float32) / L
+        largest = rows.abs().amax(1).to(torch.float32)
+        scales = largest / torch.full_like(largest, L)  # on a GPU, torch multiplies by 1 / L if it is a number
         self.scales(payload).copy_(scales)
         # Of a scale that is no number, infinite or 0, the codes do not matter: what comes out is not, or is 0.
-        multiples = torch.nan_to_num(rows / torch.where(scales > 0, scales, 1)[:, None])
-        up = uniform(self.padded, x.device, key).view_as(rows)
+        inverses = torch.where(scales > 0, scales, 1).to(torch.float64).reciprocal().to(x.dtype)
+        multiples = torch.nan_to_num(rows * inverses[:, None])
+        up = uniform(self.padded, x.device, seed).view_as(rows)
         codes = (multiples + up).floor().clamp(-L, L) + L
         self.write(codes.to(torch.uint8), payload)
 
@@ -310,11 +312,23 @@ def loops(x: torch.Tensor):
     return compression_cpu
 
 
-def uniform(size: int, device: torch.device, key: tuple[int, ...]) -> torch.Tensor:
-    """Return random numbers from 0 to 1, float32."""
-    if device.type == "meta":
-        return torch.zeros(size, device=device)
-    return torch.from_numpy(generator(Purpose.COMPRESSION, *key).random(size, np.float32)).to(device)
+def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
+    """Return random numbers from 0 to 1, float32 of shape [size]: those of `grsgd.comm.compression_cpu.uniform`."""
+    h = torch.arange(size, dtype=torch.int32, device=device).bitwise_xor_(signed(seed))
+    h.bitwise_xor_(shifted(h, 16)).mul_(0x7FEB352D)
+    h.bitwise_xor_(shifted(h, 15)).mul_(signed(0x846CA68B))
+    h.bitwise_xor_(shifted(h, 16))
+    return shifted(h, 8).to(torch.float32).mul_(2.0**-24)
+
+
+def signed(bits: int) -> int:
+    """Return the number of int32 with these 32 bits."""
+    return bits - 2**32 if bits >= 2**31 else bits
+
+
+def shifted(h: torch.Tensor, by: int) -> torch.Tensor:
+    """Return the bits of int32 shifted to the right, with zeros coming in."""
+    return h.bitwise_right_shift(by).bitwise_and_(2 ** (32 - by) - 1)
 
 
 def is_finite(x: torch.Tensor) -> bool:

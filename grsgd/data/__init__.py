@@ -32,7 +32,7 @@ NAMES = tuple(sorted(REGISTER, key=lambda name: REGISTER[name].values))
 _kept: dict[tuple, Dataset] | None = None
 
 
-def load(name: str, directory: str | Path, *, seed: int = 0, **options) -> Dataset:
+def load(name: str, directory: str | Path, /, *, seed: int = 0, **options) -> Dataset:
     """Load the data set ``name`` from ``directory``.
 
     Options: imagefolder takes size (224); moby-dick and text take block (128), the bytes of a sample, and text takes

@@ -25,6 +25,8 @@ def load_data(config: Config) -> Dataset:
         defaults = data.find(chosen.name).options
     except ConfigError as error:
         raise ConfigError(f"data.name = {error}") from None
+    if "seed" in chosen.options:
+        raise ConfigError("data.seed: unknown option; data are generated with the seed of the run: seed = N")
     for key, value in chosen.options.items():
         default = defaults.get(key)
         check_kind(f"data.{key}", value, default, whole=not isinstance(default, float))

@@ -50,7 +50,8 @@ EVERY, ENDED_AT = Every(steps=4), 6
 def config_of(demo: str, options: dict, device: str):
     """The small run of a demonstration with these options of its algorithm."""
     words = [f"algorithm.{name}={value!r}".replace("'", '"') for name, value in options.items()]
-    return load(DEMOS / f"{demo}.toml", [*SMALL, f'device="{device}"', *words])
+    transfer = "auto" if "auto" in options.values() else "staged"  # trying all takes some seconds
+    return load(DEMOS / f"{demo}.toml", [*SMALL, f'device="{device}"', f'comm.transfer="{transfer}"', *words])
 
 
 def main():
@@ -59,6 +60,8 @@ def main():
     launch.abort_on_error(mpi)
 
     def train(name: str, algorithm: tuple[str, dict], ended_at: int | None = None, **options):
+        if mpi.rank == 0:
+            print(name, flush=True)  # for whoever looks where it has failed
         line = Ending(ended_at) if ended_at and mpi.rank == 0 else None
         models = ModelFiles(str(folder / f"{device}-{name}.pt"), None)
         run(mpi, config_of(*algorithm, device), folder / f"{device}-{name}.h5", line=line, models=models, **options)

@@ -122,7 +122,7 @@ def test_sign():
 @pytest.mark.parametrize("size", [1, 2, 9, BLOCK - 1, BLOCK, 3 * BLOCK + 5])
 @pytest.mark.parametrize("name", ["top-k", "int8", "int4", "sign"])
 def test_compiled_loops_do_what_tensor_arithmetic_does(name, size, dtype, monkeypatch):
-    """Either reads the other's payloads, and finds the same but for what is random."""
+    """Either reads the other's payloads, and finds the same."""
     x, one = vector(size, dtype), compressor(name, vector(size, dtype))
     payloads, outs, both = [one.payload() for _ in range(2)], [], (compression.loops, lambda x: None)
     for payload, loops in zip(payloads, both, strict=True):
@@ -134,11 +134,8 @@ def test_compiled_loops_do_what_tensor_arithmetic_does(name, size, dtype, monkey
             outs.append(torch.full_like(x.tensor, 7))
             one.decode(payload.tensor, outs[-1])
     assert torch.equal(outs[0], outs[1]) and torch.equal(outs[2], outs[3])
-    levels = {"int8": 127, "int4": 7}.get(name)
-    if levels:
-        assert (outs[0] - outs[2]).abs().max() <= 1.001 * x.tensor.abs().max() / levels
-    else:
-        assert torch.allclose(outs[0], outs[2])
+    rounded = name in ("int8", "int4")  # of the others, means and ties are in another order
+    assert torch.equal(outs[0], outs[2]) if rounded else torch.allclose(outs[0], outs[2])
 
 
 @seeded

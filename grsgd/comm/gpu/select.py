@@ -31,7 +31,7 @@ from grsgd.mpi_environment import without_launcher
 SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
 """float32 elements of the messages that are tried: within one chunk, beyond `SHORT_BYTES`, and several chunks."""
 MAX_TIMED_BYTES = 64 * 2**20
-REPEATS = 5
+REPEATS = 20
 
 
 class Choice(NamedTuple):
