@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
+from grsgd.control_groups import ROOT, folders
 
 
-def available(root: Path = CGROUPS) -> int:
+def available(root: Path = ROOT) -> int:
     """Return the bytes of memory that are free, or would be if what is only cached were given up."""
-    return min([of_machine(), *(left for folder in groups(root) if (left := of_group(folder)) is not None)])
+    return min([of_machine(), *(left for folder in folders("memory", root) if (left := of_group(folder)) is not None)])
 
 
 def of_machine() -> int:
@@ -18,21 +18,6 @@ def of_machine() -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def groups(root: Path) -> list[Path]:
-    """Return the folders of this process's control group and of all above it, in both versions of control groups."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    found = [root, root / "memory"]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
-            folder = (root / controllers) / path.lstrip("/")
-            found += [folder, *(parent for parent in folder.parents if root in parent.parents)]
-    return found
 
 
 def of_group(folder: Path) -> int | None:

@@ -5,6 +5,7 @@ them are true. What drives it decides how to wait, so the same schedule runs in 
 and in simulated time (`grsgd.simulate.driver.SimulatedDriver`).
 """
 
+import math
 import os
 import time
 from collections import deque
@@ -13,14 +14,20 @@ from typing import Protocol
 
 import numpy as np
 
-from grsgd.comm.engine import ENGINE, LOOKS, Handle, Schedule, as_list, back_off
+from grsgd.comm.engine import ENGINE, LOOKS, SLEEP_SHARE, SPIN_SECONDS, Handle, Schedule, as_list, back_off
 from grsgd.comm.pollables import Compute, Delay, Pollable
+from grsgd.control_groups import cpu_quota
 
 BUSY = np.ones((64, 64), np.float32)
 """Its square takes some microseconds, and lets other threads of the process run."""
 
 STOOD_STILL_SECONDS = 1.0
 """A time between two polls of a rank that waits, from which on it does not count as waiting."""
+
+QUOTA_SECONDS = 1.0
+"""How often a rank that waits asks for its quota of the processor, which may be set at any time."""
+QUOTA_SLEEP_SHARE = 1 / 4
+"""Of the time waited so far, that a sleep takes where a rank has less than a core."""
 
 
 class Driver(Protocol):
@@ -105,6 +112,10 @@ class MpiDriver:
         if progress_mode == "auto":
             progress_mode = "thread" if available_cores() >= 2 * ranks_on_cores else "inline"
         self.progress_mode = progress_mode
+        self.ranks_on_cores = ranks_on_cores
+        self.spin_seconds, self.sleep_share = SPIN_SECONDS, SLEEP_SHARE
+        """As of `back_off`; of a rank that has less than a core, others."""
+        self._quota_asked = -math.inf
         self.thread_allowed = thread_allowed
         self.prepare_thread = prepare_thread
         self.compute_seconds = compute_seconds
@@ -201,9 +212,21 @@ class MpiDriver:
                         self.watch()
                     if now - begin - stopped > self.timeout and not isinstance(pollable, Delay):
                         raise WaitTimeout(f"rank {self.rank} waited {self.timeout:g} s for {pollable}")
-                back_off(now - moved)
+                    if now - self._quota_asked > QUOTA_SECONDS:
+                        self._quota_asked = now
+                        self._go_by(cpu_quota())
+                back_off(now - moved, self.spin_seconds, self.sleep_share)
         finally:
             self.wait_seconds += time.perf_counter() - begin - (ENGINE.worked_seconds - before)
+
+
+    def _go_by(self, quota: float | None):
+        """Poll as fits a quota of so many cores, or none: the polls of a rank that has less than a core are taken from
+        its next gradient, or let it be late for the message that it waits for."""
+        if quota is not None and quota < self.ranks_on_cores:
+            self.spin_seconds, self.sleep_share = 0.0, QUOTA_SLEEP_SHARE
+        else:
+            self.spin_seconds, self.sleep_share = SPIN_SECONDS, SLEEP_SHARE
 
 
 def available_cores() -> int:

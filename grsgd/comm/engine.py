@@ -259,9 +259,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=ENGINE.reset)
 
 
-def back_off(waited: float, spin: float = SPIN_SECONDS):
-    """Pause between two polls after having waited ``waited`` seconds: for ``spin`` seconds yield the core, then sleep a
-    part of the time waited.
+def back_off(waited: float, spin: float = SPIN_SECONDS, share: float = SLEEP_SHARE):
+    """Pause between two polls after having waited ``waited`` seconds: for ``spin`` seconds yield the core, then sleep
+    for that share of the time waited.
 
     A rank that waits must not take the core from one that computes, and a wait must not be prolonged by more than
     a few per cent.
@@ -269,4 +269,4 @@ def back_off(waited: float, spin: float = SPIN_SECONDS):
     if waited < spin:
         os.sched_yield()
     else:
-        time.sleep(min(waited * SLEEP_SHARE, SLEEP_SECONDS))
+        time.sleep(min(waited * share, SLEEP_SECONDS))

@@ -417,9 +417,9 @@ def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], P
             job.communicate()
     for line in output.splitlines():
         if job.returncode == 0 and line.startswith(ANSWER_PREFIX):
-            pairs, (*spreads, eager_bytes, mode) = json.loads(line.removeprefix(ANSWER_PREFIX))
+            pairs, times = json.loads(line.removeprefix(ANSWER_PREFIX))
             pairs = [Pair(tuple(ranks), *numbers) for ranks, *numbers in pairs]
-            return pairs, ProcessorTimes(*(Spread(*values) for values in spreads), eager_bytes, mode)
+            return pairs, ProcessorTimes(*(Spread(*value) if isinstance(value, list) else value for value in times))
     said = next((line.strip() for line in output.splitlines() if any(c.isalpha() for c in line)), "nothing")
     raise SetupError(f"calibrate: {shlex.join(command[:3])}: {failure}; it said: {said}")
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.driver import BUSY
-from grsgd.comm.engine import ENGINE
+from grsgd.comm.engine import ENGINE, SLEEP_SECONDS
 from grsgd.comm.pollables import Compute, Delay, Until
 from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
@@ -77,6 +77,9 @@ class ProcessorTimes(NamedTuple):
     eager_bytes: int
     progress_mode: str
     """What moved messages in the background."""
+    spin: float
+    full_sleep: float
+    """As for `grsgd.simulate.network.ProcessorSpec`."""
 
 
 class Meter:
@@ -117,7 +120,9 @@ class Meter:
         eager = self.eager_bytes(seconds_per_byte)
         if not self.is_here:
             return None
-        return ProcessorTimes(**found, eager_bytes=eager, progress_mode=self.driver.progress_mode)
+        driver = self.driver
+        sleeps = {"spin": driver.spin_seconds, "full_sleep": SLEEP_SECONDS / driver.sleep_share}
+        return ProcessorTimes(**found, **sleeps, eager_bytes=eager, progress_mode=driver.progress_mode)
 
     def given(self, value: float) -> float:
         """Return the value that rank ``here`` gives, on both."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from grsgd.comm.engine import SLEEP_SECONDS, SLEEP_SHARE, SPIN_SECONDS
 from grsgd.config.complaints import describe_one, unknown_key
 from grsgd.config.sections import integer_keys
 from grsgd.errors import ConfigError
@@ -134,6 +135,8 @@ class ProcessorSpec(Section):
     polling: by which share a computation takes longer while something in the background waits.
     reaction: seconds until a rank that computes notices a message.
     wake: seconds until a rank notices one that has waited for long.
+    spin, full_sleep: seconds of waiting after which a rank sleeps between two looks, and after which for as long as
+        it ever does; less where ranks have less than a core.
     what: how it was measured, for the reader.
     """
 
@@ -144,6 +147,8 @@ class ProcessorSpec(Section):
     polling: float = Field(0.0, ge=0, allow_inf_nan=False)
     reaction: Duration = 0.0
     wake: Duration = 0.0
+    spin: Duration = SPIN_SECONDS
+    full_sleep: Duration = SLEEP_SECONDS / SLEEP_SHARE
     what: str = ""
 
 

@@ -11,7 +11,7 @@ from grsgd.config import Config
 from grsgd.files import atomic_write
 from grsgd.job import launch
 from grsgd.simulate.calibrate import LARGE_BYTES, Calibration, Pair, StepTimes
-from grsgd.simulate.network import AFTER_WAIT_SECONDS, ComputeSpec
+from grsgd.simulate.network import AFTER_WAIT_SECONDS, ComputeSpec, ProcessorSpec
 from grsgd.units import as_duration, as_rate
 
 MIN_DEVIATION = 0.2
@@ -128,6 +128,9 @@ def processor_section(measured: Calibration) -> list[str]:
         spread = getattr(times, name)
         median, low, high = (f"{value:.3g}" if name == "polling" else as_duration(value) for value in spread)
         lines.append(f"{name} = {median if name == 'polling' else quoted(median)}  # {what}: {low} to {high}")
+    if times.spin != ProcessorSpec().spin:
+        lines.append(f"spin = {quoted(as_duration(times.spin))}  # ranks with less than a core sleep sooner,")
+        lines.append(f"full_sleep = {quoted(as_duration(times.full_sleep))}  # and longer")
     return [*lines, f"what = {quoted(f'comm.progress_mode = {times.progress_mode}')}"]
 
 

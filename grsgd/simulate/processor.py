@@ -10,12 +10,8 @@ measured between such ranks.
 from collections import deque
 from collections.abc import Callable
 
-from grsgd.comm.engine import SLEEP_SECONDS, SLEEP_SHARE, SPIN_SECONDS
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import ProcessorSpec
-
-FULL_SLEEP = SLEEP_SECONDS / SLEEP_SHARE
-"""After so many seconds of waiting a rank sleeps as long as it ever does, which is when ``wake`` is measured."""
 
 
 class Processor:
@@ -79,8 +75,8 @@ class Processor:
             seconds = self.spec.reaction
         else:
             # A rank looks for messages all the time at first, and then sleeps for a part of the time it has waited.
-            waited = self.waited()
-            seconds = self.spec.wake * min(waited / FULL_SLEEP, 1.0) if waited > SPIN_SECONDS else 0.0
+            waited, spec = self.waited(), self.spec
+            seconds = spec.wake * min(waited / spec.full_sleep, 1.0) if waited > spec.spin else 0.0
         if not seconds:
             call()
             return

@@ -80,6 +80,7 @@ def test_it_lies_beside_the_configuration(folder, monkeypatch):
         ("data.name=mine.py:Net", "mine.py:Net: returned neither a pair (train, test) of data sets with len() and [i]"),
         ("data.nope=3", "mine.py:clusters: unknown option nope; allowed: samples, spread"),
         ("data.seed=3", "data.seed: unknown option; data are generated with the seed of the run"),
+        ("data.directory=x", "mine.py:clusters: unknown option directory; allowed: samples, spread"),
         ("data.spread=wide", "data.spread = 'wide': expected a number"),
         ("data.augment=true", "augment is on: the samples of a data set of one's own are as its transforms make them"),
         ("task.name=mine.py:star", "task.name = 'mine.py:star': is no subclass of grsgd.tasks.Task"),

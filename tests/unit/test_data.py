@@ -302,7 +302,6 @@ def test_unknown_name_and_option(tmp_path):
     with pytest.raises(DataError, match="unknown data set mnst; there are digits, .*synthetic"):
         load("mnst", tmp_path)
     assert "unknown option size; allowed: none" in refused("digits", tmp_path, size=3)
-    assert "unknown option directory; allowed: none" in refused("digits", tmp_path, directory="data")
 
 
 def damage(path, change):

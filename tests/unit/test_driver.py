@@ -76,7 +76,7 @@ def false_time(monkeypatch):
     """The time of waits in the foreground, which goes on by `PAUSE` between two looks."""
     false = FalseTime()
 
-    def pause(waited):
+    def pause(*_):
         false.now += PAUSE
 
     monkeypatch.setattr(module, "time", false)
@@ -432,7 +432,7 @@ def test_a_trainer_that_has_paused_is_not_stood_in_for_at_once(inline, monkeypat
 
 def test_pauses_are_measured_from_what_has_moved_last(driver, monkeypatch):
     begin, pauses = time.perf_counter(), []
-    monkeypatch.setattr(module, "back_off", pauses.append)
+    monkeypatch.setattr(module, "back_off", lambda waited, *_: pauses.append(waited))
     driver.run(waits_for(Countdown(50)))
     assert pauses and all(0 <= pause <= time.perf_counter() - begin for pause in pauses)
 
@@ -457,6 +457,25 @@ def test_who_waits_gives_way_at_first_and_sleeps_then(monkeypatch):
     for waited in (0.0, 0.9e-3, 1e-3, 8e-3, 1.0):
         engine.back_off(waited)
     assert done == ["gives way", "gives way", 1e-3 / 16, 8e-3 / 16, engine.SLEEP_SECONDS]
+
+
+@pytest.mark.parametrize(
+    ("quota", "ranks", "spin", "share"),
+    [
+        (None, 4, engine.SPIN_SECONDS, engine.SLEEP_SHARE),
+        (4.0, 4, engine.SPIN_SECONDS, engine.SLEEP_SHARE),
+        (3.9, 4, 0.0, module.QUOTA_SLEEP_SHARE),
+        (0.125, 1, 0.0, module.QUOTA_SLEEP_SHARE),
+    ],
+)
+def test_who_has_less_than_a_core_sleeps_at_once(quota, ranks, spin, share, false_time, monkeypatch):
+    """From when the quota is seen, a millisecond after a wait has begun."""
+    pauses = []
+    monkeypatch.setattr(module, "cpu_quota", lambda: quota)
+    pause = module.back_off
+    monkeypatch.setattr(module, "back_off", lambda waited, *how: (pauses.append(how), pause(waited)))
+    MpiDriver(ranks_on_cores=ranks).run(waits_for(Countdown(50)))
+    assert pauses[0] == (engine.SPIN_SECONDS, engine.SLEEP_SHARE) and pauses[-1] == (spin, share)
 
 
 def test_a_wait_in_one_driver_moves_the_schedules_of_all(driver):
