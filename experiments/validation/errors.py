@@ -61,12 +61,12 @@ def table(rows: Iterable[Row]) -> str:
     for row in rows:
         (measured, simulated), is_off = row.medians(), "" if row.is_close else "off"
         steps, waits = ([f(times) for times in (measured, simulated)] for f in (milliseconds, waiting))
-        error = f"{row.error:+.1%}"
+        error, repeatability = f"{row.error:+.1%}", f"{row.repeatability:.1%}" if len(row.rounds) > 1 else "unknown"
         lines.append(
             (row.setting.name, f"`{row.variant.algorithm}`", row.variant.options_text, *steps, error)
-            + (f"{row.repeatability:.1%}", is_off, *waits)
+            + (repeatability, is_off, *waits)
         )
-    headers = ["setting", "algorithm", "options", "measured", "simulated", "error", "repeatability", ""]
+    headers = ["setting", "algorithm", "options", "measured, ms", "simulated", "error", "repeatability", ""]
     return tabulate(lines, [*headers, "waiting", "simulated"], tablefmt="pipe", disable_numparse=True)
 
 
