@@ -56,6 +56,7 @@ def communicator() -> Communicator:
     return comm
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is added up again and again is without meaning
 def main():
     mpi, quick = start()
     comm, driver, rows = communicator(), MpiDriver(progress_mode="inline"), []

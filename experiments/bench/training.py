@@ -176,7 +176,7 @@ def compare(mpi, size, groups, widths, quick):
             losses[name] = mpi.allreduce(mean_loss(contender.model, batches)) / mpi.size
             taken, second = seconds[name], seconds.get(SECOND_BAR)
             ratios = [
-                median_and_range(bar / taken) if bar is not None else "not installed" for bar in (seconds[BAR], second)
+                median_and_range(bar / taken) if bar is not None else "" for bar in (seconds[BAR], second)
             ]
             rows.append([name, median_and_range(steps / taken, ".1f"), *ratios, f"{losses[name]:.6f}"])
     return rows, losses, notes

@@ -280,6 +280,32 @@ def test_a_rank_agrees_to_one_proposal():
     assert parting.decision() == {0}
 
 
+def waits_for(rank, finished, proposals=(), agreed=()):
+    """What a rank says that has waited for too long for the others to agree, when it has heard so much."""
+    said, now = defaultdict(dict), [0.0]
+    said[Word.FINISHED] = dict.fromkeys(finished)
+    said[Word.PROPOSAL] = {proposer: np.zeros(4) for proposer in proposals}
+    said[Word.AGREED] = dict.fromkeys(agreed)
+    streams = SimpleNamespace(said=said, dead=set(), values=4, heard=0)
+    queues = SimpleNamespace(comm=SimpleNamespace(rank=rank, size=4), left_behind=set(), tell=lambda *_: None)
+    alarm = SimpleNamespace(Test=lambda: now[0] > 3)
+    driver = SimpleNamespace(clock=lambda: now[0], timeout=10.0, start=lambda schedule: alarm)
+    with pytest.raises(SilentRanks) as error:
+        for pending in Parting(queues, streams, driver, 1, 3.0).agree():
+            while not pending.Test():
+                now[0] += 0.5
+    return str(error.value)
+
+
+def test_who_keeps_the_others_from_going_on_is_named():
+    """Rank 2 has fallen silent since its last step, or rank 0, to which others have agreed."""
+    begin = "rank {} waited 20 s for "
+    assert waits_for(0, [1, 2, 3], agreed=[1, 3]) == begin.format(0) + "rank 2 to agree who goes on"
+    assert waits_for(0, [1, 2], agreed=[]) == begin.format(0) + "ranks 1, 2 to agree who goes on"
+    assert waits_for(3, [0, 1, 2]) == begin.format(3) + "rank 0 to say who goes on"
+    assert waits_for(3, [0, 1, 2], proposals=[1]) == begin.format(3) + "rank 1 to say who goes on"
+
+
 # ---- blocks that differ
 
 

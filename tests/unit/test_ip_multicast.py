@@ -9,11 +9,13 @@ from grsgd.algorithms.cssgd import CSSGDOptions
 from grsgd.algorithms.ssgd import SSGDOptions
 from grsgd.algorithms.transport_trial import choose_transport
 from grsgd.comm import tags
-from grsgd.comm.coded import ip_multicast, schemes
-from grsgd.comm.coded.asking import ANSWER_SECONDS
-from grsgd.comm.coded.datagrams import HEAD_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal
+from grsgd.comm.coded import ip_multicast, multicast_link, repairs, schemes
+from grsgd.comm.coded.asking import ANSWER_SECONDS, SILENT_SECONDS
+from grsgd.comm.coded.control import Control, Told, Word
+from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal
 from grsgd.comm.coded.ip_multicast import SHARE, UNREAD_SECONDS, IpMulticast
 from grsgd.comm.coded.multicast_link import Link, Settings, seconds_between
+from grsgd.comm.coded.repairs import Repairs
 from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
 from grsgd.comm.coded.sockets import Interface, NoMulticast, find_interface, interfaces, lies_in
 from grsgd.comm.pollables import Until
@@ -41,10 +43,10 @@ class Job:
 
         def connect(comm, settings):
             yield from ()
-            return Link(self.sockets[comm.rank], SEAL, list(range(n)), PART)
+            return Link(self.sockets[comm.rank], SEAL, list(range(n)), PART, PostSockets.room)
 
         monkeypatch.setattr(ip_multicast, "connect", connect)
-        settings = Settings(rate=RATE, **settings)
+        settings = Settings(**{"rate": RATE} | settings)
         self.transports = [IpMulticast(comm, settings, self.post.clock) for comm in self.comms]
         self.schemes = [
             KINDS[kind](transport, n, r, rank, length, FixedPoint(), np.empty)
@@ -210,10 +212,101 @@ def test_little_room_for_datagrams_makes_ranks_slower(monkeypatch):
     monkeypatch.setattr(PostSockets, "room", 10_000)
     job = Job(monkeypatch, "coded", 3, 2, 10_000)
     assert job.transports[0].pace.rate == pytest.approx(SHARE * 10_000 / UNREAD_SECONDS / 3)
-    assert "net.core.rmem_max to 40000" in job.transports[0].warnings()[0]
-    job = Job(monkeypatch, "coded", 3, 2, 1000)
+    everything = 3 * (20_000 + -(-20_000 // PART) * (HEAD_BYTES + IP_BYTES))
+    assert f"net.core.rmem_max to {everything}" in job.transports[0].warnings()[0]
+    job = Job(monkeypatch, "coded", 3, 2, 700)
     assert job.transports[0].pace.rate == pytest.approx(SHARE * RATE / 3), "all of an exchange has room"
     assert not job.transports[0].warnings()
+
+
+# ---- sockets
+
+
+def test_sockets_are_closed_where_a_trial_finds_nothing(monkeypatch):
+    """A run that ends so may have taken MPI's broadcasts, had it been told to."""
+
+    def find_nothing(comm, link, clock):
+        yield from ()
+        raise NoMulticast("nothing comes through")
+
+    monkeypatch.setattr(ip_multicast, "try_out", find_nothing)
+    opened, make = [], PostSockets.__init__
+
+    def made(sockets, post, rank):
+        make(sockets, post, rank)
+        opened.append(sockets)
+
+    monkeypatch.setattr(PostSockets, "__init__", made)
+    with pytest.raises(NoMulticast, match="nothing comes through"):
+        Job(monkeypatch, "coded", 3, 2, 100, rate=None)
+    assert opened[0].is_closed
+
+
+def test_sockets_are_closed_where_the_end_is_not_waited_for(monkeypatch):
+    job = Job(monkeypatch, "coded", 3, 2, 100)
+    closing = job.transports[0].close()
+    assert "the end of IP multicast on ranks 1, 2" in str(next(closing))
+    with pytest.raises(RuntimeError, match="another rank has stopped"):
+        closing.throw(RuntimeError("another rank has stopped"))
+    assert job.sockets[0].is_closed
+
+
+class OneSocket(PostSockets):
+    """What `connect` makes, with room for less on rank 1."""
+
+    made = []
+
+    def __init__(self, rank):
+        self.address, self.is_closed, self.room = [f"10.0.0.{rank}", 5], False, [900, 500][rank % 2]
+        self.made.append(self)
+
+
+def connected(monkeypatch, ranks, told=lambda number: None):
+    """The links of all ranks, whose sockets are doubles; ``told``: called with the number of what ranks tell."""
+    monkeypatch.setattr(OneSocket, "made", [])
+    links, tell, counts = {}, multicast_link.tell, [0] * ranks
+    monkeypatch.setattr(multicast_link, "find_interface", lambda *_: Interface("10.0.0.1", 1500))
+    monkeypatch.setattr(multicast_link, "Sockets", lambda *_: OneSocket(len(OneSocket.made)))
+
+    def telling(comm, what):
+        counts[comm.rank] += 1
+        told(counts[comm.rank])
+        return (yield from tell(comm, what))
+
+    monkeypatch.setattr(multicast_link, "tell", telling)
+
+    def connect(comm):
+        links[comm.rank] = yield from multicast_link.connect(comm, Settings())
+
+    post = Post(ranks)
+    post.finish([connect(comm) for comm in post.communicators()])
+    return [links[rank] for rank in range(ranks)]
+
+
+def test_all_ranks_know_for_how_much_each_has_room(monkeypatch):
+    """A rank with little of it would gain nothing if it sent slowly alone."""
+    assert [link.room for link in connected(monkeypatch, 3)] == [500] * 3
+
+
+def test_sockets_are_closed_where_ranks_do_not_meet(monkeypatch):
+    def fail(number):
+        if number == 2:
+            raise RuntimeError("another rank has stopped")
+
+    with pytest.raises(RuntimeError, match="another rank has stopped"):
+        connected(monkeypatch, 2, fail)
+    assert OneSocket.made and OneSocket.made[0].is_closed
+
+
+def test_all_that_comes_to_a_socket_must_have_room(monkeypatch):
+    """Packets for others and a rank's own, too; all ranks send as slowly as the one with the least room asks for."""
+    monkeypatch.setattr(PostSockets, "room", 10_000)
+    job = Job(monkeypatch, "coded", 4, 2, 200)
+    received = 6 * 400
+    everything = 4 * 3 * (400 + 7 * (HEAD_BYTES + IP_BYTES))
+    assert received < 10_000 < everything
+    assert [each.pace.rate for each in job.transports] == [pytest.approx(SHARE * 10_000 / UNREAD_SECONDS / 4)] * 4
+    assert f"net.core.rmem_max to {everything}" in job.transports[0].warnings()[0]
 
 
 # ---- waits
@@ -246,6 +339,75 @@ def test_a_time_out_says_how_far_a_packet_is(monkeypatch):
         nothing = "all has left, but nothing is heard of rank 1"
         assert sent[rank] == f"packet 0 {group.format(rank)} ({nothing})"
     assert sent[1] == f"packet 0 {group.format(1)} (rank 0 has not begun to receive)"
+
+
+def test_a_time_out_of_the_end_says_what_is_missing(monkeypatch):
+    job = Job(monkeypatch, "coded", 3, 2, 100)
+    (transport, *_), end = job.transports, "the end of IP multicast on rank"
+    ended = ip_multicast.AllEnded(transport)
+    assert str(ended) == f"{end}s 1, 2"
+    transport._ended.update({1, 2})
+    transport.control.under_way.append((ip_multicast.AllEnded(job.transports[1]), None))
+    assert str(ended) == f"messages to other ranks: {end}s 0, 2"
+
+
+# ---- repairs by the sender
+
+
+def test_a_rank_that_has_all_says_so_in_few_bytes(monkeypatch):
+    """Not a bit for each part: a long message would be under way until the rank, which computes, waits again."""
+    job = Job(monkeypatch, "coded", 3, 2, 4000)
+    told, tell = [], Control.tell
+
+    def noted(control, rank, word, number_of_round, number=0, rest=b""):
+        told.append((word, len(rest)))
+        tell(control, rank, word, number_of_round, number, rest)
+
+    monkeypatch.setattr(Control, "tell", noted)
+    job.check(np.random.default_rng(0), 1)
+    assert told.count((Word.LACKING, 0)) == 3 * 2
+    assert not any(length for _, length in told)
+
+
+def test_what_is_lost_of_a_packet_is_asked_for_while_the_next_one_leaves(monkeypatch):
+    """Its sender has said that all of it has left."""
+    times = {}
+
+    def carry(datagram):
+        name = SEAL.name_of(memoryview(datagram))
+        times["sent", name.sender, name.number] = job.post.now
+        return [] if name.sender == 1 and name.part == 3 else [datagram]
+
+    job = Job(monkeypatch, "coded", 4, 2, 4000, carry, rate=1e6)
+    ask = Repairs.ask
+
+    def noted(repairs, rank, packet, parts):
+        times["asked", repairs.comm.rank, packet.number] = job.post.now
+        ask(repairs, rank, packet, parts)
+
+    monkeypatch.setattr(Repairs, "ask", noted)
+    job.check(np.random.default_rng(0), 1)
+    of_one = sorted((when, number) for (what, sender, number), when in times.items() if (what, sender) == ("sent", 1))
+    assert len(of_one) == 3
+    asked = [(when, number) for (what, _, number), when in times.items() if what == "asked"]
+    assert len(asked) == 3 * 2
+    for when, number in asked:
+        assert when - times["sent", 1, number] < 3 * ip_multicast.PATIENCE_SECONDS, "not when the last one has left"
+
+
+@pytest.mark.parametrize("kind, r", [("coded", 2), ("uncoded", 3)])
+def test_a_sender_of_packets_to_others_is_not_silent(kind, r, monkeypatch):
+    """A packet takes longer than any silence; it may be for others, some of which this rank does not even hear of."""
+    length = 1800
+    seconds, parts = 1.5 * SILENT_SECONDS, -(-4 * length // r // PART)
+    rate = 4 / SHARE * parts * (PART + HEAD_BYTES + IP_BYTES) / seconds
+    job = Job(monkeypatch, kind, 4, r, length, rate=rate)
+    expected = job.fill(np.random.default_rng(0))
+    begin = job.post.now
+    job.post.finish([scheme.add_up() for scheme in job.schemes], seconds=2e-3)
+    assert job.post.now - begin == pytest.approx(3 * seconds, rel=0.1)
+    assert all((scheme.total == expected).all() for scheme in job.schemes)
+    assert [(comm.traffic.repaired, comm.traffic.lost) for comm in job.comms] == [(0, 0)] * 4
 
 
 # ---- repairs by others
@@ -350,7 +512,7 @@ def test_a_time_out_says_who_was_asked(monkeypatch):
     """Here nobody answers, for all packets of one."""
     job = Job(monkeypatch, "coded", 3, 2, 100, losing(1))
     slow(job, 1, monkeypatch)
-    monkeypatch.setattr(IpMulticast, "_repair_of_block", lambda *arguments: None)
+    monkeypatch.setattr(Repairs, "answer_with_block", lambda *arguments: None)
     job.fill(np.random.default_rng(0))
     with pytest.raises(TimeoutError, match="the rest is asked of ranks 1, 2"):
         job.post.finish([scheme.add_up() for scheme in job.schemes], polls=6000)
@@ -360,7 +522,7 @@ def test_holders_take_turns_to_repair(monkeypatch):
     """Of a rank whose datagrams nobody gets, and which is asked last, for it was slow."""
     job = Job(monkeypatch, "coded", 5, 4, 4000, losing(1))
     for transport in job.transports:
-        transport.slow.note(1, 1)
+        transport.repairs.slow.note(1, 1)
     asked = slow(job, 1, monkeypatch)
     job.check(np.random.default_rng(0), 4)
     assert not asked
@@ -393,7 +555,7 @@ def test_a_rank_that_stands_still_is_done_without(monkeypatch):
 @pytest.mark.parametrize("kind", ["coded", "uncoded", "grouped-direct", "grouped-rs"])
 def test_whoever_is_asked_when_it_is_a_step_ahead_gives_nothing(kind, monkeypatch):
     """All are asked at once, on a hostile network, by ranks that pause between their steps, whose blocks all differ."""
-    monkeypatch.setattr(ip_multicast, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(repairs, "ANSWER_SECONDS", 0.0)
     n, r, length = 5, 3, 700
     job = Job(monkeypatch, kind, n, r, length, Hostile(3))
     for transport in job.transports:
@@ -413,20 +575,29 @@ def test_whoever_is_asked_when_it_is_a_step_ahead_gives_nothing(kind, monkeypatc
 
     job.post.finish([steps(rank) for rank in range(n)])
     job.close()
-    assert not any(transport._answers for transport in job.transports)
+    assert not any(transport.repairs.expected for transport in job.transports)
 
 
 def test_a_block_of_another_step_is_kept(monkeypatch):
     """A rank that is asked for one of the exchange before, or of the one after, answers with nothing."""
     job = Job(monkeypatch, "coded", 3, 2, 100)
-    job.check(np.random.default_rng(0), 3)
+    job.check(np.random.default_rng(0), 2)
+    end_round = IpMulticast.end_round
+    monkeypatch.setattr(IpMulticast, "end_round", lambda transport: None)
+    job.check(np.random.default_rng(0), 1)
     asked, transport = job.schemes[0], job.transports[2]
     packet = next(packet for packet in asked.packets if packet.sender == 1)
-    what = ip_multicast.PIECE.pack(1, *asked.brings(packet), asked.size(packet)) + b"\xff"
-    for number, nbytes in ((2, 0), (4, 0), (3, 4 * 50)):
-        transport._repair_of_block(0, number, packet.number, what)
-        assert job.comms[2].traffic.repaired == nbytes
-    assert len(job.post.messages[2, 0, tags.CODED_REPAIRS]) == 3, "but it answers"
+    what = repairs.PIECE.pack(1, *asked.brings(packet), asked.size(packet)) + b"\xff"
+
+    def answered(number_of_round):
+        before = job.comms[2].traffic.repaired
+        transport.repairs.answer_with_block(Told(Word.OTHERS_LACKING, 0, number_of_round, packet.number, what))
+        return job.comms[2].traffic.repaired - before
+
+    assert [answered(number) for number in (2, 4, 3)] == [0, 0, 4 * 50]
+    end_round(transport)  # whatever it does next, its blocks may be others
+    assert answered(3) == 0
+    assert len(job.post.messages[2, 0, tags.CODED_REPAIRS]) == 4, "but it answers"
 
 
 # ---- options

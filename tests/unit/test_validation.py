@@ -46,7 +46,7 @@ def test_verdicts_of_each_setting_and_of_all():
     assert list(found.values()) == [False, True, True]
     assert "1 of 2 rows" in list(found)[0] and "the median error is 2.0%" in list(found)[2]
     line = next(line for line in table(rows).splitlines() if "tree" in line)
-    wanted = ["four", "`ring_allreduce`", "variant=tree", "100.0", "120.0", "+20.0%", "0.0%", "off", "20%", "30%"]
+    wanted = ["four", "`ring_allreduce`", "variant=tree", "100.0", "120.0", "+20.0%", "unknown", "off", "20%", "30%"]
     assert line.replace("|", "").split() == wanted
 
 

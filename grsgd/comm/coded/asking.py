@@ -9,7 +9,8 @@ from collections.abc import Callable
 ANSWER_SECONDS = 0.25
 """After so long without an answer the next one is asked, where the answer is short."""
 SILENT_SECONDS = 1.0
-"""After so long without a word of a sender that has not sent all, others are asked for its packets."""
+"""So much longer than a rank sends in an exchange a sender may be silent that has not sent all: then others are asked
+for its packets."""
 SLOW_ROUNDS = 16
 """For so many exchanges a sender that was slow is asked last."""
 

@@ -9,33 +9,31 @@ An exchange between ranks, of which each runs at its own pace:
 3. Each receiver answers by MPI what it lacks of the packet, as soon as it has all of it, or nothing more comes.
 4. The sender answers with all that is lacking, in one message by MPI, which loses nothing. It keeps a packet until all
    receivers have it, or have told what they lack and been sent that.
-5. Where the sender does not answer in time, or falls silent before all has left, the receiver asks the others that hold
-   the block of which the packet brings it a part, one after the other, and takes what comes first. Whoever is asked
-   answers, once: with nothing, if the exchange is over there and the block perhaps another one. A rank tells the others
-   when it has left the exchange, so that they need not ask it.
+5. Where the sender does not answer in time, or falls silent before all has left, the receiver asks others for the rest
+   (`grsgd.comm.coded.repairs`). A rank tells the others when it has left the exchange, so that they need not ask it.
 
 Nothing here blocks: whichever packet a schedule waits for, its ``Test()`` moves all of the exchange
 (`IpMulticast.move`).
 """
 
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import cached_property
 
 import numpy as np
 
 from coding.plan import Packet
-from grsgd.comm import tags
-from grsgd.comm.coded.asking import ANSWER_SECONDS, SILENT_SECONDS, Asking, SlowRanks
-from grsgd.comm.coded.datagrams import HEAD_BYTES, Name, Parts, mask, number_of_parts, unmasked
+from grsgd.comm.coded.asking import SILENT_SECONDS
+from grsgd.comm.coded.control import Control, Told, Word
+from grsgd.comm.coded.datagrams import HEAD_BYTES, Name, Parts, number_of_parts, unmasked
+from grsgd.comm.coded.errors import ranks_in_words
 from grsgd.comm.coded.losses import lost_parts
 from grsgd.comm.coded.multicast import Blocks, Unicast
-from grsgd.comm.coded.multicast_link import BY_ITSELF, Link, Settings, connect, try_out
+from grsgd.comm.coded.multicast_link import BY_ITSELF, Link, Settings, connect, tell, try_out
 from grsgd.comm.coded.pacing import Pace
+from grsgd.comm.coded.repairs import Repairs, Rest
 from grsgd.comm.coded.sockets import LARGEST
-from grsgd.comm.communicator import Communicator, receive_if_come
+from grsgd.comm.communicator import Communicator
 from grsgd.runs.numbers import human_bytes
 from grsgd.seeding import Purpose, generator
 from grsgd.units import as_rate
@@ -43,21 +41,11 @@ from grsgd.units import as_rate
 SHARE = 0.95
 """Of the network's rate, that all ranks together send at; the rest is for what they tell each other by MPI."""
 PATIENCE_SECONDS = 0.005
-"""After so long without a datagram of a rank that has sent all, what is lacking is asked for."""
+"""After so long without a datagram of a packet of which all have left, what is lacking is asked for."""
 UNREAD_SECONDS = 0.05
 """A rank may be kept from reading for so long: for what comes meanwhile there must be room."""
 READS_AT_ONCE = 128
 """Datagrams that a rank reads before it looks whether it may send."""
-ELEMENT_BYTES = 4
-"""The size of an int32."""
-MESSAGE = struct.Struct("!BHII")
-"""The beginning of a message by MPI: its kind, the sender's rank, the exchange, the packet."""
-READY, SENT, LACKING, OTHERS_LACKING, LEFT, END = range(6)
-"""Kinds of messages: I am ready; all of my packet has left; I lack these parts of yours, a bit for each; of somebody
-else's, of a block of yours; I have all of this exchange; I am done."""
-PIECE = struct.Struct("!HIQQQ")
-"""What else is said of parts of somebody else's packet: its sender, the block, begin and end in it, the elements of the
-packet."""
 
 
 class IpMulticast(Unicast):
@@ -72,13 +60,12 @@ class IpMulticast(Unicast):
         self.settings, self.clock = settings, clock
         self.link: Link | None = None
         self.pace: Pace | None = None
+        self.control = Control(comm)
+        self.repairs: Repairs | None = None
         self.slower = ""
         """Why packets are sent more slowly than the network would take them; empty if they are not."""
         self.rejected = 0
         """Datagrams with a wrong digest or of a wrong length: damaged, or not of this run's ranks."""
-        self.blocks: Blocks | None = None
-        """Those of this rank, of which others may be sent what they lack."""
-        self.slow = SlowRanks()
         self._packets: dict[tuple[int, int], int] = {}
         """The bytes of those that this rank receives, by sender and number."""
         self._lost: dict[tuple[int, int], np.ndarray] = {}
@@ -90,41 +77,56 @@ class IpMulticast(Unicast):
         """What receivers lack of packets that this rank has not begun to send: others have sent them some of it."""
         self._early: dict[tuple[int, int], dict[int, bytes]] = {}
         """Parts of packets that no receive was posted for yet, in an exchange that this rank is in already."""
-        self._sent: set[tuple[int, int]] = set()
-        """Packets of which all datagrams have left."""
-        self._answers: list[tuple] = []
-        """What is to come of those that were asked, of this exchange and others: messages, with their arrays."""
+        self._sent: dict[tuple[int, int], float] = {}
+        """When this rank was told of a packet that all datagrams have left."""
         self._ready = [0] * comm.size
         """The last exchange that each rank is ready for."""
         self._left = [0] * comm.size
         """The last exchange that each rank has left: until the next one it computes, and answers nothing."""
+        self.sending_seconds = 0.0
+        """How long a rank sends in an exchange. Others may hear nothing of it for so long, while it sends packets that
+        are not for them, or has sent so much to ranks that asked for repairs."""
         self._ended: set[int] = set()
-        self._telling: list[tuple] = []
-        """Messages under way, with their arrays."""
         self._heard = [0.0] * comm.size
-        """When the last datagram of each rank came, or its word that all have left."""
+        """When the last datagram of each rank for this one came, or its word that all have left."""
         self._buffer = memoryview(bytearray(LARGEST))
-        self._message_bytes = self._repair_bytes = MESSAGE.size
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
         """Schedule, on all ranks at once: find the others, and prepare for these packets. Raises NoMulticast."""
         if self.comm.size == 1:
             return
-        rank, self.blocks = self.comm.rank, blocks
+        rank = self.comm.rank
         self._packets = {(each.sender, each.number): size for each, size in packets.items() if each.sender != rank}
         self.link = yield from connect(self.comm, self.settings)
-        rate = self.settings.rate or (yield from try_out(self.comm, self.link, self.clock))
-        rate = self._readable(rate, sum(self._packets.values()))
+        try:
+            rate = self.settings.rate or (yield from try_out(self.comm, self.link, self.clock))
+            rate = self._readable(rate, (yield from self._coming(packets)))
+        except BaseException:
+            self._close_sockets()
+            raise
         self.pace = Pace(SHARE * rate / self.comm.size, self.link.datagram, self.clock)
+        own = sum(self.link.bytes_on_the_way(size) for each, size in packets.items() if each.sender == rank)
+        self.sending_seconds = self.pace.seconds(own)
         largest = max(packets.values(), default=0)
-        bits = -(-number_of_parts(largest, self.link.part) // 8)
-        self._message_bytes = MESSAGE.size + PIECE.size + bits
-        self._repair_bytes = HEAD_BYTES + bits + largest
+        self.repairs = Repairs(self.comm, self.control, self.link, self.pace, blocks, largest)
+
+    def _coming(self, packets: Mapping[Packet, int]):
+        """Schedule, on all ranks at once: return the bytes that come to a socket in an exchange, where most do. All
+        that goes to the group comes to every rank, also what it sends itself and what is for others."""
+        to_group = to_this = 0
+        for packet, size in packets.items():
+            nbytes = self.link.bytes_on_the_way(size)
+            if len(packet.receivers) == 1:
+                to_this += nbytes * (packet.sender != self.comm.rank)
+            elif packet.sender == self.comm.rank:
+                to_group += nbytes
+        told = yield from tell(self.comm, {"to group": to_group, "to this": to_this})
+        return max(sum(each["to group"] for each in told), *(each["to this"] for each in told))
 
     def _readable(self, rate: float, coming: int) -> float:
         """Return the rate, or the highest at which nothing is lost of the bytes that come in an exchange while a rank
-        does not read."""
-        room = self.link.sockets.room
+        does not read: the same on all ranks, for a rank with little room gains nothing by sending slowly itself."""
+        room = self.link.room
         if min(coming, rate * UNREAD_SECONDS) <= room:
             return rate
         self.slower = (
@@ -144,15 +146,14 @@ class IpMulticast(Unicast):
         self._early_answers.clear()
         if self.link is not None:
             self._read_all()  # what is there already is of exchanges before: it takes the room of what comes
+            self.repairs.round = self.round
         self._ready[self.comm.rank] = self.round
-        for rank in range(self.comm.size):
-            if rank != self.comm.rank:
-                self._tell(rank, READY, 0)
+        self.control.tell_others(Word.READY, self.round)
 
     def end_round(self):
-        for rank in range(self.comm.size):
-            if rank != self.comm.rank:
-                self._tell(rank, LEFT, 0)
+        if self.link is not None:
+            self.repairs.round = None
+        self.control.tell_others(Word.LEFT, self.round)
 
     def send(self, packet, content):
         outgoing = Outgoing(self, packet, content)
@@ -167,7 +168,8 @@ class IpMulticast(Unicast):
     def receive(self, packet, content):
         key = packet.sender, packet.number
         incoming = self._incoming[key] = Incoming(self, packet, content)
-        incoming.all_sent = key in self._sent
+        if key in self._sent:
+            incoming.all_sent, incoming.heard = True, self._sent[key]
         for part, received in self._early.pop(key, {}).items():
             incoming.parts.put(part, received)
         return [incoming]
@@ -176,115 +178,62 @@ class IpMulticast(Unicast):
         """Schedule, on all ranks at once, when nothing is under way: leave the group when all messages have come."""
         if self.link is None:
             return
-        for rank in range(self.comm.size):
-            if rank != self.comm.rank:
-                self._tell(rank, END, 0)
-        yield AllEnded(self)
-        self.link.sockets.close()
-        self.link = None
+        self.control.tell_others(Word.END, self.round)
+        try:
+            yield AllEnded(self)
+        finally:
+            self._close_sockets()
         self._ended.clear()
 
+    def _close_sockets(self):
+        self.link.sockets.close()
+        self.link = None
+
     def warnings(self):
-        rejected = f"IP multicast: {self.rejected} datagrams were damaged or forged, and not taken"
-        return [*filter(None, [self.slower, self.rejected and rejected])]
+        rejected = self.rejected + (self.repairs.rejected if self.repairs is not None else 0)
+        told = f"IP multicast: {rejected} datagrams were damaged or forged, and not taken"
+        return [*filter(None, [self.slower, rejected and told])]
 
     @property
     def has_ended(self) -> bool:
         """Whether all other ranks have closed, all they were told has left, and all that was asked is answered."""
         self.move()
-        return len(self._ended) == self.comm.size - 1 and not self._telling and not self._answers
+        has_all = not self.control.under_way and not self.repairs.expected
+        return len(self._ended) == self.comm.size - 1 and has_all
 
     def move(self):
         """Take in all that has come, and send what may leave. Raises OSError where nothing can be sent."""
-        self._telling = [(message, array) for message, array in self._telling if not message.Test()]
-        while (message := receive_if_come(self.comm, tags.CODED_CONTROL, self._message_bytes)) is not None:
-            self._hear(message)
-        self._take_repairs()
+        for told in self.control.hear():
+            self._take_word(told)
+        for name, message in self.repairs.come():
+            self._incoming[name.sender, name.number].rest.take(name.part, message)
         read_all = self._read_all(READS_AT_ONCE)
         for incoming in self._incoming.values():
             incoming.move(read_all)
         self._send_on()
 
-    # ---- messages by MPI
-
-    def _tell(self, rank: int, kind: int, number: int, rest=b""):
-        content = MESSAGE.pack(kind, self.comm.rank, self.round, number) + rest
-        array = np.frombuffer(content, np.uint8)
-        self._telling.append((self.comm.Isend(array, rank, tags.CODED_CONTROL, header=array.nbytes), array))
-
-    def _hear(self, message: np.ndarray):
-        kind, sender, number_of_round, number = MESSAGE.unpack_from(message)
-        if kind == READY:
-            self._ready[sender] = number_of_round
-        elif kind == SENT:
-            self._heard[sender] = self.clock()
-            if number_of_round != self.round:  # of a packet that this rank has got from others
+    def _take_word(self, told: Told):
+        """Take in what another rank says."""
+        if told.word is Word.READY:
+            self._ready[told.sender] = told.round
+        elif told.word is Word.SENT:
+            if told.round != self.round:  # of a packet that this rank has got from others
                 return
-            self._sent.add((sender, number))
-            if (sender, number) in self._incoming:
-                self._incoming[sender, number].all_sent = True
-        elif kind == LACKING:
-            bits = message[MESSAGE.size :].tobytes()
-            if number in self._outgoing:
-                self._outgoing[number].repair(sender, bits)
+            key, now = (told.sender, told.number), self.clock()
+            self._heard[told.sender] = self._sent[key] = now
+            if key in self._incoming:
+                self._incoming[key].all_sent, self._incoming[key].heard = True, now
+        elif told.word is Word.LACKING:
+            if told.number in self._outgoing:
+                self._outgoing[told.number].repair(told.sender, told.rest)
             else:
-                self._early_answers.setdefault(number, []).append((sender, bits))
-        elif kind == OTHERS_LACKING:
-            self._repair_of_block(sender, number_of_round, number, message[MESSAGE.size :].tobytes())
-        elif kind == LEFT:
-            self._left[sender] = number_of_round
+                self._early_answers.setdefault(told.number, []).append((told.sender, told.rest))
+        elif told.word is Word.OTHERS_LACKING:
+            self.repairs.answer_with_block(told)
+        elif told.word is Word.LEFT:
+            self._left[told.sender] = told.round
         else:
-            self._ended.add(sender)
-
-    # ---- repairs
-
-    def ask(self, rank: int, packet: Packet, parts: Parts):
-        """Ask the sender of a packet, or another holder of the block, for what is lacking of it: it answers once."""
-        array = np.zeros(self._repair_bytes, np.uint8)
-        self._answers.append((self.comm.Irecv(array, rank, tags.CODED_REPAIRS), array))
-        if rank == packet.sender:
-            self._tell(rank, LACKING, packet.number, parts.lacking_mask)
-        else:
-            size = len(parts.content) // ELEMENT_BYTES
-            piece = PIECE.pack(packet.sender, *self.blocks.brings(packet), size)
-            self._tell(rank, OTHERS_LACKING, packet.number, piece + parts.lacking_mask)
-
-    def _repair_of_block(self, rank: int, number_of_round: int, number: int, asked: bytes):
-        """Answer with a part of a block of this rank's own; with none of it, if that may be another step's."""
-        sender, block, begin, end, size = PIECE.unpack_from(asked)
-        content = np.zeros(size, np.int32)
-        parts = Parts(memoryview(content.view(np.uint8)), self.link.part)
-        wanted = []
-        if number_of_round == self.round:
-            self.blocks.piece(block, begin, end, content)
-            wanted = unmasked(asked[PIECE.size : PIECE.size + parts.mask_bytes], len(parts.is_here))
-        name = Name(number_of_round, sender, number, self.comm.rank)
-        self._telling.append(self.send_repair(rank, name, parts, wanted))
-
-    def send_repair(self, rank: int, name: Name, parts: Parts, wanted: list[int]) -> tuple:
-        """Send parts of a packet by MPI, which takes its share of the rate: return the message, and its array.
-        ``name.part``: this rank."""
-        content = parts.cut(wanted)
-        body = mask(wanted, len(parts.is_here)) + content.tobytes()
-        array = np.frombuffer(self.link.seal.head(name, body) + body, np.uint8)
-        self.comm.traffic.repaired += content.nbytes
-        self.pace.spend(array.nbytes)
-        return self.comm.Isend(array, rank, tags.CODED_REPAIRS, header=array.nbytes), array
-
-    def _take_repairs(self):
-        """Take in the answers that have come, in whatever order. What is of an exchange before is too late."""
-        answers, self._answers = self._answers, []
-        for message, array in answers:
-            if not message.Test():
-                self._answers.append((message, array))
-                continue
-            name = self.link.seal.name_of(memoryview(array))
-            if name is None:
-                self.rejected += 1
-            elif name.round == self.round:
-                self._incoming[name.sender, name.number].take_repair(name.part, memoryview(array))
-
-    # ---- datagrams
+            self._ended.add(told.sender)
 
     def _read_all(self, most: int | None = None) -> bool:
         """Take in the datagrams that have come, ``most`` at a time; returns whether these were all."""
@@ -308,11 +257,12 @@ class IpMulticast(Unicast):
         if content is None:
             self.rejected += 1
             return
-        self._heard[name.sender] = self.clock()
+        self._heard[name.sender] = now = self.clock()
         if key not in self._incoming:
             self._early.setdefault(key, {})[name.part] = bytes(content)
         else:
             self._incoming[key].parts.put(name.part, content)
+            self._incoming[key].heard = now
 
     def _is_lost(self, key: tuple[int, int], part: int) -> bool:
         """Whether a part of a packet is lost on purpose, in whatever order they come."""
@@ -334,12 +284,12 @@ class IpMulticast(Unicast):
                 if not self.pace.allows() or not outgoing.send_next():
                     return
             for rank in outgoing.packet.receivers:
-                self._tell(rank, SENT, outgoing.packet.number)
+                self.control.tell(rank, Word.SENT, self.round, outgoing.packet.number)
             self._to_send.popleft()
 
-    def seconds(self, nbytes: int) -> float:
-        """How long so many bytes take at a rank's share of the rate."""
-        return nbytes / self.pace.rate
+    def has_left(self, rank: int) -> bool:
+        """Whether a rank has left the exchange."""
+        return self._left[rank] == self.round
 
     @property
     def missing_rank(self) -> int | None:
@@ -381,7 +331,7 @@ class Outgoing:
         lacking = unmasked(bits[: self.parts.mask_bytes], len(self.parts.is_here))
         if lacking:
             name = Name(self.transport.round, self.packet.sender, self.packet.number, self.packet.sender)
-            self.repairs.append(self.transport.send_repair(rank, name, self.parts, lacking))
+            self.repairs.append(self.transport.repairs.send(rank, name, self.parts, lacking))
 
     def Test(self) -> bool:
         self.transport.move()
@@ -389,13 +339,12 @@ class Outgoing:
         return not self.unanswered and not self.repairs
 
     def __str__(self):
-        receivers = ", ".join(map(str, sorted(self.unanswered)))
         late = self.transport.missing_rank
         all_parts = len(self.parts.is_here)
-        if self.next == all_parts and self.unanswered:
-            state = f"all has left, but nothing is heard of rank{'s' * (len(self.unanswered) > 1)} {receivers}"
-        elif self.next == all_parts:
+        if not self.unanswered:
             state = f"repairs to {len(self.repairs)} ranks are under way"
+        elif self.next == all_parts:
+            state = f"all has left, but nothing is heard of {ranks_in_words(sorted(self.unanswered))}"
         elif late is not None:
             state = f"rank {late} has not begun to receive"
         else:
@@ -413,9 +362,10 @@ class Incoming:
         """Whether the sender has said that all datagrams have left."""
         self.has_answered = False
         """Whether the sender was told what is lacking, if anything is."""
-        self.asking: Asking | None = None
-        """Those that are asked for it, when it is time."""
-        self.began = transport.clock()
+        self.rest: Rest | None = None
+        """What is asked for, when it is time."""
+        self.heard = transport.clock()
+        """When its last datagram came, or the word that all have left; before, when it was first waited for."""
 
     def move(self, read_all: bool):
         """Ask for what is lacking, when that is known; ``read_all``: whether all that has come was read."""
@@ -423,73 +373,29 @@ class Incoming:
             # The sender may not know yet of a packet without content.
             if not self.has_answered and (self.parts.content or self.all_sent):
                 self.has_answered = True
-                self.transport._tell(self.packet.sender, LACKING, self.packet.number, self.parts.lacking_mask)
+                # Without a bit for each part: a long message might be under way until this rank, which computes in
+                # the meantime, waits again.
+                self.transport.control.tell(self.packet.sender, Word.LACKING, self.transport.round, self.packet.number)
             return
-        if self.asking is None:
+        if self.rest is None:
             if not (read_all and self.is_time_to_ask):
                 return
-            self.begin_to_ask()
-        before = self.asking.asked[-1:]
-        rank = self.asking.next()
-        if rank is not None:
-            if before == [self.packet.sender]:
-                self.transport.slow.note(self.packet.sender, self.transport.round)
-            self.has_answered |= rank == self.packet.sender
-            self.transport.ask(rank, self.packet, self.parts)
-
-    @cached_property
-    def others(self) -> list[int]:
-        """Those besides the sender that can send this rank what the packet brings it."""
-        blocks = self.transport.blocks
-        return blocks.other_holders(self.packet) if blocks is not None else []
+            transport = self.transport
+            self.rest = Rest(
+                transport.repairs, self.packet, self.parts, transport.clock, transport.has_left, not self.all_sent
+            )
+        self.has_answered |= self.rest.ask_on() == self.packet.sender
 
     @property
     def is_time_to_ask(self) -> bool:
         """Whether nothing more will come, or nothing has come for so long that others may be asked."""
         transport = self.transport
-        now, heard = transport.clock(), transport._heard[self.packet.sender]
+        now = transport.clock()
         if self.all_sent:
-            return now - heard > PATIENCE_SECONDS
-        is_silent = now - max(heard, self.began) > SILENT_SECONDS + transport.seconds(2 * transport.link.datagram)
-        return is_silent and transport.missing_rank is None and bool(self.others)
-
-    def begin_to_ask(self):
-        """Decide whom to ask, and in which order."""
-        transport, packet = self.transport, self.packet
-        if not self.all_sent:
-            transport.slow.note(packet.sender, transport.round)
-        patience = ANSWER_SECONDS + transport.seconds(self.parts.bytes_of(self.parts.missing()))
-        transport.comm.traffic.lost += self.parts.lacking
-        first = transport.comm.rank + packet.number + transport.round
-        order = transport.slow.order(packet.sender, self.others, first, transport.round)
-        self.asking = Asking(order, patience, transport.clock, self.has_left)
-
-    def has_left(self, rank: int) -> bool:
-        """Whether a rank has left the exchange. The packet's sender does not before it has sent what it was asked for.
-        """
-        return rank != self.packet.sender and self.transport._left[rank] == self.transport.round
-
-    def take_repair(self, rank: int, message: memoryview):
-        """Take in what a rank has sent by MPI: parts of the packet, or of the block of which it brings a part."""
-        count, width = len(self.parts.is_here), self.parts.mask_bytes
-        parts = unmasked(message[HEAD_BYTES : HEAD_BYTES + width], count)
-        nbytes = width + self.parts.bytes_of(parts)
-        body = self.transport.link.seal.content_of(message[: HEAD_BYTES + nbytes])
-        self.asking.has_answered(rank)
-        if body is None:
-            self.transport.rejected += 1
-            return
-        whole = np.zeros(len(self.parts.content) // ELEMENT_BYTES, np.int32)
-        brought = Parts(memoryview(whole.view(np.uint8)), self.parts.size)
-        position = width
-        for part in parts:
-            begin, end = brought.span(part)
-            brought.put(part, body[position : position + end - begin])
-            position += end - begin
-        if rank != self.packet.sender:
-            self.transport.blocks.make_packet(self.packet, whole)
-        for part in parts:
-            self.parts.put(part, brought.content[slice(*brought.span(part))])
+            return now - self.heard > PATIENCE_SECONDS
+        heard = max(self.heard, transport._heard[self.packet.sender])
+        is_silent = now - heard > SILENT_SECONDS + transport.sending_seconds
+        return is_silent and transport.missing_rank is None and bool(transport.repairs.other_holders(self.packet))
 
     def Test(self) -> bool:
         self.transport.move()
@@ -498,9 +404,8 @@ class Incoming:
     def __str__(self):
         there = len(self.parts.is_here) - self.parts.lacking
         state = "all has left" if self.all_sent else "more should come"
-        if self.asking is not None and self.asking.asked:
-            asked = self.asking.asked
-            state = f"the rest is asked of rank{'s' * (len(asked) > 1)} {', '.join(map(str, asked))}"
+        if self.rest is not None and self.rest.asked:
+            state = f"the rest is asked of {ranks_in_words(self.rest.asked)}"
         return (
             f"{self.packet}: receive from rank {self.packet.sender} by IP multicast ({there} of "
             f"{len(self.parts.is_here)} datagrams are here, {state})"
@@ -519,6 +424,8 @@ class AllEnded:
     def __str__(self):
         transport = self.transport
         others = {*range(transport.comm.size)} - {transport.comm.rank} - transport._ended
-        if not others:
-            return f"{len(transport._answers)} answers of ranks that were asked for what was lacking"
-        return f"the end of IP multicast on ranks {', '.join(map(str, sorted(others)))}"
+        if others:
+            return f"the end of IP multicast on {ranks_in_words(sorted(others))}"
+        if transport.control.under_way:
+            return f"messages to other ranks: {transport.control.under_way[0][0]}"
+        return f"{len(transport.repairs.expected)} answers of ranks that were asked for what was lacking"

@@ -17,7 +17,7 @@ import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.allgather import ring_allgather
-from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal
+from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal, number_of_parts
 from grsgd.comm.coded.sockets import LARGEST, Interface, NoMulticast, Sockets, find_interface
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.shared_memory import host, text_array, text_of, uncounted
@@ -56,17 +56,23 @@ BY_ITSELF = Settings()
 
 
 class Link(NamedTuple):
-    """One rank's way to the others. ``addresses``: of each rank; ``part``: bytes of a packet in a datagram."""
+    """One rank's way to the others. ``addresses``: of each rank; ``part``: bytes of a packet in a datagram; ``room``:
+    for how many bytes of datagrams each rank has room at least."""
 
     sockets: Sockets
     seal: Seal
     addresses: list[tuple[str, int]]
     part: int
+    room: int
 
     @property
     def datagram(self) -> int:
         """Bytes of the largest datagram, headers included."""
         return self.part + HEAD_BYTES + IP_BYTES
+
+    def bytes_on_the_way(self, nbytes: int) -> int:
+        """Return how many bytes a packet of so many has as datagrams, headers included."""
+        return nbytes + number_of_parts(nbytes, self.part) * (HEAD_BYTES + IP_BYTES)
 
 
 def connect(comm: Communicator, settings: Settings):
@@ -85,20 +91,24 @@ def connect(comm: Communicator, settings: Settings):
         interface = find_interface(settings.interface, others, (group, port))
         check_mtu(settings.mtu, interface)
         sockets = Sockets(interface, group, port, ROOM_BYTES)
-        mine = {"address": sockets.address, "mtu": settings.mtu or interface.mtu}
+        mine = {"address": sockets.address, "mtu": settings.mtu or interface.mtu, "room": sockets.room}
     except OSError as error:
         mine = {"why": f"{error.strerror or error}"}
     except NoMulticast as error:
         mine = {"why": error.why[:500]}
     seal = Seal(bytes.fromhex(told[0]["run"]), bytes.fromhex(told[0]["key"]))
-    told = yield from tell(comm, mine)
-    wrong = {rank: each["why"] for rank, each in enumerate(told) if "why" in each}
-    if wrong:
+    try:
+        told = yield from tell(comm, mine)
+        wrong = {rank: each["why"] for rank, each in enumerate(told) if "why" in each}
+        if wrong:
+            rank = min(wrong)
+            raise NoMulticast(f"rank {rank}: {wrong[rank]}")
+    except BaseException:
         sockets.close() if sockets else None
-        rank = min(wrong)
-        raise NoMulticast(f"rank {rank}: {wrong[rank]}")
+        raise
     part = min(each["mtu"] for each in told) - HEAD_BYTES - IP_BYTES
-    return Link(sockets, seal, [tuple(each["address"]) for each in told], part // 4 * 4)
+    addresses, room = [tuple(each["address"]) for each in told], min(each["room"] for each in told)
+    return Link(sockets, seal, addresses, part // 4 * 4, room)
 
 
 def some_group() -> dict:

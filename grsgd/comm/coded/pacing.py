@@ -26,3 +26,7 @@ class Pace:
     def spend(self, nbytes: int):
         """Count what has left."""
         self._bytes -= nbytes
+
+    def seconds(self, nbytes: int) -> float:
+        """How long so many bytes take."""
+        return nbytes / self.rate

@@ -24,7 +24,8 @@ class Parting:
         self.silent, self.patience = silent, patience
         self.rank, self.ranks = queues.comm.rank, set(range(queues.comm.size))
         self.proposed: frozenset[int] | None = None
-        self.has_agreed = False
+        self.agreed_to: int | None = None
+        """The rank to whose proposal this one has agreed."""
         self.alarm = None
         """The activity that ends when silent ranks are not waited for any more."""
 
@@ -47,8 +48,7 @@ class Parting:
             )
             waited = self.driver.clock() - began
             if self.is_impatient() and waited > 2 * self.patience + self.driver.timeout:
-                arbiter = min(self.finished)
-                raise SilentRanks(f"rank {self.rank} waited {waited:.3g} s for rank {arbiter} to say who goes on")
+                raise SilentRanks(f"rank {self.rank} waited {waited:.3g} s for {self.awaited}")
 
     def give_up(self):
         """Schedule, on a rank that is left behind: say so, and wait until the others have ended, however long."""
@@ -73,6 +73,19 @@ class Parting:
         return {self.rank, *self.streams.said[Word.FINISHED]}
 
     @property
+    def disagreeing(self) -> set[int]:
+        """Those that have not agreed to what this rank has proposed."""
+        return self.ranks - self.proposed - {self.rank} - self.streams.said[Word.AGREED].keys()
+
+    @property
+    def awaited(self) -> str:
+        """Whom this rank waits for, and for what."""
+        if self.proposed is not None:
+            return f"{ranks_in_words(sorted(self.disagreeing))} to agree who goes on"
+        arbiter = min(self.finished) if self.agreed_to is None else self.agreed_to
+        return f"rank {arbiter} to say who goes on"
+
+    @property
     def lost_already(self) -> set[int]:
         """Ranks for which nobody has to wait."""
         lost = self.queues.left_behind | self.streams.dead | self.streams.said[Word.GONE].keys()
@@ -84,10 +97,10 @@ class Parting:
         if decisions:
             return named(next(iter(decisions.values())))
         if self.proposed is not None:
-            if self.ranks - self.proposed - {self.rank} <= self.streams.said[Word.AGREED].keys():
+            if not self.disagreeing:
                 self.tell(Word.DECISION, self.ranks, self.proposed)
                 return self.proposed
-        elif not self.has_agreed:
+        elif self.agreed_to is None:
             self.agree_or_propose()
             if self.proposed is not None:
                 return self.decision()
@@ -96,7 +109,7 @@ class Parting:
     def agree_or_propose(self):
         proposals = self.streams.said[Word.PROPOSAL]
         if proposals:
-            self.has_agreed = True
+            self.agreed_to = min(proposals)
             self.tell(Word.AGREED, {min(proposals)})
         elif self.rank == min(self.finished):
             missing = self.ranks - self.finished

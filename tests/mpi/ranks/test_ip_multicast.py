@@ -17,6 +17,7 @@ from grsgd.comm.coded.asking import ANSWER_SECONDS
 from grsgd.comm.coded.ip_multicast import IpMulticast, Outgoing
 from grsgd.comm.coded.multicast import Multicast
 from grsgd.comm.coded.multicast_link import Settings, connect, try_out
+from grsgd.comm.coded.repairs import Repairs
 from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
 from grsgd.comm.coded.sockets import NoMulticast
 from grsgd.comm.driver import MpiDriver, WaitTimeout
@@ -73,7 +74,7 @@ def test_totals_with_losses(comm, driver, kind, loss, burst):
 @pytest.mark.parametrize("kind", ["coded", "uncoded", "grouped-direct"])
 def test_others_repair_what_a_sender_does_not(comm, driver, kind, monkeypatch):
     """One rank answers late what is lacking of its packets; others that hold the block are faster."""
-    repair, move, of_block = Outgoing.repair, IpMulticast.move, IpMulticast._repair_of_block
+    repair, move, answer = Outgoing.repair, IpMulticast.move, Repairs.answer_with_block
     waiting, asked = [], []
 
     def later(outgoing, rank, bits):
@@ -84,11 +85,11 @@ def test_others_repair_what_a_sender_does_not(comm, driver, kind, monkeypatch):
             repair(*waiting.pop(0)[1:])
         move(transport)
 
-    def counted(transport, rank, *arguments):
-        asked.append(rank)
-        of_block(transport, rank, *arguments)
+    def counted(repairs, told):
+        asked.append(told.sender)
+        answer(repairs, told)
 
-    monkeypatch.setattr(IpMulticast, "_repair_of_block", counted)
+    monkeypatch.setattr(Repairs, "answer_with_block", counted)
     if comm.rank == LATE:
         monkeypatch.setattr(Outgoing, "repair", later)
         monkeypatch.setattr(IpMulticast, "move", moved)

@@ -1,0 +1,173 @@
+"""Repairs: a receiver of packets by IP multicast asks for the parts that it lacks, and gets them in one message by MPI.
+
+It asks a packet's sender, and where that is slow others that hold the block of which the packet brings it a part, one
+after the other, and takes what comes first. Whoever is asked answers, once: with nothing, if the exchange is over there
+and the block perhaps another one.
+"""
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from coding.plan import Packet
+from grsgd.comm import tags
+from grsgd.comm.coded.asking import ANSWER_SECONDS, Asking, SlowRanks
+from grsgd.comm.coded.control import Control, Told, Word
+from grsgd.comm.coded.datagrams import HEAD_BYTES, Name, Parts, mask, number_of_parts, unmasked
+from grsgd.comm.coded.multicast import Blocks
+from grsgd.comm.coded.multicast_link import Link
+from grsgd.comm.coded.pacing import Pace
+from grsgd.comm.communicator import Communicator
+
+ELEMENT_BYTES = 4
+"""The size of an int32."""
+PIECE = struct.Struct("!HIQQQ")
+"""What is said of parts of somebody else's packet, before a bit for each: its sender, the block, begin and end in it,
+the elements of the packet."""
+
+
+class Repairs:
+    """What one rank asks for, and what it answers others.
+
+    Parameters
+    ----------
+    comm, control
+        Carry answers, and what is asked for.
+    link, pace
+        Answers have heads like datagrams, and take their share of the rate.
+    blocks
+        Those of this rank; None where no others can be asked.
+    largest
+        Bytes of the largest packet.
+    """
+
+    def __init__(
+        self, comm: Communicator, control: Control, link: Link, pace: Pace, blocks: Blocks | None, largest: int
+    ):
+        self.comm, self.control, self.link, self.pace, self.blocks = comm, control, link, pace, blocks
+        bits = -(-number_of_parts(largest, link.part) // 8)
+        control.longest_rest = PIECE.size + bits
+        self._answer_bytes = HEAD_BYTES + bits + largest
+        self.round: int | None = None
+        """The exchange whose blocks this rank has; None when it has left that: then they may be others."""
+        self.slow = SlowRanks()
+        self.expected: list[tuple] = []
+        """Answers to come, of this exchange and others: messages, with their arrays."""
+        self.rejected = 0
+        """Answers with a wrong digest."""
+
+    def other_holders(self, packet: Packet) -> list[int]:
+        """The ranks besides its sender that can send this one what a packet brings it."""
+        return self.blocks.other_holders(packet) if self.blocks is not None else []
+
+    def ask(self, rank: int, packet: Packet, parts: Parts):
+        """Ask the sender of a packet, or another holder of the block, for what is lacking of it."""
+        array = np.zeros(self._answer_bytes, np.uint8)
+        self.expected.append((self.comm.Irecv(array, rank, tags.CODED_REPAIRS), array))
+        if rank == packet.sender:
+            self.control.tell(rank, Word.LACKING, self.round, packet.number, parts.lacking_mask)
+        else:
+            size = len(parts.content) // ELEMENT_BYTES
+            piece = PIECE.pack(packet.sender, *self.blocks.brings(packet), size)
+            self.control.tell(rank, Word.OTHERS_LACKING, self.round, packet.number, piece + parts.lacking_mask)
+
+    def answer_with_block(self, asked: Told):
+        """Answer with a part of a block of this rank's own; with none of it, if that may be another step's."""
+        sender, block, begin, end, size = PIECE.unpack_from(asked.rest)
+        content = np.zeros(size, np.int32)
+        parts = Parts(memoryview(content.view(np.uint8)), self.link.part)
+        wanted = []
+        if asked.round == self.round:
+            self.blocks.piece(block, begin, end, content)
+            wanted = unmasked(asked.rest[PIECE.size : PIECE.size + parts.mask_bytes], len(parts.is_here))
+        name = Name(asked.round, sender, asked.number, self.comm.rank)
+        self.control.under_way.append(self.send(asked.sender, name, parts, wanted))
+
+    def send(self, rank: int, name: Name, parts: Parts, wanted: list[int]) -> tuple:
+        """Send parts of a packet by MPI: return the message, and its array. ``name.part``: this rank."""
+        content = parts.cut(wanted)
+        body = mask(wanted, len(parts.is_here)) + content.tobytes()
+        array = np.frombuffer(self.link.seal.head(name, body) + body, np.uint8)
+        self.comm.traffic.repaired += content.nbytes
+        self.pace.spend(array.nbytes)
+        return self.comm.Isend(array, rank, tags.CODED_REPAIRS, header=array.nbytes), array
+
+    def come(self) -> list[tuple[Name, memoryview]]:
+        """Return the answers that have come, in whatever order. What is of an exchange before is too late."""
+        expected, self.expected, found = self.expected, [], []
+        for message, array in expected:
+            if not message.Test():
+                self.expected.append((message, array))
+                continue
+            name = self.link.seal.name_of(memoryview(array))
+            if name is None:
+                self.rejected += 1
+            elif name.round == self.round:
+                found.append((name, memoryview(array)))
+        return found
+
+
+class Rest:
+    """What one packet lacks, which others are asked for one after the other.
+
+    ``has_left(rank)``: whether that one has left the exchange, and answers nothing any more; ``is_silent``: whether the
+    sender is not waited for any more, though not all has left it.
+    """
+
+    def __init__(
+        self,
+        repairs: Repairs,
+        packet: Packet,
+        parts: Parts,
+        clock: Callable[[], float],
+        has_left: Callable[[int], bool],
+        is_silent: bool,
+    ):
+        self.repairs, self.packet, self.parts = repairs, packet, parts
+        self.round = repairs.round
+        if is_silent:
+            repairs.slow.note(packet.sender, self.round)
+        repairs.comm.traffic.lost += parts.lacking
+        patience = ANSWER_SECONDS + repairs.pace.seconds(parts.bytes_of(parts.missing()))
+        first = repairs.comm.rank + packet.number + self.round
+        order = repairs.slow.order(packet.sender, repairs.other_holders(packet), first, self.round)
+        # The sender does not leave before it has sent what it was asked for.
+        self.asking = Asking(order, patience, clock, lambda rank: rank != packet.sender and has_left(rank))
+
+    @property
+    def asked(self) -> list[int]:
+        """Those that were asked, in order."""
+        return self.asking.asked
+
+    def ask_on(self) -> int | None:
+        """Ask the next one, if it is time; returns whom."""
+        before = self.asked[-1:]
+        rank = self.asking.next()
+        if rank is not None:
+            if before == [self.packet.sender]:
+                self.repairs.slow.note(self.packet.sender, self.round)
+            self.repairs.ask(rank, self.packet, self.parts)
+        return rank
+
+    def take(self, rank: int, message: memoryview):
+        """Take in what a rank has sent: parts of the packet, or of the block of which it brings a part."""
+        count, width = len(self.parts.is_here), self.parts.mask_bytes
+        parts = unmasked(message[HEAD_BYTES : HEAD_BYTES + width], count)
+        nbytes = width + self.parts.bytes_of(parts)
+        body = self.repairs.link.seal.content_of(message[: HEAD_BYTES + nbytes])
+        self.asking.has_answered(rank)
+        if body is None:
+            self.repairs.rejected += 1
+            return
+        whole = np.zeros(len(self.parts.content) // ELEMENT_BYTES, np.int32)
+        brought = Parts(memoryview(whole.view(np.uint8)), self.parts.size)
+        position = width
+        for part in parts:
+            begin, end = brought.span(part)
+            brought.put(part, body[position : position + end - begin])
+            position += end - begin
+        if rank != self.packet.sender:
+            self.repairs.blocks.make_packet(self.packet, whole)
+        for part in parts:
+            self.parts.put(part, brought.content[slice(*brought.span(part))])
