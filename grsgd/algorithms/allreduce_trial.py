@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
-from grsgd.algorithms.trial import REPEATS, VIRTUAL, time, time_once
+from grsgd.algorithms.trial import ENOUGH_SECONDS, LEAST, REPEATS, VIRTUAL, time, time_once
 from grsgd.comm import tags
 from grsgd.comm.allreduce import ALLREDUCE, NAMED_BY_LIBRARY, ON_ONE_HOST, THROUGH_MEMORY, in_place
 from grsgd.comm.communicator import Communicator
@@ -20,7 +20,7 @@ MAX_ELEMENTS = 4 * 1024 * 1024
 CLOSE = 3.0
 """By which factor one may be slower than the fastest at first, and still be the fastest in truth."""
 AGAIN_SECONDS, MOST_ROUNDS = 0.25, 101
-"""About how long those are tried again, and how often at most."""
+"""About how long those are tried again, unless that is less than `REPEATS` times, and how often at most."""
 
 
 def choose_variant(comm: Communicator, driver, like: Flat):
@@ -28,8 +28,8 @@ def choose_variant(comm: Communicator, driver, like: Flat):
     the times of all in a line.
 
     All ranks go by the time of the slowest one, the median of several, so all return the same. Those that come close
-    to the fastest are then tried again, in turns, for a machine may be slower for a while. ``comm`` carries nothing
-    else.
+    to the fastest are then tried again, in turns, for a machine may be slower for a while. Each takes the mean, as a
+    run does: some multiply a part of the sum, others all of it. ``comm`` carries nothing else.
     """
     if comm.size == 1:
         return "ring", "variant = ring: one rank sends nothing"
@@ -45,24 +45,32 @@ def choose_variant(comm: Communicator, driver, like: Flat):
         if name == "hierarchical" and (hosts.count == 1 or hosts.owners == 1):
             left_out[name] = "only of several hosts with several ranks each"
             continue
+        average = partial(schedule, comm, scale=1 / comm.size)
         if name in THROUGH_MEMORY:
             try:
                 inside = yield from in_place(comm, vector, name)
-                yield from schedule(comm, inside.array)
+                yield from average(inside.array)
             except NoSharedMemory as error:
                 left_out[name] = error.why
                 continue
-        actions[name] = partial(schedule, comm, inside.array)
+        actions[name] = partial(average, inside.array)
         seconds[name] = yield from time(actions[name], comm, driver)
     closest = {name: actions[name] for name in actions if seconds[name] <= CLOSE * min(seconds.values())}
     if len(closest) > 1 and driver.progress_mode != VIRTUAL:  # simulated times do not vary
-        rounds = int(AGAIN_SECONDS / 2 / sum(seconds[name] for name in closest))
-        seconds |= yield from time_in_turns(closest, min(max(rounds, REPEATS), MOST_ROUNDS), comm, driver)
+        rounds = rounds_again(sum(seconds[name] for name in closest))
+        seconds |= yield from time_in_turns(closest, rounds, comm, driver)
     comm.shared.clear()
     best = min(seconds, key=seconds.get)
     found = [f"{name} {1e3 * taken:.3g} ms" for name, taken in seconds.items()]
     found += [f"{name}: {why}" for name, why in left_out.items()]
     return best, f"variant = {best}: {human_bytes(vector.array.nbytes)} on {comm.size} ranks: {'; '.join(found)}"
+
+
+def rounds_again(seconds: float) -> int:
+    """Return how often actions that take so many seconds together are tried again, twice each time; 0 where that would
+    take longer than it is worth, as over a slow link."""
+    rounds = min(max(int(AGAIN_SECONDS / 2 / seconds), REPEATS), MOST_ROUNDS, int(ENOUGH_SECONDS / 2 / seconds))
+    return rounds if rounds >= LEAST else 0
 
 
 def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
@@ -73,4 +81,4 @@ def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
         for name, action in actions.items():
             yield from time_once(action, comm, driver)
             taken[name].append((yield from time_once(action, comm, driver)))
-    return {name: statistics.median(each) for name, each in taken.items()}
+    return {name: statistics.median(each) for name, each in taken.items() if each}

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from grsgd import load_run
-from grsgd.algorithms.allreduce_trial import MAX_ELEMENTS, choose_variant
+from grsgd.algorithms import allreduce_trial
+from grsgd.algorithms.allreduce_trial import MAX_ELEMENTS, choose_variant, rounds_again
+from grsgd.algorithms.trial import ENOUGH_SECONDS, REPEATS
 from grsgd.comm.allreduce import ALLREDUCE
 from grsgd.models.flat import Flat
 from grsgd.simulate.run import simulate
@@ -57,6 +59,31 @@ def test_a_long_vector_is_tried_in_part():
     assert "16.00 MiB on 2 ranks" in chosen(2, size)[1]
     (alone,) = ranks.finish([choose_variant(ranks.comms[0], ranks.drivers[0], Flat.of(np.zeros(4)))])
     assert alone == ("ring", "variant = ring: one rank sends nothing")
+
+
+def test_all_take_the_mean_as_in_a_run(monkeypatch):
+    """MPI's own multiplies all of the sum, the others a part each: with a sum in place of it, it would seem faster."""
+    tried = []
+
+    def noting(name):
+        def allreduce(comm, x, *arguments, scale=1.0):
+            tried.append((name, scale))
+            return ALLREDUCE[name](comm, x, *arguments, scale=scale)
+
+        return allreduce
+
+    monkeypatch.setattr(allreduce_trial, "ALLREDUCE", {name: noting(name) for name in ALLREDUCE})
+    chosen(4, 100)
+    assert {name for name, _ in tried} == set(ALLREDUCE) - {"mpi", "shared", "hierarchical"}
+    assert {scale for _, scale in tried} == {1 / 4}
+
+
+def test_over_slow_links_none_is_tried_again():
+    """Where it would take minutes: what a run gains by the better of two is less."""
+    assert rounds_again(2e-5) == allreduce_trial.MOST_ROUNDS and rounds_again(5e-3) == 25
+    assert rounds_again(0.1) == REPEATS and rounds_again(0.8) == 3 and rounds_again(15.0) == 0
+    for seconds in (1e-3, 0.03, 0.3, 0.7, 2.0, 100.0):
+        assert 2 * rounds_again(seconds) * seconds <= ENOUGH_SECONDS
 
 
 @pytest.mark.parametrize("name", ["ring_allreduce", "local_sgd", "diloco", "lasgd"])
