@@ -140,8 +140,9 @@ def create(comm: Communicator, nbytes: int, tag: int):
 
 def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory | None, str]:
     """Return the memory of the file that rank 0 has told, or None and why there is none."""
+    me = comm.members[comm.rank]
     if told["host"] != host():
-        return None, f"ranks 0 and {comm.rank} are on different hosts, which share no memory"
+        return None, f"ranks {comm.members[0]} and {me} are on different hosts, which share no memory"
     begin, end = row_of(comm.rank, comm.size, nbytes)
     try:
         with open(told["path"], "r+b") as file:
@@ -150,7 +151,7 @@ def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory |
             mapped = mmap.mmap(file.fileno(), total_bytes(comm.size, nbytes))
     except OSError as error:
         wanted = human_bytes(total_bytes(comm.size, nbytes))
-        return None, f"{wanted} of shared memory in {folder()}, rank {comm.rank}: {error.strerror}"
+        return None, f"{wanted} of shared memory in {folder()}, rank {me}: {error.strerror}"
     return SharedMemory(mapped, comm.rank, comm.size, nbytes), ""
 
 

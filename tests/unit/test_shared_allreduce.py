@@ -12,7 +12,7 @@ import torch
 from grsgd.algorithms import ALGORITHMS
 from grsgd.comm import shared_allreduce, shared_cpu, shared_sums
 from grsgd.comm.allreduce import ALLREDUCE, OUTLIVES_DEATHS, THROUGH_MEMORY, Variant
-from grsgd.comm.shared_memory import ALLOWED, header_bytes, row_of, total_bytes
+from grsgd.comm.shared_memory import ALLOWED, header_bytes, host, map_row, row_of, total_bytes
 from grsgd.errors import ConfigError
 from grsgd.job import launch
 from grsgd.models.flat import Flat
@@ -67,6 +67,14 @@ def test_rows_do_not_overlap(ranks, nbytes):
     assert all(end - begin >= nbytes and begin % 64 == 0 for begin, end in bounds)
     assert all(one[1] == other[0] for one, other in zip(bounds, bounds[1:], strict=False))
     assert len({begin % 4096 for begin, _ in bounds[:8]}) == min(ranks, 8)
+
+
+def test_who_has_no_memory_is_called_as_in_the_job(tmp_path):
+    """Among the ranks of a host, too, which have other numbers there."""
+    some = SimpleNamespace(rank=1, size=2, members=(4, 6))
+    there = {"path": str(tmp_path / "missing"), "host": host()}
+    assert map_row(some, 100, there)[1].endswith("rank 6: No such file or directory")
+    assert map_row(some, 100, there | {"host": "far"})[1].startswith("ranks 4 and 6 are on different hosts")
 
 
 # ---- in simulated time
