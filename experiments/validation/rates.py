@@ -18,6 +18,8 @@ BYTES_PER_SECOND = 100e6 / 8
 MIN_SHARE = {MIB // 4: 0.75, 4 * MIB: 0.85, 16 * MIB: 0.90}
 """Least share of the links' rate that a ring all-reduce fills at best of eight times in a row, by the bytes of an
 array."""
+KEPT = "testbed.json"
+"""The file of the checks."""
 SECONDS = 300.0
 """The longest that a measurement may take; `grsgd calibrate` takes a hundred."""
 SPIN = """
@@ -78,16 +80,36 @@ def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
 
     In turns of a few milliseconds and for long enough to be throttled evenly. How much is done in such a second is not
     the hosts' doing: cores that are threads of one slow each other, the one of a host that waits more the most.
+
+    Raises subprocess.CalledProcessError, or TimeoutExpired after so many seconds.
     """
     jobs = [
         subprocess.Popen(testbed.enter(host, [sys.executable, "-c", SPIN]), stdout=subprocess.PIPE, text=True)
         for host in testbed.hosts
     ]
-    return [float(job.communicate(timeout=seconds)[0]) for job in jobs]
+    found = []
+    for job in jobs:
+        printed, _ = job.communicate(timeout=seconds)
+        if job.returncode:
+            raise subprocess.CalledProcessError(job.returncode, job.args)
+        found.append(float(printed))
+    return found
+
+
+def keep(folder: Path, checks: list[Check]):
+    """Write what was found, for `kept`."""
+    (folder / KEPT).write_text(json.dumps(checks))
+
+
+def kept(folder: Path) -> list[Check]:
+    """Return what was found last; nothing if nothing was checked."""
+    file = folder / KEPT
+    return [Check(*fields) for fields in json.loads(file.read_text())] if file.exists() else []
 
 
 def checks(folder: Path, config: Path) -> Iterator[Check]:
-    """Raises TestbedError where there can be no testbed. ``config``: what ``grsgd calibrate`` computes meanwhile."""
+    """Yield the shares that links have of their rates, and slow hosts of a core. ``config``: what ``grsgd calibrate``
+    computes meanwhile. Raises TestbedError where there can be no testbed."""
     with Testbed(hosts=4, rate=RATE) as testbed:
         for size, share in shares_of_the_wire(testbed, MIN_SHARE, links=4).items():
             yield Check(f"links of {RATE}, ring all-reduce of {size / MIB:g} MiB", share.best, MIN_SHARE[size], 1.05)

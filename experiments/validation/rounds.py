@@ -65,6 +65,9 @@ def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, b
         host = MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
         for folder, those in todo.items():
             folder.mkdir(parents=True, exist_ok=True)
+            for variant in those:  # what is left of an earlier attempt belongs to another run
+                for file in (network_file(folder, variant), *computing_files(folder, variant)):
+                    file.unlink(missing_ok=True)
             calibrated = folder / "network.toml"
             runs = [Calibration(str(BASE), [], str(calibrated), steps=CALIBRATION_STEPS)]
             for variant in those:

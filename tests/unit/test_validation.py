@@ -1,12 +1,18 @@
 """How far simulated times are from measured ones, of made-up times; and on which network a run is simulated."""
 
 import json
+import subprocess
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from experiments.validation import rounds
+from experiments.cache import Unfinished
+from experiments.validation import rates, rounds
+from experiments.validation.__main__ import testbed_checks as checks_of_the_testbed
 from experiments.validation.errors import Row, Times, median_error, table, verdicts
-from experiments.validation.settings import SETTINGS
+from experiments.validation.settings import SETTINGS, Setting
 from experiments.validation.variant import Variant
 
 FOUR, EIGHT, UNEVEN = SETTINGS
@@ -80,3 +86,49 @@ def test_what_is_missing(tmp_path, monkeypatch):
     rounds.run_file(folder, TREE).touch()
     assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD]
     assert rounds.missing(tmp_path, FOUR, 1, [TREE]) == [TREE]
+
+
+def test_what_an_earlier_attempt_has_left_is_not_taken_for_a_later_run(tmp_path, monkeypatch):
+    """The second attempt ends right after a run, whose computing afterwards was never measured."""
+    folder = rounds.folder_of(tmp_path, FOUR, 0)
+    folder.mkdir(parents=True)
+    for variant in (DPSGD, TREE):
+        for file in (rounds.network_file(folder, variant), *rounds.computing_files(folder, variant)):
+            file.write_text("old")
+    monkeypatch.setattr(rounds, "finished_run", lambda path, wanted: path if path.exists() else None)
+    testbed = SimpleNamespace(mpiexec=None, without_cpu_limit=None)
+    monkeypatch.setattr(Setting, "testbed", lambda setting: nullcontext(testbed))
+
+    def make_runs(host, ranks, runs, timeout):
+        for one in runs[:3]:
+            Path(one.out).write_text("new")
+            yield one
+        raise Unfinished("no end")
+
+    monkeypatch.setattr(rounds, "make_runs", make_runs)
+    with pytest.raises(Unfinished):
+        rounds.measure(tmp_path, FOUR, [DPSGD, TREE], 1, SimpleNamespace(update=lambda: None))
+    assert rounds.run_file(folder, DPSGD).exists() and rounds.network_file(folder, DPSGD).read_text() == "new"
+    assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
+
+
+# ---- the testbed itself
+
+
+def test_a_testbed_that_was_off_still_is_where_all_runs_are_there(tmp_path, monkeypatch):
+    off = rates.Check("links", 0.5, 0.9, 1.1)
+    monkeypatch.setattr(rates, "checks", lambda folder, config: iter([off]))
+    assert checks_of_the_testbed(tmp_path, is_to_be_used=True) == [off] and not off.holds
+    monkeypatch.setattr(rates, "checks", lambda folder, config: pytest.fail("measured again"))
+    assert checks_of_the_testbed(tmp_path, is_to_be_used=False) == [off]
+
+
+def test_a_testbed_that_was_never_checked_is_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "checks", lambda folder, config: iter([rates.Check("links", 1.0, 0.9, 1.1)]))
+    assert [check.holds for check in checks_of_the_testbed(tmp_path, is_to_be_used=False)] == [True]
+
+
+def test_a_host_that_cannot_compute_ends_the_checks_with_its_command():
+    hosts = SimpleNamespace(hosts=["tb0-0", "tb0-1"], enter=lambda host, command: ["sh", "-c", "exit 3", host])
+    with pytest.raises(subprocess.CalledProcessError, match="tb0-0.* exit status 3"):
+        rates.spin(hosts)
