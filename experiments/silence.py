@@ -1,4 +1,4 @@
-"""What steps that end without silent ranks save: milliseconds of a step, against all-reduce, and the least possible.
+"""Steps that end without silent ranks: milliseconds that they save, against all-reduce, and the least possible.
 
     python -m experiments.silence                      # in simulated time, 8 ranks
     python -m experiments.silence --clock --ranks 4    # by the clock, where a step is a pause

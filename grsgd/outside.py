@@ -1,4 +1,4 @@
-"""What is not of this package, by name: ``FILE.py:NAME``, ``PACKAGE.MODULE:NAME``, or the name of a plug-in.
+"""Objects that are not of this package, by name: ``FILE.py:NAME``, ``PACKAGE.MODULE:NAME``, or the name of a plug-in.
 
 A plug-in is an entry point that an installed package declares in one of the groups ``grsgd.algorithms``,
 ``grsgd.models``, ``grsgd.data``, ``grsgd.tasks`` and ``grsgd.schedules``.

@@ -18,7 +18,7 @@ SHOWN = {
     "MPI_Allreduce": "MPI_Allreduce",
     "gloo": "gloo",
 }
-"""What is drawn, and how it is called there; the others are in the table."""
+"""The contenders that are drawn, and how they are called there; the others are in the table."""
 KIB = 1 << 10
 
 

@@ -16,7 +16,7 @@ from grsgd.testing.simulated import Ranks
 KIB, MIB = 2**10, 2**20
 SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 STEP_SECONDS = 1e-6
-"""What a rank takes for each step, where that is counted, too: about what a message costs its sender and receiver."""
+"""The time of each step of a rank, where that is counted, too: about what a message costs its sender and receiver."""
 
 
 def size_text(nbytes: int) -> str:

@@ -27,7 +27,7 @@ from experiments.swing.networks import SETTINGS
 
 Results = Mapping[Point, Result]
 TIMES_AS_FAST, LESS_TRAFFIC = 3.0, 0.33
-"""What the papers claim, at most."""
+"""The most that the papers claim."""
 REPRODUCED, PARTLY, NOT = "reproduced", "partly reproduced", "not reproduced"
 TRAFFIC_BYTES = SIZES[-1]
 """The traffic is looked at with arrays of this length; it is in proportion."""

@@ -1,4 +1,4 @@
-"""What the papers claim, and what was found on each claim."""
+"""The claims of the papers, and what was found on each."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,20 +51,20 @@ class ClaimResult:
 
     @property
     def words(self) -> str:
-        """What was found, with the number of cases; or why nothing was."""
+        """The finding, with the number of cases; or why there is none."""
         if not self.found:
             return self.claim.get("not_covered", self.verdict)
         return Finding(self.claim["id"], "", self.cases).verdict
 
     @property
     def in_short(self) -> str:
-        """What was found, with the interval of the middle case."""
+        """The finding, with the interval of the middle case."""
         times = "in simulated time only" if simulated_only(self.cases) else ""
         return "; ".join(filter(None, [self.words, times, middle(self.cases)]))
 
     @property
     def sentence(self) -> str:
-        """What is claimed, what was found, and the paper's number."""
+        """The claim, what was found, and the paper's number."""
         number = paper_figure(self.claim)
         paper = "" if number == NO_NUMBER else f"; the paper says {number}"
         return f"{self.claim['statement'].strip().removesuffix('.')}: {self.in_short}{paper}."

@@ -1,4 +1,4 @@
-"""What comparisons of several papers share: where algorithms are compared, and how numbers are shown.
+"""Comparisons as several papers have them: where algorithms are compared, and how numbers are shown.
 
 A comparison is an object whose methods are the two functions of a target, ``needs`` and ``show``. A *place* is a
 setting without a configuration: where several algorithms are compared.
@@ -21,7 +21,7 @@ from grsgd.runs.run_file import Run
 
 ALONE, NEVER = "one rank alone", "ranks that never communicate"
 CONTROLS = (ALONE, NEVER)
-"""What an algorithm is held against besides others, to see whether it is the communication that helps."""
+"""The controls that an algorithm is held against besides others, to see whether it is the communication that helps."""
 MOST_BARS = 4
 """Groups of bars of a panel, beyond which there are lines over the number of ranks."""
 CLOCK_SEEDS = 3

@@ -1,4 +1,4 @@
-"""What all trainings of a command share, and the runs that a setting stands for under these conditions."""
+"""The conditions that all trainings of a command share, and the runs that a setting stands for under them."""
 
 import functools
 import json

@@ -23,11 +23,11 @@ from grsgd.training.inputs import Images, build_model, images_of
 from grsgd.units import rate
 
 UNKNOWN_SIZES, UNKNOWN_IMAGES = (1_281_167, 50_000), Images((3, 224, 224), 1000)
-"""What a folder of images is taken for: ImageNet."""
+"""The sizes that a folder of images is taken to have: ImageNet's."""
 CLOCK_START_SECONDS, START_SECONDS = 3.0, 0.4
 """Seconds of a run beside training and evaluation, by the clock and simulated."""
 STEP_SECONDS, MESSAGE_SECONDS = 1e-3, 1e-4
-"""What the simulator takes for a step of a rank, beside its gradient, and for a message."""
+"""Seconds that the simulator takes for a step of a rank, beside its gradient, and for a message."""
 COPY_SECONDS = 1e-9
 """Seconds per byte of a model that is sent and merged."""
 TO_TARGET = 0.6
@@ -37,7 +37,7 @@ MAX_TIMED_SAMPLES = 256
 
 
 class Costs:
-    """What runs take: seconds of a core if simulated, seconds of the testbed if by the clock.
+    """The times that runs take: seconds of a core if simulated, seconds of the testbed if by the clock.
 
     cpu: cores of each host of the testbed.
     """
@@ -126,7 +126,7 @@ def sizes(loaded: Config) -> tuple[float, float]:
 
 
 class ModelCost(NamedTuple):
-    """What a sample takes on this machine, and the bytes of the parameters."""
+    """The time that a sample takes on this machine, and the bytes of the parameters."""
 
     train_seconds: float
     test_seconds: float

@@ -20,7 +20,7 @@ SOURCES = {
 }
 
 CALIBRATION_SECONDS = 40
-"""What the calibration of a model with links of one rate takes."""
+"""About how long the calibration of a model with links of one rate takes."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What runs by the clock are made on: a testbed, the nodes of a cluster, or this machine as it is."""
+"""The hosts of runs by the clock: a testbed, the nodes of a cluster, or this machine as it is."""
 
 import os
 import platform

@@ -15,7 +15,7 @@ TUNING_SEED = 1000
 
 Trials = dict[float, RunSpec]
 Tuned = tuple[str, int, tuple[str, ...]]
-"""What shares a learning rate: a configuration, the ranks it is tuned on, and the overrides that it is tuned with."""
+"""The key of a learning rate: a configuration, the ranks it is tuned on, and the overrides that it is tuned with."""
 
 
 class MissingRun(RuntimeError):

@@ -1,4 +1,4 @@
-"""What tables and figures ask for: trainings, steps, and times to the target accuracy.
+"""The needs of tables and figures: trainings, steps, and times to the target accuracy.
 
 A need names its runs before they are made (``specs``) and is given them afterwards (``result``). ``rate_of`` returns
 the learning rate of a setting, ``runs_of`` the runs of these specifications.

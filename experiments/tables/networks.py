@@ -1,4 +1,4 @@
-"""What simulated networks and processors are like: as ``grsgd calibrate`` has measured them."""
+"""Simulated networks and processors, as ``grsgd calibrate`` has measured them."""
 
 import hashlib
 import tomllib
@@ -16,7 +16,7 @@ CALIBRATION_SECONDS = 300
 LATENCY = "50us"
 """Latency of simulated links where none was measured."""
 NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha": None, "replication": 1}
-"""What does not change how long a step takes: which samples there are."""
+"""Keys that do not change how long a step takes: which samples there are."""
 OF_LINKS = ("bandwidth", "latency", "fairness", "seniority")
 OF_COMPUTING = ("median", "sigma", "what")
 

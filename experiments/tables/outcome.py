@@ -12,14 +12,14 @@ from grsgd.text import printable
 SUPPORTED, REFUTED, INCONCLUSIVE = "supported", "refuted", "inconclusive"
 SAME_DIRECTION = "same direction, less than the paper's number"
 VERDICTS = SUPPORTED, SAME_DIRECTION, REFUTED, INCONCLUSIVE
-"""What a case can say about a claim."""
+"""The verdicts of a case on a claim."""
 EVIDENCE, CONTROL, BY_CONSTRUCTION = "evidence", "control", "true by construction"
 """Kinds of cases. Only evidence is counted. A control shows what else has the same effect; what is true by construction
 could not have come out otherwise."""
 AT_LEAST, AT_MOST = "at least", "at most"
 """How an estimate bounds the effect where one of the two sides did not reach its target."""
 DIFFERENCE, EQUIVALENCE, THRESHOLD, EXACT = "difference", "equivalence", "threshold", "exact"
-"""What is tested: whether two sides differ, whether one is not worse than the other by more than a margin, whether one
+"""Kinds of tests: whether two sides differ, whether one is not worse than the other by more than a margin, whether one
 is on the right side of a threshold; or nothing, since nothing is left to chance."""
 OPPOSITES = {"less": "more", "fewer": "more", "more": "less", "higher": "lower", "lower": "higher"}
 OPPOSITES |= {"faster": "slower", "slower": "faster", "earlier": "later", "later": "earlier"}

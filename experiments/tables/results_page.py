@@ -23,7 +23,7 @@ MOST_BYTES = 200_000
 
 @dataclass(frozen=True)
 class ScaleResult:
-    """What was made at a scale. dates: when, by target."""
+    """The outcomes at a scale. dates: when they were made, by target."""
 
     name: str
     outcomes: dict[str, Outcome]

@@ -13,7 +13,7 @@ class Scale(NamedTuple):
 
     name: str
     description: str
-    """What the scale means, for readers of a report."""
+    """The meaning of the scale, for readers of a report."""
     file: str | None
     """Name of the TOML file, beside a training's own, with what the scale replaces of it."""
     overrides: tuple[str, ...]

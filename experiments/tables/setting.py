@@ -1,4 +1,4 @@
-"""What is trained, on how many ranks, under which conditions, and where its time comes from."""
+"""A setting: what is trained, on how many ranks, under which conditions, and where its time comes from."""
 
 from dataclasses import dataclass, replace
 

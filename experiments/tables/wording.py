@@ -28,7 +28,7 @@ SYMBOLS = {
     NOT_MADE: "–",
     NOT_COVERED: "∅",
 }
-"""What can be said of a claim, the most favourable first."""
+"""The signs of all verdicts on a claim, the most favourable first."""
 SOURCES = {
     MEASURED: "measured",
     SIMULATED: "simulated",
@@ -44,14 +44,14 @@ VERDICTS = {
 time by the clock, 2 % simulated), or it is not significant once corrected for the number of cases, or too many \
 trainings did not reach their target""",
 }
-"""What each verdict on a case means."""
+"""The meaning of each verdict on a case."""
 CLAIM_WORDS = {
     MIXED: "and not in the others, which the grid names",
     BY_CONSTRUCTION: "it follows from how the method, or the count, is made; shown, and no evidence",
     NOT_MADE: "there is a target for it, which was not made at this scale",
     NOT_COVERED: "nothing here tries it; the reason stands beside it",
 }
-"""What else can be said of a claim."""
+"""The meaning of what else can be said of a claim."""
 OTHER_WORDS = {
     EVIDENCE: "a case that is counted; evidence is corrected, by Holm's method, for the number of cases of a finding",
     CONTROL: "a comparison that shows what else has the same effect, such as one rank alone; not counted",

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from grsgd.testbed.hosts import Testbed, fair_share
 
 SHARE_OF_CORES = 0.5
-"""What a host has of its fair part of the cores, so that hosts seldom wait for each other; the kernel, which is the
-network, has the rest."""
+"""The share that a host has of its fair part of the cores, so that hosts seldom wait for each other; the kernel, which
+is the network, has the rest."""
 
 
 @dataclass(frozen=True)

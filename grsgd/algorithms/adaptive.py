@@ -149,7 +149,7 @@ class AdaptiveTrigger:
     """
 
     remembers = ("r", "r_norms", "threshold", "k_last", "k_begun", "quiet_steps")
-    """What a checkpoint keeps."""
+    """The attributes that a checkpoint keeps."""
 
     def __init__(self, options: AdaptiveOptions, x: torch.Tensor, layers: list[int], eta_0: float):
         if x.device.type == "meta":

@@ -94,7 +94,7 @@ class OuterServer(Server):
             self.timeout *= options.H  # workers push every H steps
         self.u = self.w.new_zeros(self.w.shape)
         self.late: dict[int, tuple] = {}
-        """What late workers have changed, and in how many steps, until it is merged."""
+        """The changes of late workers, and in how many steps they were made, until they are merged."""
         self.rest: list[tuple] = []
         """The same of workers that have ended."""
         self.merging: list[tuple] = []

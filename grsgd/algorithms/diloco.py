@@ -100,7 +100,7 @@ class DiLoCo(Algorithm, name="diloco"):
         """The step after which the average under way is taken over; -1 if none is."""
         self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
         self.mean, self.buffers = self.x.like(), self.replica.buffers.like()
-        """What is averaged: copies, so that training goes on."""
+        """The arrays that are averaged: copies, so that training goes on."""
         self.buffers_sent = self.replica.buffers.like().tensor
         self.parts = [
             slice(size * number // options.fragments, size * (number + 1) // options.fragments)

@@ -56,7 +56,7 @@ class PowerSGD:
         sent = [(place.stop - place.start,) for place in self.whole]
         first, second = (sum(map(math.prod, shapes)) for shapes in (of_P + sent, of_Q))
         self.first, self.second = (Flat.zeros(n, like.tensor.dtype, like.tensor.device) for n in (first, second))
-        """What is summed: all P and what is sent whole, then all Q."""
+        """The arrays that are summed: all P and what is sent whole, then all Q."""
         self.e, self.Q = like.like().tensor, self.second.tensor
         if second and not self.Q.is_meta:
             self.Q.copy_(torch.from_numpy(generator(Purpose.COMPRESSION, seed).standard_normal(second)))

@@ -38,7 +38,7 @@ class RelaySGD(Algorithm, name="relaysgd"):
         self.relayed, self.sums = (
             Flat.zeros(len(self.neighbours) * size, self.replica.dtype, self.replica.device) for _ in range(2)
         )
-        """What each neighbour told last, and what it is told, one after the other."""
+        """The sums that each neighbour told last, and those that it is told, one after the other."""
         self.parts = [slice(number * size, (number + 1) * size) for number in range(len(self.neighbours))]
         self.counts = [within_hops(self.options.tree, rank, j, n) for j in self.neighbours]
         """Of each neighbour: how many models are in what it tells in the first step, in the second, and so on."""

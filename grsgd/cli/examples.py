@@ -1,4 +1,4 @@
-"""What the help of each command says below its options."""
+"""The text below the options in the help of each command."""
 
 KEYS = "`grsgd config` lists all keys of a configuration, `grsgd algorithms NAME` those of an algorithm."
 

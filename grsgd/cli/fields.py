@@ -1,4 +1,4 @@
-"""What a user may write for an option: its type, bounds, default and description, from the fields of its section."""
+"""An option as a user may write it: its type, bounds, default and description, from the fields of its section."""
 
 from __future__ import annotations
 

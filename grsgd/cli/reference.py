@@ -26,7 +26,7 @@ FURTHER_KEYS = {
     "task": "further keys: metric and bytes_per_token of language_modelling, unit of regression",
     "optimizer": "further keys: the arguments of the torch optimizer, such as momentum and weight_decay",
 }
-"""What sections have beside their fields."""
+"""The further keys of sections, beside their fields."""
 WIDTH = 120
 """Columns of a line where the output is no terminal."""
 

@@ -282,7 +282,7 @@ VARIANT_MEANING = (
     "which all-reduce; shared: of ranks on one host; hierarchical: within hosts, then among them; auto: the fastest in "
     "a trial at the start"
 )
-"""What such an option is."""
+"""The description of such an option."""
 OUTLIVES_DEATHS = frozenset({"ring", "halving-doubling", "tree", "swing", "bine"})
 """Those that can be broken off when a process has died: all else that they leave are messages."""
 NAMED_BY_LIBRARY = frozenset({"mpi"})

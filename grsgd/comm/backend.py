@@ -13,7 +13,7 @@ ANY_RANK = -1
 MAX_ELEMENTS = 2**31 - 1
 """The largest number of a C int, which MPI libraries before version 4 of the standard count with."""
 PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED", "MPI_ERR_REVOKED", "MPIX_ERR_REVOKED")
-"""What fault-tolerant MPI libraries (ULFM) call it when a rank's process has died; others end the whole job."""
+"""The errors of fault-tolerant MPI libraries (ULFM) when a rank's process has died; others end the whole job."""
 
 
 class Request(Protocol):

@@ -356,7 +356,7 @@ class ErrorFeedback:
         of = {"dtype": compressor.dtype, "device": compressor.device}
         self.e = torch.zeros(compressor.size, **of) if e is None else e
         self.decoded = torch.zeros_like(self.e)
-        """What the receivers make of the last payload."""
+        """The vector that receivers make of the last payload."""
 
     def encode(self, x: torch.Tensor, payload: torch.Tensor, number: int):
         """Write what is to be sent of ``x``, the vector of this number, and of what is left of earlier ones."""

@@ -37,7 +37,7 @@ class Driver(Protocol):
     """
 
     progress_mode: str
-    """What moves background schedules: ``thread``, ``inline`` or, in simulated time, ``virtual``."""
+    """How background schedules are moved: ``thread``, ``inline`` or, in simulated time, ``virtual``."""
     timeout: float
     """Seconds after which a foreground wait is an error."""
     wait_seconds: float

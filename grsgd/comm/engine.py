@@ -106,7 +106,7 @@ class Engine:
         self.worked_seconds = 0.0
         """Time that polls have taken in which something moved; those of the thread do not count."""
         self.thread_cpu_seconds = 0.0
-        """What the thread has had of the processor."""
+        """Seconds that the thread has had of the processor."""
         self.failed: list[Handle] = []
         """Schedules that have ended with an error."""
         self._advancing = threading.Lock()

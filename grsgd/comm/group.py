@@ -47,7 +47,7 @@ class Group:
         not met the others yet."""
         self.is_meeting = False
         self._told: dict[int, tuple[int, np.ndarray]] = {}
-        """What each process has told last: the epoch, and its numbers."""
+        """The epoch, and the numbers, that each process has told last."""
         self._sending: list = []
         self._backends: list[GroupBackend] = []
 

@@ -22,7 +22,7 @@ from grsgd.comm.shared_sums import Buffers
 from grsgd.comm.some_ranks import SomeRanks
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""What is summed within hosts, and then among them, at a time."""
+"""So much is summed within hosts, and then among them, at a time."""
 HOSTS = "hosts"
 """Under what a communicator keeps its `Hosts`."""
 

@@ -176,7 +176,8 @@ class Mailbox(SendBuffers):
         self._ended: set[int] = set()
         self._closed = False
         self._last: dict[int, ModelMessage] = {}
-        """What ends streams, by the rank whose stream it is: this one's, or, to itself, that of one that has died."""
+        """The messages that end streams, by the rank whose stream it is: this one's, or, to itself, that of one that
+        has died."""
         self._waiting: dict[int, list[ModelMessage]] = defaultdict(list)
         """By the source that `receive_loop` was given: what has come and is not popped yet, the oldest first."""
 

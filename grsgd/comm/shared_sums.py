@@ -13,14 +13,14 @@ from grsgd.comm.shared_memory import FIELDS, SharedMemory
 PIECE_BYTES = 1024 * 1024
 """Of an array that is copied through a buffer, of which each rank has two."""
 SCRATCH_BYTES = 4 * 1024
-"""What is added up at a time: in the innermost cache."""
+"""So much is added up at a time: in the innermost cache."""
 TRIES = 2000
 """How often a rank with a core to itself looks at once whether all others are as far, before it gives way: some 4 us.
 More is faster on an idle machine, and slower where other programs have the cores."""
 COMPILED = (np.dtype("float32"), np.dtype("float64"))
 ENTERED, DONE, PLACE = range(3)
-"""What each rank publishes: the last phase for which its array is there, the last one in which it has summed its part,
-and where its array lies."""
+"""The numbers that each rank publishes: the last phase for which its array is there, the last one in which it has
+summed its part, and where its array lies."""
 OUTSIDE = -1
 VECTOR = 1 << 44
 """A place is a number of shared memory times this, and a byte of the row in it."""

@@ -47,7 +47,7 @@ RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE, RESCUED_TIMELINE = 0, 1, 2
 TAKEOVER, TRAINING, FINISHED = 1, 2, 3
 """A process has taken a rank; it trains from now on; it has ended its training."""
 GROUP = 6
-"""What a process knows of the others, where all that train together meet after a death."""
+"""A process tells what it knows of the others, where all that train together meet after a death."""
 STATE_REQUEST, STATE = 4, 5
 """A process that has taken a rank, to another one: what it begins with. On a communicator of their own."""
 

@@ -63,7 +63,8 @@ def merge_with_base(base: dict, own: dict) -> dict:
 
 
 def without_replaced(base: dict, own: dict) -> dict:
-    """What of ``base`` still means something beside ``own``: not the options of another name, nor another end."""
+    """Return the part of ``base`` that still means something beside ``own``: not the options of another name, nor
+    another end."""
     base = dict(base)
     for name, shared in SHARED_KEYS.items():
         chosen, before = section(own, name).get("name"), section(base, name)

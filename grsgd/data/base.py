@@ -72,7 +72,7 @@ class Dataset:
     source: str
     """Where the samples came from."""
     targets: str = CLASSES
-    """What the targets are: `CLASSES`, of which ``classes`` is the number; `TOKENS`, of which there are so many
+    """The kind of the targets: `CLASSES`, of which ``classes`` is the number; `TOKENS`, of which there are so many
     different ones; or `NUMBERS`, of which a target has so many."""
 
 

@@ -1,4 +1,4 @@
-"""What outlives a job that its launcher kills: snapshots, measurements, and a process that makes a run file of them."""
+"""Snapshots and measurements outlive a job that its launcher kills, and a process makes a run file of them."""
 
 import os
 import pickle
@@ -20,7 +20,7 @@ LENGTH_BYTES = 8
 
 
 class Task(NamedTuple):
-    """What the process is to do: write the run file of a job, with accuracies, unless the job has done it."""
+    """The task of that process: write the run file of a job, with accuracies, unless the job has done it."""
 
     out: Path
     attributes: dict
@@ -32,7 +32,7 @@ class Task(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What a rank has measured when it learns that the run ends."""
+    """The measurements of a rank when it learns that the run ends."""
 
     reason: str
     wall_seconds: float

@@ -1,4 +1,4 @@
-"""What comes before the first step of a run on real MPI: checks, data, model, communicators, trainer."""
+"""Everything before the first step of a run on real MPI: checks, data, model, communicators, trainer."""
 
 import math
 import shutil
@@ -70,7 +70,7 @@ class Communicators:
         self.membership: Membership | None = None
         """Which process holds which rank, where the run goes on without those that die."""
         self.timeline: TimelineFile | None = None
-        """What records the messages of the training, if it is asked for."""
+        """Records the messages of the training, if it is asked for."""
         self.copies: list[MpiBackend] = []
 
     def copy(self) -> MpiBackend:
@@ -236,7 +236,7 @@ def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, ti
 
 
 class Inputs(NamedTuple):
-    """What is trained on what. early_marks: for how many early snapshots all ranks have room."""
+    """The data set and the model. early_marks: for how many early snapshots all ranks have room."""
 
     dataset: Dataset
     model: torch.nn.Module

@@ -1,4 +1,4 @@
-"""What a run is doing and how far it is, for those who watch it."""
+"""A line that says what a run is doing and how far it is, for those who watch it."""
 
 import math
 import sys

@@ -15,7 +15,7 @@ from grsgd.job.ending import with_parent
 from grsgd.mpi_environment import DEFAULTS, find_mpiexec
 
 LAUNCHERS = ("auto", "srun", "mpiexec")
-"""What ``--launcher`` allows."""
+"""The values of ``--launcher``."""
 
 ENDING_SECONDS = 600.0
 """How long a job that was asked to stop may take to compute accuracies and save; then it is killed."""
@@ -25,8 +25,8 @@ KILLING_SECONDS = 5.0
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals to this process that end the job."""
 GENTLE = signal.SIGUSR1
-"""What the launcher is sent for them. It would kill its ranks soon after a signal that ends a job; this one all
-launchers pass on, and go on."""
+"""The signal that the launcher is sent for them. It would kill its ranks soon after a signal that ends a job; this one
+all launchers pass on, and go on."""
 
 KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
 """Exit codes of launchers whose ranks did not know it yet."""

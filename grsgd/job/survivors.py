@@ -34,7 +34,7 @@ LATER_LOOK_SECONDS = 0.05
 
 
 class Survival(NamedTuple):
-    """What a process needs besides, where others may die.
+    """All that a process needs besides, where others may die.
 
     membership: which process holds which rank. driver: of what goes on beside the training. states: a communicator of
     all processes, for `Succession`. world: an mpi4py communicator of all processes, for the end. make_trainer: makes
@@ -52,7 +52,7 @@ class Survival(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one rank knows when its training is over."""
+    """The part of one rank in the end of a run: what it knows when its training is over."""
 
     rank: int
     record: Record

@@ -22,7 +22,7 @@ class Terminal:
         """``file``: a descriptor of the terminal, which must not block; ``process``: whose terminal it is."""
         self.file, self.process = file, process
         self.shown, self.columns = "", 0
-        """What stands there now, and how wide the terminal was then."""
+        """The text that stands there now, and how wide the terminal was then."""
 
     @classmethod
     def find(cls) -> "Terminal | None":

@@ -54,7 +54,7 @@ class Network:
 
 
 OF_DATA = ("shape", "classes")
-"""What of its parameters a model is given of the data; all others are options."""
+"""The parameters of a model that come from the data; all others are options."""
 MODELS: dict[str, Network] = {}
 
 

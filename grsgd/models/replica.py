@@ -49,7 +49,7 @@ class Replica:
         self.params = self._flatten(self.trained)
         self.buffers = self._flatten(buffers)
         self.buffers_at_start = self.buffers.like().tensor
-        """What ``average_buffers`` compares with; 0 where a buffer was not finite, such as in an attention mask."""
+        """Buffers that ``average_buffers`` compares with; 0 where one was not finite, as in an attention mask."""
         self.grads = self.params.like() if flat_gradients else None
         if flat_gradients:
             self._grad_views = views(self.grads.tensor, self.trained)

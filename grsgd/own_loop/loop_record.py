@@ -1,4 +1,4 @@
-"""What one rank has measured of a loop that grsgd did not write, and the run file of all ranks."""
+"""The measurements of one rank in a loop that grsgd did not write, and the run file of all ranks."""
 
 import math
 from collections import Counter
@@ -24,7 +24,7 @@ LOGGED = ("1", "logged by the script; mean over the ranks that logged it at the 
 
 @dataclass
 class Counters:
-    """What one rank has counted since `distribute`."""
+    """The counters of one rank since `distribute`."""
 
     measured: dict[str, float]
     traffic: np.ndarray
@@ -59,7 +59,8 @@ class Counters:
 
 
 class Row(NamedTuple):
-    """What a rank has logged at one step; ``time``: when that step had ended, in seconds since the beginning."""
+    """The values that a rank has logged at one step; ``time``: when that step had ended, in seconds since the
+    beginning."""
 
     time: float
     samples: int

@@ -1,4 +1,4 @@
-"""What a distributed optimizer keeps of its algorithm in its ``state_dict()``, and goes on from."""
+"""The state of its algorithm that a distributed optimizer keeps in its ``state_dict()``, and goes on from."""
 
 import numpy as np
 import torch

@@ -93,7 +93,7 @@ def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) 
 
 
 def _draw_split(axes: Axes, series: list[Series]) -> str:
-    """What the time of a run was spent on, from its start to its end."""
+    """Draw how the time of a run was spent, from its start to its end."""
     splits = [[time_split(run) | {"other": other_seconds(run)} for run in one.runs] for one in series]
     left, longest = np.zeros(len(series)), max(_finite([seconds(run) for one in series for run in one.runs]), default=0)
     for part, (grey, hatch) in TONES.items():

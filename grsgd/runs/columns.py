@@ -29,7 +29,7 @@ class Column(NamedTuple):
     """A number of a run, NaN where not known."""
 
     name: str
-    """What ``--columns`` takes."""
+    """As in ``--columns``."""
     data_name: str
     """With its unit; the name in CSV and JSON, where accuracies and shares are fractions of 1."""
     title: str
@@ -65,7 +65,7 @@ MAX_OWN = 8
 """Metrics of users' own that have columns."""
 BY_DEFAULT = """data epochs samples final best loss to_target time simulating step rate sent sent_once wait wait_share
     over_optimum consensus reason""".split()
-"""What is shown where no columns are asked for, in this order."""
+"""The columns that are shown where none are asked for, in this order."""
 
 
 def all_columns(runs: Sequence[Run]) -> dict[str, Column | Words]:

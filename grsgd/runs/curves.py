@@ -49,7 +49,7 @@ SAMPLES = Quantity("samples", "samples of all ranks", "samples")
 
 
 class Axis(NamedTuple):
-    """What curves are drawn over: at each snapshot, and at the end."""
+    """An axis that curves are drawn over: its values at each snapshot, and at the end."""
 
     name: str
     label: str

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
 
 
 class Logger(Protocol):
-    """What takes numbers while a run goes on, on one rank."""
+    """A logger, which takes numbers while a run goes on, on one rank."""
 
     def log(self, step: int, values: dict[str, float]):
         """Take numbers by name, as they are after ``step`` steps."""

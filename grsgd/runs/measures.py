@@ -10,7 +10,7 @@ from grsgd.runs.numbers import known_values
 from grsgd.runs.run_file import Run
 
 PARTS = ("compute", "communicate", "wait")
-"""What the time of a rank's steps is split into."""
+"""The parts of the time of a rank's steps."""
 
 
 def is_virtual(run: Run) -> bool:

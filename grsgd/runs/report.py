@@ -118,7 +118,8 @@ def _laid_out(
 
 
 def _for_terminal(runs: list[Run]) -> list[Column | Words]:
-    """What is the same for all runs stands above the table, and why some ended early below it."""
+    """Return the columns for a terminal: what is the same for all runs stands above the table instead, and why some
+    ended early below it."""
     columns = available.all_columns(runs)
     shown = [column for column in shown_by_default(runs) if column.name != "reason"]
     if len({data_and_model(run) for run in runs}) == 1:
@@ -127,7 +128,7 @@ def _for_terminal(runs: list[Run]) -> list[Column | Words]:
 
 
 def _common(runs: list[Run]) -> str:
-    """What is the same for all runs, in a line."""
+    """Return what is the same for all runs, in a line."""
     facts = (data_and_model, ranks_of, _batch, lambda run: f"seed {run.attributes['seed']}", _clock)
     found = [{fact(run) for run in runs} for fact in facts]
     return ", ".join(one.pop() for one in found if len(one) == 1 and not one & {"", UNKNOWN})
@@ -166,7 +167,7 @@ def _text_columns(labels: list[str], rows: list[list[Run]], columns: Sequence[Co
 
 
 def _legend(columns: Sequence[Column | Words], rows: list[list[Run]], width: int) -> str:
-    """What the columns are, without units but where two differ in the unit alone."""
+    """Return the meanings of the columns, without units but where two differ in the unit alone."""
     stems = [column.title.split(" [")[0] for column in columns]
     titles = [column.title if stems.count(stem) > 1 else stem for column, stem in zip(columns, stems, strict=True)]
     meanings = [f"{title}: {column.meaning}" for title, column in zip(titles, columns, strict=True) if column.meaning]

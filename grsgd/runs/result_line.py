@@ -1,4 +1,4 @@
-"""What a run has come to, in a line."""
+"""The result of a run, in a line."""
 
 import math
 

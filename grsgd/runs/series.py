@@ -1,4 +1,4 @@
-"""What is drawn alike in a figure of runs: those of one experiment, with one colour, line and marker."""
+"""The runs that are drawn alike in a figure: those of one experiment, with one colour, line and marker."""
 
 import os
 from collections.abc import Sequence

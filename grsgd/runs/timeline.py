@@ -1,4 +1,4 @@
-"""What every rank did when, in Chrome's trace-event format: for ui.perfetto.dev or chrome://tracing.
+"""Timelines of what every rank did, in Chrome's trace-event format: for ui.perfetto.dev or chrome://tracing.
 
 A rank is a process of the file. Its tracks are `TRACKS`; spans of one track that overlap, such as messages to several
 ranks, are spread over several lanes of it. An arrow leads from a message's sending to its receipt.
@@ -83,7 +83,7 @@ class Timeline:
 
 
 class Kept(NamedTuple):
-    """What is written of a rank."""
+    """The spans of a rank that are written, and how many are not."""
 
     rank: int
     spans: list[Span]

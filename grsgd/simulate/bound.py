@@ -1,4 +1,4 @@
-"""What theory says of the time that a parameter server's update takes, for workers of given speeds."""
+"""The least time of a parameter server's update, by theory, for workers of given speeds."""
 
 from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.config import Config

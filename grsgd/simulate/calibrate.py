@@ -80,7 +80,7 @@ class Calibration(NamedTuple):
     fairness: float | None = None
     """As for `grsgd.simulate.network.NetworkSpec`; None with fewer than three hosts."""
     processor: ProcessorTimes | None = None
-    """What messages take of a processor; None if that was not measured."""
+    """The time that messages take of a processor; None if that was not measured."""
     fairness_bytes: int = 0
     """Of the messages that have shown how even they are."""
 

@@ -65,7 +65,7 @@ class Spread(NamedTuple):
 
 
 class ProcessorTimes(NamedTuple):
-    """What `grsgd.simulate.network.ProcessorSpec` has, and the size up to which messages are eager."""
+    """The times of a `grsgd.simulate.network.ProcessorSpec`, and the size up to which messages are eager."""
 
     send: Spread
     receive: Spread
@@ -76,7 +76,7 @@ class ProcessorTimes(NamedTuple):
     wake: Spread
     eager_bytes: int
     progress_mode: str
-    """What moved messages in the background."""
+    """How messages were moved in the background."""
     spin: float
     full_sleep: float
     """As for `grsgd.simulate.network.ProcessorSpec`."""

@@ -30,7 +30,7 @@ class Activity(Waitable):
         self.blocked_at: float | None = None
         self.abandoned = False
         self.lost: LostRank | None = None
-        """What has ended it, in the background: raised where the schedule is waited for."""
+        """The error that has ended it, in the background: raised where the schedule is waited for."""
 
     def Test(self) -> bool:
         if self.lost is not None:
@@ -128,7 +128,7 @@ class SimulatedDriver:
         self.env, self.rank = env, rank
         self.compute_seconds, self.timing_only = compute_seconds, timing_only
         self.processor: Processor | None = None
-        """What computations and messages share; None where messages take no time of it."""
+        """The processor that computations and messages share; None where messages take no time of it."""
         self.wait_seconds = 0.0
         self.watch = None
         """Called when a message has come for which no receive is posted; raises to break off the trainer's wait."""

@@ -22,13 +22,13 @@ class Evaluation:
         self.trainers, self.models = trainers, models
         self.env = simpy.Environment()
         self.qualities: list[Quality] = []
-        """What `of_new_snapshots` has returned so far, of the first marks of all ranks."""
+        """The qualities that `of_new_snapshots` has returned so far, of the first marks of all ranks."""
         self.marks_seen = 0
         """How many marks all ranks had passed then, those without a snapshot of their own too."""
 
     @cached_property
     def fabric(self) -> MessageFabric:
-        """What carries the messages of evaluations; not made where nothing is evaluated."""
+        """Carries the messages of evaluations; not made where nothing is evaluated."""
         ranks = range(len(self.trainers))
         network = Network(self.env, NetworkSpec(bandwidth="inf bit", latency="0 s"), len(ranks))
         return MessageFabric(network, [SimulatedDriver(self.env, rank) for rank in ranks])

@@ -217,9 +217,9 @@ class MessageFabric:
         self.network, self.drivers, self.processors = network, drivers, processors
         self.size = len(drivers)
         self.sending_type, self.receiving_type, self.multicast_type = Sending, Receiving, Multicast
-        """What stands for a message: `grsgd.simulate.observed` has others, where a run is recorded."""
+        """The classes that stand for a message: `grsgd.simulate.observed` has others, where a run is recorded."""
         self.under_way: dict[Sending, None] = {}
-        """What has been sent and not yet been received completely, in the order of sending."""
+        """The messages that were sent and have not been received completely, in the order of sending."""
         self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
         self._multicasts: dict[tuple, Multicast] = {}
         self.counter = itertools.count()

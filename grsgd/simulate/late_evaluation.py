@@ -19,7 +19,7 @@ WAIT_SECONDS = 3600.0
 
 
 class Left(NamedTuple):
-    """What a rank has left: the number of its process, and two open files."""
+    """The number of a rank's process, and two open files that it has left."""
 
     rank: int
     process: int

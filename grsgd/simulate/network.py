@@ -29,11 +29,11 @@ AFTER_WAIT_SECONDS = 20e-3
 
 
 MEDIA = ("switch", "shared", "links", "cables")
-"""What a medium may be, beside the networks of cables that are ready-made."""
+"""The media that there are, beside the networks of cables that are ready-made."""
 
 
 ALLOWED = f"switch, shared, or a TOML file; with cables: {ready_made.FORMS}"
-"""What ``--network`` may begin with."""
+"""The words that ``--network`` may begin with."""
 
 
 class MissingLink(ConfigError):
@@ -103,7 +103,7 @@ class CableSpec(Section):
 
 
 class MemorySpec(Section):
-    """What messages within a host have in place of a network."""
+    """The memory through which messages within a host go in place of a network."""
 
     bandwidth: Rate = MEMORY_BANDWIDTH
     latency: Duration = MEMORY_LATENCY
@@ -128,7 +128,7 @@ class ComputeSpec(Section):
 
 
 class ProcessorSpec(Section):
-    """What messages take of a rank's processor, measured by ``grsgd calibrate``; `grsgd.simulate.processor` says how.
+    """The time that messages take of a processor, measured by ``grsgd calibrate``; see `grsgd.simulate.processor`.
 
     send, receive: seconds for a message, at a sender and at a receiver that compute.
     send_byte, receive_byte: seconds for each byte of it; the receiver's are with adding it up or merging it.

@@ -8,7 +8,7 @@ from grsgd.simulate.fabric import MessageFabric, Multicast, Receiving, Sending, 
 
 
 class Observer(Protocol):
-    """What is told of the messages of a fabric. All of it happens now, in simulated time.
+    """An observer, which is told of the messages of a fabric. All of it happens now, in simulated time.
 
     A ``sending`` has source, dest, nbytes, tag, group, synchronous, short, the simulated time at which it was
     ``posted``, and a ``number``; after `received` also its ``receiving``.
@@ -92,7 +92,7 @@ class CopySent:
 
 
 class CopiesLeft(Waitable):
-    """What the root of a broadcast waits for; ``ops``: what a trace keeps of all copies."""
+    """The waitable of the root of a broadcast; ``ops``: what a trace keeps of all copies."""
 
     __slots__ = ("ops",)
 

@@ -39,7 +39,7 @@ class Processor:
         self.taken = 0.0
         """Seconds that messages have taken from the computation under way."""
         self.unnoticed: deque[list[Callable]] = deque()
-        """What is to be done about messages that have come while it computes."""
+        """The calls that are due for messages that have come while it computes."""
 
     def compute(self, seconds: float, polls: bool, call: Callable[[], None]):
         """Compute, and ``call`` when that is over. polls: whether something in the background waits."""

@@ -55,7 +55,7 @@ class Recorder:
 
 
 class Program(NamedTuple):
-    """What all ranks do: the steps of rank r are those from ``first[r]`` to ``first[r + 1]``."""
+    """The steps of all ranks: those of rank r are from ``first[r]`` to ``first[r + 1]``."""
 
     first: np.ndarray
     kinds: np.ndarray

@@ -1,4 +1,4 @@
-"""What a simulated run leaves besides its run file, where it is asked for: a timeline, and a trace in GOAL."""
+"""The records of a simulated run besides its run file, where they are asked for: a timeline, and a trace in GOAL."""
 
 from __future__ import annotations
 

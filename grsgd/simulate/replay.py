@@ -28,7 +28,7 @@ from grsgd.simulate.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOKKEEPING, 
 
 
 class Replayed(NamedTuple):
-    """What a replay came to. ends: the simulated seconds of each rank. sent: bytes of all counted messages."""
+    """The results of a replay. ends: the simulated seconds of each rank. sent: bytes of all counted messages."""
 
     ends: list[float]
     messages: int
@@ -97,7 +97,7 @@ class Player:
             for other in operation.requires:
                 self.after_end[other].append(place)
         self.ready = [place for place, missing in enumerate(self.missing) if not missing]
-        """What may begin, by place: what may at the same moment does so in the order of the list."""
+        """The places of operations that may begin: those that may at the same moment do so in the order of the list."""
         self.queued: dict[int, deque[int]] = defaultdict(deque)
         """By cpu, the calc under way and those that wait for it."""
         self.has_end = any(operation.label == END for operation in operations)

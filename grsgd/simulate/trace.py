@@ -47,7 +47,7 @@ class Event:
 
 
 class Course:
-    """What one schedule has come to."""
+    """The course of one schedule: what its next operation comes after."""
 
     __slots__ = ("rank", "last", "waited", "version", "seen")
 
@@ -55,7 +55,7 @@ class Course:
         self.rank = rank
         self.last: Event | None = None
         self.waited: dict[Event, bool] = {}
-        """What has ended since, or only begun."""
+        """Events that it has waited for since, and whether each has only to begin."""
         self.version = 0
         self.seen: dict[Course, int] = {}
         """The versions of other courses that are part of this one."""
@@ -90,7 +90,7 @@ class Followed:
         self.trace, self.schedule, self.is_main, self.__name__ = trace, schedule, is_main, schedule.__name__
         self.course = trace.new_course(rank)
         self._pending: list[tuple] = []
-        """What it waits for; of computations and delays, with what the trace keeps of them."""
+        """The pollables that it waits for; of computations and delays, with what the trace keeps of them."""
 
     def __next__(self):
         for pollable, event in self._pending:
@@ -136,7 +136,7 @@ class TracedDriver(SimulatedDriver):
 
 
 class Trace:
-    """What the ranks of a simulated run do from `begin` on.
+    """A record of all that the ranks of a simulated run do from `begin` on.
 
     It is an observer of the fabrics (`grsgd.simulate.observed.Observer`).
     """
@@ -151,7 +151,7 @@ class Trace:
         self.running: list[Course] = []
         """The course of the schedule that runs now, last; below it those that it has interrupted."""
         self.changed: list[Course | Event | None] = [None] * ranks
-        """What has happened last on each rank: a schedule has gone on, or a message is complete."""
+        """The last that has happened on each rank: a schedule has gone on, or a message is complete."""
         self.bookkeeping = None
         """The fabric of the messages outside the counted traffic."""
         self.with_multicast = False

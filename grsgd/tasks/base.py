@@ -1,4 +1,4 @@
-"""What a model is trained for: the loss of a batch, and the metric that says how good a model is."""
+"""The tasks that models are trained for: the loss of a batch, and the metric that says how good a model is."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Task(ABC):
     """
 
     metric: Metric = Metric("loss")
-    """What `value` returns. By default the mean loss."""
+    """The metric that `value` returns. By default the mean loss."""
 
     targets: str | None = None
-    """What targets it is for, `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers"; None for any."""
+    """The kind of targets it is for, `grsgd.data.Dataset.targets`: "classes", "tokens" or "numbers"; None for any."""
 
     @abstractmethod
     def total_loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,8 @@ ROOT = Path("/sys/fs/cgroup")
 MIN_US = 1000
 """The kernel takes neither shorter periods nor smaller quotas."""
 QUOTA_US = 2000
-"""What a group may compute in a period. A computation shorter than that, after a wait, would not be slowed at all, so
-it should be short; but of the order of the kernel's clock tick, which notices that it is used up."""
+"""Time that a group may compute in a period. A computation shorter than that, after a wait, would not be slowed at all,
+so it should be short; but of the order of the kernel's clock tick, which notices that it is used up."""
 
 
 def create(group: str, cores: float) -> Path:

@@ -34,7 +34,7 @@ NETWORK = {"bandwidth": "1 mbit", "latency": "1 ms", "eager_bytes": 64}
 
 
 class AlgorithmTests:
-    """What must hold of an algorithm; a subclass names it. Those of its tests that need more are skipped without it.
+    """Tests of what must hold of an algorithm; a subclass names it. Those that need more are skipped without it.
 
     The ranks of most tests are simulated and minimise quadratics (`Job`); the last two tests train under mpiexec.
     """

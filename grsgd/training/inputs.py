@@ -55,7 +55,7 @@ def check_targets(config: Config, dataset: Dataset):
 
 
 class Images(NamedTuple):
-    """What a network must know of the data that it is for."""
+    """The images, or texts, that a network is for: as much of them as it must know."""
 
     shape: tuple[int, ...]
     """(channels, height, width) of images, (places,) of text."""

@@ -30,17 +30,17 @@ CPU = torch.device("cpu")
 
 
 class Source(NamedTuple):
-    """What a model is made of."""
+    """The file and the configuration that a model is made of."""
 
     path: Path
     """A file that should hold a state dict."""
     content: bytes
-    """What is in that file."""
+    """The bytes of that file."""
     config: Config
     run: Run | None
     """The run that ``config`` is of, if it is not from a TOML file."""
     warning: str | None
-    """What to know before the model is used, in a line."""
+    """A line to read before the model is used."""
 
 
 def load_model(
@@ -79,7 +79,7 @@ def load_model(
 
 
 class Evaluation(NamedTuple):
-    """What a model does on test data: the task's metric, its value, and the mean loss."""
+    """How good a model is on test data: the task's metric, its value, and the mean loss."""
 
     metric: Metric
     value: float

@@ -1,4 +1,4 @@
-"""What a rank needs to go on where it was: all that its next steps and its run file depend on.
+"""The state that a rank needs to go on where it was: all that its next steps and its run file depend on.
 
 A state is a tree of dicts whose leaves are arrays and what JSON can hold. It shares no memory with the rank.
 """

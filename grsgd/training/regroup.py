@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class HowFar(NamedTuple):
-    """What each rank tells the others: whether it has trained, how many steps all have taken, where they take the same
-    ones, whether this one has its gradient of the next step, the samples of all ranks, the marks that this one has
-    passed, seconds since the run began, and the samples of each rank, where they are counted so."""
+    """The numbers that each rank tells the others: whether it has trained, how many steps all have taken, where they
+    take the same ones, whether this one has its gradient of the next step, the samples of all ranks, the marks that
+    this one has passed, seconds since the run began, and the samples of each rank, where they are counted so."""
 
     has_trained: float
     steps: float

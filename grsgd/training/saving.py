@@ -17,18 +17,18 @@ from grsgd.runs.run_file import check_writable, naming, target_of
 from grsgd.training.evaluation import Quality
 
 HEADER_BYTES = 2**10
-"""What a file has beside its numbers, at most, for each tensor."""
+"""The most that a file has for each tensor beside its numbers."""
 
 
 class Saved(NamedTuple):
-    """What became of the models of a run."""
+    """Where the models of a run are saved, and what went wrong."""
 
     attributes: dict
     """Of the run file: where they are."""
     warnings: list[str]
-    """What to know before they are used, a line each."""
+    """Lines to read before they are used."""
     problems: list[str]
-    """What could not be written where it should be, a line each."""
+    """Lines about files that could not be written where they should be."""
 
 
 class ModelFiles:

@@ -1,4 +1,4 @@
-"""What the time of a rank's steps is spent on, with one definition for all loops."""
+"""The parts of the time of a rank's steps, with one definition for all loops."""
 
 import threading
 from collections.abc import Callable, Iterator

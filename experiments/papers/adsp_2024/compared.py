@@ -1,4 +1,4 @@
-"""What is compared: strategies, the delays of their workers, and how much of it at which scale."""
+"""Comparisons of strategies: the delays of their workers, and how much of it at which scale."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ SMALL = ("tiny", "smoke", "desk")
 
 @dataclass(frozen=True)
 class Delays:
-    """What slows workers down; the server has no delays.
+    """The delays of workers; the server has none.
 
     factor: how many times slower worker ``SLOW`` computes. probability: that a step of any worker takes longer. steps:
     by how many steps on average, exponentially distributed.

@@ -26,7 +26,7 @@ RULES = {
     "stragglers' gradients compensated": ('algorithm.straggler_weight="compensated"',),
     "slow from 3 times the median on": ("algorithm.slow_factor=3.0",),
 }
-"""What the abstract leaves open: options, as overrides."""
+"""Options that the abstract leaves open, as overrides."""
 FEW = 4
 """How many of them small scales try."""
 

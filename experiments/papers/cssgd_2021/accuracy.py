@@ -33,7 +33,7 @@ NEAR = 5.0
 AROUND = 4
 """Snapshots before and after the target is reached, in the figures about the benchmark accuracy."""
 TOGETHER = "CSSGD and SSGD"
-"""What has one training for all its algorithms, because they apply the same gradient."""
+"""The name of the one training for all these algorithms, which apply the same gradient."""
 
 
 def final(runs: list[Run]) -> Sample:

@@ -24,7 +24,7 @@ SCHEMES: dict[str, Callable[[int], list[Method]]] = {CSSGD: tasks.all_coded, OUR
 NAMES = CSSGD, MULTICAST.name, ASGD.name, OURS, RING.name, ALONE, NOTHING_SENT
 CONTROLS = OURS, RING.name, ALONE, NOTHING_SENT
 AGAINST_OTHER_STEPS = (CSSGD, ASGD.name), (OURS, ASGD.name), (CSSGD, ALONE)
-"""What is compared with algorithms that take other steps: those that were trained are in the times of some n."""
+"""Comparisons with algorithms that take other steps: those that were trained are in the times of some n."""
 
 
 def methods(n: int, network: Network) -> list[Method]:

@@ -1,4 +1,4 @@
-"""What the schemes send, counted packet by packet; the formulas that it is held against, and the paper's 1/n."""
+"""The load of the schemes, counted packet by packet; the formulas that it is held against, and the paper's 1/n."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -72,7 +72,7 @@ NAIVE: dict[str, Amount] = {
     "SSGD by unicast": lambda n, r: count("SSGD", n, r).per_receiver,
     "SSGD by multicast": lambda n, r: count("SSGD", n, r).once,
 }
-"""What the paper's naive method may be; the packets of CSSGD itself count once, as the paper has it."""
+"""The methods that may be the paper's naive one; the packets of CSSGD itself count once, as the paper has it."""
 
 
 def show(found: Found, section: Section):

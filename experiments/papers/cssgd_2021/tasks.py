@@ -120,7 +120,7 @@ def all_grouped(n: int) -> list[Method]:
 
 @dataclass(frozen=True)
 class Network:
-    """What joins the nodes, and where its times come from."""
+    """The network that joins the nodes, and where its times come from."""
 
     name: str
     source: str = SIMULATED

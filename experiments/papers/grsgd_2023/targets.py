@@ -185,7 +185,7 @@ register("grsgd-redundancy", "Redundancy of the data: accuracy and bytes", redun
 
 RANKS, EPOCHS, IMAGES = 32, 90, 1_281_167
 GENERATED = ('data.name="synthetic"', "data.shape=[3,32,32]", "data.classes=1000", "data.samples=5000")
-"""What stands in for ImageNet: no image is looked at, and a model has as many parameters whatever their size."""
+"""Data in the place of ImageNet: no image is looked at, and a model has as many parameters whatever their size."""
 COMPUTING = "lognormal:0.1,0.05"
 """Median seconds of a step and sigma: 320 images a second, about what a GPU of 2017 takes in single precision."""
 

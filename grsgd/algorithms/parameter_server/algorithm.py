@@ -124,7 +124,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.staleness = self.server.staleness
         self.answer = self.x.like() if self.is_worker else None
         self.replies = {server: np.zeros(2, np.int64) for server in self.shards}
-        """What each server said with its last answer: V, and how many gradients it has applied."""
+        """The numbers in each server's last answer: V, and how many gradients it has applied."""
         self.pushes = 0
         self.feedback: dict[int, ErrorFeedback] = {}
         """By server, what compresses its part of this worker's gradients; empty where they are sent whole."""

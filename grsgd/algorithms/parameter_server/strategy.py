@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 STATES = ("async", "straggler", "ahead")
-"""What adsp takes a worker for, at each of its pushes."""
+"""The states in which adsp takes a worker to be, at each of its pushes."""
 
 
 class StrategyOptions(BaseModel):
@@ -65,7 +65,7 @@ class Strategy:
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped")
-    """What a checkpoint keeps; while all rest, nothing is in the buffer and no worker is blocked."""
+    """The attributes that a checkpoint keeps; while all rest, nothing is in the buffer and no worker is blocked."""
     limit: float = math.inf
     """Updates after whose number a gradient is dropped: it is too old."""
 

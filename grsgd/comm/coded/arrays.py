@@ -19,7 +19,7 @@ class NoOpKernels:
 
 
 RETURNED = {"quantise": (0, 0, 0.0), "fingerprint": 0}
-"""What a kernel returns that has found nothing."""
+"""The result of a kernel that has found nothing, by name."""
 
 
 register(ShapeOnlyArray, NoOpKernels())

@@ -59,6 +59,6 @@ class Asking:
         return self.asked[-1]
 
     def has_answered(self, rank: int):
-        """Whatever a rank could give is there: if it was the last one that was asked, the next one need not wait."""
+        """Note that a rank has given all it can: if it was the last one that was asked, the next one need not wait."""
         if self.asked and rank == self.asked[-1]:
             self.until = self.clock()

@@ -1,4 +1,4 @@
-"""What ranks tell each other by MPI, which loses nothing, while they exchange packets by IP multicast."""
+"""Messages of ranks by MPI, which loses nothing, while they exchange packets by IP multicast."""
 
 import struct
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ HEAD = struct.Struct("!BHII")
 
 
 class Word(IntEnum):
-    """What a message says."""
+    """The meaning of a message."""
 
     READY = 0
     """I am ready to receive."""
@@ -62,7 +62,7 @@ class Control:
                 self.tell(rank, word, number_of_round)
 
     def hear(self) -> Iterator[Told]:
-        """What has come; forgets messages of this rank that have left."""
+        """Yield what has come; forget messages of this rank that have left."""
         self.under_way = [(message, array) for message, array in self.under_way if not message.Test()]
         longest = HEAD.size + self.longest_rest
         while (message := receive_if_come(self.comm, tags.CODED_CONTROL, longest)) is not None:

@@ -74,7 +74,7 @@ class IpMulticast(Unicast):
         self._outgoing: dict[int, Outgoing] = {}
         self._to_send: deque[Outgoing] = deque()
         self._early_answers: dict[int, list[tuple]] = {}
-        """What receivers lack of packets that this rank has not begun to send: others have sent them some of it."""
+        """Parts that receivers lack of packets that this rank has not begun to send: others have sent some of them."""
         self._early: dict[tuple[int, int], dict[int, bytes]] = {}
         """Parts of packets that no receive was posted for yet, in an exchange that this rank is in already."""
         self._sent: dict[tuple[int, int], float] = {}
@@ -363,7 +363,7 @@ class Incoming:
         self.has_answered = False
         """Whether the sender was told what is lacking, if anything is."""
         self.rest: Rest | None = None
-        """What is asked for, when it is time."""
+        """The parts that are asked for, when it is time."""
         self.heard = transport.clock()
         """When its last datagram came, or the word that all have left; before, when it was first waited for."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 MOST_SECONDS = 0.01
-"""What a rank that could not send for a while may catch up on: so much of its rate at once."""
+"""So many seconds of its rate a rank may send at once, to catch up after it could not send for a while."""
 MOST_DATAGRAMS = 2
 """It may always be so many, or a slow rate would never let one go."""
 

@@ -23,12 +23,12 @@ from grsgd.comm.communicator import Communicator
 ELEMENT_BYTES = 4
 """The size of an int32."""
 PIECE = struct.Struct("!HIQQQ")
-"""What is said of parts of somebody else's packet, before a bit for each: its sender, the block, begin and end in it,
+"""The fields about parts of somebody else's packet, before a bit for each: its sender, the block, begin and end in it,
 the elements of the packet."""
 
 
 class Repairs:
-    """What one rank asks for, and what it answers others.
+    """The parts that one rank asks for, and its answers to others.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Repairs:
 
 
 class Rest:
-    """What one packet lacks, which others are asked for one after the other.
+    """The parts that one packet lacks, for which others are asked one after the other.
 
     ``has_left(rank)``: whether that one has left the exchange, and answers nothing any more; ``is_silent``: whether the
     sender is not waited for any more, though not all has left it.

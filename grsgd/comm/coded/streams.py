@@ -16,7 +16,7 @@ AHEAD = 1
 
 
 class Word(IntEnum):
-    """What a header says."""
+    """The meaning of a header."""
 
     STEP = 0
     """A content follows: the sender's message of a step."""
@@ -79,7 +79,7 @@ class Streams:
         self.newest = {rank: -1 for rank in range(comm.size) if rank != comm.rank}
         """Of each other rank the last step of which it has a message, as far as is known."""
         self.said: dict[Word, dict[int, np.ndarray]] = defaultdict(dict)
-        """What other ranks have said beside the messages of steps: by word and rank the values."""
+        """The values that other ranks have told beside the messages of steps, by word and rank."""
         self.heard = 0
         """How often anything was said."""
         self.dead: set[int] = set()

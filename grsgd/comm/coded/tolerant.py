@@ -20,7 +20,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.pollables import Delay, Until
 
 LAG_BYTES = 256 * 2**20
-"""What a rank keeps, by default, for others that are behind; but of `LEAST_LAG` steps, and of `MOST_LAG` at most."""
+"""So much a rank keeps, by default, for others that are behind; but of `LEAST_LAG` steps, and of `MOST_LAG` at most."""
 LEAST_LAG, MOST_LAG = 8, 1000
 NEWS = 1 / 16
 """How long a rank that catches up waits for news, as a share of the time that its blocks take."""
