@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from experiments.bench.picture import MEMCPY, Point, Result, in_words
+from experiments.bench.picture import IN_PLACE, MEMCPY, Point, Result, in_words
 from experiments.bench.side_by_side import RESULTS, announce, median_and_range, report, start, start_gloo, take_turns
 from experiments.figures import write_csv
 from grsgd.algorithms.allreduce_trial import choose_variant
@@ -25,7 +25,6 @@ from grsgd.memory import available
 from grsgd.models.flat import Flat
 
 KIB, MIB = 1 << 10, 1 << 20
-IN_PLACE = "grsgd shared, in place"
 ROUNDS = {4 * KIB: 200, 64 * KIB: 200, MIB: 100, 16 * MIB: 30, 64 * MIB: 15, 256 * MIB: 5}
 ARRAYS_OF_A_RANK = 7
 """At most so many of one length at a time: x, its copy, its row in shared memory, scratch memory, gloo's."""

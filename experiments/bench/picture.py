@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from experiments.tables.draw import as_svg
 from grsgd.runs.series import COLOURS, MARKERS
 
-MEMCPY = "memcpy"
+MEMCPY, IN_PLACE = "memcpy", "grsgd shared, in place"
 SHOWN = {
-    "grsgd shared, in place": "grsgd shared",
+    IN_PLACE: "grsgd shared",
     "grsgd ring": "grsgd ring",
     "grsgd halving-doubling": "grsgd halving-doubling",
     "MPI_Allreduce": "MPI_Allreduce",
