@@ -37,7 +37,7 @@ from grsgd.job.timeline_file import check as check_timeline
 from grsgd.mpi_environment import fault_tolerant
 from grsgd.runs.run_file import check_writable
 from grsgd.training import device as gpu
-from grsgd.training.automatic_options import choose_allreduce, choose_coded_transport, choose_options
+from grsgd.training.automatic_options import choose_options
 from grsgd.training.checkpoints import Checkpoints, Every
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
@@ -280,10 +280,7 @@ def trainer_maker(
     """
     dataset, model, early_marks = inputs
     trial = RankContext(comms.communicator(), comms.communicator(), driver)
-    config, transport = driver.run(choose_coded_transport(config, model, trial))
-    config, redundancy = driver.run(choose_options(config, dataset, model, trial))
-    config, variant = driver.run(choose_allreduce(config, model, trial))
-    reasons = {"transport": transport, "redundancy": redundancy, "allreduce": variant}
+    config, reasons = driver.run(choose_options(config, dataset, model, trial))
     context = RankContext(
         comms.of_training(),
         comms.communicator(),

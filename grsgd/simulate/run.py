@@ -41,7 +41,7 @@ from grsgd.simulate.processor import Processor
 from grsgd.simulate.recording import NOTHING_RECORDED, Recording
 from grsgd.training import device as gpu
 from grsgd.training import memory
-from grsgd.training.automatic_options import choose_allreduce, choose_coded_transport, choose_options
+from grsgd.training.automatic_options import choose_options
 from grsgd.training.deaths import accounts, comes_back, planned_deaths, without
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.gradients import step_alone
@@ -124,9 +124,7 @@ class Simulation:
             parts = parameters if config.traits.sends_early else [sum(parameters)]
             self.make_model = partial(without_content, parts, statistics)
         replicas = [self.make_model() for _ in range(ranks)]
-        self.config, self.transport = config, _ = self._choose(choose_coded_transport, config, replicas)
-        config, self.redundancy = self._choose_options(dataset, replicas)
-        self.config, self.variant = config, _ = self._choose(choose_allreduce, config, replicas)
+        self.config, self.reasons = config, _ = self._choose_options(replicas)
         self.request: str | None = None
         """A reason to stop after the step under way."""
         self.contexts = self._make_contexts()
@@ -298,19 +296,13 @@ class Simulation:
         with garbage.not_looked_for(rarely=self.timing_only):
             return run_all(self.env, self.drivers[: len(schedules)], schedules)
 
-    def _choose_options(self, dataset, models):
-        """The configuration with all options decided, and why so."""
+    def _choose_options(self, models):
+        """Return the configuration with all options decided, and why so."""
         communicators = zip(models, self._communicators(self.fabric), self.drivers, strict=False)
         return self.run(
-            choose_options(self.config, dataset, model, RankContext(comm, comm, driver))
+            choose_options(self.config, self.dataset, model, RankContext(comm, comm, driver))
             for model, comm, driver in communicators
         )[0]
-
-    def _choose(self, choose, config: Config, models):
-        """The configuration with an option decided by ``choose``, and why so."""
-        communicators = zip(models, self._communicators(self.fabric), self.drivers, strict=False)
-        schedules = [choose(config, model, RankContext(comm, comm, driver)) for model, comm, driver in communicators]
-        return self.run(schedules)[0]
 
     def _compute_time(self, form, numbers, blueprint, dataset, device) -> ComputeTime:
         seed = self.config.seed
@@ -400,15 +392,13 @@ def simulate(
     line.doing(f"preparing {ranks} rank{'s' if ranks > 1 else ''}")
     simulation = Simulation(config, ranks, network, compute, timing_only, line.update, models, spares, recording)
     models.check(out, simulation.trainers[0].replica.model)
-    attributes = describe(simulation.trainers[0]) | {
+    attributes = describe(simulation.trainers[0]) | simulation.reasons
+    attributes |= {
         "clock": "virtual",
         "hosts": [platform.node()] * ranks,
         "network": network.summary(),
         "compute": str(simulation.compute),
         "timing_only": timing_only,
-        "transport": simulation.transport,
-        "redundancy": simulation.redundancy,
-        "allreduce": simulation.variant,
     }
     line.training(simulation.trainers[0], simulated=True)
     interrupt, evaluated = None, ()

@@ -22,10 +22,30 @@ DELAYED_STEPS = 500
 
 
 def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
-    """Schedule, on all ranks at once: ``config`` with every option decided, and why so, or None.
+    """Schedule, on all ranks at once: return ``config`` with every option decided, and why so, by what was decided:
+    texts, None where nothing was to be.
 
-    Only algorithms with a common batch have such options; ``model`` is not changed. Raises ConfigError.
+    ``model`` is not changed; ``context.comm`` carries nothing else. Raises ConfigError, such as NoMulticast.
     """
+    reasons = {}
+    for what, choose in CHOOSERS.items():
+        config, reasons[what] = yield from choose(config, dataset, model, context)
+    return config, reasons
+
+
+def choose_coded_transport(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
+    """Schedule: decide the transport of coded packets, where it may be IP multicast. Raises NoMulticast."""
+    options = config.algorithm_options
+    wanted = getattr(options, "transport", None)
+    if wanted not in (IP_MULTICAST, AUTO_TRANSPORT):
+        return config, None
+    on_gpu = next(model.parameters()).device.type == "cuda"
+    chosen, reason = yield from choose_transport(context.comm, wanted, options.settings(config.seed), on_gpu)
+    return with_options(config, chosen), reason
+
+
+def choose_redundancy(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
+    """Schedule: decide the options that an algorithm with a common batch has for that. Raises ConfigError."""
     algorithm = config.algorithm_class
     options = config.algorithm_options
     trial_options = algorithm.trial_options(options) if issubclass(algorithm, CommonBatchAlgorithm) else None
@@ -34,8 +54,27 @@ def choose_options(config: Config, dataset: Dataset, model: torch.nn.Module, con
     replica = Replica(copy.deepcopy(model), getattr(torch, config.dtype))
     trial = algorithm(trial_options, replica, None, context)
     chosen, reason = yield from trial.choose_options(options, load_of(config, dataset, replica, trial))
-    named = config.algorithm.model_copy(update=chosen)
-    return config.model_copy(update={"algorithm": named}), reason
+    return with_options(config, chosen), reason
+
+
+def choose_allreduce(config: Config, dataset: Dataset, model: torch.nn.Module, context: RankContext):
+    """Schedule: decide ``variant = "auto"``, the fastest all-reduce."""
+    if getattr(config.algorithm_options, "variant", None) != AUTO:
+        return config, None
+    trained = [p for p in model.parameters() if p.requires_grad]
+    size = sum(p.numel() for p in trained)
+    like = Flat.zeros(size, getattr(torch, config.dtype), trained[0].device)
+    chosen, reason = yield from choose_variant(context.comm, context.driver, like)
+    return with_options(config, {"variant": chosen}), reason
+
+
+CHOOSERS = {"transport": choose_coded_transport, "redundancy": choose_redundancy, "allreduce": choose_allreduce}
+"""By what each decides, in this order: schedules like `choose_options`, each with one reason."""
+
+
+def with_options(config: Config, chosen: dict) -> Config:
+    """Return the configuration with other options of its algorithm."""
+    return config.model_copy(update={"algorithm": config.algorithm.model_copy(update=chosen)})
 
 
 def load_of(config: Config, dataset: Dataset, replica: Replica, trial: CommonBatchAlgorithm) -> Load:
@@ -53,29 +92,3 @@ def load_of(config: Config, dataset: Dataset, replica: Replica, trial: CommonBat
         np.array([each.factor for each in delays]),
         np.array([[each.delay(step, 0.0) for each in delays] for step in range(steps)]),
     )
-
-
-def choose_coded_transport(config: Config, model: torch.nn.Module, context: RankContext):
-    """Schedule, on all ranks at once: ``config`` with the transport of coded packets decided, where it may be IP
-    multicast, and why so, or None. ``context.comm`` carries nothing else. Raises NoMulticast."""
-    options = config.algorithm_options
-    wanted = getattr(options, "transport", None)
-    if wanted not in (IP_MULTICAST, AUTO_TRANSPORT):
-        return config, None
-    on_gpu = next(model.parameters()).device.type == "cuda"
-    chosen, reason = yield from choose_transport(context.comm, wanted, options.settings(config.seed), on_gpu)
-    named = config.algorithm.model_copy(update=chosen)
-    return config.model_copy(update={"algorithm": named}), reason
-
-
-def choose_allreduce(config: Config, model: torch.nn.Module, context: RankContext):
-    """Schedule, on all ranks at once: ``config`` with the fastest all-reduce where it has ``variant = "auto"``, and why
-    so, or None. ``context.comm`` carries nothing else."""
-    if getattr(config.algorithm_options, "variant", None) != AUTO:
-        return config, None
-    trained = [p for p in model.parameters() if p.requires_grad]
-    size = sum(p.numel() for p in trained)
-    like = Flat.zeros(size, getattr(torch, config.dtype), trained[0].device)
-    chosen, reason = yield from choose_variant(context.comm, context.driver, like)
-    named = config.algorithm.model_copy(update={"variant": chosen})
-    return config.model_copy(update={"algorithm": named}), reason

@@ -72,7 +72,7 @@ def train(world, content: dict, stop: Stop | None):
     dataset = load_data(config)
     model = build_model(config, dataset, torch.device("cpu"))
     trial = Recorded(MpiBackend(world.Dup()))
-    config, _ = driver.run(choose_allreduce(config, model, RankContext(trial, trial, driver)))
+    config, _ = driver.run(choose_allreduce(config, dataset, model, RankContext(trial, trial, driver)))
     check_messages(world, trial, "trial")
     trial.close()
     context = RankContext(comm, uncounted, driver, stop_signal, config.seed, config.data.replication)

@@ -106,7 +106,7 @@ def test_a_run_takes_what_is_chosen(name, tmp_path):
 def test_of_time_alone_the_choice_is_the_same():
     section = {"name": "ring_allreduce", "variant": "auto"}
     jobs = [simulation(section, 5, network_of(**SLOW_AND_NEAR), timing_only=only) for only in (False, True)]
-    assert all(job.variant.startswith("variant = ring: ") for job in jobs)
+    assert all(job.reasons["allreduce"].startswith("variant = ring: ") for job in jobs)
     assert {job.config.algorithm_options.variant for job in jobs} == {"ring"}
 
 

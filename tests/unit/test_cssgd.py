@@ -457,7 +457,7 @@ def test_auto_of_time_alone():
     """Without content the choice is the same."""
     network = network_of(**SLOW | {"medium": "shared", "bandwidth": "100 kbit"})
     jobs = [simulation(AUTO, 4, network, timing_only=timing_only) for timing_only in (False, True)]
-    assert jobs[0].redundancy == jobs[1].redundancy
+    assert jobs[0].reasons == jobs[1].reasons
     assert jobs[0].config.algorithm_options.r == jobs[1].config.algorithm_options.r > 1
 
 
@@ -465,7 +465,7 @@ def test_auto_leaves_out_what_the_batch_is_too_small_for():
     """Five samples cannot be cut into ten blocks."""
     data = {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 2, "batch_size": 1}
     job = simulation(AUTO, 5, data=data)
-    assert list(predicted(job.redundancy)) == [1, 4, 5]
+    assert list(predicted(job.reasons["redundancy"])) == [1, 4, 5]
 
 
 def test_auto_on_one_rank():

@@ -632,7 +632,8 @@ def test_in_simulated_time_the_network_has_it(transport, spec):
     """A step takes as long as by a broadcast there, which leaves once."""
     job, other = simulated(transport, SLOW | spec), simulated("multicast", SLOW | spec)
     assert job.config.algorithm_options.transport == "ip-multicast"
-    assert job.transport == "transport = ip-multicast: the network has it" and other.transport is None
+    reasons = [each.reasons["transport"] for each in (job, other)]
+    assert reasons == ["transport = ip-multicast: the network has it", None]
     assert job.train() == other.train() and job.seconds() == other.seconds()
     traffic = [[trainer.comm.traffic.sent_once for trainer in each.trainers] for each in (job, other)]
     assert traffic[0] == traffic[1] and sum(traffic[0]) > 0
@@ -643,7 +644,7 @@ def test_in_simulated_time_a_network_without_it():
         simulated("ip-multicast", SLOW)
     job = simulated("auto", SLOW)
     assert job.config.algorithm_options.transport == "multicast"
-    assert job.transport.startswith("transport = multicast: by MPI, for the network has no multicast")
+    assert job.reasons["transport"].startswith("transport = multicast: by MPI, for the network has no multicast")
     with pytest.raises(ConfigError, match="rate, interface, mtu, loss and burst are those of a real network"):
         simulated("ip-multicast", SLOW | {"multicast": True}, loss=0.1)
     auto = simulated("auto", SLOW, rate="1gbit", mtu=1500).config

@@ -192,7 +192,7 @@ def test_what_all_ranks_exchange_in_a_trial():
 def test_settled_on_what_was_measured(medium):
     """For five ranks; the numbers are those of the network's description, within 5 %."""
     job = settled(5, {"r": "auto"}, **NETWORKS[medium])
-    told = rows(job.redundancy)
+    told = rows(job.reasons["redundancy"])
     assert told["computing"] == pytest.approx([STEP * r for r in range(1, 6)])
     assert told["waiting for the slowest"] == [0.0] * 5
     expected = {"switch": [4, 6, 4, 1, 0], "point-to-point": [4, 6, 4, 1, 0], "shared": [20, 15, 20 / 3, 5 / 4, 0]}
@@ -207,7 +207,8 @@ def test_stragglers_of_the_configuration_count():
     """Before the run has begun, as they will in it."""
     stragglers = {"slowdown": {1: 3.0}, "pause": {0: {"every": 2, "seconds": 0.5}}}
     spec = network_of(bandwidth="1 mbit", latency="50 us")
-    told = rows(simulation({"name": "cssgd", "r": "auto"}, 4, spec, stragglers=stragglers, **LARGE).redundancy)
+    job = simulation({"name": "cssgd", "r": "auto"}, 4, spec, stragglers=stragglers, **LARGE)
+    told = rows(job.reasons["redundancy"])
     mean = [r * STEP * 1.5 + 0.25 / 4 for r in range(1, 5)]
     slowest = [(r * 3 * STEP + r * STEP + 0.5) / 2 for r in range(1, 5)]
     assert told["computing"] == pytest.approx(mean, rel=0.01)
@@ -219,7 +220,7 @@ def test_the_slowest_rank_counts():
     spec = network_of(bandwidth="1 mbit", latency="50 us", compute={"median": STEP, "slowdown": {1: 3}})
     job = simulation({"name": "cssgd", "r": 1}, 3, spec, None, **LARGE)
     assert computed(job) == pytest.approx(np.tile([STEP, 3 * STEP, STEP], (7, 1)), rel=1e-9)
-    told = rows(simulation({"name": "cssgd", "r": "auto"}, 3, spec, None, **LARGE).redundancy)
+    told = rows(simulation({"name": "cssgd", "r": "auto"}, 3, spec, None, **LARGE).reasons["redundancy"])
     assert told["computing"] == pytest.approx([r * 5 * STEP / 3 for r in (1, 2, 3)], rel=0.01)
     assert told["waiting for the slowest"] == pytest.approx([r * 4 * STEP / 3 for r in (1, 2, 3)], rel=0.01)
 
@@ -237,7 +238,7 @@ def test_an_outlier_does_not_count():
 @pytest.mark.parametrize("medium", NETWORKS)
 def test_predictions_come_true(medium):
     """A step of the chosen redundancy, and of the others, takes about as long as was predicted."""
-    predicted = rows(settled(4, {"r": "auto"}, **NETWORKS[medium]).redundancy)["predicted ms a step"]
+    predicted = rows(settled(4, {"r": "auto"}, **NETWORKS[medium]).reasons["redundancy"])["predicted ms a step"]
     for r, expected in enumerate(predicted, start=1):
         job = settled(4, {"r": r}, **NETWORKS[medium])
         job.train()
@@ -248,8 +249,8 @@ def test_predictions_come_true(medium):
 def test_a_rank_alone_measures_its_computing_only():
     job = settled(1, {"r": "auto"})
     assert job.config.algorithm_options.r == 1
-    assert job.redundancy.startswith("r = 1: measured 10 ms for a gradient, 0 ms more on the slowest rank\n")
-    assert rows(job.redundancy)["sending"] == [0.0]
+    assert job.reasons["redundancy"].startswith("r = 1: measured 10 ms for a gradient, 0 ms more on the slowest rank\n")
+    assert rows(job.reasons["redundancy"])["sending"] == [0.0]
 
 
 @pytest.mark.parametrize("scheme, expected", [("coded", [3, 4]), ("grouped-rs", [1, 2, 3, 4])])
@@ -262,19 +263,19 @@ def test_what_would_send_too_many_packets_is_left_out(scheme, expected, monkeypa
         return 1, "first"
 
     monkeypatch.setattr(cssgd, "choose", choose)
-    assert settled(4, {"r": "auto", "scheme": scheme}).redundancy == "first"
+    assert settled(4, {"r": "auto", "scheme": scheme}).reasons["redundancy"] == "first"
     assert found == [[1, 2, 3, 4]] * 4, "a batch of 16 samples has room for all blocks"
     found.clear()
     monkeypatch.setattr(redundancy, "MAX_PACKETS", 2)
     settled(4, {"r": "auto", "scheme": scheme})
     assert found == [expected] * 4
     job = settled(3, {"r": 2})
-    assert (job.config.algorithm_options.r, job.redundancy, job.env.now) == (2, None, 0.0)
+    assert (job.config.algorithm_options.r, job.reasons["redundancy"], job.env.now) == (2, None, 0.0)
 
 
 def test_other_algorithms_have_nothing_to_settle():
     job = simulation("ring_allreduce", 3)
-    assert (job.redundancy, job.env.now) == (None, 0.0)
+    assert (job.reasons["redundancy"], job.env.now) == (None, 0.0)
 
 
 def test_the_model_is_not_touched():
