@@ -132,10 +132,7 @@ def prepare(
         comms.timeline = TimelineFile(timeline, mpi)
     if survives(config, keeping):
         comms.membership = Membership(comms.of_processes(), ranks, driver.clock)
-    resumed = find(mpi, keeping.resume, timeout) if keeping.resume else None
-    if resumed:
-        with launch.collective_setup(mpi, timeout):
-            config = resumed.configured(config, mpi.size)
+    resumed, config = find_resumed(mpi, config, keeping)
     tolerant = config.traits.tolerates_lost_ranks or comms.membership is not None
     stop_signal = StopSignal(comms.communicator(), tolerant)
     start_up.passed("MPI")
@@ -156,13 +153,11 @@ def prepare(
         trainer.on_started = partial(go_on, resumed, trainer)
     if trainer:
         driver.run(trainer.broadcast_initial_model())
-    attributes = reasons | {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
-    attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
+    attributes = reasons | {"transfer": transfer.name, "transfers": str(transfer)}
     attributes |= {"resumed": resumed.samples if resumed else None}
     with within(timeout, "telling all ranks where they are"):
-        attributes |= {"hosts": launch.hosts(mpi)[:ranks], "gpus": mpi.allgather(gpu.name(place.device))[:ranks]}
-        attributes["commit"], processes = mpi.bcast(attributes.get("commit")), launch.processes(mpi)
-        handover = None
+        attributes |= describe_job(mpi, trainer, place, ranks)
+        processes, handover = launch.processes(mpi), None
         if comms.membership is None:
             task = Task(out.absolute(), attributes, (models.final, models.best), timeline and timeline.absolute())
             handover = Handover(trainer.snapshots.share(), task)
@@ -177,8 +172,7 @@ def prepare(
     start_up.passed("other ranks")
     line.clear()
     if resumed and mpi.rank == 0:
-        others = f"; {mpi.size} ranks start from the average of the models of {resumed.ranks}"
-        print(f"{resumed}: goes on from here{others * (resumed.ranks != mpi.size)}", file=sys.stderr, flush=True)
+        say_from_where(resumed, mpi.size)
     start_up.tell(mpi, timeout)
     counters = interfaces.counters()
     rescue = Rescue(
@@ -233,6 +227,15 @@ def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, ti
             mpi, timeout, config.comm.progress_mode, prepare_thread=use_device, compute_seconds=least
         )
     return Place(device, use_device, local_ranks, driver)
+
+
+def find_resumed(mpi, config: Config, keeping: Keeping) -> tuple[Resumed | None, Config]:
+    """Return the run that this one goes on from, if it does, and the configuration with which; raises SetupError."""
+    resumed = find(mpi, keeping.resume, config.comm.timeout) if keeping.resume else None
+    if resumed:
+        with launch.collective_setup(mpi, config.comm.timeout):
+            config = resumed.configured(config, mpi.size)
+    return resumed, config
 
 
 class Inputs(NamedTuple):
@@ -291,6 +294,19 @@ def trainer_maker(
         comms.membership,
     )
     return partial(Trainer, config, dataset, model, context, early_marks=early_marks, on_step=line.update), reasons
+
+
+def describe_job(mpi, trainer: Trainer | None, place: Place, ranks: int) -> dict:
+    """Return attributes of the run file, on all processes at once: what trains, and where each rank does."""
+    attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
+    attributes |= {"hosts": launch.hosts(mpi)[:ranks], "gpus": mpi.allgather(gpu.name(place.device))[:ranks]}
+    return attributes | {"commit": mpi.bcast(attributes.get("commit"))}
+
+
+def say_from_where(resumed: Resumed, ranks: int):
+    """Print which run so many ranks go on from."""
+    others = f"; {ranks} ranks start from the average of the models of {resumed.ranks}"
+    print(f"{resumed}: goes on from here{others * (resumed.ranks != ranks)}", file=sys.stderr, flush=True)
 
 
 def make_survival(
