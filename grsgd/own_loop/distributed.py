@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from grsgd.algorithms.allreduce_trial import AUTO, choose_variant
 from grsgd.algorithms.averaging import average_buffers, exact_average
-from grsgd.algorithms.base import ALGORITHMS, Algorithm
+from grsgd.algorithms.base import ALGORITHMS, Algorithm, Traits
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.find import find
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
@@ -401,21 +401,13 @@ def distribute(
         cls.check(chosen, mpi.size)
         check_optimizer(model, optimizer, cls.traits.sends_gradients)
         check_memory(model)
-        taken = {id(p) for other in _unfinished for p in other.replica.model.parameters()}
-        if any(id(p) in taken for p in model.parameters()):
-            raise ConfigError("the model, or a part of it, is distributed already: call finish() of that optimizer")
+        check_not_distributed(model)
         replica = Replica(model, flat_gradients=False)
     use_device = partial(gpu.use, replica.device)
     use_device()
-    gradients = None
-    if cls.traits.sends_gradients and mpi.size > 1:
-        gradients = EarlyGradients(replica) if cls.traits_of(chosen).sends_early else Gradients(replica)
-        replica.grads, replica.move_gradients = gradients.flat, gradients.move
+    gradients = make_gradients(replica, cls.traits_of(chosen)) if mpi.size > 1 else None
     with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
-        sizes = mpi.allgather(replica.params.array.size)
-        if len(set(sizes)) > 1:
-            message = f"the ranks' models have different numbers of parameters: {sizes}"
-            raise SetupError(message, is_printed=mpi.rank == 0)
+        check_same_size(mpi, replica)
         _, local_ranks = launch.local_ranks(mpi)
         with launch.collective_setup(mpi, timeout):
             launch.check_shares_memory(mpi, cls.traits_of(chosen), local_ranks, replica.device)
@@ -446,6 +438,30 @@ def as_config_error():
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def check_not_distributed(model: torch.nn.Module):
+    """Raise ConfigError if a model shares a parameter with one that is distributed."""
+    taken = {id(p) for other in _unfinished for p in other.replica.model.parameters()}
+    if any(id(p) in taken for p in model.parameters()):
+        raise ConfigError("the model, or a part of it, is distributed already: call finish() of that optimizer")
+
+
+def check_same_size(mpi, replica: Replica):
+    """Raise SetupError, on all ranks, if their models have different numbers of parameters."""
+    sizes = mpi.allgather(replica.params.array.size)
+    if len(set(sizes)) > 1:
+        message = f"the ranks' models have different numbers of parameters: {sizes}"
+        raise SetupError(message, is_printed=mpi.rank == 0)
+
+
+def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:
+    """Return the gradients that an algorithm sends, which are ``replica``'s from now on; None if it sends none."""
+    if not traits.sends_gradients:
+        return None
+    gradients = EarlyGradients(replica) if traits.sends_early else Gradients(replica)
+    replica.grads, replica.move_gradients = gradients.flat, gradients.move
+    return gradients
 
 
 def give_all_the_same(replica: Replica, comm: Communicator, driver):
