@@ -4,11 +4,12 @@ import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from grsgd.models.replica import Replica
-from grsgd.own_loop.gradients import Gradients, Place, remove
+from grsgd.own_loop.gradients import NOTICING_STEPS, Gradients, Place, remove
 
 MOST_IN_VAIN = 3
 """After so many steps, one after the other, in which a rank has sent gradients too early, it does so no more."""
@@ -18,12 +19,37 @@ TOO_EARLY = (
 )
 
 
+class Sent(NamedTuple):
+    """A gradient that was sent, how often torch had counted a change of it, and its norm if that is to be compared."""
+
+    gradient: torch.Tensor
+    version: int
+    norm: float | None
+
+    def was_replaced_or_changed(self, found: torch.Tensor | None) -> bool:
+        """Whether the gradient that is found now is another one, or torch has counted a change."""
+        return found is not self.gradient or found._version != self.version
+
+    def has_other_norm(self) -> bool:
+        """Whether it was changed in a way that torch does not count: ``p.grad.data``, NumPy, GradScaler.unscale_."""
+        return self.norm is not None and norm_of(self.gradient) != self.norm
+
+
+def norm_of(gradient: torch.Tensor) -> float:
+    """Return the norm; -1 of what has none, so that it compares as equal."""
+    wide = torch.float32 if gradient.dtype is torch.float16 else None
+    norm = torch.linalg.vector_norm(gradient.detach(), dtype=wide).item()
+    return norm if norm == norm else -1.0
+
+
 class EarlyGradients(Gradients):
     """Each gradient is copied to ``flat`` when backward has finished it, and ``ready(i)`` called; others in ``step()``.
 
     What the script does to a gradient afterwards (another backward pass, clipping, ``zero_grad``) does not reach what
     was sent. So one number more, behind the flags, says whether that has happened: all ranks learn of it when all is
     reduced, and send all again. What `step` applies is the same with buckets and without, whatever a script does.
+    Changes that torch does not count are looked for in the first steps alone; a rank that has found one sends nothing
+    early any more.
 
     The gradients of the last step may still be the model's while those of the next one are sent: there are two places,
     in turns.
@@ -39,8 +65,12 @@ class EarlyGradients(Gradients):
         """Whether the model's gradients may lie in ``place``."""
         self._is_open = self._is_held_back = False
         """Whether gradients are sent when they are there, and whether not in this backward pass."""
-        self._copied: list[tuple[torch.Tensor, int] | None] = [None] * len(replica.trained)
-        """Of each parameter, the gradient that was sent, and how often that had been changed."""
+        self._sent: list[Sent | None] = [None] * len(replica.trained)
+        """By parameter."""
+        self._early_steps = 0
+        """Steps in which gradients were sent early."""
+        self._changes_unseen = False
+        """Whether the script was found to change gradients in a way that torch does not count."""
         self._is_in_vain = False
         self._in_vain = 0
         """For how many steps, one after the other."""
@@ -51,7 +81,7 @@ class EarlyGradients(Gradients):
 
     def begin(self):
         self._leave()
-        self._is_open = self._in_vain < MOST_IN_VAIN
+        self._is_open = self._in_vain < MOST_IN_VAIN and not self._changes_unseen
 
     @contextmanager
     def held_back(self):
@@ -70,12 +100,14 @@ class EarlyGradients(Gradients):
 
     def _finished(self, i: int, p: torch.nn.Parameter):
         """Backward has finished a gradient."""
-        is_wanted = self._is_open and not self._is_held_back and self._copied[i] is None
+        is_wanted = self._is_open and not self._is_held_back and self._sent[i] is None
         if not is_wanted or p.grad.layout is not torch.strided:  # `collect` looks at it
             return
         with torch.no_grad():  # with create_graph gradients have a graph of their own
             self.place.views[i].copy_(p.grad)
-        self._copied[i] = p.grad, p.grad._version
+        self._sent[i] = Sent(
+            p.grad, p.grad._version, norm_of(p.grad) if self._early_steps < NOTICING_STEPS else None
+        )
         self.ready(i)
 
     def collect(self):
@@ -87,11 +119,14 @@ class EarlyGradients(Gradients):
         for place in (self.place, self._other):
             place.check(self.replica)
         places, found, flags, self._is_in_vain = [], [], [], False
-        for p, view, copied in zip(self.replica.trained, self.place.views, self._copied, strict=True):
+        for p, view, sent in zip(self.replica.trained, self.place.views, self._sent, strict=True):
             gradient = p.grad
             flags.append(gradient is not None)
-            if copied is not None:
-                self._is_in_vain |= gradient is not copied[0] or gradient._version != copied[1]
+            if sent is not None:
+                is_changed = sent.was_replaced_or_changed(gradient)
+                if not is_changed and sent.has_other_norm():
+                    is_changed = self._changes_unseen = True
+                self._is_in_vain |= is_changed
             elif gradient is None:
                 view.zero_()
             else:
@@ -106,15 +141,16 @@ class EarlyGradients(Gradients):
     @property
     def has_sent(self) -> bool:
         """Whether gradients of this step were sent, or are about to be, before `collect`."""
-        return any(copied is not None for copied in self._copied)
+        return any(sent is not None for sent in self._sent)
 
     def sent_in_vain(self) -> bool:
         if self.has_sent:
+            self._early_steps += 1
             self._in_vain = self._in_vain + 1 if self._is_in_vain else 0
         if self._is_in_vain and not self._has_warned:
             self._has_warned = True
             warnings.warn(TOO_EARLY, RuntimeWarning, stacklevel=5)
-        self._copied[:] = [None] * len(self._copied)
+        self._sent[:] = [None] * len(self._sent)
         self._is_open = False
         return self.place.flags[-1].item() != 0
 

@@ -568,6 +568,40 @@ def test_gradients_that_are_changed_after_they_were_sent_are_sent_again(ranks, m
     assert len(early) == len(ranks) and all("sent again in step()" in text for text in early)
 
 
+def halve_data(p):
+    p.grad.data.mul_(0.5)
+
+
+def halve_in_numpy(p):
+    p.grad.numpy()[...] *= 0.5
+
+
+def unscale(p):
+    half, found = torch.full((), 0.5), torch.zeros(())
+    torch._amp_foreach_non_finite_check_and_unscale_([p.grad], found, half)
+
+
+@pytest.mark.parametrize("halve", [halve_data, halve_in_numpy, unscale])
+def test_changes_that_torch_does_not_count_are_noticed_too(halve, monkeypatch):
+    """In the first steps; a rank whose script changes gradients so sends nothing early any more."""
+
+    def step(model, optimizer, losses, k, rank):
+        optimizer.zero_grad()
+        losses(k).backward()
+        for p in model.parameters() if rank == 0 else ():
+            halve(p)
+        optimizer.step()
+
+    def expected(model, optimizer, k):
+        optimizer.zero_grad()
+        (loss(model, 0, k) / 4 + loss(model, 1, k) / 2).backward()
+        optimizer.step()
+
+    models, messages, said = sent_early(monkeypatch, 2, step)
+    check_against(models, expected, STEPS)
+    assert messages == (ONCE * (STEPS + 1),) * 2 and len(said) == 1
+
+
 def check_against(models, expected, steps: int):
     """All are the model that ``expected(model, optimizer, k)``, of each step k, leaves on one rank."""
     model = network()
