@@ -11,12 +11,12 @@ say of the claim that m-synchronous SGD is optimal up to a logarithm.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.arguments import add_workers
 from experiments.asynchronous import draw, make
 from experiments.asynchronous.plan import number_of_runs
 from experiments.asynchronous.points import DISTRIBUTIONS
@@ -64,12 +64,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("results/verdict-asynchronous.pdf"), help="(default: %(default)s)"
     )
-    parser.add_argument(
-        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="simulations at once (default: %(default)s)"
-    )
+    add_workers(parser)
     options = parser.parse_args()
-    if options.workers < 1:
-        parser.error(f"--workers {options.workers}: must be 1 or more")
     options.distribution = list(dict.fromkeys(options.distribution or DISTRIBUTIONS))
     return options
 

@@ -11,12 +11,12 @@ which such figures are drawn in the literature.
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.arguments import add_workers
 from experiments.atlas import draw, make
 from experiments.atlas.points import TASKS, Point, measured_points, simulated_points
 from experiments.cache import Unfinished
@@ -68,9 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", action="append", metavar="RATE", help="of links; by default all")
     parser.add_argument("--dry-run", action="store_true", help="only say how many runs there are, and for how long")
     parser.add_argument("--out", type=Path, default=Path("results/figure-atlas.pdf"), help="(default: %(default)s)")
-    parser.add_argument(
-        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="simulations at once (default: %(default)s)"
-    )
+    add_workers(parser)
     options = parser.parse_args()
 
     def wanted(point: Point) -> bool:

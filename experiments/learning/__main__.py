@@ -10,7 +10,6 @@ Runs lie in results/learning; one that is there is not made again unless its con
 
 import argparse
 import math
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
+from experiments.arguments import add_workers
 from experiments.cache import make_in_parallel
 from grsgd.algorithms.central import workers_of
 from grsgd.config import Config, load
@@ -127,7 +127,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=1, help="runs of each (default: %(default)s)")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[], metavar="ROW", help="by default all")
     parser.add_argument("--out", type=Path, default=Path("results/learning"), metavar="FOLDER")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="simulations at once")
+    add_workers(parser)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(["ring_allreduce", *(options.rows or ROWS)]))

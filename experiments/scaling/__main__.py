@@ -16,7 +16,6 @@ Runs lie in results/scaling; one that is there and was made by the same version 
 import argparse
 import itertools
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable
@@ -27,6 +26,7 @@ from matplotlib.figure import Figure
 from tabulate import tabulate
 from tqdm import tqdm
 
+from experiments.arguments import add_workers
 from experiments.cache import Unfinished, kept_run, make_in_parallel
 from experiments.figures import save, write_csv
 from grsgd.algorithms import ALGORITHMS
@@ -238,19 +238,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("results/figure-scaling.pdf"), help="figure (default: %(default)s)"
     )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        help="number of parallel simulations (default: %(default)s)",
-    )
+    add_workers(parser)
     options = parser.parse_args()
     try:
         ranks = sorted({int(n) for n in options.ranks.split(",")})
     except ValueError:
         ranks = []
-    if not ranks or ranks[0] < 2 or options.steps < 1 or options.workers < 1:
-        parser.error("--ranks are numbers of 2 or more, with commas between; --steps and --workers 1 or more")
+    if not ranks or ranks[0] < 2 or options.steps < 1:
+        parser.error("--ranks are numbers of 2 or more, with commas between; --steps 1 or more")
     try:
         options.points = points_of(options.algorithm or sorted(ALGORITHMS), ranks, options.steps)
     except ConfigError as error:

@@ -9,13 +9,13 @@ tables, what they say of the papers' claims, and all figures as CSV. Nothing is 
 """
 
 import argparse
-import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.arguments import add_workers
 from experiments.figures import write_csv
 from experiments.swing import tables
 from experiments.swing.measure import measure, points
@@ -41,12 +41,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0].rstrip(":"))
     parser.add_argument("--network", choices=SETTINGS, action="append", help="by default all")
     parser.add_argument("--out", type=Path, default=Path("results/verdict-swing.csv"), help="(default: %(default)s)")
-    parser.add_argument(
-        "--workers", type=int, default=len(os.sched_getaffinity(0)), help="simulations at once (default: %(default)s)"
-    )
+    add_workers(parser)
     options = parser.parse_args()
-    if options.workers < 1:
-        parser.error(f"--workers {options.workers}: must be 1 or more")
     options.network = list(dict.fromkeys(options.network or SETTINGS))
     return options
 

@@ -1,9 +1,9 @@
 """The options of ``python -m experiments.tables``."""
 
 import argparse
-import os
 from pathlib import Path
 
+from experiments.arguments import add_workers
 from experiments.tables.scale import IMAGENET, SCALES
 from experiments.tables.targets import Target, chosen
 
@@ -25,12 +25,7 @@ def parse_arguments(description: str) -> argparse.Namespace:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a value in every training"
     )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=len(os.sched_getaffinity(0)),
-        help="number of parallel simulations (default: %(default)s)",
-    )
+    add_workers(parser)
     parser.add_argument(
         "--hours",
         type=float,

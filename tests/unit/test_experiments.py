@@ -1,11 +1,13 @@
 """Benchmarks, validation and random runs find algorithms and their options by themselves."""
 
+import argparse
 from dataclasses import replace
 from typing import Literal
 
 import pytest
 from pydantic import Field, model_validator
 
+from experiments.arguments import add_workers
 from experiments.options import allowed, choices, variants
 from experiments.scaling import __main__ as scaling
 from experiments.validation import variant as validation
@@ -147,3 +149,13 @@ def test_an_algorithm_in_a_file_is_scaled_and_validated(tmp_path):
     assert point.config().algorithm_class.__name__ == "Mine" and point.path(tmp_path).parent == tmp_path
     (variant,) = validation.variants_of([f"{file}:Mine"], 4)
     assert variant.load().algorithm_class.__name__ == "Mine" and "/" not in variant.name
+
+
+def test_simulations_at_once(capsys):
+    parser = argparse.ArgumentParser()
+    add_workers(parser)
+    assert parser.parse_args([]).workers >= 1 and parser.parse_args(["--workers", "3"]).workers == 3
+    for wrong in ("0", "-1", "many"):
+        with pytest.raises(SystemExit):
+            parser.parse_args([f"--workers={wrong}"])
+        assert f"argument --workers: {wrong}: must be a whole number, 1 or more" in capsys.readouterr().err
