@@ -37,10 +37,10 @@ class Neighbour:
         rows = memory.rows(np.dtype("float32"))
         self.shared, self.theirs = Flat.of(rows[comm.rank, :size]), Flat.of(rows[self.source, :size])
 
-    def update(self, number: int):
-        """Write the model that the next exchange is of."""
-        for flat in (self.own, self.shared):
-            flat.tensor.fill_(number + self.comm.rank)
+    def update(self, number: int, is_shared: bool):
+        """Write the model that the next exchange is of, and no other: what was written last is in the cache."""
+        flat = self.shared if is_shared else self.own
+        flat.tensor.fill_(number + self.comm.rank)
 
     def message(self):
         yield self.comm.Irecv(self.change.array, self.source, TAG), self.comm.Isend(self.own.array, self.dest, TAG)
@@ -105,7 +105,7 @@ def take_turns(mpi, driver: MpiDriver, neighbour: Neighbour, rounds: int) -> dic
     contenders = neighbour.contenders()
     seconds = {name: [] for name in contenders}
     for number, name in enumerate(turns(contenders, rounds)):
-        neighbour.update(number)
+        neighbour.update(number, is_shared=name in BARS)
         mpi.Barrier()
         begin = driver.clock()
         driver.run(contenders[name]())

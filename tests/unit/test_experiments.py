@@ -2,12 +2,15 @@
 
 import argparse
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Literal
 
+import numpy as np
 import pytest
 from pydantic import Field, model_validator
 
 from experiments.arguments import add_workers
+from experiments.bench.reading import Neighbour
 from experiments.options import allowed, choices, variants
 from experiments.scaling import __main__ as scaling
 from experiments.validation import variant as validation
@@ -159,3 +162,13 @@ def test_simulations_at_once(capsys):
         with pytest.raises(SystemExit):
             parser.parse_args([f"--workers={wrong}"])
         assert f"argument --workers: {wrong}: must be a whole number, 1 or more" in capsys.readouterr().err
+
+
+def test_of_two_copies_of_a_model_only_the_one_that_is_exchanged_is_in_the_cache():
+    """Else what is read in shared memory, written last, would come from there, and what is sent from farther away."""
+    rows = np.zeros((2, 16), np.float32)
+    neighbour = Neighbour(SimpleNamespace(rank=1, size=2), SimpleNamespace(rows=lambda dtype: rows), 32)
+    neighbour.update(5, is_shared=False)
+    assert (neighbour.own.array == 6).all() and not rows.any()
+    neighbour.update(7, is_shared=True)
+    assert (rows[1, :8] == 8).all() and (neighbour.own.array == 6).all() and not rows[0].any()
