@@ -1,4 +1,4 @@
-"""What does one packet for several receivers save on a shared medium? CSSGD by IP multicast, measured on a testbed::
+"""The time and bytes that one packet for several receivers saves: CSSGD by IP multicast, measured on a testbed::
 
     python -m experiments.multicast                       # ``make verdict-multicast``; root, half an hour
     python -m experiments.multicast --ranks 4 --rounds 3

@@ -107,7 +107,7 @@ def _draw_split(axes: Axes, series: list[Series]) -> str:
 
 
 def _median(values: list[float]) -> float:
-    """Of those that are known; 0 if none is: there is nothing to draw."""
+    """Return that of the values that are known; 0 if none is: there is nothing to draw."""
     return float(np.median(_finite(values) or [0.0]))
 
 

@@ -16,7 +16,7 @@ from grsgd.training.trainer import Trainer, ignore
 
 
 class Evaluation:
-    """Of the snapshots of ``trainers``, one a rank; ``models`` are told of each that is evaluated."""
+    """Evaluates the snapshots of ``trainers``, one a rank; ``models`` are told of each that is evaluated."""
 
     def __init__(self, trainers: list[Trainer], models: ModelFiles):
         self.trainers, self.models = trainers, models

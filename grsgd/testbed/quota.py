@@ -3,7 +3,8 @@
 import time
 from pathlib import Path
 
-ROOT = Path("/sys/fs/cgroup")
+from grsgd.control_groups import ROOT
+
 MIN_US = 1000
 """The kernel takes neither shorter periods nor smaller quotas."""
 QUOTA_US = 2000

@@ -121,7 +121,7 @@ class Snapshots:
 
     @property
     def bytes(self) -> int:
-        """Of a stored copy."""
+        """The size of a stored copy."""
         return sum(flat.array.nbytes for flat in (self.replica.params, self.replica.buffers))
 
     def keep_first(self, marks: int):
