@@ -1,7 +1,10 @@
 """Copies between a GPU's memory and the host's, beside the computation."""
 
 import ctypes
+import mmap
+import weakref
 from collections import defaultdict
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
@@ -28,12 +31,22 @@ class Memory:
 
     def borrow(self, nbytes: int) -> np.ndarray:
         """Pinned memory of that size, kept for the next borrower: pinning costs many times a copy."""
-        import cupyx
-
         try:
             return self._pinned[nbytes].pop()
         except IndexError:
-            return cupyx.empty_pinned(max(nbytes, 1), np.uint8)[:nbytes]
+            return self.pin(nbytes)
+
+    def pin(self, nbytes: int) -> np.ndarray:
+        """Return new pinned memory of that size. It is the system's, in huge pages where there are any, and then made
+        known to CUDA: MPI libraries copy between processes of a host a tenth faster out of it than out of CUDA's."""
+        pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without them
+                pages.madvise(mmap.MADV_HUGEPAGE)
+        host = np.frombuffer(pages, np.uint8)
+        self.runtime.hostRegister(host.ctypes.data, host.nbytes, 0)
+        weakref.finalize(host, self.runtime.hostUnregister, host.ctypes.data).atexit = False
+        return host[:nbytes]
 
     def give_back(self, host: np.ndarray):
         """Give back what was borrowed."""

@@ -8,7 +8,7 @@ import numpy as np
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.gpu.transport import Chunk, GpuTransport, Transfer
 
-CHUNK_BYTES = 2 * 2**20
+CHUNK_BYTES = 4 * 2**20
 """Copied and sent at a time: large enough for full speed, small enough that the first and the last copy, which
 nothing hides, do not count."""
 
