@@ -1,8 +1,16 @@
 """The control groups of this process, in both versions: what they leave it of the machine."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path("/sys/fs/cgroup")
+
+
+class Quota(NamedTuple):
+    """What a control group may have of the processor: so many cores on average over each ``period``, in seconds."""
+
+    cores: float
+    period: float
 
 
 def folders(controller: str, root: Path = ROOT) -> list[Path]:
@@ -20,21 +28,21 @@ def folders(controller: str, root: Path = ROOT) -> list[Path]:
     return found
 
 
-def cpu_quota(root: Path = ROOT) -> float | None:
-    """Return the least quota of those groups, in cores; None if none has one."""
+def cpu_quota(root: Path = ROOT) -> Quota | None:
+    """Return the least quota of those groups; None if none has one."""
     quotas = [quota for folder in folders("cpu", root) if (quota := quota_of(folder)) is not None]
     return min(quotas, default=None)
 
 
-def quota_of(folder: Path) -> float | None:
-    """Return the cores that a control group has; None if it has no quota."""
+def quota_of(folder: Path) -> Quota | None:
+    """Return the quota of a control group; None if it has none."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
-        return int(quota) / int(period)
+        return Quota(int(quota) / int(period), int(period) / 1e6)
     except (OSError, ValueError):  # no such file, or "max"
         pass
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
     except (OSError, ValueError):
         return None
-    return quota / period if quota > 0 else None
+    return Quota(quota / period, period / 1e6) if quota > 0 else None

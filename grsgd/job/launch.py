@@ -34,6 +34,12 @@ MPI_INIT_GRACE_SECONDS = 1.0
 ends with a segmentation fault where a message arrives before (open-mpi/ompi#12495)."""
 
 
+BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
+"""Where nothing else is said, Open MPI sends a broadcast from its root to each rank, to more than four ranks, too. All
+ranks have one under way at the same time, so forwarding would spare no link anything, and a rank that forwards may be
+busy: with eight hosts, of an eighth of a core each, a step of ``ssgd`` took one and a half times as long."""
+
+
 def world():
     """MPI_COMM_WORLD. MPI starts here, not on import.
 
@@ -43,6 +49,7 @@ def world():
     knows nothing, such as ``torchrun``, or ``srun`` without MPI support: each of them would silently train alone.
     """
     starts = "mpi4py.MPI" not in sys.modules
+    os.environ.setdefault(*BROADCASTS)
     if starts and "OMPI_COMM_WORLD_RANK" in os.environ:
         end_with_launcher()  # not all ranks notice by themselves that Open MPI's launcher was killed
     try:

@@ -44,6 +44,9 @@ SILENCE = 20e-3
 """Seconds of silence after which a rank that waits has gone to sleep."""
 QUESTION_BYTES = 64 * 1024
 """Of the messages whose answers show that."""
+EXCHANGES, WAITS, WAIT_SECONDS = 25, 9, 0.1
+"""Short messages that two ranks which do nothing else send to each other, to see what these take of a quota; how often;
+and how long a rank waits to see what looking for messages takes of it."""
 EAGER_BYTES = [2**power for power in range(10, 23)]
 """The sizes of messages of which it is tried whether they leave before the receive for them is posted."""
 PATIENCE = 0.05
@@ -79,7 +82,11 @@ class ProcessorTimes(NamedTuple):
     """How messages were moved in the background."""
     spin: float
     full_sleep: float
+    share: float = 1.0
+    period: float = 0.0
     """As for `grsgd.simulate.network.ProcessorSpec`."""
+    exchange: Spread = Spread(0.0, 0.0, 0.0)
+    look: Spread = Spread(0.0, 0.0, 0.0)
 
 
 class Meter:
@@ -117,12 +124,16 @@ class Meter:
         found["polling"] = self.polling()
         taking_in = found["receive"].median + QUESTION_BYTES * found["receive_byte"].median if self.is_here else 0.0
         found["reaction"], found["wake"] = self.reactions(taking_in)
+        exchange, look = np.array(self.exchange_seconds()), np.array(self.look_seconds())
         eager = self.eager_bytes(seconds_per_byte)
         if not self.is_here:
             return None
         driver = self.driver
-        sleeps = {"spin": driver.spin_seconds, "full_sleep": SLEEP_SECONDS / driver.sleep_share}
-        return ProcessorTimes(**found, **sleeps, eager_bytes=eager, progress_mode=driver.progress_mode)
+        found |= {"spin": driver.spin_seconds, "full_sleep": SLEEP_SECONDS / driver.sleep_share}
+        if quota := driver.quota():
+            found |= {"share": quota.cores, "period": quota.period}
+            found |= {"exchange": Spread.of(exchange / quota.cores), "look": Spread.of(look / quota.cores)}
+        return ProcessorTimes(**found, eager_bytes=eager, progress_mode=driver.progress_mode)
 
     def given(self, value: float) -> float:
         """Return the value that rank ``here`` gives, on both."""
@@ -298,6 +309,39 @@ class Meter:
                 yield from self.told()
             yield self.comm.Irecv(question, self.other, tags.CALIBRATION)
             yield self.comm.Isend(question[:1].copy(), self.other, tags.CALIBRATION)
+
+    def exchange_seconds(self) -> list[float]:
+        """Return the seconds of the processor that an exchange of short messages takes, by round, on both ranks."""
+        message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
+
+        def exchanges():
+            for _ in range(EXCHANGES):
+                receiving = self.comm.Irecv(incoming, self.other, tags.CALIBRATION)
+                yield [receiving, self.comm.Isend(message, self.other, tags.CALIBRATION)]
+
+        seconds = []
+        for _ in range(WAITS):
+            begin = time.process_time()
+            self.driver.run(exchanges())
+            seconds.append((time.process_time() - begin) / EXCHANGES)
+        return seconds
+
+    def look_seconds(self) -> list[float]:
+        """Return the seconds of the processor that a look for messages takes on rank ``here``, by wait; there, other
+        numbers. A rank that has waited for long looks after each `SLEEP_SECONDS`."""
+
+        def late_message():
+            yield Delay(WAIT_SECONDS)
+            yield from self.tell()
+
+        seconds = []
+        for _ in range(WAITS):
+            begin, used = time.perf_counter(), time.process_time()
+            self.driver.run(self.told() if self.is_here else late_message())
+            used, waited = time.process_time() - used, time.perf_counter() - begin
+            seconds.append(used * SLEEP_SECONDS / (waited - used))
+            self.driver.run(self.tell() if self.is_here else self.told())
+        return seconds
 
     def eager_bytes(self, seconds_per_byte: float) -> int:
         """Return the size in bytes of the longest message, of those that were tried, that leaves rank ``here`` before

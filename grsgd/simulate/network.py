@@ -137,6 +137,10 @@ class ProcessorSpec(Section):
     wake: seconds until a rank notices one that has waited for long.
     spin, full_sleep: seconds of waiting after which a rank sleeps between two looks, and after which for as long as
         it ever does; less where ranks have less than a core.
+    share, period: the part of a core that a quota leaves a rank, and the seconds after which what it has left of that
+        is lost; a period of 0 is no quota.
+    exchange, look: seconds for a message sent and one received at a rank that waits, beside those for their bytes, and
+        for each look for messages: of its quota, so that it is with a quota alone that they count.
     what: how it was measured, for the reader.
     """
 
@@ -149,6 +153,10 @@ class ProcessorSpec(Section):
     wake: Duration = 0.0
     spin: Duration = SPIN_SECONDS
     full_sleep: Duration = SLEEP_SECONDS / SLEEP_SHARE
+    share: float = Field(1.0, gt=0, le=1)
+    period: Duration = 0.0
+    exchange: Duration = 0.0
+    look: Duration = 0.0
     what: str = ""
 
 

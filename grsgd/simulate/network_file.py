@@ -16,6 +16,8 @@ from grsgd.units import as_duration, as_rate
 
 MIN_DEVIATION = 0.2
 """A pair or a rank that deviates from the median by more than this part of it gets an entry of its own."""
+OF_QUOTA = {"exchange": "for a message sent and one received", "look": "and for each look for messages"}
+"""What a rank that waits takes of its quota, and for what."""
 CROWDED = "More ranks than cores: a step takes this long while its rank has a core, and longer on average."
 
 
@@ -131,6 +133,12 @@ def processor_section(measured: Calibration) -> list[str]:
     if times.spin != ProcessorSpec().spin:
         lines.append(f"spin = {quoted(as_duration(times.spin))}  # ranks with less than a core sleep sooner,")
         lines.append(f"full_sleep = {quoted(as_duration(times.full_sleep))}  # and longer")
+    if times.period:
+        lines.append(f"share = {times.share:.4g}  # of a core, by a quota,")
+        lines.append(f"period = {quoted(as_duration(times.period))}  # which is kept over such a time")
+        for name, what in OF_QUOTA.items():
+            median, low, high = map(as_duration, getattr(times, name))
+            lines.append(f"{name} = {quoted(median)}  # of that, at a rank that waits, {what}: {low} to {high}")
     return [*lines, f"what = {quoted(f'comm.progress_mode = {times.progress_mode}')}"]
 
 

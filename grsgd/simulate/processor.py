@@ -4,14 +4,20 @@ The parameters are those of LogGOPS (Hoefler, Schneider, Lumsdaine 2010, LogGOPS
 for a message, and O, that for each byte, of a sender and of a receiver. There a message and a computation are steps of
 one program, one after the other. Here messages move beside a gradient, so there is a time more: how long it takes until
 a rank that computes notices a message. Of ranks that wait, latency and bandwidth have these times already, as they were
-measured between such ranks.
+measured between such ranks; but with a quota they are missing afterwards (`grsgd.simulate.quota`).
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 
+from grsgd.comm.engine import SLEEP_SECONDS
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import ProcessorSpec
+from grsgd.simulate.quota import Quota
+
+SAME_WAIT = 1e-9
+"""Seconds by which the beginning of a wait may seem to move."""
 
 
 class Processor:
@@ -31,8 +37,11 @@ class Processor:
 
     def __init__(self, network: Network, spec: ProcessorSpec, slowdown: float, waited: Callable[[], float]):
         self.network, self.spec, self.slowdown, self.waited = network, spec, slowdown, waited
+        self.quota = Quota(spec.share / slowdown, spec.period * slowdown) if spec.period else None
         self.free_at = 0.0
         """When it has done all that messages have asked of it so far."""
+        self.waits_since, self.looks = -math.inf, 0.0
+        """When the last wait began whose looks for messages are paid for, and how many these are."""
         self.leaving = 0
         """Messages that were posted and have not left yet."""
         self.is_computing = False
@@ -46,6 +55,8 @@ class Processor:
         self.is_computing = True
         if polls:
             seconds *= 1 + self.spec.polling
+        if self.quota is not None:
+            seconds = self.quota.compute(seconds, self.network.env.now)
         self.taken += max(self.free_at - self.network.env.now, 0.0)  # by what was posted right before
         self.network.after(seconds, lambda _: self._end(call))
 
@@ -53,10 +64,11 @@ class Processor:
         """Hand over a message of so many bytes, and ``call`` when that is done: at once, unless the rank computes. If
         it begins to while the message would still be handed over, the rest is taken from that."""
         self.leaving += 1
-        seconds = self.spec.send + nbytes * self.spec.send_byte
-        if not self.is_computing:
+        of_bytes = nbytes * self.spec.send_byte
+        seconds = self.spec.send + of_bytes
+        if not self.is_computing and self.quota is None:
             self.free_at = max(self.free_at, self.network.env.now) + seconds * self.slowdown
-        self._work(seconds, call)
+        self._work(seconds, of_bytes, call)
 
     def left(self):
         """A message has left: its work is done, and if it was the last one, all of it."""
@@ -67,7 +79,8 @@ class Processor:
     def receive(self, nbytes: int, call: Callable[[], None]):
         """Take in a message of so many bytes that the rank has noticed, and ``call`` when that is done: at once, unless
         the rank computes."""
-        self._work(self.spec.receive + nbytes * self.spec.receive_byte, call)
+        of_bytes = nbytes * self.spec.receive_byte
+        self._work(self.spec.receive + of_bytes, of_bytes, call)
 
     def notice(self, call: Callable[[], None]):
         """``call`` as soon as the rank looks at a message that comes now."""
@@ -76,6 +89,7 @@ class Processor:
         else:
             # A rank looks for messages all the time at first, and then sleeps for a part of the time it has waited.
             waited, spec = self.waited(), self.spec
+            self._pay_for_looks(waited)
             seconds = spec.wake * min(waited / spec.full_sleep, 1.0) if waited > spec.spin else 0.0
         if not seconds:
             call()
@@ -85,15 +99,37 @@ class Processor:
             self.unnoticed.append(entry)
         self.network.after(seconds * self.slowdown, lambda _: run_once(entry))
 
-    def _work(self, seconds: float, call: Callable[[], None]):
-        """Do some work for messages beside a computation, after what is to be done already, and ``call`` then."""
-        if not (self.is_computing and seconds):
-            call()
+    def _pay_for_looks(self, waited: float):
+        """Let the looks for messages in a wait, which has taken so many seconds so far, take what they do of the quota,
+        if there is one."""
+        now = self.network.env.now
+        if self.quota is None or not (waited and self.spec.look):
             return
-        work, now = seconds * self.slowdown, self.network.env.now
-        self.free_at = max(self.free_at, now) + work
-        self.taken += work
-        self.network.after(self.free_at - now, lambda _: call())
+        begin = now - waited
+        if begin - self.waits_since > SAME_WAIT:
+            self.waits_since, self.looks = begin, 0.0
+        looks = number_of_looks(waited, self.spec)
+        # Those of more than a period ago were paid for by what would have been lost.
+        earlier = max(self.looks, number_of_looks(max(waited - self.quota.period, 0.0), self.spec))
+        self.quota.use((looks - earlier) * self.spec.look * self.slowdown, now)
+        self.looks = looks
+
+    def _work(self, seconds: float, of_bytes: float, call: Callable[[], None]):
+        """Do some work for a message beside a computation, after what is to be done already, and ``call`` then; or, if
+        the rank waits, let it take what it does of the quota, if there is one. of_bytes: the part of the work that the
+        bytes take."""
+        now, delay = self.network.env.now, 0.0
+        if self.is_computing:
+            work = seconds * self.slowdown
+            self.free_at = max(self.free_at, now) + work
+            self.taken += work
+            delay = self.free_at - now if work else 0.0
+        elif self.quota is not None:
+            delay = self.quota.use((self.spec.exchange / 2 + of_bytes) * self.slowdown, now)
+        if delay:
+            self.network.after(delay, lambda _: call())
+        else:
+            call()
 
     def _end(self, call: Callable[[], None]):
         """The computation is over but for the time that was taken from it."""
@@ -101,10 +137,21 @@ class Processor:
             run_once(self.unnoticed.popleft())
         if self.taken:
             seconds, self.taken = self.taken, 0.0
+            if self.quota is not None:
+                self.quota.paid_at += seconds
             self.network.after(seconds, lambda _: self._end(call))
             return
         self.is_computing = False
         call()
+
+
+def number_of_looks(waited: float, spec: ProcessorSpec) -> float:
+    """Return how often a rank has looked for messages that has waited for so many seconds, as
+    `grsgd.comm.engine.back_off` lets it: each sleep is as long as the same share of the time waited, up to the longest
+    one."""
+    share, look = SLEEP_SECONDS / spec.full_sleep, spec.look * spec.share
+    growing = min(waited, spec.full_sleep)
+    return math.log1p(share * growing / look) / math.log1p(share) + (waited - growing) / (SLEEP_SECONDS + look)
 
 
 def run_once(entry: list[Callable]):

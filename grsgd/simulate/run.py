@@ -5,6 +5,7 @@ import platform
 import sys
 import time
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -102,16 +103,20 @@ class Simulation:
         processes = ranks + spares
         self.recording = recording
         self.drivers = recording.drivers(self.env, processes, self.compute, timing_only)
-        if self.compute.after_wait:
+        if after_wait := self.compute.after_wait:
+            if network.processor is not None and network.processor.period:  # the rank's quota saves that time itself
+                after_wait = replace(after_wait, median=self.compute.median)
+            compute = replace(self.compute, after_wait=after_wait)
             for driver in self.drivers:
-                driver.compute_seconds = AfterWaits(self.compute, lambda driver=driver: driver.wait_seconds)
+                driver.compute_seconds = AfterWaits(compute, lambda driver=driver: driver.wait_seconds)
         self.network = Network(self.env, network, processes)
-        self.fabric = recording.fabric(self.network, self.drivers, self._make_processors())
+        processors = self._make_processors()
+        self.fabric = recording.fabric(self.network, self.drivers, processors)
         is_plain = not (self.survives or config.faults.cut or network.processor or recording.is_on)
         if timing_only and config.traits.only_allreduces and is_plain:
             self.fabric.allreduces = AllreduceTimes(self.fabric)
         out_of_band = Network(self.env, bookkeeping_network(network), processes)
-        self.uncounted = recording.fabric(out_of_band, self.drivers, is_counted=False)
+        self.uncounted = recording.fabric(out_of_band, self.drivers, processors, is_counted=False)
         self.memberships: list[Membership | None] = [None] * ranks
         if self.survives:
             comms = zip(self.uncounted.communicators(), self.drivers, strict=True)

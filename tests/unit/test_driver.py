@@ -10,6 +10,7 @@ from grsgd.comm import driver as module
 from grsgd.comm import engine, pollables
 from grsgd.comm.driver import MpiDriver, WaitTimeout, available_cores
 from grsgd.comm.pollables import Compute, Delay, Signal
+from grsgd.control_groups import Quota
 
 MODES = ("thread", "inline")
 
@@ -460,18 +461,20 @@ def test_who_waits_gives_way_at_first_and_sleeps_then(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("quota", "ranks", "spin", "share"),
+    ("cores", "ranks", "spin", "share"),
     [
         (None, 4, engine.SPIN_SECONDS, engine.SLEEP_SHARE),
         (4.0, 4, engine.SPIN_SECONDS, engine.SLEEP_SHARE),
-        (3.9, 4, 0.0, module.QUOTA_SLEEP_SHARE),
-        (0.125, 1, 0.0, module.QUOTA_SLEEP_SHARE),
+        (2.0, 4, 0.0, 1 / 4),
+        (0.25, 1, 0.0, 1 / 2),
+        (0.125, 1, 0.0, 1.0),
+        (0.01, 1, 0.0, 1.0),
     ],
 )
-def test_who_has_less_than_a_core_sleeps_at_once(quota, ranks, spin, share, false_time, monkeypatch):
-    """From when the quota is seen, a millisecond after a wait has begun."""
+def test_who_has_less_than_a_core_sleeps_at_once(cores, ranks, spin, share, false_time, monkeypatch):
+    """From when the quota is seen, a millisecond after a wait has begun; the longer, the less it has."""
     pauses = []
-    monkeypatch.setattr(module, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(module, "cpu_quota", lambda: cores and Quota(cores, 0.1))
     pause = module.back_off
     monkeypatch.setattr(module, "back_off", lambda waited, *how: (pauses.append(how), pause(waited)))
     MpiDriver(ranks_on_cores=ranks).run(waits_for(Countdown(50)))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import simpy
 
+from grsgd.comm.engine import SLEEP_SECONDS
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import parse
 from grsgd.errors import ConfigError
@@ -15,7 +16,8 @@ from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import ComputeSpec, NetworkSpec, ProcessorSpec, network
-from grsgd.simulate.processor import Processor
+from grsgd.simulate.processor import Processor, number_of_looks
+from grsgd.simulate.quota import Quota
 from grsgd.simulate.recording import Recording
 from grsgd.simulate.replay import replay
 from grsgd.simulate.run import simulate
@@ -187,6 +189,85 @@ def test_what_is_noticed_at_the_end_of_a_gradient_prolongs_it(reaction):
     assert end == pytest.approx(1 + times * (RECEIVE + 1000 * RECEIVE_BYTE), rel=1e-12)
 
 
+QUOTA = {"share": 0.25, "period": "100ms", "spin": "0ms"}
+
+
+@pytest.mark.parametrize(("waited", "end"), [(0.0, 1.0), (0.06, 0.94), (0.5, 0.9)])
+def test_a_gradient_is_shorter_by_the_quota_that_is_left(waited, end):
+    """As long as the rank has waited, but at most a period."""
+    ranks = Ranks(1, QUOTA)
+
+    def waiting():
+        yield from ranks.compute(0)  # which leaves nothing
+        yield Delay(waited)
+        begin = ranks.env.now
+        return (yield from ranks.compute(0)) - begin
+
+    assert ranks.run(waiting()) == [pytest.approx(end)]
+
+
+def test_of_a_short_computation_at_full_speed_some_quota_is_left():
+    quota = Quota(0.25, 0.1)
+    assert quota.compute(0.08, now=1.0) == pytest.approx(0.02)
+    assert quota.left(1.02) == pytest.approx(0.1 - 0.06)
+    assert quota.compute(1.0, now=1.02) == pytest.approx(1 - 0.04)
+    assert quota.left(2.0) <= quota.left(1.98) + 0.02 + 1e-12
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 2.0])
+def test_messages_take_of_the_quota_of_a_rank_that_waits(slowdown):
+    """When it is used up, the rank stands still until it has as much again."""
+    exchange, times, nbytes = 0.06, 5, 1000
+    costs = COSTS | QUOTA | {"exchange": f"{exchange}s"}
+    ranks = Ranks(2, costs, slowdown=slowdown, latency="1us")
+    begin = ranks.run(ranks.compute(0), ranks.compute(1))[0]
+    cost = slowdown * (exchange / 2 + nbytes * RECEIVE_BYTE)
+    _, end = ranks.run(ranks.send(0, 1, nbytes, times), ranks.receive(1, 0, nbytes, times))
+    assert end == pytest.approx(begin + times * cost, rel=1e-3)
+
+
+def test_what_messages_took_of_the_quota_is_missing_in_the_next_gradient():
+    ranks = Ranks(2, QUOTA | {"exchange": "40ms"}, latency="1us")
+
+    def waiting():
+        yield from ranks.compute(1)
+        yield Delay(0.5)
+        yield from ranks.receive(1, 0, 8, times=3)
+        begin = ranks.env.now
+        return (yield from ranks.compute(1)) - begin
+
+    def sending():
+        yield Delay(1.5)
+        yield from ranks.send(0, 1, 8, times=3)
+
+    _, seconds = ranks.run(sending(), waiting())
+    assert seconds == pytest.approx(1 - (0.1 - 3 * 0.02), rel=1e-3)
+
+
+def test_looks_for_messages_take_of_the_quota():
+    """As many as a real wait has, of which each is as much longer than the one before as the file says."""
+    spec = ProcessorSpec(**QUOTA, look="80us", full_sleep="1ms")
+    waited, looks = 0.0, 0
+    while waited < 0.05:
+        waited += spec.look * spec.share + min(waited, SLEEP_SECONDS)
+        looks += 1
+    assert number_of_looks(waited, spec) == pytest.approx(looks, rel=0.05)
+    ranks = Ranks(2, QUOTA | {"look": "80us", "full_sleep": "1ms"})
+
+    def waiting():
+        yield from ranks.compute(1)
+        yield from ranks.receive(1, 0, 8)
+        begin = ranks.env.now
+        return (yield from ranks.compute(1)) - begin
+
+    def sending():
+        yield Delay(1.05)
+        yield from ranks.send(0, 1, 8)
+
+    _, seconds = ranks.run(sending(), waiting())
+    assert seconds == pytest.approx(1 - 0.05 + looks * 80e-6, abs=2e-3)
+
+
 CONFIG = {
     "model": {"name": "mlp", "hidden": [16]},
     "data": {"name": "synthetic", "samples": 256, "batch_size": 8},
@@ -206,16 +287,18 @@ def test_processors_that_messages_take_nothing_of_change_nothing(name, tmp_path)
     assert (found[0].ranks["compute_seconds"] == found[1].ranks["compute_seconds"]).all()
 
 
+@pytest.mark.parametrize("quota", [{}, QUOTA | {"exchange": "1ms", "look": "0.2ms"}])
 @pytest.mark.parametrize("name", ["ring_allreduce", "grsgd", "gossip", "parameter_server", "cssgd", "lasgd"])
-def test_costs_make_steps_longer_and_runs_repeatable(name, tmp_path):
+def test_costs_make_steps_longer_and_runs_repeatable(name, quota, tmp_path):
     config = parse(CONFIG | {"algorithm": {"name": name}})
     times = []
-    costly = ProcessorSpec(**COSTS, reaction="1ms", wake="1ms")
+    costly = ProcessorSpec(**COSTS, **quota, reaction="1ms", wake="1ms")
     for costs in (None, costly, costly):
         spec = network("1gbit,50us").model_copy(update={"processor": costs})
         simulate(config, 5, spec, tmp_path / "run.h5", "lognormal:0.001,0.5", timing_only=True)
         times.append(load_run(tmp_path / "run.h5").curve["time"])
-    assert times[1][-1] > times[0][-1] and (times[1] == times[2]).all()
+    assert (times[1] == times[2]).all()
+    assert quota or times[1][-1] > times[0][-1]  # what is left of a quota makes them shorter
 
 
 def test_they_are_as_slow_as_the_computations(tmp_path):
