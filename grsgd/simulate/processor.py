@@ -37,7 +37,7 @@ class Processor:
 
     def __init__(self, network: Network, spec: ProcessorSpec, slowdown: float, waited: Callable[[], float]):
         self.network, self.spec, self.slowdown, self.waited = network, spec, slowdown, waited
-        self.quota = Quota(spec.share / slowdown, spec.period * slowdown) if spec.period else None
+        self.quota = Quota(min(spec.share / slowdown, 1.0), spec.period * slowdown) if spec.period else None
         self.free_at = 0.0
         """When it has done all that messages have asked of it so far."""
         self.waits_since, self.looks = -math.inf, 0.0
@@ -64,11 +64,17 @@ class Processor:
         """Hand over a message of so many bytes, and ``call`` when that is done: at once, unless the rank computes. If
         it begins to while the message would still be handed over, the rest is taken from that."""
         self.leaving += 1
-        of_bytes = nbytes * self.spec.send_byte
+        now, of_bytes = self.network.env.now, nbytes * self.spec.send_byte
         seconds = self.spec.send + of_bytes
-        if not self.is_computing and self.quota is None:
-            self.free_at = max(self.free_at, self.network.env.now) + seconds * self.slowdown
-        self._work(seconds, of_bytes, call)
+        if self.is_computing:
+            self._work(seconds, call)
+        elif self.quota is None:
+            self.free_at = max(self.free_at, now) + seconds * self.slowdown
+            call()
+        else:
+            delay = self.quota.use(self.spec.exchange / 2 * self.slowdown, now)
+            self.quota.use(of_bytes * self.slowdown, now)  # which leave bit by bit
+            self._after(delay, call)
 
     def left(self):
         """A message has left: its work is done, and if it was the last one, all of it."""
@@ -79,8 +85,14 @@ class Processor:
     def receive(self, nbytes: int, call: Callable[[], None]):
         """Take in a message of so many bytes that the rank has noticed, and ``call`` when that is done: at once, unless
         the rank computes."""
-        of_bytes = nbytes * self.spec.receive_byte
-        self._work(self.spec.receive + of_bytes, of_bytes, call)
+        if self.is_computing:
+            self._work(self.spec.receive + nbytes * self.spec.receive_byte, call)
+        elif self.quota is None:
+            call()
+        else:  # what has come more than a period ago was paid for by what would have been lost
+            nbytes = min(nbytes, self.network.spec.bandwidth * self.quota.period)
+            seconds = self.spec.exchange / 2 + nbytes * self.spec.receive_byte
+            self._after(self.quota.use(seconds * self.slowdown, self.network.env.now), call)
 
     def notice(self, call: Callable[[], None]):
         """``call`` as soon as the rank looks at a message that comes now."""
@@ -109,25 +121,21 @@ class Processor:
         if begin - self.waits_since > SAME_WAIT:
             self.waits_since, self.looks = begin, 0.0
         looks = number_of_looks(waited, self.spec)
-        # Those of more than a period ago were paid for by what would have been lost.
         earlier = max(self.looks, number_of_looks(max(waited - self.quota.period, 0.0), self.spec))
         self.quota.use((looks - earlier) * self.spec.look * self.slowdown, now)
         self.looks = looks
 
-    def _work(self, seconds: float, of_bytes: float, call: Callable[[], None]):
-        """Do some work for a message beside a computation, after what is to be done already, and ``call`` then; or, if
-        the rank waits, let it take what it does of the quota, if there is one. of_bytes: the part of the work that the
-        bytes take."""
-        now, delay = self.network.env.now, 0.0
-        if self.is_computing:
-            work = seconds * self.slowdown
-            self.free_at = max(self.free_at, now) + work
-            self.taken += work
-            delay = self.free_at - now if work else 0.0
-        elif self.quota is not None:
-            delay = self.quota.use((self.spec.exchange / 2 + of_bytes) * self.slowdown, now)
-        if delay:
-            self.network.after(delay, lambda _: call())
+    def _work(self, seconds: float, call: Callable[[], None]):
+        """Do some work for messages beside a computation, after what is to be done already, and ``call`` then."""
+        work, now = seconds * self.slowdown, self.network.env.now
+        self.free_at = max(self.free_at, now) + work
+        self.taken += work
+        self._after(self.free_at - now if work else 0.0, call)
+
+    def _after(self, seconds: float, call: Callable[[], None]):
+        """``call`` after so many seconds, or at once."""
+        if seconds:
+            self.network.after(seconds, lambda _: call())
         else:
             call()
 
