@@ -220,7 +220,6 @@ class MpiDriver:
         finally:
             self.wait_seconds += time.perf_counter() - begin - (ENGINE.worked_seconds - before)
 
-
     def quota(self) -> Quota | None:
         """Return the quota of this rank, if that leaves it less than a core."""
         found = cpu_quota()

@@ -124,15 +124,18 @@ class Meter:
         found["polling"] = self.polling()
         taking_in = found["receive"].median + QUESTION_BYTES * found["receive_byte"].median if self.is_here else 0.0
         found["reaction"], found["wake"] = self.reactions(taking_in)
-        exchange, look = np.array(self.exchange_seconds()), np.array(self.look_seconds())
+        quota = self.driver.quota()
+        if self.given(quota is not None):
+            exchange, look = self.exchange_seconds(), self.look_seconds()
         eager = self.eager_bytes(seconds_per_byte)
         if not self.is_here:
             return None
         driver = self.driver
         found |= {"spin": driver.spin_seconds, "full_sleep": SLEEP_SECONDS / driver.sleep_share}
-        if quota := driver.quota():
+        if quota is not None:
             found |= {"share": quota.cores, "period": quota.period}
-            found |= {"exchange": Spread.of(exchange / quota.cores), "look": Spread.of(look / quota.cores)}
+            for name, seconds in {"exchange": exchange, "look": look}.items():
+                found[name] = Spread.of(np.array(seconds) / quota.cores)
         return ProcessorTimes(**found, eager_bytes=eager, progress_mode=driver.progress_mode)
 
     def given(self, value: float) -> float:
@@ -339,7 +342,7 @@ class Meter:
             begin, used = time.perf_counter(), time.process_time()
             self.driver.run(self.told() if self.is_here else late_message())
             used, waited = time.process_time() - used, time.perf_counter() - begin
-            seconds.append(used * SLEEP_SECONDS / (waited - used))
+            seconds.append(used * SLEEP_SECONDS / max(waited - used, SLEEP_SECONDS))
             self.driver.run(self.tell() if self.is_here else self.told())
         return seconds
 

@@ -34,9 +34,9 @@ class Memory:
         try:
             return self._pinned[nbytes].pop()
         except IndexError:
-            return self.pin(nbytes)
+            return self._pin(nbytes)
 
-    def pin(self, nbytes: int) -> np.ndarray:
+    def _pin(self, nbytes: int) -> np.ndarray:
         """Return new pinned memory of that size. It is the system's, in huge pages where there are any, and then made
         known to CUDA: MPI libraries copy between processes of a host a tenth faster out of it than out of CUDA's."""
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
