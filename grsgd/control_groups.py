@@ -7,7 +7,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 class Quota(NamedTuple):
-    """What a control group may have of the processor: so many cores on average over each ``period``, in seconds."""
+    """The limit of a control group on the processor: so many cores on average over each ``period``, in seconds."""
 
     cores: float
     period: float

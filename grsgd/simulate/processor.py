@@ -146,7 +146,7 @@ class Processor:
         if self.taken:
             seconds, self.taken = self.taken, 0.0
             if self.quota is not None:
-                self.quota.paid_at += seconds
+                self.quota.use(seconds, self.network.env.now)
             self.network.after(seconds, lambda _: self._end(call))
             return
         self.is_computing = False

@@ -15,19 +15,19 @@ class Quota:
         self.paid_at = 0.0
         """When all that has been used is paid for; what is not used after that is left."""
 
-    def left(self, now: float) -> float:
-        """Return for how many seconds the rank has left its quota unused; less than 0 if some is not paid for."""
+    def unused(self, now: float) -> float:
+        """Return how many seconds of its quota the rank has not used; less than 0 if some is not paid for."""
         return min(now - self.paid_at, self.period)
 
     def use(self, seconds: float, now: float) -> float:
         """Use so much of it; returns for how many seconds the rank then stands still."""
-        self.paid_at = now - self.left(now) + seconds
+        self.paid_at = now - self.unused(now) + seconds
         return max(self.paid_at - now, 0.0)
 
     def compute(self, seconds: float, now: float) -> float:
         """Compute for so many seconds; returns how many it takes."""
-        left = self.left(now)
-        saved = min(left, seconds * (1 - self.share))
+        unused = self.unused(now)
+        saved = min(unused, seconds * (1 - self.share))
         end = now + seconds - saved
-        self.paid_at = end - max(left - saved, 0.0)
+        self.paid_at = end - max(unused - saved, 0.0)
         return end - now

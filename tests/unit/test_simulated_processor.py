@@ -209,9 +209,9 @@ def test_a_gradient_is_shorter_by_the_quota_that_is_left(waited, end):
 def test_of_a_short_computation_at_full_speed_some_quota_is_left():
     quota = Quota(0.25, 0.1)
     assert quota.compute(0.08, now=1.0) == pytest.approx(0.02)
-    assert quota.left(1.02) == pytest.approx(0.1 - 0.06)
+    assert quota.unused(1.02) == pytest.approx(0.1 - 0.06)
     assert quota.compute(1.0, now=1.02) == pytest.approx(1 - 0.04)
-    assert quota.left(2.0) <= quota.left(1.98) + 0.02 + 1e-12
+    assert quota.unused(2.0) <= quota.unused(1.98) + 0.02 + 1e-12
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 2.0])
