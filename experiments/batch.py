@@ -103,8 +103,23 @@ class Computing(NamedTuple):
             out.write_text(json.dumps(found))
 
 
-Kind = Training | Calibration | Computing
-KINDS = {kind.__name__: kind for kind in (Training, Calibration, Computing)}
+class Work(NamedTuple):
+    """A measurement of what a step of a configuration's algorithm takes more than one alone. The file is JSON: seconds,
+    or null."""
+
+    config: str
+    overrides: list[str]
+    out: str
+
+    def make(self, mpi, out: Path, timed: Timed):
+        """Measure, on all ranks. Raises SetupError."""
+        found = calibrate.work(mpi, load(mpi, self.config, self.overrides), timed)
+        if mpi.rank == 0:
+            out.write_text(json.dumps(found))
+
+
+Kind = Training | Calibration | Computing | Work
+KINDS = {kind.__name__: kind for kind in (Training, Calibration, Computing, Work)}
 
 
 def load(mpi, path: str, overrides: list[str]) -> config.Config:

@@ -1,12 +1,11 @@
 """Runs on a testbed, round by round, with what was calibrated around each; and the same runs in simulated time."""
 
 import json
-import statistics
 from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.batch import Calibration, Computing, MpiHost, Training, make_runs
+from experiments.batch import Calibration, Computing, MpiHost, Training, Work, make_runs
 from experiments.validation.errors import Times
 from experiments.validation.settings import Setting
 from experiments.validation.variant import BASE, Variant
@@ -15,11 +14,11 @@ from grsgd.runs.measures import seconds_per_step, waiting_share
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.calibrate import StepTimes
 from grsgd.simulate.network import ComputeSpec, NetworkSpec, network
-from grsgd.simulate.network_file import differs
+from grsgd.simulate.network_file import differs, typical
 from grsgd.simulate.run import simulate
 
-SECONDS = 18.0
-"""About how long a run takes, with the measurement before it."""
+SECONDS = 22.0
+"""About how long a run takes, with the measurements before it."""
 COMPUTING_STEPS, CALIBRATION_STEPS = 30, 60
 TIMEOUT = 180
 """Seconds for one run or measurement; one that takes longer hangs."""
@@ -38,6 +37,16 @@ def computing_files(folder: Path, variant: Variant) -> tuple[Path, Path]:
     return folder / f"{variant.name}-before.json", folder / f"{variant.name}-after.json"
 
 
+def work_file(folder: Path, variant: Variant) -> Path:
+    """Return that of what a step of the algorithm takes besides."""
+    return folder / f"{variant.name}-work.json"
+
+
+def files_of(folder: Path, variant: Variant) -> tuple[Path, ...]:
+    """Return those of what was measured for a run."""
+    return network_file(folder, variant), *computing_files(folder, variant), work_file(folder, variant)
+
+
 def missing(out: Path, setting: Setting, number: int, variants: list[Variant]) -> list[Variant]:
     """Return those that are still to be measured in a round."""
     folder = folder_of(out, setting, number)
@@ -45,9 +54,9 @@ def missing(out: Path, setting: Setting, number: int, variants: list[Variant]) -
 
 
 def is_there(folder: Path, variant: Variant) -> bool:
-    files = (network_file(folder, variant), *computing_files(folder, variant))
-    wanted = {"config": variant.load().toml()}
-    return all(file.exists() for file in files) and finished_run(run_file(folder, variant), wanted) is not None
+    if not all(file.exists() for file in files_of(folder, variant)):
+        return False
+    return finished_run(run_file(folder, variant), {"config": variant.load().toml()}) is not None
 
 
 def network_file(folder: Path, variant: Variant) -> Path:
@@ -66,14 +75,15 @@ def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, b
         for folder, those in todo.items():
             folder.mkdir(parents=True, exist_ok=True)
             for variant in those:  # what is left of an earlier attempt belongs to another run
-                for file in (network_file(folder, variant), *computing_files(folder, variant)):
+                for file in files_of(folder, variant):
                     file.unlink(missing_ok=True)
             calibrated = folder / "network.toml"
             runs = [Calibration(str(BASE), [], str(calibrated), steps=CALIBRATION_STEPS)]
             for variant in those:
                 before, after = computing_files(folder, variant)
                 training = Training(str(BASE), variant.overrides(), str(run_file(folder, variant)))
-                runs += [Computing(str(BASE), [], str(before), COMPUTING_STEPS), training]
+                work = Work(str(BASE), variant.overrides(), str(work_file(folder, variant)))
+                runs += [work, Computing(str(BASE), [], str(before), COMPUTING_STEPS), training]
             runs.append(Computing(str(BASE), [], str(after), COMPUTING_STEPS))
             previous = None
             for one in make_runs(host, setting.hosts, runs, TIMEOUT):
@@ -98,15 +108,17 @@ def times(out: Path, setting: Setting, variant: Variant, rounds: int) -> list[tu
 
 
 def network_of(folder: Path, variant: Variant) -> NetworkSpec:
-    """Return the calibrated network, with the computing that was measured around the run. As in a calibration, ranks
-    that differ from the others by no more than noise have no factors of their own."""
+    """Return the calibrated network, with the computing that was measured around the run, and what the algorithm takes
+    besides. As in a calibration, ranks that differ from the others by no more than noise have no factors of their
+    own."""
     spec = network(str(network_file(folder, variant)))
     both = [json.loads(file.read_text()) for file in computing_files(folder, variant)]
-    ranks = [StepTimes(*map(statistics.mean, zip(*of_rank, strict=True))) for of_rank in zip(*both, strict=True)]
-    typical = StepTimes(*map(statistics.median, zip(*ranks, strict=True)))
-    factors = {rank: times.median / typical.median for rank, times in enumerate(ranks)}
+    ranks = [StepTimes(**typical([StepTimes(*times) for times in of_rank])) for of_rank in zip(*both, strict=True)]
+    of_all = typical(ranks)
+    factors = {rank: times.median / of_all["median"] for rank, times in enumerate(ranks)}
     slowdown = {rank: factor for rank, factor in factors.items() if differs(factor, 1.0)}
-    compute = ComputeSpec(**typical._asdict(), slowdown=slowdown)
+    work = json.loads(work_file(folder, variant).read_text())
+    compute = ComputeSpec(**of_all, work=work or 0.0, slowdown=slowdown)
     return spec.model_copy(update={"compute": compute})
 
 

@@ -71,17 +71,19 @@ class AllreduceTimes:
         """Return what the ranks do; None where they do nothing, or connections share a port."""
         what = schedule, size, x.size, x.dtype, *options.items()
         if what not in self._programs:
-            is_alone = size == self.fabric.size and self._is_alone(schedule, size, options)
-            program = record(schedule, size, x.size, x.dtype, options) if is_alone else None
-            self._programs[what] = program if program is not None and len(program.nbytes) else None
+            program = record(schedule, size, x.size, x.dtype, options) if size == self.fabric.size else None
+            is_kept = program is not None and len(program.nbytes) and self._is_alone(program, schedule, x.size, options)
+            self._programs[what] = program if is_kept else None
         return self._programs[what]
 
-    def _is_alone(self, schedule, size: int, options: dict) -> bool:
+    def _is_alone(self, program: Program, schedule, elements: int, options: dict) -> bool:
         """Whether no two connections share a port, of all that there are with arrays of an element for each rank or
-        more; so it is the same for all sizes."""
-        what = schedule, size, *options.items()
+        more; so it is the same for all sizes. program: of an array of so many elements."""
+        size = self.fabric.size
+        what = schedule, *options.items()
         if what not in self._alone:
-            program = record(schedule, size, size, "float32", options)
+            if elements < size:
+                program = record(schedule, size, size, "float32", options)
             ports = [port for ends in program.ends for port in self._connection(ends).ports]
             self._alone[what] = len(set(ports)) == len(ports)
         return self._alone[what]

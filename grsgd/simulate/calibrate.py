@@ -3,7 +3,6 @@
 Everything is measured through the communicator and the driver that training uses, so that it is what training gets.
 """
 
-import itertools
 import json
 import os
 import shlex
@@ -23,13 +22,20 @@ from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver, available_cores
-from grsgd.comm.pollables import Compute, Delay, Until
+from grsgd.comm.pollables import Delay, Until
 from grsgd.config import Config
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
 from grsgd.mpi_environment import find_mpiexec, job_environment, without_launcher
+from grsgd.simulate.calibrate_computing import (
+    StepTimes,
+    barrier,
+    computing_of,
+    measure_computing,
+    prepare,
+    step_times,
+)
 from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread, ended, work_of
-from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""
@@ -56,16 +62,6 @@ class Pair(NamedTuple):
     bandwidth: float
 
 
-class StepTimes(NamedTuple):
-    """The median of the seconds of a step, and the sigma of their logarithm: of steps that follow each other, and of
-    those that follow a wait of `AFTER_WAIT_SECONDS`, if that was measured."""
-
-    median: float
-    sigma: float
-    after_wait: float | None = None
-    after_wait_sigma: float = 0.0
-
-
 class Calibration(NamedTuple):
     """The results of a calibration."""
 
@@ -83,6 +79,8 @@ class Calibration(NamedTuple):
     """The time that messages take of a processor; None if that was not measured."""
     fairness_bytes: int = 0
     """Of the messages that have shown how even they are."""
+    work: float | None = None
+    """What a step of the algorithm takes more than one alone, in seconds; None if that was not measured."""
 
 
 def calibrate(
@@ -95,27 +93,33 @@ def calibrate(
     """Measure on all ranks of ``mpi``; with one rank, start two more for a moment. The same result on all ranks.
 
     steps: of training, to measure computing; 2 or more. timed: makes a context in which the ranks measure, and load no
-    data. share: of a core that each rank is limited to; None if it is not (`compute.measure`).
+    data. share: of a core that each rank is limited to; None: what its quota leaves it, if it has one
+    (`compute.seconds_of_steps`).
 
     Raises SetupError, on all ranks, for what is wrong with configuration or data, and if there is no mpiexec to
     start two ranks with.
     """
+    from grsgd.simulate.calibrate_work import measure_work
+
     with launch.collective_setup(mpi):
         if mpi.size == 1:
             check_mpiexec()
     sharing = launch.ranks_on_cores(mpi)
-    driver, comm, step, nbytes = prepare(mpi, config)
+    rank = prepare(mpi, config)
+    driver, comm = rank.driver, rank.comm
     with timed():
-        compute = step_times(mpi.allgather(measure_computing(driver, comm, step, steps, share)))
+        share = share_of(driver) if share is None else share
+        compute = step_times(mpi.allgather(measure_computing(rank, steps, share)))
+        work = typical_work(mpi, measure_work(mpi, config, rank, rank.make_model()), share)
         hosts = launch.hosts(mpi)
         if mpi.size == 1:
             pairs, processor = on_two_ranks(config.comm.progress_mode, compute[0].median)
         else:
             pairs = driver.run(measure_pairs(comm, hosts))
             driver.run(barrier(comm))
-            processor = measure_processor(driver, comm, *usual_ranks(compute, hosts), pairs, step)
+            processor = measure_processor(driver, comm, *usual_ranks(compute, hosts), pairs, rank.step)
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
-        nbytes = min(max(nbytes, LEAST_SHARED_BYTES), MOST_SHARED_BYTES)
+        nbytes = min(max(rank.nbytes, LEAST_SHARED_BYTES), MOST_SHARED_BYTES)
         fairness = driver.run(measure_fairness(comm, *three, nbytes)) if len(three) == 3 else None
         driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
     driver.close()
@@ -123,7 +127,7 @@ def calibrate(
     crowded = any(mpi.allgather(sharing > available_cores()))
     fairness = mpi.bcast(fairness, root=three[0])
     processor = next((found for found in mpi.allgather(processor) if found is not None), None)
-    return Calibration(pairs, compute, hosts, crowded, fairness, processor, nbytes)
+    return Calibration(pairs, compute, hosts, crowded, fairness, processor, nbytes, work)
 
 
 def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
@@ -131,68 +135,42 @@ def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractConte
 
     Raises SetupError, on all ranks.
     """
-    driver, comm, step, _ = prepare(mpi, config)
+    rank = prepare(mpi, config)
     with timed():
-        compute = measure_computing(driver, comm, step, steps, None)
-    driver.close()
+        compute = measure_computing(rank, steps, share_of(rank.driver))
+    rank.driver.close()
     return step_times(mpi.allgather(compute))
 
 
-def prepare(mpi, config: Config) -> tuple[MpiDriver, Communicator, Callable[[], None], int]:
-    """Return what measures on a rank; ``step()``, a gradient and an update; and the bytes of the model. Raises
-    SetupError, on all ranks."""
-    from grsgd.training import device as gpu
-    from grsgd.training.gradients import step_alone
-    from grsgd.training.inputs import build_model, load_data
-    from grsgd.training.memory import check_fits
+def work(mpi, config: Config, timed: Callable[[], AbstractContextManager]) -> float | None:
+    """Measure on all ranks of ``mpi`` what a step of the algorithm takes more than one alone, and nothing else: as
+    `Calibration.work`.
 
-    gpu.use_threads()
-    comm = Communicator(MpiBackend(mpi).dup())
-    local_rank, local_ranks = launch.local_ranks(mpi)
-    driver = launch.driver(
-        mpi, config.comm.timeout, config.comm.progress_mode, compute_seconds=config.train.compute_seconds
-    )
-    with launch.collective_setup(mpi):
-        dataset = load_data(config)
-        device = gpu.pick_device(config.device, local_rank)
-        check_fits(config, dataset, mpi.size, local_ranks, device)
-    with launch.collective_setup(mpi):  # only now, when all have looked at what is free
-        gpu.use(device)
-        poll = driver.poll if driver.progress_mode == "inline" else None
-        model = build_model(config, dataset, device)
-        nbytes = sum(parameter.nbytes for parameter in model.parameters())
-        return driver, comm, step_alone(config, dataset, model, poll), nbytes
+    Raises SetupError, on all ranks.
+    """
+    from grsgd.simulate.calibrate_work import measure_work
+
+    rank = prepare(mpi, config)
+    model = rank.make_model()
+    with timed():
+        share = share_of(rank.driver)
+        seconds = measure_work(mpi, config, rank, model)
+    rank.driver.close()
+    return typical_work(mpi, seconds, share)
 
 
-def measure_computing(driver, comm, step: Callable[[], None], steps: int, share: float | None) -> list[list[float]]:
-    """Return the seconds of each step while all ranks take steps, and those of steps after waits. These only without a
-    share of a core, which is measured in seconds of the processor."""
-    from grsgd.simulate.compute import seconds_of_steps
-
-    def waiting():
-        yield from barrier(comm)  # ranks that share cores begin together, as those that have waited for each other
-        yield Delay(AFTER_WAIT_SECONDS)
-
-    def compute():
-        driver.run(computing_of(step))
-
-    driver.run(barrier(comm))
-    found = [seconds_of_steps(compute, steps, share)]
-    if share is None:
-        found.append(seconds_of_steps(compute, steps, wait=lambda: driver.run(waiting())))
-    others = driver.start(barrier(comm))
-    while not others.Test():  # as in a run, every rank computes until the last one has measured
-        compute()
-    driver.run(barrier(comm))
-    return found
+def share_of(driver: MpiDriver) -> float | None:
+    """Return the share of a core that the quota of this rank leaves it; None if it has none."""
+    quota = driver.quota()
+    return quota and quota.cores
 
 
-def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
-    """Return those of each rank, of what `measure_computing` returns on each."""
-    from grsgd.simulate.compute import medians_and_sigmas
-
-    kinds = [medians_and_sigmas(np.array(of_ranks)) for of_ranks in zip(*seconds, strict=True)]
-    return [StepTimes(*itertools.chain(*of_rank)) for of_rank in zip(*kinds, strict=True)]
+def typical_work(mpi, seconds: float | None, share: float | None) -> float | None:
+    """Return the median of the seconds of a core that ranks have measured, as they take them with their shares of it;
+    None if none has."""
+    found = mpi.allgather(None if seconds is None else seconds / (share or 1.0))
+    known = [of_rank for of_rank in found if of_rank is not None]
+    return statistics.median(known) if known else None
 
 
 def usual_ranks(compute: list[StepTimes], hosts: list[str]) -> tuple[int, int]:
@@ -237,16 +215,6 @@ def measure_processor(
 def waiting_for(pollable, end: float):
     """Schedule: wait until it is true, but no longer than until ``end``."""
     yield Until(lambda: pollable.Test() or time.perf_counter() > end, "ranks that measure")
-
-
-def computing_of(step: Callable[[], None]):
-    """Schedule: one step."""
-    yield Compute(step)
-
-
-def barrier(comm):
-    """Schedule: ends when all ranks have begun it."""
-    yield from ring_allreduce(comm, np.zeros(comm.size))
 
 
 def measure_pairs(comm, hosts: list[str]):

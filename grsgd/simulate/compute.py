@@ -1,7 +1,6 @@
 """How long a step's computation takes in simulated time."""
 
 import copy
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import exp, isfinite
@@ -9,12 +8,13 @@ from time import perf_counter, process_time
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from grsgd import seeding
 from grsgd.config import Config
 from grsgd.errors import ConfigError
 from grsgd.simulate.network import AFTER_WAIT_SECONDS, MAX_SIGMA, ComputeSpec
+from grsgd.training import unwrapped
 
 FORMS = "constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, measured"
 DEFAULT = "flops:1e10"
@@ -37,6 +37,8 @@ class ComputeTime:
         By rank, a factor; 1 for the others.
     after_wait
         That of steps which follow a long wait, where it is another; see `AfterWaits`.
+    work
+        Seconds that a step of the algorithm takes more, beside its messages: its own code.
     """
 
     median: float
@@ -44,12 +46,13 @@ class ComputeTime:
     seed: int = 0
     slowdown: dict[int, float] = field(default_factory=dict)
     after_wait: "ComputeTime | None" = None
+    work: float = 0.0
 
     @classmethod
     def of(cls, spec: ComputeSpec, seed: int) -> "ComputeTime":
         """Return that of a network's file."""
         after = spec.after_wait and cls(spec.after_wait, spec.after_wait_sigma, seed, spec.slowdown)
-        return cls(spec.median, spec.sigma, seed, spec.slowdown, after)
+        return cls(spec.median, spec.sigma, seed, spec.slowdown, after, spec.work)
 
     def __call__(self, rank: int, step: int) -> float:
         """Return the seconds of a rank's step, keyed by (seed, rank, step) and so the same for every algorithm."""
@@ -63,7 +66,8 @@ class ComputeTime:
         form = f"lognormal:{self.median!r},{self.sigma!r}" if self.sigma else f"constant:{self.median!r}"
         factors = ", ".join(f"{rank} = {factor:g}" for rank, factor in self.slowdown.items())
         after = self.after_wait and replace(self.after_wait, slowdown={})
-        return form + (f", after a wait {after}" if after else "") + (f", slowdown {{ {factors} }}" if factors else "")
+        parts = [form, f"after a wait {after}" * bool(after), f"and {self.work:g} s of the algorithm" * bool(self.work)]
+        return ", ".join(filter(None, [*parts, f"slowdown {{ {factors} }}" * bool(factors)]))
 
 
 class AfterWaits:
@@ -124,15 +128,21 @@ def check_free_running(config: Config, compute: ComputeTime, latency: float):
 
 
 def flops(model: torch.nn.Module, sample: torch.Tensor, batch_size: int) -> int:
-    """Count the floating-point operations of a forward and a backward pass, of a copy of ``model`` without content, for
-    batches of inputs like ``sample``."""
-    inputs = torch.zeros(batch_size, *sample.shape, dtype=sample.dtype, device="meta")
-    model = copy.deepcopy(model).to("meta")
-    with FlopCounterMode(display=False) as counter:
+    """Count the floating-point operations of a forward and a backward pass, of a copy of ``model`` full of zeros, for
+    batches of inputs like ``sample``; those of a large model are not done."""
+    is_small = sum(parameter.nbytes for parameter in model.parameters()) <= COUNTED_BYTES
+    device = "cpu" if is_small else "meta"
+    inputs = torch.zeros(batch_size, *sample.shape, dtype=sample.dtype, device=device)
+    model = copy.deepcopy(model)._apply(lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype, device=device))
+    plain = sdpa_kernel(SDPBackend.MATH)  # the operations of fused attention are not all known to the counter
+    with torch.random.fork_rng(devices=[]), plain, unwrapped.flop_counter() as counter:
         model(inputs).sum().backward()
     return counter.get_total_flops()
 
 
+COUNTED_BYTES = 4 * 1024 * 1024
+"""The operations of models of up to this size are done to be counted: where they are not, torch loads its compiler,
+which takes 1.7 s and 75 MB."""
 UNTIMED_STEPS = 3
 """The first ones allocate."""
 
@@ -151,8 +161,7 @@ def seconds_of_steps(
     share: of a core that this process is limited to; None: it has a whole one. Limits are kept over some milliseconds,
     so that a short step takes its time at full speed or several times as long, by turns; with a share it is what it
     takes of the processor, divided by the share.
-    wait: is called before each step, and not timed; what the step has used beyond its quota is, which a rank pays
-    before it can send the first message.
+    wait: is called before each step, and not timed.
     """
     clock = perf_counter if share is None else process_time
     seconds = []
@@ -161,8 +170,6 @@ def seconds_of_steps(
             wait()
         begin = clock()
         step()
-        if wait is not None:
-            os.sched_yield()
         seconds.append((clock() - begin) / (share or 1.0))
     return seconds[UNTIMED_STEPS:]
 

@@ -129,6 +129,8 @@ class SimulatedDriver:
         self.compute_seconds, self.timing_only = compute_seconds, timing_only
         self.processor: Processor | None = None
         """The processor that computations and messages share; None where messages take no time of it."""
+        self.work_seconds = 0.0
+        """How long the algorithm's own code takes, beside each computation."""
         self.wait_seconds = 0.0
         self.watch = None
         """Called when a message has come for which no receive is posted; raises to break off the trainer's wait."""
@@ -224,7 +226,7 @@ class SimulatedDriver:
             if not self.timing_only:
                 pollable.value = self._work(pollable)
             timer = Timer(pollable)
-            self._compute(timer, pollable.seconds, 0.0, list(pollable.stages))
+            self._compute(timer, pollable.seconds + self.work_seconds, 0.0, list(pollable.stages))
             return timer
         return pollable
 

@@ -113,6 +113,7 @@ class ComputeSpec(Section):
     """Seconds of computation per step, measured by ``grsgd calibrate``: median, and sigma of their logarithm.
 
     after_wait, after_wait_sigma: of a step that follows `AFTER_WAIT_SECONDS` of waiting or more; None: the same.
+    work: seconds that a step of the algorithm takes more, beside its messages: its own code.
     slowdown: by rank, the factor by which its computation takes longer (less than 1: shorter); 1 for the others.
     what: what was measured, for the reader.
     """
@@ -121,6 +122,7 @@ class ComputeSpec(Section):
     sigma: float = Field(0.0, ge=0, le=MAX_SIGMA, allow_inf_nan=False)
     after_wait: float | None = Field(None, gt=0, allow_inf_nan=False)
     after_wait_sigma: float = Field(0.0, ge=0, le=MAX_SIGMA, allow_inf_nan=False)
+    work: float = Field(0.0, ge=0, allow_inf_nan=False)
     slowdown: Annotated[
         dict[Rank, Annotated[float, Field(gt=0, allow_inf_nan=False)]], BeforeValidator(integer_keys)
     ] = {}

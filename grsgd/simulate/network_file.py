@@ -54,6 +54,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
         f"median = {compute.median!r}  # s",
         f"sigma = {compute.sigma!r}  # of its logarithm",
         *after_wait_lines(compute),
+        *work_lines(measured.work, config),
         f"what = {quoted(compute.what)}",
     ]
     factors = {rank: median / compute.median for rank, median in enumerate(medians)}
@@ -96,6 +97,12 @@ def after_wait_lines(compute: ComputeSpec) -> list[str]:
         f"after_wait = {compute.after_wait!r}  # s, of a step after {as_duration(AFTER_WAIT_SECONDS)} of waiting",
         f"after_wait_sigma = {compute.after_wait_sigma!r}",
     ]
+
+
+def work_lines(work: float | None, config: Config) -> list[str]:
+    if work is None:
+        return []
+    return [f"work = {work:.4g}  # s, which a step of {config.algorithm.name} takes more, beside its messages"]
 
 
 def slow_ports(pairs: list[Pair], bandwidth: float) -> dict[int, float]:

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from grsgd.comm.engine import SLEEP_SECONDS
+from grsgd.comm.engine import SLEEP_SECONDS, THREAD_SPIN_SECONDS
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import ProcessorSpec
 from grsgd.simulate.quota import Quota
@@ -33,18 +33,26 @@ class Processor:
         How many times slower this one is.
     waited
         Returns for how many seconds the rank has waited; 0 if it does not.
+    rank
+        Its number.
     """
 
-    def __init__(self, network: Network, spec: ProcessorSpec, slowdown: float, waited: Callable[[], float]):
+    def __init__(self, network: Network, spec: ProcessorSpec, slowdown: float, waited: Callable[[], float], rank: int):
         self.network, self.spec, self.slowdown, self.waited = network, spec, slowdown, waited
-        self.quota = Quota(min(spec.share / slowdown, 1.0), spec.period * slowdown) if spec.period else None
+        self.quota = None
+        if spec.period:
+            self.quota = Quota.of_rank(rank, min(spec.share / slowdown, 1.0), spec.period * slowdown)
         self.free_at = 0.0
         """When it has done all that messages have asked of it so far."""
         self.waits_since, self.looks = -math.inf, 0.0
         """When the last wait began whose looks for messages are paid for, and how many these are."""
         self.leaving = 0
         """Messages that were posted and have not left yet."""
-        self.is_computing = False
+        self.is_computing = self.has_computed = False
+        self.turn_at = 0.0
+        """When the last of the calls is due that are to be made in their order."""
+        self.last_message = -math.inf
+        """When a message was last sent or received beside a computation."""
         self.taken = 0.0
         """Seconds that messages have taken from the computation under way."""
         self.unnoticed: deque[list[Callable]] = deque()
@@ -52,7 +60,7 @@ class Processor:
 
     def compute(self, seconds: float, polls: bool, call: Callable[[], None]):
         """Compute, and ``call`` when that is over. polls: whether something in the background waits."""
-        self.is_computing = True
+        self.is_computing = self.has_computed = True
         if polls:
             seconds *= 1 + self.spec.polling
         if self.quota is not None:
@@ -65,16 +73,17 @@ class Processor:
         it begins to while the message would still be handed over, the rest is taken from that."""
         self.leaving += 1
         now, of_bytes = self.network.env.now, nbytes * self.spec.send_byte
-        seconds = self.spec.send + of_bytes
         if self.is_computing:
-            self._work(seconds, call)
+            self._work(self._of_message(self.spec.send) + of_bytes, call)
         elif self.quota is None:
-            self.free_at = max(self.free_at, now) + seconds * self.slowdown
+            self.free_at = max(self.free_at, now) + (self.spec.send + of_bytes) * self.slowdown
             call()
         else:
+            # bytes leave bit by bit; those that do so later are paid for by what would be lost
+            left = self.network.spec.bandwidth * (self.quota.period - self.quota.since_refill(now))
             delay = self.quota.use(self.spec.exchange / 2 * self.slowdown, now)
-            self.quota.use(of_bytes * self.slowdown, now)  # which leave bit by bit
-            self._after(delay, call)
+            self.quota.take(min(nbytes, left) * self.spec.send_byte * self.slowdown, now)
+            self._in_turn(delay, call)
 
     def left(self):
         """A message has left: its work is done, and if it was the last one, all of it."""
@@ -86,13 +95,15 @@ class Processor:
         """Take in a message of so many bytes that the rank has noticed, and ``call`` when that is done: at once, unless
         the rank computes."""
         if self.is_computing:
-            self._work(self.spec.receive + nbytes * self.spec.receive_byte, call)
+            self._work(self._of_message(self.spec.receive) + nbytes * self.spec.receive_byte, call)
         elif self.quota is None:
             call()
-        else:  # what has come more than a period ago was paid for by what would have been lost
-            nbytes = min(nbytes, self.network.spec.bandwidth * self.quota.period)
-            seconds = self.spec.exchange / 2 + nbytes * self.spec.receive_byte
-            self._after(self.quota.use(seconds * self.slowdown, self.network.env.now), call)
+        else:  # what has come in earlier periods was paid for by what would have been lost
+            now = self.network.env.now
+            nbytes = min(nbytes, self.network.spec.bandwidth * self.quota.since_refill(now))
+            of_byte = self.spec.send_byte if self.has_computed else self.spec.receive_byte
+            seconds = self.spec.exchange / 2 + nbytes * of_byte
+            self._in_turn(self.quota.use(seconds * self.slowdown, now), call)
 
     def notice(self, call: Callable[[], None]):
         """``call`` as soon as the rank looks at a message that comes now."""
@@ -121,19 +132,33 @@ class Processor:
         if begin - self.waits_since > SAME_WAIT:
             self.waits_since, self.looks = begin, 0.0
         looks = number_of_looks(waited, self.spec)
-        earlier = max(self.looks, number_of_looks(max(waited - self.quota.period, 0.0), self.spec))
-        self.quota.use((looks - earlier) * self.spec.look * self.slowdown, now)
+        earlier = max(self.looks, number_of_looks(max(waited - self.quota.since_refill(now), 0.0), self.spec))
+        self.quota.take((looks - earlier) * self.spec.look * self.slowdown, now)
         self.looks = looks
+
+    def _of_message(self, seconds: float) -> float:
+        """Return what a message takes beside its bytes. After each the thread that moves them looks for more for a
+        while, which takes of a quota, but once for messages that come or leave together."""
+        if self.quota is None:
+            return seconds
+        now, before = self.network.env.now, self.last_message
+        self.last_message = now
+        return max(seconds - max(THREAD_SPIN_SECONDS - (now - before), 0.0) / self.quota.share, 0.0)
 
     def _work(self, seconds: float, call: Callable[[], None]):
         """Do some work for messages beside a computation, after what is to be done already, and ``call`` then."""
         work, now = seconds * self.slowdown, self.network.env.now
         self.free_at = max(self.free_at, now) + work
         self.taken += work
-        self._after(self.free_at - now if work else 0.0, call)
+        self._in_turn(self.free_at - now if work else 0.0, call)
 
-    def _after(self, seconds: float, call: Callable[[], None]):
-        """``call`` after so many seconds, or at once."""
+    def _in_turn(self, seconds: float, call: Callable[[], None]):
+        """``call`` after so many seconds, or at once; with a quota not before what was to be called before: a message
+        that a rank has not paid for yet is not overtaken by one that comes cheap."""
+        if self.quota is not None:
+            now = self.network.env.now
+            self.turn_at = max(now + seconds, self.turn_at)
+            seconds = self.turn_at - now
         if seconds:
             self.network.after(seconds, lambda _: call())
         else:
@@ -146,7 +171,7 @@ class Processor:
         if self.taken:
             seconds, self.taken = self.taken, 0.0
             if self.quota is not None:
-                self.quota.use(seconds, self.network.env.now)
+                seconds = self.quota.compute(seconds, self.network.env.now)
             self.network.after(seconds, lambda _: self._end(call))
             return
         self.is_computing = False

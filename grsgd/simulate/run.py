@@ -5,7 +5,6 @@ import platform
 import sys
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -103,12 +102,11 @@ class Simulation:
         processes = ranks + spares
         self.recording = recording
         self.drivers = recording.drivers(self.env, processes, self.compute, timing_only)
-        if after_wait := self.compute.after_wait:
-            if network.processor is not None and network.processor.period:  # the rank's quota saves that time itself
-                after_wait = replace(after_wait, median=self.compute.median)
-            compute = replace(self.compute, after_wait=after_wait)
-            for driver in self.drivers:
-                driver.compute_seconds = AfterWaits(compute, lambda driver=driver: driver.wait_seconds)
+        has_quota = network.processor is not None and network.processor.period > 0
+        for driver in self.drivers:
+            driver.work_seconds = self.compute.work * self.compute.slowdown.get(driver.rank, 1.0)
+            if self.compute.after_wait and not has_quota:  # which saves that time itself
+                driver.compute_seconds = AfterWaits(self.compute, lambda driver=driver: driver.wait_seconds)
         self.network = Network(self.env, network, processes)
         processors = self._make_processors()
         self.fabric = recording.fabric(self.network, self.drivers, processors)
@@ -150,7 +148,7 @@ class Simulation:
             return None
         for driver in self.drivers:
             factor = self.compute.slowdown.get(driver.rank, 1.0)
-            driver.processor = Processor(self.network, self.spec.processor, factor, driver.waited)
+            driver.processor = Processor(self.network, self.spec.processor, factor, driver.waited, driver.rank)
         return [driver.processor for driver in self.drivers]
 
     def _communicators(self, fabric: MessageFabric) -> list[Communicator]:
@@ -321,7 +319,12 @@ class Simulation:
             return ComputeTime(*numbers, seed=seed) if form == "lognormal" else ComputeTime(*numbers)
         if self.spec.compute is not None:
             return ComputeTime.of(self.spec.compute, seed)
-        step = step_alone(self.config, dataset, build_model(self.config, dataset, device))
+        gradient, update = step_alone(self.config, dataset, build_model(self.config, dataset, device))
+
+        def step():
+            gradient()
+            update()
+
         return ComputeTime(*compute_times.measure(step), seed)
 
 

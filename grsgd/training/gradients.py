@@ -210,8 +210,9 @@ def check_common_batch(config: Config, size: int, algorithm: CommonBatchAlgorith
 
 def step_alone(
     config: Config, dataset: Dataset, model: torch.nn.Module, on_each_gradient: Callable[[], None] | None = None
-) -> Callable[[], None]:
-    """Return a function that takes a training step of one rank without any communication, to measure computing.
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return the two parts of a training step of one rank without any communication, its gradient and the update with
+    that, to measure computing.
 
     on_each_gradient: called whenever backward has finished the gradient of a parameter.
     """
@@ -220,9 +221,4 @@ def step_alone(
         replica.on_each_gradient(on_each_gradient)
     gradients = OwnBatches.of(config, dataset, replica, rank=0, workers=1, replication=1)
     optimizer = build_optimizer(config.optimizer, model.parameters())
-
-    def step():
-        gradients.next_gradient()
-        optimizer.step()
-
-    return step
+    return gradients.next_gradient, optimizer.step

@@ -1,10 +1,14 @@
 """What messages take of a rank's processor, against sums that can be done by hand."""
 
+import itertools
 import json
+import math
 
 import numpy as np
 import pytest
 import simpy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grsgd.comm.engine import SLEEP_SECONDS
 from grsgd.comm.pollables import Compute, Delay
@@ -35,7 +39,7 @@ class Ranks:
         spec = NetworkSpec(bandwidth="0.8gbit", latency=latency, eager_bytes=eager_bytes, processor=costs)
         flows = Network(self.env, spec, n)
         for driver in self.drivers:
-            driver.processor = Processor(flows, spec.processor, slowdown, driver.waited)
+            driver.processor = Processor(flows, spec.processor, slowdown, driver.waited, driver.rank)
         self.fabric = MessageFabric(flows, self.drivers, [driver.processor for driver in self.drivers])
         self.comms = self.fabric.communicators()
 
@@ -206,66 +210,156 @@ def test_a_gradient_is_shorter_by_the_quota_that_is_left(waited, end):
     assert ranks.run(waiting()) == [pytest.approx(end)]
 
 
-def test_of_a_short_computation_at_full_speed_some_quota_is_left():
+def by_ticks(quota: Quota, seconds: float, now: float, tick: float = 1e-5) -> float:
+    """How long a rank computes that has not used any of its quota so far, going through it tick by tick."""
+    ran, unused, end = 0.0, quota.period * quota.share, now
+    while ran < seconds * quota.share:
+        number = math.floor((end - quota.begin) / quota.period)
+        if number != math.floor((end - tick - quota.begin) / quota.period):
+            unused = quota.period * quota.share
+        if unused > 0:
+            unused, ran = unused - tick, ran + tick
+        end += tick
+    return end - now
+
+
+@pytest.mark.parametrize("seconds", [0.003, 0.033, 0.0877])
+@pytest.mark.parametrize("now", [0.5, 0.5123, 0.5157])
+@pytest.mark.parametrize(("share", "period", "begin"), [(0.25, 0.008, 0.001), (0.125, 0.016, 0.0), (1.0, 0.01, 0.004)])
+def test_a_quota_is_kept_period_by_period(share, period, begin, now, seconds):
+    wanted = by_ticks(Quota(share, period, begin), seconds, now)
+    assert Quota(share, period, begin).compute(seconds, now) == pytest.approx(wanted, abs=3e-4)
+
+
+def test_what_a_short_computation_leaves_of_a_period_is_there_for_the_next():
     quota = Quota(0.25, 0.1)
     assert quota.compute(0.08, now=1.0) == pytest.approx(0.02)
-    assert quota.unused(1.02) == pytest.approx(0.1 - 0.06)
-    assert quota.compute(1.0, now=1.02) == pytest.approx(1 - 0.04)
-    assert quota.unused(2.0) <= quota.unused(1.98) + 0.02 + 1e-12
+    assert quota.unused == pytest.approx(0.02)
+    assert quota.compute(0.1, now=1.02) == pytest.approx(0.08 + 0.02)  # 0.005 at once, and 0.02 in the next period
+    assert quota.compute(0.02, now=1.5) == pytest.approx(0.005)
+
+
+def test_what_was_taken_beyond_a_period_is_missing_in_the_next_ones():
+    quota = Quota(0.25, 0.1)
+    quota.take(0.25, now=0.01)
+    assert quota.compute(0.01, now=0.15) == pytest.approx(0.05 + (0.05 + 0.01) * 0.25)
+    quota.take(0.25, now=1.01)
+    assert quota.compute(0.1, now=1.3) == pytest.approx(0.025)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 0.05), st.floats(0.0, 0.1)), min_size=2, max_size=30))
+def test_no_message_overtakes_another_while_a_rank_stands_still(steps):
+    quota, now, last = Quota(0.125, 0.016, 0.003), 0.0, 0.0
+    for pause, seconds in steps:
+        now += pause
+        done = now + quota.use(seconds, now)
+        assert done >= last - 1e-12
+        last = done
+
+
+def test_periods_of_ranks_begin_at_different_times():
+    begins = sorted(Quota.of_rank(rank, 0.25, 1.0).begin for rank in range(8))
+    assert min(late - early for early, late in itertools.pairwise([*begins, begins[0] + 1])) > 0.05
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 2.0])
 def test_messages_take_of_the_quota_of_a_rank_that_waits(slowdown):
-    """When it is used up, the rank stands still until it has as much again."""
-    exchange, times, nbytes = 0.06, 5, 1000
-    costs = COSTS | QUOTA | {"exchange": f"{exchange}s"}
-    ranks = Ranks(2, costs, slowdown=slowdown, latency="1us")
-    begin = ranks.run(ranks.compute(0), ranks.compute(1))[0]
-    cost = slowdown * (exchange / 2 + nbytes * RECEIVE_BYTE)
-    _, end = ranks.run(ranks.send(0, 1, nbytes, times), ranks.receive(1, 0, nbytes, times))
-    assert end == pytest.approx(begin + times * cost, rel=1e-3)
+    """Each takes all of a period, so the rank stands still until the next one begins."""
+    times, period = 5, slowdown * 0.1
+    ranks = Ranks(2, QUOTA | {"exchange": "200ms"}, slowdown=slowdown, latency="1us")
+    begin = max(ranks.run(ranks.compute(0), ranks.compute(1)))
+    _, end = ranks.run(ranks.send(0, 1, 8, times), ranks.receive(1, 0, 8, times))
+    assert (times - 1) * period < end - begin < (times + 1) * period
 
 
 def test_what_messages_took_of_the_quota_is_missing_in_the_next_gradient():
-    ranks = Ranks(2, QUOTA | {"exchange": "40ms"}, latency="1us")
+    """Of the period that begins at 1.5 s: so the last part of the gradient waits for one more."""
+    for times, end in ((0, 2.425), (3, 2.515)):
+        ranks = Ranks(2, QUOTA | {"exchange": "40ms"}, latency="1us")
 
-    def waiting():
-        yield from ranks.compute(1)
-        yield Delay(0.5)
-        yield from ranks.receive(1, 0, 8, times=3)
-        begin = ranks.env.now
-        return (yield from ranks.compute(1)) - begin
+        def waiting(ranks=ranks, times=times):
+            yield from ranks.compute(0)
+            yield Delay(1.5 - ranks.env.now)
+            yield from ranks.receive(0, 1, 8, times)
+            return (yield from ranks.compute(0))
 
-    def sending():
-        yield Delay(1.5)
-        yield from ranks.send(0, 1, 8, times=3)
+        def sending(ranks=ranks, times=times):
+            yield Delay(1.5)
+            yield from ranks.send(1, 0, 8, times)
 
-    _, seconds = ranks.run(sending(), waiting())
-    assert seconds == pytest.approx(1 - (0.1 - 3 * 0.02), rel=1e-3)
+        assert ranks.run(waiting(), sending())[0] == pytest.approx(end, abs=1e-4)
+
+
+def test_of_a_long_message_those_bytes_count_that_have_come_in_this_period():
+    """What came earlier was paid for by what would have been lost. A rank that computes adds up by itself."""
+    nbytes = 10**7  # 0.1 s
+    for computes, byte in ((False, RECEIVE_BYTE), (True, SEND_BYTE)):
+        ranks = Ranks(2, COSTS | QUOTA, latency="1us")
+        quota = ranks.drivers[0].processor.quota
+
+        def waiting(ranks=ranks, computes=computes):
+            if computes:
+                yield from ranks.compute(0)
+            return (yield from ranks.receive(0, 1, nbytes))
+
+        def sending(ranks=ranks):
+            yield Delay(1.04)
+            yield from ranks.send(1, 0, nbytes)
+
+        assert ranks.run(waiting(), sending())[0] == pytest.approx(1.14, rel=1e-3)
+        assert quota.period - quota.unused == pytest.approx(0.04 * BANDWIDTH * byte, rel=1e-3)
 
 
 def test_looks_for_messages_take_of_the_quota():
     """As many as a real wait has, of which each is as much longer than the one before as the file says."""
     spec = ProcessorSpec(**QUOTA, look="80us", full_sleep="1ms")
-    waited, looks = 0.0, 0
-    while waited < 0.05:
+    waited, looks, in_time = 0.0, 0, 0
+    while waited < 0.35:
         waited += spec.look * spec.share + min(waited, SLEEP_SECONDS)
         looks += 1
+        in_time += waited > 0.3
     assert number_of_looks(waited, spec) == pytest.approx(looks, rel=0.05)
     ranks = Ranks(2, QUOTA | {"look": "80us", "full_sleep": "1ms"})
 
     def waiting():
-        yield from ranks.compute(1)
-        yield from ranks.receive(1, 0, 8)
-        begin = ranks.env.now
-        return (yield from ranks.compute(1)) - begin
+        yield Delay(1.0)
+        yield from ranks.receive(0, 1, 8)
 
     def sending():
-        yield Delay(1.05)
-        yield from ranks.send(0, 1, 8)
+        yield Delay(1.349)
+        yield from ranks.send(1, 0, 8)
 
-    _, seconds = ranks.run(sending(), waiting())
-    assert seconds == pytest.approx(1 - 0.05 + looks * 80e-6, abs=2e-3)
+    ranks.run(waiting(), sending())
+    quota = ranks.drivers[0].processor.quota
+    assert quota.period - quota.unused == pytest.approx(in_time * 80e-6, rel=0.05)  # since 1.3 s
+
+
+@pytest.mark.parametrize(("pause", "shared"), [(0.0, 2), (1e-4, 1), (2e-4, 0), (2e-3, 0)])
+def test_messages_that_leave_together_share_what_looking_for_more_takes_of_a_quota(pause, shared):
+    """A thread looks for 0.2 ms after each, which are 0.8 ms of a quarter of a core."""
+    ranks, times = Ranks(2, QUOTA | {"send": "3ms"}, latency="1us"), 3
+
+    def background():
+        yield Delay(0.5)
+        for _ in range(times):
+            yield ranks.comms[0].Isend(np.zeros(8, np.uint8), 1)
+            if pause:
+                yield Delay(pause)
+
+    ranks.run(ranks.compute(0, background()), ranks.receive(1, 0, 8, times))
+    used = 1.0 + times * SEND - (times - 1) * shared * 0.4e-3
+    quota = ranks.drivers[0].processor.quota
+    assert quota.period - quota.unused == pytest.approx(used % quota.period, abs=1e-5)
+
+
+def test_what_an_algorithm_does_itself_takes_time_of_each_step(tmp_path):
+    config, times = parse(CONFIG | {"algorithm": {"name": "ring_allreduce"}}), []
+    for work in (0.0, 0.004):
+        compute = ComputeSpec(median=0.02, slowdown={1: 2.0}, work=work)
+        spec = network("1gbit,50us").model_copy(update={"compute": compute})
+        simulate(config, 3, spec, tmp_path / "run.h5", timing_only=True)
+        times.append(load_run(tmp_path / "run.h5").curve["time"][-1])
+    assert times[1] - times[0] == pytest.approx(6 * 0.004 * 2.0)  # the slow rank decides
 
 
 CONFIG = {

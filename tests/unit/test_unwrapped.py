@@ -1,5 +1,8 @@
 """Steps of torch optimizers without what torch wraps around them: the same steps, and whoever is to see one does."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -92,3 +95,24 @@ def test_gradients_are_cleared():
     own = Own(model.parameters(), lr=0.1)
     unwrapped.zero_grad(own, True)
     assert own.cleared == 1
+
+
+def test_operations_are_counted_without_loading_the_compiler():
+    """Of a model without content, as the simulator has it, in a fresh process."""
+    program = """
+import sys
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from grsgd.simulate.compute import flops
+
+layers = torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(144, 3)
+model = torch.nn.Sequential(*layers)
+state = torch.random.get_rng_state()
+found = flops(model.to("meta"), torch.zeros(1, 8, 8), 16)
+assert torch.equal(state, torch.random.get_rng_state())
+assert "torch._dynamo" not in sys.modules
+with FlopCounterMode(display=False) as counter:
+    model(torch.zeros(16, 1, 8, 8, device="meta")).sum().backward()
+assert found == counter.get_total_flops() > 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)

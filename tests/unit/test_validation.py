@@ -68,11 +68,22 @@ def test_a_run_is_simulated_with_the_computing_around_it(tmp_path):
     before, after = rounds.computing_files(tmp_path, DPSGD)
     before.write_text(json.dumps([[0.1, 0.02, 0.1, 0.01], [0.1, 0.02, 0.1, 0.01], [0.2, 0.02, 0.1, 0.01]]))
     after.write_text(json.dumps([[0.3, 0.04, 0.2, 0.03], [0.1, 0.04, 0.2, 0.03], [0.4, 0.04, 0.2, 0.03]]))
+    rounds.work_file(tmp_path, DPSGD).write_text("0.003")
     spec = rounds.network_of(tmp_path, DPSGD)
+    assert spec.compute.work == 0.003
     assert spec.compute.median == pytest.approx(0.2) and spec.compute.sigma == pytest.approx(0.03)
     assert spec.compute.after_wait == pytest.approx(0.15) and spec.compute.after_wait_sigma == pytest.approx(0.02)
     assert spec.compute.slowdown == {1: pytest.approx(0.5), 2: pytest.approx(1.5)}
     assert spec.processor.send == pytest.approx(1e-6) and spec.bandwidth == pytest.approx(12.5e6)
+
+
+def test_under_a_quota_no_steps_after_waits_are_measured(tmp_path):
+    rounds.network_file(tmp_path, DPSGD).write_text('bandwidth = "100mbit"\nlatency = "50us"\n')
+    for file in rounds.computing_files(tmp_path, DPSGD):
+        file.write_text(json.dumps([[0.1, 0.02, None, 0.0]] * 3))
+    rounds.work_file(tmp_path, DPSGD).write_text("null")
+    compute = rounds.network_of(tmp_path, DPSGD).compute
+    assert (compute.median, compute.after_wait, compute.work) == (0.1, None, 0.0)
 
 
 def test_what_is_missing(tmp_path, monkeypatch):
@@ -81,7 +92,7 @@ def test_what_is_missing(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     monkeypatch.setattr(rounds, "finished_run", lambda path, wanted: path if path.exists() else None)
     for variant in (DPSGD, TREE):
-        for file in (rounds.network_file(folder, variant), *rounds.computing_files(folder, variant)):
+        for file in rounds.files_of(folder, variant):
             file.touch()
     rounds.run_file(folder, TREE).touch()
     assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD]
@@ -93,14 +104,14 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_a_later_run(tmp_path,
     folder = rounds.folder_of(tmp_path, FOUR, 0)
     folder.mkdir(parents=True)
     for variant in (DPSGD, TREE):
-        for file in (rounds.network_file(folder, variant), *rounds.computing_files(folder, variant)):
+        for file in rounds.files_of(folder, variant):
             file.write_text("old")
     monkeypatch.setattr(rounds, "finished_run", lambda path, wanted: path if path.exists() else None)
     testbed = SimpleNamespace(mpiexec=None, without_cpu_limit=None)
     monkeypatch.setattr(Setting, "testbed", lambda setting: nullcontext(testbed))
 
     def make_runs(host, ranks, runs, timeout):
-        for one in runs[:3]:
+        for one in runs[:4]:
             Path(one.out).write_text("new")
             yield one
         raise Unfinished("no end")

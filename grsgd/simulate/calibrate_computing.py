@@ -1,0 +1,116 @@
+"""Measures how long a step computes, on all ranks at once, and what it takes to measure on a rank at all."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import MpiDriver
+from grsgd.comm.pollables import Compute, Delay
+from grsgd.config import Config
+from grsgd.job import launch
+from grsgd.simulate.network import AFTER_WAIT_SECONDS
+
+
+class StepTimes(NamedTuple):
+    """The median of the seconds of a step, and the sigma of their logarithm: of steps that follow each other, and of
+    those that follow a wait of `AFTER_WAIT_SECONDS`, if that was measured."""
+
+    median: float
+    sigma: float
+    after_wait: float | None = None
+    after_wait_sigma: float = 0.0
+
+
+class Prepared(NamedTuple):
+    """What measures on a rank."""
+
+    driver: MpiDriver
+    comm: Communicator
+    dataset: object
+    make_model: Callable[[], object]
+    gradient: Callable[[], None]
+    update: Callable[[], None]
+    nbytes: int
+    """Of the model."""
+
+    def step(self):
+        """Compute a gradient, and update the model."""
+        self.gradient()
+        self.update()
+
+    def compute(self):
+        """Do that as in a run."""
+        self.driver.run(computing_of(self.gradient))
+        self.update()
+
+
+def prepare(mpi, config: Config) -> Prepared:
+    """Return what measures on this rank. Raises SetupError, on all ranks."""
+    from grsgd.training import device as gpu
+    from grsgd.training.gradients import step_alone
+    from grsgd.training.inputs import build_model, load_data
+    from grsgd.training.memory import check_fits
+
+    gpu.use_threads()
+    comm = Communicator(MpiBackend(mpi).dup())
+    local_rank, local_ranks = launch.local_ranks(mpi)
+    driver = launch.driver(
+        mpi, config.comm.timeout, config.comm.progress_mode, compute_seconds=config.train.compute_seconds
+    )
+    with launch.collective_setup(mpi):
+        dataset = load_data(config)
+        device = gpu.pick_device(config.device, local_rank)
+        check_fits(config, dataset, mpi.size, local_ranks, device)
+    with launch.collective_setup(mpi):  # only now, when all have looked at what is free
+        gpu.use(device)
+        poll = driver.poll if driver.progress_mode == "inline" else None
+        model = build_model(config, dataset, device)
+        nbytes = sum(parameter.nbytes for parameter in model.parameters())
+        parts = step_alone(config, dataset, model, poll)
+        return Prepared(driver, comm, dataset, partial(build_model, config, dataset, device), *parts, nbytes)
+
+
+def measure_computing(rank: Prepared, steps: int, share: float | None) -> list[list[float]]:
+    """Return the seconds of each step while all ranks take steps, and those of steps after waits. These only without a
+    share of a core, which is measured in seconds of the processor."""
+    from grsgd.simulate.compute import seconds_of_steps
+
+    driver, comm = rank.driver, rank.comm
+
+    def waiting():
+        yield from barrier(comm)  # ranks that share cores begin together, as those that have waited for each other
+        yield Delay(AFTER_WAIT_SECONDS)
+
+    driver.run(barrier(comm))
+    found = [seconds_of_steps(rank.compute, steps, share)]
+    if share is None:
+        found.append(seconds_of_steps(rank.compute, steps, wait=lambda: driver.run(waiting())))
+    others = driver.start(barrier(comm))
+    while not others.Test():  # as in a run, every rank computes until the last one has measured
+        rank.compute()
+    driver.run(barrier(comm))
+    return found
+
+
+def step_times(seconds: list[list[list[float]]]) -> list[StepTimes]:
+    """Return those of each rank, of what `measure_computing` returns on each."""
+    from grsgd.simulate.compute import medians_and_sigmas
+
+    kinds = [medians_and_sigmas(np.array(of_ranks)) for of_ranks in zip(*seconds, strict=True)]
+    return [StepTimes(*itertools.chain(*of_rank)) for of_rank in zip(*kinds, strict=True)]
+
+
+def computing_of(work: Callable[[], None]):
+    """Schedule: a gradient, or a step."""
+    yield Compute(work)
+
+
+def barrier(comm):
+    """Schedule: ends when all ranks have begun it."""
+    yield from ring_allreduce(comm, np.zeros(comm.size))
