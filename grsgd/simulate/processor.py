@@ -49,8 +49,9 @@ class Processor:
         self.leaving = 0
         """Messages that were posted and have not left yet."""
         self.is_computing = self.has_computed = False
+        self.in_turn: deque[Callable] = deque()
         self.turn_at = 0.0
-        """When the last of the calls is due that are to be made in their order."""
+        """The calls that are to be made in their order, and when the last of them is due."""
         self.last_message = -math.inf
         """When a message was last sent or received beside a computation."""
         self.taken = 0.0
@@ -153,14 +154,13 @@ class Processor:
         self._in_turn(self.free_at - now if work else 0.0, call)
 
     def _in_turn(self, seconds: float, call: Callable[[], None]):
-        """``call`` after so many seconds, or at once; with a quota not before what was to be called before: a message
-        that a rank has not paid for yet is not overtaken by one that comes cheap."""
-        if self.quota is not None:
-            now = self.network.env.now
-            self.turn_at = max(now + seconds, self.turn_at)
-            seconds = self.turn_at - now
-        if seconds:
-            self.network.after(seconds, lambda _: call())
+        """``call`` after so many seconds, or at once, but not before what was to be called before: a message that a
+        rank has not paid for yet is not overtaken by one that comes cheap."""
+        now = self.network.env.now
+        self.turn_at = max(now + seconds, self.turn_at)
+        if self.turn_at > now or self.in_turn:
+            self.in_turn.append(call)
+            self.network.after(self.turn_at - now, lambda _: self.in_turn.popleft()())
         else:
             call()
 

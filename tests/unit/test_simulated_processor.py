@@ -472,3 +472,14 @@ def test_a_thread_takes_what_it_has_had_of_the_processor():
     without, beside = np.array([1.0, 1.1, 0.1]), np.array([1.5, 2.4, 0.4])
     assert prolonged(without, beside, by_thread=True) == pytest.approx([0.5, 0.1])
     assert prolonged(without, beside, by_thread=False) == pytest.approx([0.5, 1.3 / 1.1])
+
+
+@pytest.mark.parametrize("name", ["ring_allreduce", "local_sgd", "diloco", "dpsgd", "lasgd"])
+def test_messages_of_ranks_with_quotas_keep_their_order(name, tmp_path):
+    """Parts of a model that does not divide evenly are told apart by their sizes."""
+    config = parse(CONFIG | {"algorithm": {"name": name}, "train": {"steps": 40}})
+    costs = COSTS | QUOTA | {"period": "8ms", "exchange": "0.6ms", "look": "0.2ms", "reaction": "5ms", "wake": "0.1ms"}
+    compute = ComputeSpec(median=0.045, sigma=0.01, slowdown={0: 2.0})
+    spec = network("100mbit,100us").model_copy(update={"processor": ProcessorSpec(**costs), "compute": compute})
+    simulate(config, 7, spec, tmp_path / "run.h5", timing_only=True)
+    assert load_run(tmp_path / "run.h5").ranks["steps"].min() > 0
