@@ -28,7 +28,7 @@ class StepTimes(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What measures on a rank."""
+    """The driver, the data and the parts of a step with which a rank measures."""
 
     driver: MpiDriver
     comm: Communicator
