@@ -1,6 +1,7 @@
 """All-reduces through memory that the ranks share."""
 
 import os
+import tempfile
 import time
 import weakref
 
@@ -20,6 +21,18 @@ from tests.support.real_ranks import models, start, take_step
 LONG = SHORT_BYTES // 4 + 1
 PIECE = PIECE_BYTES // 4
 SIZES = [1, 2, 3, 7, LONG - 1, LONG, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 5]
+
+
+@pytest.fixture(autouse=True)
+def folder(comm, monkeypatch):
+    """Files of other jobs, of which some were killed before they had removed theirs, lie elsewhere."""
+    own = tempfile.TemporaryDirectory(prefix="grsgd-tests-", dir=shared_memory.folder()) if comm.rank == 0 else None
+    name = comm.backend.mpi.bcast(own and own.name)
+    monkeypatch.setattr(shared_memory, "folder", lambda: name)
+    yield
+    comm.backend.mpi.Barrier()
+    if own:
+        own.cleanup()
 
 
 def arrays(comm, size, dtype="float32", seed=0):
