@@ -278,6 +278,7 @@ class Decoupled(ParameterServer, name="decoupled"):
         yield Until(
             lambda: self.server.is_done() or self.server.pushes > pushes or self.driver.clock() > end,
             "a push, or the end of the last worker's training",
+            in_background=True,
         )
         return self.server.all_done()
 

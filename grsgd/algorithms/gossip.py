@@ -141,7 +141,8 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
         served = self.served  # before the test: the exchange may end right after it
         if self.serving:
             # Half of s has been given away already: with two more averages, less than that would be left of it here.
-            yield Until(lambda: self.served > served, "the end of an exchange that another rank has begun")
+            what = "the end of an exchange that another rank has begun"
+            yield Until(lambda: self.served > served, what, in_background=True)
         yield from until_over(self.offering)
         request = self.request(self.comm.rank, self.k, mask=mask)
         try:

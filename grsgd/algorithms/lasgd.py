@@ -121,7 +121,7 @@ class LASGD(Algorithm, name="lasgd"):
             self.between_steps = False
             has_joined = self.in_flight and self.is_blocking()
         if has_joined:  # while it was idle
-            yield Until(lambda: not self.in_flight, "the average of all models")
+            yield Until(lambda: not self.in_flight, "the average of all models", in_background=True)
 
     def step(self):
         with self.lock:
@@ -129,7 +129,7 @@ class LASGD(Algorithm, name="lasgd"):
             self.h += 1
         if self.comm.size > 1 and self.must_wait():
             self.at_rest = True
-            yield Until(lambda: not self.must_wait(), "the average of all models")
+            yield Until(lambda: not self.must_wait(), "the average of all models", in_background=True)
             self.at_rest = False
         self.since = self.driver.clock()
         self.between_steps = True

@@ -153,7 +153,7 @@ class Communicator:
     def subset(self, ranks: Sequence[int]) -> "Communicator":
         """The given ranks with messages of their own, counted here. Only they call this; if several subsets are made,
         all ranks make theirs in one order. To be freed by `free`."""
-        return Communicator(self.backend.subset(ranks), [self.members[rank] for rank in ranks], self.traffic)
+        return type(self)(self.backend.subset(ranks), [self.members[rank] for rank in ranks], self.traffic)
 
     def free(self):
         """Free what `subset` has made; collective, when no message is under way."""

@@ -197,7 +197,9 @@ class MpiDriver:
         begin = moved = looked = seen = time.perf_counter()
         before = worked = ENGINE.worked_seconds
         stopped = 0.0
+        in_background = getattr(pollable, "in_background", False)
         try:
+            moves = ENGINE.moves
             while not any(pollable.Test() for _ in range(LOOKS)):
                 ENGINE.poll()
                 ENGINE.check()
@@ -216,7 +218,10 @@ class MpiDriver:
                     if now - self._quota_asked > QUOTA_SECONDS:
                         self._quota_asked = now
                         self._go_by(self.quota())
-                back_off(now - moved, self.spin_seconds, self.sleep_share)
+                waited = now - moved
+                if waited < self.spin_seconds or not (in_background and ENGINE.pause(moves)):
+                    back_off(waited, self.spin_seconds, self.sleep_share)
+                moves = ENGINE.moves
         finally:
             self.wait_seconds += time.perf_counter() - begin - (ENGINE.worked_seconds - before)
 

@@ -26,6 +26,9 @@ SLEEP_SHARE = 1 / 16
 """Of the time waited so far, that a sleep takes."""
 
 
+BACKGROUND_SECONDS = 20e-3
+"""The longest pause of a rank that waits for what the thread does."""
+
 LOOKS = 2
 """How often to look at messages between two sleeps: Open MPI takes one in only with the second look after it has
 come."""
@@ -36,6 +39,8 @@ class Handle:
 
     ``Test()`` raises what the schedule raised, so that a failure in the background surfaces where it is waited for.
     """
+
+    in_background = True
 
     def __init__(self, schedule: Schedule, driver, engine: "Engine"):
         self._schedule = schedule
@@ -109,6 +114,8 @@ class Engine:
         """Seconds that the thread has had of the processor."""
         self.failed: list[Handle] = []
         """Schedules that have ended with an error."""
+        self.moves = 0
+        """How often something has moved."""
         self._advancing = threading.Lock()
         """Held while schedules are moved."""
         self._changed = threading.Condition()
@@ -139,7 +146,7 @@ class Engine:
                 )
                 self._thread.start()
                 atexit.register(self._end_thread)  # before MPI ends
-            self._changed.notify()
+            self._changed.notify_all()
         return handle
 
     def poll(self):
@@ -155,6 +162,15 @@ class Engine:
                 self.worked_seconds += self._polled - begin
         finally:
             self._advancing.release()
+
+    def pause(self, moves: int) -> bool:
+        """Sleep until something has moved since there were so many `moves`, for `BACKGROUND_SECONDS` at most; returns
+        False, at once, if no thread moves it."""
+        if not (self._by_thread and self._thread_allowed):
+            return False
+        with self._changed:
+            self._changed.wait_for(lambda: self.moves != moves, BACKGROUND_SECONDS)
+        return True
 
     def check(self):
         """Raise the error of a schedule that has failed, unless a test of its handle has raised it; once."""
@@ -196,7 +212,7 @@ class Engine:
         with self._changed:
             thread, self._thread = self._thread, None
             self._thread_stops.set()
-            self._changed.notify()
+            self._changed.notify_all()
         if thread is not None:
             atexit.unregister(self._end_thread)
             thread.join(timeout=10)
@@ -212,6 +228,8 @@ class Engine:
                 ended = [handle for handle in self.handles if handle.ended]
                 self.handles = [handle for handle in self.handles if not handle.ended]
                 self._update_mode()
+                self.moves += 1
+                self._changed.notify_all()
             for handle in ended:
                 self._note_failure(handle)
         return moved

@@ -64,11 +64,13 @@ class Compute:
 
 
 class Until:
-    """True when ``condition()`` is: a state of this rank that another of its activities changes."""
+    """True when ``condition()`` is: a state of this rank that another of its activities changes. ``in_background``:
+    nothing but schedules in the background do, so a foreground that waits need not look where a thread moves these."""
 
-    def __init__(self, condition: Callable[[], bool], meaning: str):
+    def __init__(self, condition: Callable[[], bool], meaning: str, in_background: bool = False):
         self.Test = condition
         self.meaning = meaning
+        self.in_background = in_background
 
     def __str__(self):
         return self.meaning

@@ -162,7 +162,7 @@ LAYOUT: dict[str, dict[str, Column]] = {
     "ranks": {
         "steps": Column(np.int64, ("rank",), "steps", "steps done by the rank"),
         "samples": Column(np.int64, ("rank",), "samples", "samples the rank trained on"),
-        "compute_seconds": Column(np.float64, ("rank",), "s", "time spent on gradients and updates"),
+        "compute_seconds": Column(np.float64, ("rank",), "s", "time of steps that is neither of the next two"),
         "communicate_seconds": Column(np.float64, ("rank",), "s", "time spent on sending, receiving and merging"),
         "wait_seconds": Column(np.float64, ("rank",), "s", "time spent waiting for other ranks"),
     },

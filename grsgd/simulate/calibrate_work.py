@@ -1,8 +1,9 @@
 """Measures what a step of an algorithm takes of a processor beside its messages, more than a step alone does.
 
 The configured algorithm trains for some steps, on all ranks. What its own code takes counts, between two things that it
-waits for: updates, mixing, merging, compression, coding; calls of MPI do not, for these belong to messages
-(`grsgd.simulate.calibrate_processor`). So do gradients. Steps alone, of the same rank right before, are taken off.
+waits for: updates, mixing, merging, compression, coding, and what the training loop does itself. Sending and receiving
+do not count, for these belong to messages (`grsgd.simulate.calibrate_processor`). Gradients do. Steps alone, of the
+same rank right before, are taken off.
 """
 
 import statistics
@@ -39,13 +40,13 @@ class Meter:
         self._thread = threading.get_ident()
         self._counts = False
 
-    def without(self, call, *arguments):
+    def without(self, call, *arguments, **options):
         """Call what does not count, and return its value."""
         if not self._counts or threading.get_ident() != self._thread:
-            return call(*arguments)
+            return call(*arguments, **options)
         begin = time.thread_time()
         try:
-            return call(*arguments)
+            return call(*arguments, **options)
         finally:
             self.seconds -= time.thread_time() - begin
 
@@ -75,16 +76,23 @@ class Meter:
 
 
 class MeteredBackend(MpiBackend):
-    """One whose calls do not count."""
+    """One that knows by what its communicators are metered."""
 
     def __init__(self, mpi, timeout: float, meter: Meter):
         super().__init__(mpi, timeout)
         self.meter = meter
-        for name in CALLS:
-            setattr(self, name, partial(meter.without, getattr(self, name)))
 
     def of(self, mpi) -> "MeteredBackend":
         return MeteredBackend(mpi, self.timeout, self.meter)
+
+
+class MeteredCommunicator(Communicator):
+    """One whose calls do not count."""
+
+    def __init__(self, backend: MeteredBackend, *arguments):
+        super().__init__(backend, *arguments)
+        for name in CALLS:
+            setattr(self, name, partial(backend.meter.without, getattr(self, name)))
 
 
 def measure_work(mpi, config: Config, rank: Prepared, model: torch.nn.Module, steps: int = STEPS) -> float | None:
@@ -109,7 +117,7 @@ def measure_work(mpi, config: Config, rank: Prepared, model: torch.nn.Module, st
     meter = Meter(seconds_alone(rank))
     backend = MeteredBackend(mpi, config.comm.timeout, meter)
     copies = [backend.dup() for _ in range(5)]
-    trial, of_trial, comm, uncounted, signals = map(Communicator, copies)
+    trial, of_trial, comm, uncounted, signals = map(MeteredCommunicator, copies)
     config, _ = driver.run(choose_options(config, dataset, model, RankContext(trial, of_trial, driver)))
     signal = StopSignal(signals)
     context = RankContext(comm, uncounted, driver, signal, config.seed, config.data.replication)

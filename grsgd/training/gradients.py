@@ -18,6 +18,7 @@ from grsgd.errors import ConfigError
 from grsgd.models.replica import Replica, to_device
 from grsgd.seeding import Purpose, seed_torch
 from grsgd.tasks import Task
+from grsgd.training import unwrapped
 from grsgd.training.optimizer import build_optimizer
 
 FORWARD_SHARE = 1 / 3
@@ -221,4 +222,4 @@ def step_alone(
         replica.on_each_gradient(on_each_gradient)
     gradients = OwnBatches.of(config, dataset, replica, rank=0, workers=1, replication=1)
     optimizer = build_optimizer(config.optimizer, model.parameters())
-    return gradients.next_gradient, optimizer.step
+    return gradients.next_gradient, partial(unwrapped.step, optimizer)

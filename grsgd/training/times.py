@@ -22,6 +22,11 @@ class RankTotals:
     communicate_seconds: float = 0.0
     wait_seconds: float = 0.0
 
+    @property
+    def seconds(self) -> float:
+        """What its steps have taken."""
+        return self.compute_seconds + self.communicate_seconds + self.wait_seconds
+
 
 class TimedOptimizer:
     """A torch optimizer that measures the time of its steps; ``clock`` gives seconds."""

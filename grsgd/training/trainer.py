@@ -257,6 +257,7 @@ class Trainer:
                 return True
             if self.checkpoints is not None and (yield from self.checkpoints.before_step(self, step)):
                 return False
+            begin, counted = self.driver.clock(), self.totals.seconds
             try:
                 yield from self.step(step)
             except Excluded:
@@ -266,6 +267,8 @@ class Trainer:
                 self.totals.samples += self.config.data.batch_size
             self.progress.advance(self.config.data.batch_size)
             self.watch()
+            rest = self.driver.clock() - begin - (self.totals.seconds - counted)
+            self.totals.compute_seconds += max(rest, 0.0)  # rounding, in simulated time
 
     def serve(self):
         """Schedule, on a rank that does not train: take snapshots until the others have ended, or rest; returns whether

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from grsgd.comm.pollables import Compute
-from grsgd.simulate.calibrate_work import Meter
+from grsgd.simulate.calibrate_work import Meter, MeteredCommunicator
 
 
 def busy(seconds: float = 0.02):
@@ -65,6 +65,28 @@ def test_calls_of_mpi_do_not_count():
     thread.start()
     thread.join()
     assert 0.02 <= meter.seconds < 0.035
+
+
+def test_messages_of_a_subset_do_not_count_either():
+    class Backend:
+        size, rank, meter = 2, 0, Meter(0.01)
+
+        def Iprobe(self, source, tag):
+            busy()
+            return False
+
+        def subset(self, ranks):
+            return self
+
+    comm = MeteredCommunicator(Backend()).subset([0, 1])
+
+    def schedule():
+        busy()
+        comm.Iprobe(1, tag=2)
+        yield
+
+    next(Backend.meter.metered(schedule()))
+    assert 0.02 <= Backend.meter.seconds < 0.035
 
 
 def test_an_error_is_raised_where_the_schedule_waits():

@@ -9,7 +9,7 @@ import pytest
 from grsgd.comm import driver as module
 from grsgd.comm import engine, pollables
 from grsgd.comm.driver import MpiDriver, WaitTimeout, available_cores
-from grsgd.comm.pollables import Compute, Delay, Signal
+from grsgd.comm.pollables import Compute, Delay, Signal, Until
 from grsgd.control_groups import Quota
 
 MODES = ("thread", "inline")
@@ -373,6 +373,43 @@ def test_a_thread_moves_messages_whatever_the_trainer_does():
         assert names == ["grsgd-progress"]
     finally:
         driver.close()
+
+
+@pytest.mark.parametrize("in_background, least, most", [(True, 1, 2 * 14), (False, 40, 10**6)])
+def test_who_waits_for_the_thread_sleeps_until_something_has_moved(in_background, least, most):
+    """It looks when something has moved, and after `BACKGROUND_SECONDS`: two looks each."""
+    driver, looks, ended = MpiDriver(progress_mode="thread", timeout=20.0), [], []
+    driver.quota = lambda: Quota(0.1, 0.1)
+
+    def background():
+        yield Delay(0.1)
+        ended.append(True)
+        yield Delay(10.0)
+
+    driver._go_by(driver.quota())
+    driver.start(background())
+    begin = time.perf_counter()
+    driver.run(waits_for(Until(lambda: looks.append(None) or bool(ended), "the other", in_background)))
+    seconds = time.perf_counter() - begin
+    driver.close()
+    assert 0.1 <= seconds < 5.0
+    assert least <= len(looks) < most * max(seconds / 0.1, 1.0)
+
+
+@pytest.mark.parametrize("what", ["handle", "condition"])
+def test_who_waits_for_the_thread_goes_on_as_soon_as_that_has_moved(what, monkeypatch):
+    monkeypatch.setattr(engine, "BACKGROUND_SECONDS", 15.0)
+    driver, ended = MpiDriver(progress_mode="thread", timeout=20.0), []
+
+    def background():
+        yield Delay(0.05)
+        ended.append(True)
+
+    handle = driver.start(background())
+    begin = time.perf_counter()
+    driver.run(waits_for(handle if what == "handle" else Until(lambda: bool(ended), "the other", in_background=True)))
+    assert time.perf_counter() - begin < 10.0
+    driver.close()
 
 
 def test_inline_the_trainer_moves_schedules_when_it_polls():

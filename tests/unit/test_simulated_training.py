@@ -121,6 +121,17 @@ def test_one_rank_is_a_plain_loop():
     assert trainer.totals.compute_seconds == pytest.approx(8 * STEP)
 
 
+def test_what_a_step_does_beside_its_gradient_is_a_part_of_its_time(monkeypatch):
+    job = simulation("grsgd", 1)
+    (trainer,) = job.trainers
+    now, clock = [0.0], trainer.driver.clock
+    monkeypatch.setattr(trainer.driver, "clock", lambda: clock() + now[0])
+    trainer.on_step = lambda *_: now.__setitem__(0, now[0] + 3.0)
+    job.train()
+    assert trainer.totals.compute_seconds == pytest.approx(8 * (STEP + 3.0))
+    assert trainer.totals.seconds == trainer.totals.compute_seconds
+
+
 def test_algorithms_know_nothing_of_the_simulator():
     """No import, and not a word in the code; docstrings and comments may speak of it."""
     root = Path(grsgd.__file__).parent

@@ -243,6 +243,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         yield Until(
             lambda: self.server.is_done() or self.server.pushes > pushes,
             "a push, or the end of the last worker's training",
+            in_background=True,
         )
         return self.server.all_done()
 
@@ -254,7 +255,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                 else:
                     yield self.finish(server)
         if self.server is not None:
-            yield Until(self.server.is_done, "the end of the last worker's training")
+            yield Until(self.server.is_done, "the end of the last worker's training", in_background=True)
         if self.options.on_lost_worker == "evict":
             yield from self.exclude_lost_workers()
 
