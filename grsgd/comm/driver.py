@@ -14,7 +14,18 @@ from typing import Protocol
 
 import numpy as np
 
-from grsgd.comm.engine import ENGINE, LOOKS, SLEEP_SHARE, SPIN_SECONDS, Handle, Schedule, as_list, back_off
+from grsgd.comm.engine import (
+    ENGINE,
+    LOOKS,
+    SLEEP_SECONDS,
+    SLEEP_SHARE,
+    SPIN_SECONDS,
+    THREAD_SPIN_SECONDS,
+    Handle,
+    Schedule,
+    as_list,
+    back_off,
+)
 from grsgd.comm.pollables import Compute, Delay, Pollable
 from grsgd.control_groups import Quota, cpu_quota
 
@@ -29,6 +40,8 @@ QUOTA_SECONDS = 1.0
 QUOTA_SLEEP_SHARE = 1 / 8
 """Of the time waited so far, that a sleep takes where a rank has less than a core, divided by what it has: a look takes
 50 us of a core, 0.4 ms of what an eighth of one has. But no more than all of that time."""
+THREAD_SLEEP_SECONDS = 5e-4
+"""The longest sleep of the thread there, which takes its looks from a gradient, in the same way."""
 
 
 class Driver(Protocol):
@@ -116,6 +129,8 @@ class MpiDriver:
         self.ranks_on_cores = ranks_on_cores
         self.spin_seconds, self.sleep_share = SPIN_SECONDS, SLEEP_SHARE
         """As of `back_off`; of a rank that has less than a core, others."""
+        self.thread_pauses = THREAD_SPIN_SECONDS, SLEEP_SHARE, SLEEP_SECONDS
+        """As of `back_off`, of the thread that moves background schedules."""
         self._quota_asked = -math.inf
         self.thread_allowed = thread_allowed
         self.prepare_thread = prepare_thread
@@ -215,9 +230,7 @@ class MpiDriver:
                         self.watch()
                     if now - begin - stopped > self.timeout and not isinstance(pollable, Delay):
                         raise WaitTimeout(f"rank {self.rank} waited {self.timeout:g} s for {pollable}")
-                    if now - self._quota_asked > QUOTA_SECONDS:
-                        self._quota_asked = now
-                        self._go_by(self.quota())
+                    self.look_at_quota(now)
                 waited = now - moved
                 if waited < self.spin_seconds or not (in_background and ENGINE.pause(moves)):
                     back_off(waited, self.spin_seconds, self.sleep_share)
@@ -232,13 +245,20 @@ class MpiDriver:
             return None
         return found._replace(cores=found.cores / self.ranks_on_cores)
 
-    def _go_by(self, quota: Quota | None):
-        """Poll as fits this rank's quota, if it has one: the polls of a rank that has less than a core are taken from
-        its next gradient, or let it be late for the message that it waits for."""
-        if quota is not None:
-            self.spin_seconds, self.sleep_share = 0.0, min(QUOTA_SLEEP_SHARE / quota.cores, 1.0)
-        else:
+    def look_at_quota(self, now: float):
+        """Now and then, poll as fits this rank's quota, if it has one: the polls of a rank that has less than a core
+        are taken from its gradients, or let it be late for the message that it waits for."""
+        if now - self._quota_asked <= QUOTA_SECONDS:
+            return
+        self._quota_asked = now
+        quota = self.quota()
+        if quota is None:
             self.spin_seconds, self.sleep_share = SPIN_SECONDS, SLEEP_SHARE
+            self.thread_pauses = THREAD_SPIN_SECONDS, SLEEP_SHARE, SLEEP_SECONDS
+        else:
+            self.spin_seconds, self.sleep_share = 0.0, min(QUOTA_SLEEP_SHARE / quota.cores, 1.0)
+            longest = max(min(THREAD_SLEEP_SECONDS / quota.cores, quota.period / 2), SLEEP_SECONDS)
+            self.thread_pauses = 0.0, self.sleep_share, longest
 
 
 def available_cores() -> int:

@@ -258,14 +258,17 @@ class Engine:
                 return
             if rest > 0:
                 continue
+            handles = self.handles
             with self._advancing:
                 moved = any(self._advance_all(prepare) for _ in range(LOOKS))
             self.thread_cpu_seconds = time.thread_time()
             now = time.perf_counter()
             if moved:
                 moved_at = now
-            elif self._by_thread:
-                back_off(now - moved_at, THREAD_SPIN_SECONDS)
+            elif self._by_thread and handles:
+                driver = handles[0].driver
+                driver.look_at_quota(now)
+                back_off(now - moved_at, *driver.thread_pauses)
             else:  # beside a long computation, perhaps on its core
                 time.sleep(min(SLEEP_SECONDS + (now - max(moved_at, self._polled)) / 16, TAKEOVER_SECONDS))
 
@@ -277,9 +280,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=ENGINE.reset)
 
 
-def back_off(waited: float, spin: float = SPIN_SECONDS, share: float = SLEEP_SHARE):
+def back_off(
+    waited: float, spin: float = SPIN_SECONDS, share: float = SLEEP_SHARE, longest: float = SLEEP_SECONDS
+):
     """Pause between two polls after having waited ``waited`` seconds: for ``spin`` seconds yield the core, then sleep
-    for that share of the time waited.
+    for that share of the time waited, and for ``longest`` at most.
 
     A rank that waits must not take the core from one that computes, and a wait must not be prolonged by more than
     a few per cent.
@@ -287,4 +292,4 @@ def back_off(waited: float, spin: float = SPIN_SECONDS, share: float = SLEEP_SHA
     if waited < spin:
         os.sched_yield()
     else:
-        time.sleep(min(waited * share, SLEEP_SECONDS))
+        time.sleep(min(waited * share, longest))

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from grsgd.comm.engine import SLEEP_SECONDS, THREAD_SPIN_SECONDS
+from grsgd.comm.engine import SLEEP_SECONDS
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import ProcessorSpec
 from grsgd.simulate.quota import Quota
@@ -52,8 +52,6 @@ class Processor:
         self.in_turn: deque[Callable] = deque()
         self.turn_at = 0.0
         """The calls that are to be made in their order, and when the last of them is due."""
-        self.last_message = -math.inf
-        """When a message was last sent or received beside a computation."""
         self.taken = 0.0
         """Seconds that messages have taken from the computation under way."""
         self.unnoticed: deque[list[Callable]] = deque()
@@ -75,7 +73,7 @@ class Processor:
         self.leaving += 1
         now, of_bytes = self.network.env.now, nbytes * self.spec.send_byte
         if self.is_computing:
-            self._work(self._of_message(self.spec.send) + of_bytes, call)
+            self._work(self.spec.send + of_bytes, call)
         elif self.quota is None:
             self.free_at = max(self.free_at, now) + (self.spec.send + of_bytes) * self.slowdown
             call()
@@ -96,7 +94,7 @@ class Processor:
         """Take in a message of so many bytes that the rank has noticed, and ``call`` when that is done: at once, unless
         the rank computes."""
         if self.is_computing:
-            self._work(self._of_message(self.spec.receive) + nbytes * self.spec.receive_byte, call)
+            self._work(self.spec.receive + nbytes * self.spec.receive_byte, call)
         elif self.quota is None:
             call()
         else:  # what has come in earlier periods was paid for by what would have been lost
@@ -136,15 +134,6 @@ class Processor:
         earlier = max(self.looks, number_of_looks(max(waited - self.quota.since_refill(now), 0.0), self.spec))
         self.quota.take((looks - earlier) * self.spec.look * self.slowdown, now)
         self.looks = looks
-
-    def _of_message(self, seconds: float) -> float:
-        """Return what a message takes beside its bytes. After each the thread that moves them looks for more for a
-        while, which takes of a quota, but once for messages that come or leave together."""
-        if self.quota is None:
-            return seconds
-        now, before = self.network.env.now, self.last_message
-        self.last_message = now
-        return max(seconds - max(THREAD_SPIN_SECONDS - (now - before), 0.0) / self.quota.share, 0.0)
 
     def _work(self, seconds: float, call: Callable[[], None]):
         """Do some work for messages beside a computation, after what is to be done already, and ``call`` then."""

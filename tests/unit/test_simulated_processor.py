@@ -334,24 +334,6 @@ def test_looks_for_messages_take_of_the_quota():
     assert quota.period - quota.unused == pytest.approx(in_time * 80e-6, rel=0.05)  # since 1.3 s
 
 
-@pytest.mark.parametrize(("pause", "shared"), [(0.0, 2), (1e-4, 1), (2e-4, 0), (2e-3, 0)])
-def test_messages_that_leave_together_share_what_looking_for_more_takes_of_a_quota(pause, shared):
-    """A thread looks for 0.2 ms after each, which are 0.8 ms of a quarter of a core."""
-    ranks, times = Ranks(2, QUOTA | {"send": "3ms"}, latency="1us"), 3
-
-    def background():
-        yield Delay(0.5)
-        for _ in range(times):
-            yield ranks.comms[0].Isend(np.zeros(8, np.uint8), 1)
-            if pause:
-                yield Delay(pause)
-
-    ranks.run(ranks.compute(0, background()), ranks.receive(1, 0, 8, times))
-    used = 1.0 + times * SEND - (times - 1) * shared * 0.4e-3
-    quota = ranks.drivers[0].processor.quota
-    assert quota.period - quota.unused == pytest.approx(used % quota.period, abs=1e-5)
-
-
 def test_what_an_algorithm_does_itself_takes_time_of_each_step(tmp_path):
     config, times = parse(CONFIG | {"algorithm": {"name": "ring_allreduce"}}), []
     for work in (0.0, 0.004):
