@@ -36,6 +36,7 @@ from grsgd.simulate.calibrate_computing import (
     step_times,
 )
 from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread, ended, work_of
+from grsgd.simulate.network import queued
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""
@@ -73,12 +74,10 @@ class Calibration(NamedTuple):
     """The host of each rank."""
     crowded: bool
     """Whether ranks share cores, so that they computed by turns."""
-    fairness: float | None = None
+    queue_bytes: int | None = None
     """As for `grsgd.simulate.network.NetworkSpec`; None with fewer than three hosts."""
     processor: ProcessorTimes | None = None
     """The time that messages take of a processor; None if that was not measured."""
-    fairness_bytes: int = 0
-    """Of the messages that have shown how even they are."""
     work: float | None = None
     """What a step of the algorithm takes more than one alone, in seconds; None if that was not measured."""
 
@@ -120,14 +119,14 @@ def calibrate(
             processor = measure_processor(driver, comm, *usual_ranks(compute, hosts), pairs, rank.step)
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
         nbytes = min(max(rank.nbytes, LEAST_SHARED_BYTES), MOST_SHARED_BYTES)
-        fairness = driver.run(measure_fairness(comm, *three, nbytes)) if len(three) == 3 else None
+        queue_bytes = driver.run(measure_queue(comm, *three, nbytes)) if len(three) == 3 else None
         driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
     driver.close()
     pairs = [pair for of_rank in mpi.allgather(pairs) for pair in of_rank]
     crowded = any(mpi.allgather(sharing > available_cores()))
-    fairness = mpi.bcast(fairness, root=three[0])
+    queue_bytes = mpi.bcast(queue_bytes, root=three[0])
     processor = next((found for found in mpi.allgather(processor) if found is not None), None)
-    return Calibration(pairs, compute, hosts, crowded, fairness, processor, nbytes, work)
+    return Calibration(pairs, compute, hosts, crowded, queue_bytes, processor, work)
 
 
 def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractContextManager]) -> list[StepTimes]:
@@ -286,65 +285,47 @@ def answer(comm, other: int, nbytes: int, at_once: bool):
             yield comm.Isend(outgoing, other, tags.CALIBRATION)
 
 
-def measure_fairness(comm, hub: int, early: int, late: int, nbytes: int):
-    """Schedule: how evenly two messages share the way to ``hub``, and the way from it, when that of ``late`` begins as
-    half of that of ``early`` is there. On ``hub`` a number from 0.1 to 1, the mean of both medians, elsewhere nothing.
+def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
+    """Schedule: how many bytes of a message wait in the queue of ``sender``: by how much later one to ``early`` ends if
+    another, to ``late``, begins as half of it is there. On ``sender`` the median, elsewhere nothing.
 
-    nbytes: of each message.
-
-    Alone, a message takes S. The first of two then ends after S/2 + (1 + fairness) S/2.
+    nbytes: of each message, of which at most half can be seen to wait.
     """
     message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     signal = np.zeros(1)
-    found = []
-    for outwards in (False, True):
-        ratios = []
-        for _ in range(SHARED_ROUNDS):
-            if comm.rank == hub:
-                alone = yield from seconds_of_first(comm, outwards, early, None, (message, other), 0.0)
-                first = yield from seconds_of_first(comm, outwards, early, late, (message, other), alone / 2)
-                ratios.append(2 * first / alone - 2)
-            elif comm.rank == early:
-                for _ in range(2):
-                    yield from take_part(comm, outwards, hub, message, signal)
-            elif comm.rank == late:
-                yield from take_part(comm, outwards, hub, message, signal)
-        if ratios:
-            found.append(min(max(statistics.median(ratios), 0.1), 1.0))
-    return statistics.mean(found) if found else None
+    shares = []
+    for _ in range(SHARED_ROUNDS):
+        if comm.rank == sender:
+            alone = yield from seconds_of_first(comm, early, None, (message, other), 0.0)
+            first = yield from seconds_of_first(comm, early, late, (message, other), alone / 2)
+            shares.append(2 * first / alone - 2)
+        elif comm.rank == early:
+            for _ in range(2):
+                yield from take_part(comm, sender, message, signal)
+        elif comm.rank == late:
+            yield from take_part(comm, sender, message, signal)
+    return round(queued(min(max(statistics.median(shares), 0.0), 1.0), nbytes)) if shares else None
 
 
-def seconds_of_first(comm, outwards: bool, early: int, late: int | None, buffers, wait: float):
-    """Schedule: seconds until a message to or from ``early`` is there, if ``wait`` seconds after it one to or from
-    ``late`` begins."""
-    now, later, answers = np.zeros(1), np.full(1, wait), (np.zeros(1), np.zeros(1))
+def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):
+    """Schedule: seconds until a message to ``early`` is there, if ``wait`` seconds after it one to ``late`` begins."""
+    answers = np.zeros(1), np.zeros(1)
     begin = time.perf_counter()
-    if outwards:
-        first = comm.Irecv(answers[0], early, tags.CALIBRATION)
-        sending = [comm.Isend(buffers[0], early, tags.CALIBRATION)]
-        if late is not None:
-            yield Delay(wait)
-            sending += [comm.Isend(buffers[1], late, tags.CALIBRATION), comm.Irecv(answers[1], late, tags.CALIBRATION)]
-    else:
-        first = comm.Irecv(buffers[0], early, tags.CALIBRATION)
-        sending = [comm.Isend(now, early, tags.CALIBRATION)]
-        if late is not None:
-            sending += [comm.Irecv(buffers[1], late, tags.CALIBRATION), comm.Isend(later, late, tags.CALIBRATION)]
+    first = comm.Irecv(answers[0], early, tags.CALIBRATION)
+    sending = [comm.Isend(buffers[0], early, tags.CALIBRATION)]
+    if late is not None:
+        yield Delay(wait)
+        sending += [comm.Isend(buffers[1], late, tags.CALIBRATION), comm.Irecv(answers[1], late, tags.CALIBRATION)]
     yield first
     seconds = time.perf_counter() - begin
     yield sending
     return seconds
 
 
-def take_part(comm, outwards: bool, hub: int, message, signal):
-    """Schedule: what ``hub`` measures, at the other end."""
-    if outwards:
-        yield comm.Irecv(message, hub, tags.CALIBRATION)
-        yield comm.Isend(signal, hub, tags.CALIBRATION)
-    else:
-        yield comm.Irecv(signal, hub, tags.CALIBRATION)
-        yield Delay(float(signal[0]))
-        yield comm.Isend(message, hub, tags.CALIBRATION)
+def take_part(comm, sender: int, message, signal):
+    """Schedule: what ``sender`` measures, at the other end."""
+    yield comm.Irecv(message, sender, tags.CALIBRATION)
+    yield comm.Isend(signal, sender, tags.CALIBRATION)
 
 
 def check_mpiexec():

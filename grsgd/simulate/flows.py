@@ -23,6 +23,8 @@ from grsgd.simulate.network import NetworkSpec
 
 MIN_WEIGHT = 0.1
 """The smallest weight of a flow, however many began before it."""
+QUEUED_WEIGHT = 0.01
+"""The weight of a flow whose first bytes wait in a queue."""
 SHARING_PRIORITY = 2
 """SimPy priority of sharing the ports again: after all flows that begin or end at the same instant."""
 
@@ -60,9 +62,9 @@ class Connection:
 
 class Flow:
     """A message on its way, of which ``left`` bytes had not left at the time ``since``; ``weight`` is that of its share
-    in a port."""
+    in a port, ``is_queued`` whether its first bytes wait in its sender's queue for those of others."""
 
-    __slots__ = ("network", "connection", "message", "nbytes", "left", "weight", "rate", "since", "end")
+    __slots__ = ("network", "connection", "message", "nbytes", "left", "weight", "rate", "since", "end", "is_queued")
 
     def __init__(self, network: "Network", connection: Connection, nbytes: int, message):
         self.network, self.connection, self.message = network, connection, message
@@ -71,11 +73,16 @@ class Flow:
         self.rate = 0.0
         self.since = 0.0
         self.end: Call | None = None
+        self.is_queued = False
+
+    def left_now(self) -> float:
+        """Return how many bytes have not left yet."""
+        return self.left - self.rate * (self.network.env.now - self.since)
 
     def set_rate(self, rate: float):
         now = self.network.env.now
         if self.rate:
-            self.left -= self.rate * (now - self.since)
+            self.left = self.left_now()
             self.end.cancel()
         self.rate, self.since = rate, now
         self.end = self.network.after(max(self.left, 0.0) / rate, self._ended)
@@ -206,6 +213,7 @@ class Network:
 
     def _begin(self, flow: Flow):
         alone = True
+        queued = self._queued_before(flow)
         for port in flow.connection.ports:
             if port.flows:
                 alone = False
@@ -213,6 +221,27 @@ class Network:
             port.flows[flow] = None
         if alone:  # the usual case on a ring, and cheap
             flow.set_rate(flow.connection.rate)
+        elif queued > 0:
+            flow.is_queued = True
+            self.after(queued / flow.connection.ports[0].bandwidth, lambda _: self._end_queueing(flow))
+
+    def _queued_before(self, flow: Flow) -> float:
+        """Return how many bytes wait in the sender's queue before those of a flow that begins."""
+        most = self.spec.queue_bytes
+        if not (most and flow.connection.ports):
+            return 0.0
+        first, sender = flow.connection.ports[0], flow.connection.ranks[0]
+        others = (other for other in first.flows if other.connection.ports[0] is first)
+        if self._medium is not None:  # on which each sender has a queue of its own
+            others = (other for other in others if other.connection.ranks[0] == sender)
+        return sum(min(other.left_now(), most) for other in others)
+
+    def _end_queueing(self, flow: Flow):
+        """What was in the queue before a flow has left."""
+        flow.is_queued = False
+        for port in flow.connection.ports:
+            if flow in port.flows:
+                self._mark_dirty(port)
 
     def _mark_dirty(self, port: Port):
         if not self._dirty:
@@ -226,7 +255,7 @@ class Network:
         flows = {flow: None for port in dirty for flow in port.flows}
         while True:
             ports = {port: None for flow in flows for port in flow.connection.ports}
-            if self.spec.fairness != 1:
+            if self.spec.fairness != 1 or self.spec.queue_bytes:
                 self._set_weights(ports)
             rates = max_min_fair(flows, ports)
             unfair = unfair_flows(rates, ports)
@@ -242,7 +271,8 @@ class Network:
                 flow.set_rate(rate)
 
     def _set_weights(self, ports):
-        """Set the weights of flows that share a port: the one that began first has the largest."""
+        """Set the weights of flows that share a port: the one that began first has the largest, and those that wait in
+        a queue have next to none."""
         flows = {flow: None for port in ports for flow in port.flows}
         weights: dict[Flow, float] = dict.fromkeys(flows, 1.0)
         for port in {port: None for flow in flows for port in flow.connection.ports}:
@@ -250,9 +280,9 @@ class Network:
             for flow in port.flows:
                 if flow in weights:
                     weights[flow] = min(weights[flow], weight)
-                weight = max(weight * self.spec.fairness_of(flow.nbytes), MIN_WEIGHT)
+                weight = max(weight * self.spec.fairness, MIN_WEIGHT)
         for flow, weight in weights.items():
-            flow.weight = weight
+            flow.weight = weight * (QUEUED_WEIGHT if flow.is_queued else 1.0)
 
 
 def unfair_flows(rates: dict[Flow, float], ports) -> list[Flow]:

@@ -172,8 +172,8 @@ class NetworkSpec(Section):
     switch on which only the ranks named by a ``[[link]]`` can talk to each other; ``cables``, places that each
     ``[[cable]]`` joins; or a text of `grsgd.simulate.cabling.ready_made`, such as ``torus:8x8x8``.
     multicast: whether one copy on the way out reaches all receivers; a shared medium always has it.
+    queue_bytes: so many bytes of each message, at most, wait in the queue of its sender before one that begins.
     fairness: of two messages that share a port, the rate of the one that began later in that of the other; 1: equal.
-    fairness_bytes: of the messages of which that is so, see `fairness_of`; 0: of all.
     """
 
     medium: Annotated[str, AfterValidator(known_medium)] = "switch"
@@ -182,7 +182,7 @@ class NetworkSpec(Section):
     multicast: bool = Field(False, strict=True)
     eager_bytes: int = Field(EAGER_BYTES, ge=0, strict=True)
     fairness: float = Field(1.0, ge=LEAST_FAIRNESS, le=1)
-    fairness_bytes: int = Field(0, ge=0, strict=True)
+    queue_bytes: int = Field(0, ge=0, strict=True)
     link: tuple[LinkSpec, ...] = ()
     port: tuple[PortSpec, ...] = ()
     cable: tuple[CableSpec, ...] = ()
@@ -194,9 +194,17 @@ class NetworkSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def former_names(cls, content):
-        """Files that were written before may call ``fairness`` seniority."""
-        if isinstance(content, dict) and "seniority" in content and "fairness" not in content:
-            return {("fairness" if key == "seniority" else key): value for key, value in content.items()}
+        """Files that were written before may call ``fairness`` seniority, or say of which messages it is true: then
+        the first of two had so much of a head start as waited in the queue."""
+        if not isinstance(content, dict):
+            return content
+        if "seniority" in content and "fairness" not in content:
+            content = {("fairness" if key == "seniority" else key): value for key, value in content.items()}
+        nbytes, fairness = content.get("fairness_bytes"), content.get("fairness", 1.0)
+        if type(nbytes) is int and nbytes >= 0 and type(fairness) in (int, float) and LEAST_FAIRNESS <= fairness <= 1:
+            content = {key: value for key, value in content.items() if key != "fairness_bytes"}
+            if nbytes and "queue_bytes" not in content:
+                content |= {"fairness": 1.0, "queue_bytes": round(queued(fairness, nbytes))}
         return content
 
     @model_validator(mode="after")
@@ -298,19 +306,12 @@ class NetworkSpec(Section):
             if rank >= ranks:
                 raise ConfigError(f"{self.name}: {what}: there are {ranks} ranks; allowed: 0 to {ranks - 1}")
 
-    def fairness_of(self, nbytes: int) -> float:
-        """Return ``fairness`` beside a message of so many bytes. What of it waits in queues goes first, which is about
-        as much of any message, so the shorter it is, the less a later one gets."""
-        if not (self.fairness_bytes and nbytes):
-            return self.fairness
-        return max(1 - (1 - self.fairness) * self.fairness_bytes / nbytes, LEAST_FAIRNESS)
-
     def summary(self) -> str:
         """Return one line for the run file."""
         parts = [self.medium, as_rate(self.bandwidth), as_duration(self.latency)]
         parts += ["multicast"] if self.multicast else []
-        of_bytes = f" of {self.fairness_bytes} bytes" if self.fairness_bytes else ""
-        parts += [f"fairness {self.fairness:g}{of_bytes}"] if self.fairness != 1 else []
+        parts += [f"fairness {self.fairness:g}"] if self.fairness != 1 else []
+        parts += [f"{self.queue_bytes} bytes in queues"] if self.queue_bytes else []
         parts += [f"{len(self.link)} links of their own"] if self.link else []
         parts += [f"{len(self.port)} ports of their own"] if self.port else []
         parts += [f"{sum(1 for _ in self._directed_cables())} directed cables"] if self.cable else []
@@ -358,6 +359,15 @@ def check_topology(text: str, medium: str):
         raise ConfigError(f"--topology {error}{'' if ready_made.is_ready_made(text) else hint}") from None
     if medium == "shared" or ready_made.is_ready_made(medium):
         raise ConfigError(f"--topology {text} and --network {medium}: only one of them may say what the network is")
+
+
+def queued(fairness: float, nbytes: float) -> float:
+    """Return how many bytes wait in a queue before those of another message, of which the last half of a message of
+    ``nbytes`` takes 1 + ``fairness`` times what it takes alone, if the other begins then.
+
+    While these leave, the other waits; then both have half the rate.
+    """
+    return (1 - fairness) * nbytes / 2
 
 
 def bookkeeping_network(spec: NetworkSpec, **more) -> NetworkSpec:

@@ -21,10 +21,6 @@ OF_QUOTA = {"exchange": "for a message sent and one received", "look": "and for 
 CROWDED = "More ranks than cores: a step takes this long while its rank has a core, and longer on average."
 
 
-def fairness_lines(measured: Calibration) -> list[str]:
-    return [f"fairness = {measured.fairness:.2g}", f"fairness_bytes = {measured.fairness_bytes}"]
-
-
 def network_file(measured: Calibration, config: Config, command: str) -> str:
     """The TOML file for ``grsgd simulate --network``. ``command``: what the user typed, for the heading."""
     medians = [times.median for times in measured.compute]
@@ -46,7 +42,7 @@ def network_file(measured: Calibration, config: Config, command: str) -> str:
         "# One pair at a time; medians of all pairs, which also stand for the pairs that were not measured.",
         f"bandwidth = {quoted(as_rate(bandwidth))}",
         f"latency = {quoted(as_duration(latency))}",
-        *([] if measured.fairness is None else fairness_lines(measured)),
+        *([] if measured.queue_bytes is None else [f"queue_bytes = {measured.queue_bytes}"]),
         *([] if measured.processor is None else [f"eager_bytes = {measured.processor.eager_bytes}"]),
         "",
         *([f"# {CROWDED}"] if measured.crowded else []),

@@ -143,7 +143,7 @@ def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "library", lambda: "MPI")
     pairs = [Pair((0, 1), 10e-6, 1e9), Pair((1, 2), 11e-6, 0.5e9), Pair((2, 3), 30e-6, 1.1e9), Pair((3, 0), 10e-6, 3e9)]
     compute = [StepTimes(seconds, 0.1, 0.9 * seconds, 0.05) for seconds in (0.01, 0.011, 0.019, 0.01)]
-    measured = Calibration(pairs, compute, ["a", "a", "b", "b"], crowded=False, fairness=0.8, work=0.002)
+    measured = Calibration(pairs, compute, ["a", "a", "b", "b"], crowded=False, queue_bytes=50000, work=0.002)
     (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
     spec = network(str(tmp_path / "network.toml"))
     assert spec.bandwidth == pytest.approx(1.1e9) and spec.latency == pytest.approx(10.5e-6)
@@ -161,7 +161,7 @@ def test_file_of_unequal_pairs_and_ranks(config, tmp_path, monkeypatch):
     assert spec.compute.slowdown == {2: pytest.approx(0.019 / 0.0105, rel=1e-2)}
     assert spec.compute.median == pytest.approx(0.0105)
     assert spec.compute.after_wait == pytest.approx(0.00945) and spec.compute.after_wait_sigma == 0.05
-    assert spec.fairness == 0.8 and spec.compute.work == 0.002
+    assert spec.queue_bytes == 50000 and spec.compute.work == 0.002
 
 
 def test_file_of_a_rank_with_a_slow_link(config, tmp_path, monkeypatch):

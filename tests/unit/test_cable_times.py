@@ -171,11 +171,12 @@ def test_cables_without_a_limit_take_latencies_alone():
         max_size=25,
     ),
     fairness=st.sampled_from([1.0, 0.5]),
+    queue_bytes=st.sampled_from([0, 1500]),
 )
-def test_no_cable_carries_more_than_it_can(messages, fairness):
+def test_no_cable_carries_more_than_it_can(messages, fairness, queue_bytes):
     """In the time from the first beginning to the last arrival; and no message is faster than alone."""
     messages = [(source, dest, 4 * nbytes, begin) for source, dest, nbytes, begin in messages]
-    ranks = kilobyte(9, "torus:3x3", fairness=fairness)
+    ranks = kilobyte(9, "torus:3x3", fairness=fairness, queue_bytes=queue_bytes)
     seen = arrivals(ranks, *messages)
     passing = {}
     for (source, dest, nbytes, begin), end in zip(messages, seen, strict=True):

@@ -151,6 +151,14 @@ def test_the_former_name_of_fairness_is_read(tmp_path):
         network(str(file))
 
 
+def test_a_former_fairness_of_messages_says_what_was_in_the_queue(tmp_path):
+    file = tmp_path / "net.toml"
+    file.write_text('bandwidth = "1gbit"\nlatency = "50us"\nfairness = 0.8\nfairness_bytes = 1000\n')
+    assert (network(str(file)).queue_bytes, network(str(file)).fairness) == (100, 1.0)
+    file.write_text('bandwidth = "1gbit"\nlatency = "50us"\nfairness = 0.8\nfairness_bytes = 0\n')
+    assert (network(str(file)).queue_bytes, network(str(file)).fairness) == (0, 0.8)
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -160,6 +168,9 @@ def test_the_former_name_of_fairness_is_read(tmp_path):
         ("eager_bytes = -1\n", "eager_bytes"),
         ("fairness = 0.09\n", "fairness"),
         ("fairness = 1.01\n", "fairness"),
+        ("fairness = 0.5\nfairness_bytes = -1\n", "fairness_bytes"),
+        ("queue_bytes = -1\n", "queue_bytes"),
+        ("queue_bytes = 1.5\n", "queue_bytes"),
         ("speed = 1\n", "speed"),
         ('medium = "shared"\n[[port]]\nrank = 0\nbandwidth = "1gbit"\n', "a shared medium has no ports"),
         ('medium = "links"\n', "needs at least one"),

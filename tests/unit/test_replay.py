@@ -24,7 +24,7 @@ NETWORKS = {
         bandwidth="1 mbit",
         latency="1 ms",
         eager_bytes=64,
-        fairness=0.8,
+        queue_bytes=200,
         link=[{"from": 0, "to": 1, "bandwidth": "0.3 mbit", "latency": "7 ms"}],
         port=[{"rank": 2, "bandwidth": "0.5 mbit"}],
     ),

@@ -157,12 +157,29 @@ def test_the_flow_that_began_first_gets_more(pairs):
     assert arrivals(shared, *messages[:2]) == pytest.approx([2.5, 4])
 
 
-@pytest.mark.parametrize(("nbytes", "fairness"), [(1000, 0.1), (2000, 0.5), (4000, 0.75)])
-def test_beside_a_short_message_later_ones_get_less(nbytes, fairness):
-    ranks = switch(3, fairness=0.5, fairness_bytes=2000)
-    half = nbytes / 2000
-    first, _ = arrivals(ranks, (0, 2, nbytes), (1, 2, 9000, half))
-    assert first == pytest.approx(half + half * (1 + fairness))
+@pytest.mark.parametrize(
+    ("queue_bytes", "ends"),
+    [(0, [3.0, 4.0]), (500, [2.5, 4.0]), (1000, [2.0, 4.0]), (9999, [2.0, 4.0])],
+)
+def test_a_flow_waits_for_what_is_in_the_queue_of_its_sender(queue_bytes, ends):
+    """Of the 1000 bytes of the first one that have not left when the second one begins; then each has half the rate."""
+    messages = (0, 1, 2000), (0, 2, 2000, 1.0)
+    assert arrivals(switch(3, queue_bytes=queue_bytes), *messages) == pytest.approx(ends, rel=0.01)
+    shared = switch(3, queue_bytes=queue_bytes, medium="shared")
+    assert arrivals(shared, *messages) == pytest.approx(ends, rel=0.01)
+
+
+@pytest.mark.parametrize("medium", ["switch", "shared"])
+def test_a_flow_does_not_wait_for_those_of_other_senders(medium):
+    messages = (0, 2, 2000), (1, 2, 2000, 1.0)
+    assert arrivals(switch(3, queue_bytes=500, medium=medium), *messages) == pytest.approx([3, 4])
+
+
+def test_a_flow_waits_for_all_that_are_in_the_queue():
+    """Three that begin together: the second one waits until 100 bytes have left, the third one for 200."""
+    messages = [(0, dest, 1000) for dest in (1, 2, 3)]
+    found = arrivals(switch(4, queue_bytes=100), *messages)
+    assert found == pytest.approx([2.75, 2.95, 3.0], rel=0.01)
 
 
 def test_fairness_at_two_ports():
