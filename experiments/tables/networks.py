@@ -17,7 +17,7 @@ LATENCY = "50us"
 """Latency of simulated links where none was measured."""
 NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha": None, "replication": 1}
 """Keys that do not change how long a step takes: which samples there are."""
-OF_LINKS = ("bandwidth", "latency", "fairness", "seniority")
+OF_LINKS = ("bandwidth", "latency", "queue_bytes", "fairness", "seniority")
 OF_COMPUTING = ("median", "sigma", "what")
 
 
