@@ -43,10 +43,9 @@ LARGE_BYTES = 4 * 1024 * 1024
 MAX_ROUNDS, MIN_ROUNDS = {8: 1000, LARGE_BYTES: 30}, 5
 """Round trips by size of the message; fewer than the most if they take longer than `SECONDS` together."""
 SECONDS = 0.5
-LEAST_SHARED_BYTES, MOST_SHARED_BYTES, SHARED_ROUNDS = 64 * 1024, 1024 * 1024, 15
-"""The number, and between which bounds the size of the model is the size, of the messages that show how two share a
-port. What lies in the queues of cards and kernels goes first, so the shorter messages are, the less the later one
-gets."""
+LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES, QUEUE_ROUNDS = 256 * 1024, 1024 * 1024, 9
+"""Between which bounds the size of the model is the size of the messages that show how much of one waits in its
+sender's queue, and how often. Of longer ones more of the queue can be seen; each round sends three."""
 TWO_RANKS_SECONDS = 120.0
 """How long two more ranks may take to start and to measure."""
 MEASURING_SECONDS = 1800.0
@@ -118,7 +117,7 @@ def calibrate(
             driver.run(barrier(comm))
             processor = measure_processor(driver, comm, *usual_ranks(compute, hosts), pairs, rank.step)
         three = [hosts.index(host) for host in dict.fromkeys(hosts)][:3]
-        nbytes = min(max(rank.nbytes, LEAST_SHARED_BYTES), MOST_SHARED_BYTES)
+        nbytes = min(max(rank.nbytes, LEAST_QUEUE_BYTES), MOST_QUEUE_BYTES)
         queue_bytes = driver.run(measure_queue(comm, *three, nbytes)) if len(three) == 3 else None
         driver.run(barrier(comm))  # waits with a time-out, and without taking a core, which MPI's own may not do
     driver.close()
@@ -294,7 +293,7 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
     message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     signal = np.zeros(1)
     shares = []
-    for _ in range(SHARED_ROUNDS):
+    for _ in range(QUEUE_ROUNDS):
         if comm.rank == sender:
             alone = yield from seconds_of_first(comm, early, None, (message, other), 0.0)
             first = yield from seconds_of_first(comm, early, late, (message, other), alone / 2)
