@@ -36,7 +36,6 @@ from grsgd.simulate.calibrate_computing import (
     step_times,
 )
 from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread, ended, work_of
-from grsgd.simulate.network import queued
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""
@@ -292,18 +291,18 @@ def measure_queue(comm, sender: int, early: int, late: int, nbytes: int):
     """
     message, other = np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     signal = np.zeros(1)
-    shares = []
+    waiting = []
     for _ in range(QUEUE_ROUNDS):
         if comm.rank == sender:
             alone = yield from seconds_of_first(comm, early, None, (message, other), 0.0)
             first = yield from seconds_of_first(comm, early, late, (message, other), alone / 2)
-            shares.append(2 * first / alone - 2)
+            waiting.append(0.5 - (first / alone - 1))  # of the message: this much of its second half went first
         elif comm.rank == early:
             for _ in range(2):
                 yield from take_part(comm, sender, message, signal)
         elif comm.rank == late:
             yield from take_part(comm, sender, message, signal)
-    return round(queued(min(max(statistics.median(shares), 0.0), 1.0), nbytes)) if shares else None
+    return round(min(max(statistics.median(waiting), 0.0), 0.5) * nbytes) if waiting else None
 
 
 def seconds_of_first(comm, early: int, late: int | None, buffers, wait: float):

@@ -237,7 +237,7 @@ class Network:
         return sum(min(other.left_now(), most) for other in others)
 
     def _end_queueing(self, flow: Flow):
-        """What was in the queue before a flow has left."""
+        """Let a flow have its share: all that was before it in the queue has left."""
         flow.is_queued = False
         for port in flow.connection.ports:
             if flow in port.flows:

@@ -204,7 +204,7 @@ class NetworkSpec(Section):
         if type(nbytes) is int and nbytes >= 0 and type(fairness) in (int, float) and LEAST_FAIRNESS <= fairness <= 1:
             content = {key: value for key, value in content.items() if key != "fairness_bytes"}
             if nbytes and "queue_bytes" not in content:
-                content |= {"fairness": 1.0, "queue_bytes": round(queued(fairness, nbytes))}
+                content |= {"fairness": 1.0, "queue_bytes": round((1 - fairness) * nbytes / 2)}
         return content
 
     @model_validator(mode="after")
@@ -359,15 +359,6 @@ def check_topology(text: str, medium: str):
         raise ConfigError(f"--topology {error}{'' if ready_made.is_ready_made(text) else hint}") from None
     if medium == "shared" or ready_made.is_ready_made(medium):
         raise ConfigError(f"--topology {text} and --network {medium}: only one of them may say what the network is")
-
-
-def queued(fairness: float, nbytes: float) -> float:
-    """Return how many bytes wait in a queue before those of another message, of which the last half of a message of
-    ``nbytes`` takes 1 + ``fairness`` times what it takes alone, if the other begins then.
-
-    While these leave, the other waits; then both have half the rate.
-    """
-    return (1 - fairness) * nbytes / 2
 
 
 def bookkeeping_network(spec: NetworkSpec, **more) -> NetworkSpec:

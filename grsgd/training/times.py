@@ -24,7 +24,7 @@ class RankTotals:
 
     @property
     def seconds(self) -> float:
-        """What its steps have taken."""
+        """The time of all its steps."""
         return self.compute_seconds + self.communicate_seconds + self.wait_seconds
 
 
