@@ -21,6 +21,11 @@ on_signal() {
     stop "$signal"
 }
 
+# srun_mpi: the option that tells srun how to connect the ranks; none for the site's default.
+srun_mpi() {
+    [[ $SRUN_MPI == default ]] || echo --mpi="$SRUN_MPI"
+}
+
 # launch RANKS COMMAND...: the command becomes that of the launcher.
 launch() {
     local ranks=$1
@@ -29,8 +34,8 @@ launch() {
     if [[ $LAUNCHER == srun ]]; then
         # srun does not take the number from sbatch any more.
         [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
-        # shellcheck disable=SC2086
-        exec srun --mpi="$SRUN_MPI" --ntasks="$ranks" --kill-on-bad-exit=1 $LAUNCH_OPTIONS "$@"
+        # shellcheck disable=SC2046,SC2086
+        exec srun $(srun_mpi) --ntasks="$ranks" --kill-on-bad-exit=1 $LAUNCH_OPTIONS "$@"
     fi
     # Where ranks go is up to the allocation, and which of its cores they use up to the kernel: Open MPI would bind a
     # rank with all its threads to one core, and on a shared node to one that another job has.
@@ -44,7 +49,8 @@ launch() {
 choose_launcher() {
     [[ $LAUNCHER == auto ]] || return 0
     LAUNCHER=mpiexec
-    ! timeout 60 srun --mpi="$SRUN_MPI" --nodes=1 --ntasks=1 true &> /dev/null || LAUNCHER=srun
+    # shellcheck disable=SC2046
+    ! timeout 60 srun $(srun_mpi) --nodes=1 --ntasks=1 true &> /dev/null || LAUNCHER=srun
 }
 
 # end_launch SIGNAL: the signal for the ranks. srun itself would kill them at once.

@@ -10,7 +10,7 @@ RESULTS=${RESULTS:-results}
 SCRATCH=${SCRATCH:-${TMPDIR:-/tmp}}
 
 # What starts ranks: srun, mpiexec (of Open MPI or MPICH), or auto, which is srun if `srun --mpi=$SRUN_MPI` works here;
-# and more options for it.
+# and more options for it. SRUN_MPI=default: srun without --mpi, which takes the site's default.
 LAUNCHER=${LAUNCHER:-auto}
 SRUN_MPI=${SRUN_MPI:-pmix}
 LAUNCH_OPTIONS=${LAUNCH_OPTIONS:-}

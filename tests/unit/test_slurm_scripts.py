@@ -54,3 +54,14 @@ def test_where_the_run_file_stays_if_it_cannot_be_moved(train, tmp_path):
     assert done.returncode == 1 and "the run file stays on" in done.stderr and stays in done.stderr
     assert Path(stays).read_text() == "measured\n"
     assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind, option", [("pmix", ["--mpi=pmix"]), ("default", [])])
+def test_srun_gets_the_option_of_the_site_or_none(tmp_path, kind, option):
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    srun.chmod(0o755)
+    script = "set -euo pipefail; . slurm/job.sh; choose_launcher; launch 4 python train.py"
+    variables = {"LAUNCHER": "auto", "SRUN_MPI": kind, "LAUNCH_OPTIONS": "", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [*option, "--ntasks=4", "--kill-on-bad-exit=1", "python", "train.py"], done.stderr
