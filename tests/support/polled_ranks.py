@@ -106,5 +106,8 @@ class PostSockets:
         buffer[: len(datagram)] = datagram
         return buffer[: len(datagram)]
 
+    def make_room(self, nbytes):
+        """Keep the room that there is: this queue has no bound."""
+
     def close(self):
         self.is_closed = True

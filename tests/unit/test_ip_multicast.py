@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from coding.cost import cost_in_bytes
-from coding.fixed_point import FixedPoint
 from grsgd.algorithms.cssgd import CSSGDOptions
 from grsgd.algorithms.ssgd import SSGDOptions
 from grsgd.algorithms.transport_trial import choose_transport
@@ -14,67 +13,18 @@ from grsgd.comm.coded.asking import ANSWER_SECONDS, SILENT_SECONDS
 from grsgd.comm.coded.control import Control, Told, Word
 from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal
 from grsgd.comm.coded.ip_multicast import SHARE, UNREAD_SECONDS, IpMulticast
-from grsgd.comm.coded.multicast_link import Link, Settings, seconds_between
+from grsgd.comm.coded.multicast_link import Settings, seconds_between
 from grsgd.comm.coded.repairs import Repairs
-from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
 from grsgd.comm.coded.sockets import Interface, NoMulticast, find_interface, interfaces, lies_in
 from grsgd.comm.pollables import Until
 from grsgd.errors import ConfigError
 from grsgd.testing.simulated import network_of
 from tests.support.exhaustive import exhaustive_unless
+from tests.support.multicast_job import KINDS, PART, RATE, SEAL, Job
 from tests.support.polled_ranks import Post, PostSockets
-from tests.support.random_blocks import SUMS_ARE_SENT
 from tests.support.training import simulation
 
-KINDS = SCHEMES | {"per-block": PerBlock, "local-sum": LocalSum}
-PART = 64
-SEAL = Seal(bytes(RUN_BYTES), bytes(KEY_BYTES))
 FORGER = Seal(bytes(RUN_BYTES), bytes([1] * KEY_BYTES))
-RATE = 1e7
-
-
-class Job:
-    """A scheme on n ranks that are connected by a `Post`."""
-
-    def __init__(self, monkeypatch, kind, n, r, length, carry=lambda datagram: [datagram], **settings):
-        self.post = Post(n, carry)
-        self.comms = self.post.communicators()
-        self.sockets = [PostSockets(self.post, rank) for rank in range(n)]
-
-        def connect(comm, settings):
-            yield from ()
-            return Link(self.sockets[comm.rank], SEAL, list(range(n)), PART, PostSockets.room)
-
-        monkeypatch.setattr(ip_multicast, "connect", connect)
-        settings = Settings(**{"rate": RATE} | settings)
-        self.transports = [IpMulticast(comm, settings, self.post.clock) for comm in self.comms]
-        self.schemes = [
-            KINDS[kind](transport, n, r, rank, length, FixedPoint(), np.empty)
-            for rank, transport in enumerate(self.transports)
-        ]
-        self.length, self.num_blocks = length, self.schemes[0].num_blocks
-        self.top = 2**31 // self.num_blocks if kind in SUMS_ARE_SENT else 2**31
-        self.post.finish([scheme.open() for scheme in self.schemes])
-
-    def fill(self, random) -> np.ndarray:
-        """Random blocks; returns their sum."""
-        blocks = random.integers(-self.top, self.top, (self.num_blocks, self.length)).astype(np.int32)
-        for scheme in self.schemes:
-            for k, block in enumerate(scheme.blocks):
-                scheme.block_buffer(k)[:] = blocks[block]
-        return blocks.sum(0, dtype=np.int64)
-
-    def check(self, random, steps: int = 2):
-        for _ in range(steps):
-            expected = self.fill(random)
-            self.post.finish([scheme.add_up() for scheme in self.schemes])
-            for scheme in self.schemes:
-                np.testing.assert_array_equal(scheme.total, expected)
-
-    def close(self):
-        self.post.finish([scheme.close() for scheme in self.schemes])
-        assert all(sockets.is_closed for sockets in self.sockets)
-        assert not any(self.post.messages.values()), "messages that nobody has received"
 
 
 class Hostile:

@@ -74,10 +74,14 @@ class Parts:
         self.is_here = np.zeros(number_of_parts(len(content), size), bool)
         self.lacking = len(self.is_here)
 
+    def lacks(self, part: int) -> bool:
+        """Return whether a part of the packet is lacking; False for a number that no part of it has."""
+        return part < len(self.is_here) and not self.is_here[part]
+
     def put(self, part: int, received) -> bool:
         """Take in a part; returns whether it was lacking. What cannot be a part of the packet is not taken."""
         begin, end = self.span(part)
-        if part >= len(self.is_here) or self.is_here[part] or len(received) != end - begin:
+        if not self.lacks(part) or len(received) != end - begin:
             return False
         self.content[begin:end] = received
         self.is_here[part] = True

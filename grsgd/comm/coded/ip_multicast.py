@@ -29,7 +29,7 @@ from grsgd.comm.coded.datagrams import HEAD_BYTES, Name, Parts, number_of_parts,
 from grsgd.comm.coded.errors import ranks_in_words
 from grsgd.comm.coded.losses import lost_parts
 from grsgd.comm.coded.multicast import Blocks, Unicast
-from grsgd.comm.coded.multicast_link import BY_ITSELF, Link, Settings, connect, tell, try_out
+from grsgd.comm.coded.multicast_link import BY_ITSELF, READS_AT_ONCE, Link, Settings, connect, tell, try_out
 from grsgd.comm.coded.pacing import Pace
 from grsgd.comm.coded.repairs import Repairs, Rest
 from grsgd.comm.coded.sockets import LARGEST
@@ -44,8 +44,12 @@ PATIENCE_SECONDS = 0.005
 """After so long without a datagram of a packet of which all have left, what is lacking is asked for."""
 UNREAD_SECONDS = 0.05
 """A rank may be kept from reading for so long: for what comes meanwhile there must be room."""
-READS_AT_ONCE = 128
-"""Datagrams that a rank reads before it looks whether it may send."""
+ROOM_SHARE, LEAST_ROOM = 2, 4 * 2**20
+"""Room that sockets keep, as a multiple of what comes while a rank does not read, and its least bytes, because the
+kernel counts a short datagram as a longer one: what strangers send can take no more of the host's memory."""
+FLOOD_SECONDS = 0.25
+"""After so long without a datagram of such a packet, what is lacking is asked for although more datagrams wait to be
+read: they may all be those of strangers."""
 
 
 class IpMulticast(Unicast):
@@ -100,7 +104,9 @@ class IpMulticast(Unicast):
         self.link = yield from connect(self.comm, self.settings)
         try:
             rate = self.settings.rate or (yield from try_out(self.comm, self.link, self.clock))
-            rate = self._readable(rate, (yield from self._coming(packets)))
+            coming = yield from self._coming(packets)
+            rate = self._readable(rate, coming)
+            self.link.sockets.make_room(max(LEAST_ROOM, ROOM_SHARE * int(min(coming, rate * UNREAD_SECONDS))))
         except BaseException:
             self._close_sockets()
             raise
@@ -145,7 +151,8 @@ class IpMulticast(Unicast):
         self._outgoing.clear()
         self._early_answers.clear()
         if self.link is not None:
-            self._read_all()  # what is there already is of exchanges before: it takes the room of what comes
+            # Datagrams of exchanges before take the room of what comes: at most that of both sockets.
+            self._read(2 * self.link.sockets.room // self.link.datagram)
             self.repairs.round = self.round
         self._ready[self.comm.rank] = self.round
         self.control.tell_others(Word.READY, self.round)
@@ -207,7 +214,7 @@ class IpMulticast(Unicast):
             self._take_word(told)
         for name, message in self.repairs.come():
             self._incoming[name.sender, name.number].rest.take(name.part, message)
-        read_all = self._read_all(READS_AT_ONCE)
+        read_all = self._read(READS_AT_ONCE)
         for incoming in self._incoming.values():
             incoming.move(read_all)
         self._send_on()
@@ -235,34 +242,38 @@ class IpMulticast(Unicast):
         else:
             self._ended.add(told.sender)
 
-    def _read_all(self, most: int | None = None) -> bool:
-        """Take in the datagrams that have come, ``most`` at a time; returns whether these were all."""
-        count = 0
-        while count != most:
+    def _read(self, most: int) -> bool:
+        """Take in the datagrams that have come, ``most`` of them; returns whether these were all."""
+        for _ in range(most):
             datagram = self.link.sockets.receive(self._buffer)
             if datagram is None:
                 return True
-            count += 1
             self._take(datagram)
         return False
 
     def _take(self, datagram: memoryview):
-        """Take in a datagram, if it is a part that is lacking of a packet for this rank."""
+        """Take in a datagram, if it is a part that is lacking of a packet for this rank.
+
+        Any other datagram changes nothing, whoever sent it: a part that comes again does not tell that more will come.
+        """
         name = self.link.seal.name_of(datagram)
         if name is None or name.round != self.round or (key := (name.sender, name.number)) not in self._packets:
             return
         if self.settings.loss and self._is_lost(key, name.part):
+            return
+        incoming = self._incoming.get(key)
+        early = self._early.setdefault(key, {}) if incoming is None else {}
+        if name.part in early or (incoming is not None and not incoming.parts.lacks(name.part)):
             return
         content = self.link.seal.content_of(datagram)
         if content is None:
             self.rejected += 1
             return
         self._heard[name.sender] = now = self.clock()
-        if key not in self._incoming:
-            self._early.setdefault(key, {})[name.part] = bytes(content)
-        else:
-            self._incoming[key].parts.put(name.part, content)
-            self._incoming[key].heard = now
+        if incoming is None:
+            early[name.part] = bytes(content)
+        elif incoming.parts.put(name.part, content):
+            incoming.heard = now
 
     def _is_lost(self, key: tuple[int, int], part: int) -> bool:
         """Whether a part of a packet is lost on purpose, in whatever order they come."""
@@ -378,7 +389,7 @@ class Incoming:
                 self.transport.control.tell(self.packet.sender, Word.LACKING, self.transport.round, self.packet.number)
             return
         if self.rest is None:
-            if not (read_all and self.is_time_to_ask):
+            if not self.is_time_to_ask(read_all):
                 return
             transport = self.transport
             self.rest = Rest(
@@ -386,13 +397,12 @@ class Incoming:
             )
         self.has_answered |= self.rest.ask_on() == self.packet.sender
 
-    @property
-    def is_time_to_ask(self) -> bool:
+    def is_time_to_ask(self, read_all: bool) -> bool:
         """Whether nothing more will come, or nothing has come for so long that others may be asked."""
         transport = self.transport
         now = transport.clock()
         if self.all_sent:
-            return now - self.heard > PATIENCE_SECONDS
+            return now - self.heard > (PATIENCE_SECONDS if read_all else FLOOD_SECONDS)
         heard = max(self.heard, transport._heard[self.packet.sender])
         is_silent = now - heard > SILENT_SECONDS + transport.sending_seconds
         return is_silent and transport.missing_rank is None and bool(transport.repairs.other_holders(self.packet))

@@ -34,6 +34,10 @@ WINDOW = 16
 """Datagrams over which the time from one to the next is taken."""
 QUIET_SECONDS = 0.05
 """After so long without a datagram, none of a trial is under way any more."""
+FLOOD_SECONDS = 1.0
+"""After so long without one a trial ends although more datagrams wait to be read: they may be those of strangers."""
+READS_AT_ONCE = 128
+"""Datagrams that a rank reads before it looks at anything else: strangers may send without an end."""
 
 
 class Settings(NamedTuple):
@@ -166,28 +170,39 @@ class Coming(Train):
     def __init__(self, link: Link, sender: int, clock: Callable[[], float], all_sent):
         super().__init__(link, sender, clock)
         self.all_sent = all_sent
-        self.stamps: list[float] = []
-        """When each datagram came to this host."""
+        self.stamps: dict[int, float] = {}
+        """When each datagram of the trial first came to this host, by its number: strangers may repeat some."""
         self.read, self.reading = self.began, 0.0
         self._buffer = memoryview(bytearray(LARGEST))
 
     def Test(self) -> bool:
-        seal, begin = self.link.seal, time.thread_time()
-        while (received := self.link.sockets.receive_stamped(self._buffer)) is not None:
-            datagram, when = received
-            name = seal.name_of(datagram)
-            if name is None or name[:2] != (TRIAL_ROUND, self.sender) or seal.content_of(datagram) is None:
-                continue
-            self.stamps.append(when)
-            self.read = self.clock()
-            self.reading += time.thread_time() - begin
-            begin = time.thread_time()
+        read_all = self._read()
         if len(self.stamps) == TRIAL_DATAGRAMS:
             return self.all_sent.Test()
         if not self.all_sent.Test():
             self.read = self.clock()
             return False
-        return self.clock() - self.read > QUIET_SECONDS
+        return self.clock() - self.read > (QUIET_SECONDS if read_all else FLOOD_SECONDS)
+
+    def _read(self) -> bool:
+        """Take in the datagrams that have come, `READS_AT_ONCE` of them; returns whether these were all."""
+        for _ in range(READS_AT_ONCE):
+            begin = time.thread_time()
+            received = self.link.sockets.receive_stamped(self._buffer)
+            if received is None:
+                return True
+            datagram, when = received
+            if self._is_new(datagram):
+                self.stamps[self.link.seal.name_of(datagram).part] = when
+                self.read = self.clock()
+                self.reading += time.thread_time() - begin
+        return False
+
+    def _is_new(self, datagram: memoryview) -> bool:
+        """Return whether a datagram is one of this trial, and the first with its number."""
+        name = self.link.seal.name_of(datagram)
+        is_ours = name is not None and name[:2] == (TRIAL_ROUND, self.sender)
+        return is_ours and name.part not in self.stamps and self.link.seal.content_of(datagram) is not None
 
     @property
     def rate(self) -> float:
@@ -196,7 +211,7 @@ class Coming(Train):
         if len(self.stamps) < 2:
             return 0.0
         reading = self.reading / len(self.stamps) / READING_SHARE
-        return self.link.datagram / max(seconds_between(np.array(self.stamps)), reading, 1e-9)
+        return self.link.datagram / max(seconds_between(np.array([*self.stamps.values()])), reading, 1e-9)
 
 
 def seconds_between(stamps: np.ndarray) -> float:

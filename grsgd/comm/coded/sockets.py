@@ -53,6 +53,7 @@ class Sockets:
 
     def __init__(self, interface: Interface, group: str, port: int, room: int):
         self.group = group, port
+        self._turn = 0
         self.own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.common = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
@@ -64,7 +65,7 @@ class Sockets:
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # for other ranks of this host
             self.own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
-            self.room = min(make_room(each, room) for each in (self.own, self.common))
+            self.make_room(room)
             for each in (self.own, self.common):
                 each.setblocking(False)
             with suppress(OSError):
@@ -72,6 +73,10 @@ class Sockets:
         except OSError:
             self.close()
             raise
+
+    def make_room(self, nbytes: int):
+        """Ask for room for so many bytes of datagrams at each socket; `room` tells for how many there is some."""
+        self.room = min(room_of(each, nbytes) for each in (self.own, self.common))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -90,9 +95,10 @@ class Sockets:
 
     def receive(self, buffer: memoryview) -> memoryview | None:
         """Return the beginning of ``buffer`` with the next datagram in it; None if none has come."""
-        for each in (self.common, self.own):
+        for _ in range(2):  # in turn: what strangers send to one socket keeps nothing of the other one waiting
+            self._turn = 1 - self._turn
             with suppress(BlockingIOError):
-                return buffer[: each.recv_into(buffer)]
+                return buffer[: (self.own, self.common)[self._turn].recv_into(buffer)]
         return None
 
     def receive_stamped(self, buffer: memoryview) -> tuple[memoryview, float] | None:
@@ -110,7 +116,7 @@ class Sockets:
         self.common.close()
 
 
-def make_room(one: socket.socket, nbytes: int) -> int:
+def room_of(one: socket.socket, nbytes: int) -> int:
     """Ask for room for so many bytes of datagrams at a socket; returns for how many there is room.
 
     Linux doubles what is asked for, because datagrams take more memory than they have bytes: up to twice as much.
