@@ -16,7 +16,7 @@ from grsgd.algorithms.transport_trial import AUTO, BY_MPI, IP_MULTICAST
 from grsgd.comm.watchdog import rank
 from grsgd.config import Config
 from grsgd.data.shards import held_by, shards
-from grsgd.errors import ConfigError, UsageError
+from grsgd.errors import ConfigError
 from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate.driver import Deadlock
@@ -25,7 +25,7 @@ from grsgd.simulate.run import Simulation, check_memory
 from grsgd.training import device as gpu
 from grsgd.training.description import expected_bytes
 from grsgd.training.evaluation import outputs, score
-from grsgd.training.inputs import build_model, load_data
+from grsgd.training.inputs import OWN, build_model, in_own_code, load_data
 from grsgd.training.memory import blueprint, check_fits, rank_bytes
 from grsgd.training.optimizer import build_optimizer
 from grsgd.training.snapshots import MEMORY
@@ -84,10 +84,6 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     print(tabulate(rows, tablefmt="plain", disable_numparse=True))
 
 
-OWN = {"model": "models", "data": "data", "task": "tasks", "algorithm": "algorithms"}
-"""Sections whose name may be that of something of the user's own, and its kind."""
-
-
 def try_a_batch(config: Config, data):
     """Compute loss and score of a few test samples where model, data or task are of the user's own; raises ConfigError
     for what goes wrong in there."""
@@ -105,16 +101,10 @@ def try_a_batch(config: Config, data):
 def one_line(config: Config):
     """Turn an exception inside, in code of the user's own, into a ConfigError that names file and line."""
     try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:
-        for key, kind in OWN.items():
-            name = getattr(config, key).name
-            fault = outside.fault_in(outside.loaded(name, kind), error) if outside.place_of(name, kind) else None
-            if fault is not None:
-                raise ConfigError(fault) from error
-        if isinstance(error, Deadlock) and outside.place_of(config.algorithm.name, "algorithms"):
+        with in_own_code(config):
+            yield
+    except Deadlock as error:
+        if outside.place_of(config.algorithm.name, "algorithms"):
             raise ConfigError(f"algorithm.name = {config.algorithm.name!r}: {error}") from error
         raise
 

@@ -39,6 +39,9 @@ class Split(Protocol):
     def __len__(self) -> int:
         """Return the number of samples."""
 
+    def digest(self) -> int | None:
+        """Return a number that differs where the samples do, cheaply, or None; a split of one's own may lack this."""
+
     def batches(
         self,
         indices: Iterable[np.ndarray],

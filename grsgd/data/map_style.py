@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from grsgd.data.base import CLASSES, NUMBERS, TOKENS, Dataset
+from grsgd.data.digest import digest_of_samples
 from grsgd.errors import DataError
 from grsgd.lazy import LazyModule
 
@@ -43,6 +44,10 @@ class MapStyleSplit:
     def labels(self) -> np.ndarray:
         """The targets, if they are classes; else zeros."""
         return self.targets.astype(np.int64) if self.kind == CLASSES else np.zeros(len(self), np.int64)
+
+    def digest(self) -> int | None:
+        """Return the digest of some samples; None where they are random."""
+        return digest_of_samples(self.samples)
 
     def batches(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from grsgd.data.digest import digest_of
 from grsgd.data.pixels import Normalise
 from grsgd.errors import DataError
 from grsgd.lazy import LazyModule
@@ -34,6 +35,10 @@ class MemorySplit:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def digest(self) -> int:
+        """Return the CRC-32 of all images."""
+        return digest_of(self._images)
 
     def batches(
         self,

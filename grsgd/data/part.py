@@ -52,6 +52,10 @@ class PartSplit:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def digest(self) -> int | None:
+        """Return that of the whole split, if it has one."""
+        return getattr(self._split, "digest", type(None))()
+
     def batches(self, indices: Iterable[np.ndarray], **options) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield batches as ``Split.batches`` says, with the same options."""
         return self._split.batches((self._chosen[index] for index in indices), **options)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from grsgd.data.base import TOKENS, Dataset
+from grsgd.data.digest import digest_of
 from grsgd.errors import DataError
 from grsgd.lazy import LazyModule
 
@@ -32,6 +33,10 @@ class TextSplit:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def digest(self) -> int:
+        """Return the CRC-32 of all windows and of the bytes that follow."""
+        return digest_of([self._x, self._y])
 
     def batches(
         self,

@@ -23,7 +23,7 @@ from grsgd.comm.watchdog import within
 from grsgd.config import Config
 from grsgd.data import Dataset
 from grsgd.errors import ConfigError
-from grsgd.job import launch
+from grsgd.job import alike, launch
 from grsgd.job import network_counters as interfaces
 from grsgd.job.handover import Handover, Task
 from grsgd.job.progress_line import ProgressLine
@@ -126,6 +126,7 @@ def prepare(
 ) -> Prepared:
     """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
     timeout, ranks = config.comm.timeout, mpi.size - spares
+    alike.check_configuration(mpi, config)
     place = find_place(mpi, config, out, keeping, spares, timeline)
     driver = place.driver
     if timeline:
@@ -256,12 +257,14 @@ def load(
         dataset = load_data(config)
         check_fits(config, dataset, mpi.size, place.local_ranks, place.device)
         start_up.passed("data")
+    alike.check_data(mpi, config, dataset)
     with launch.collective_setup(mpi, timeout):  # only now, when all have looked at what is free
         model = build_model(config, dataset, place.device)
         early_marks = check_room(config, model)
         if mpi.rank == 0:
             models.check(out, model)
         start_up.passed("model")
+    alike.check_model(mpi, config, model)
     line.doing("preparing")
     start_up.passed("other ranks")
     with within(timeout, "asking all ranks how much room they have for snapshots"):

@@ -1,15 +1,16 @@
 """The data set that a configuration names, and the model that all ranks start with."""
 
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
-from grsgd import data
+from grsgd import data, outside
 from grsgd.config import Config
 from grsgd.data import Dataset
 from grsgd.data.base import CLASSES, REGISTER
 from grsgd.data.part import part_of
-from grsgd.errors import ConfigError
+from grsgd.errors import ConfigError, UsageError
 from grsgd.models import zoo
 from grsgd.options import check_kind
 from grsgd.seeding import Purpose, seed_torch
@@ -52,6 +53,26 @@ def check_targets(config: Config, dataset: Dataset):
     for key in ("alpha", "only_classes"):
         if dataset.targets != CLASSES and getattr(config.data, key):
             raise ConfigError(f"data.{key}: the samples of {name} have no classes")
+
+
+OWN = {"model": "models", "data": "data", "task": "tasks", "algorithm": "algorithms"}
+"""Sections whose name may be that of something of the user's own, and its kind."""
+
+
+@contextmanager
+def in_own_code(config: Config):
+    """Turn an exception inside, in code of the user's own, into a ConfigError that names file and line."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        for key, kind in OWN.items():
+            name = getattr(config, key).name
+            fault = outside.fault_in(outside.loaded(name, kind), error) if outside.place_of(name, kind) else None
+            if fault is not None:
+                raise ConfigError(fault) from error
+        raise
 
 
 class Images(NamedTuple):

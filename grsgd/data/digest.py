@@ -1,0 +1,84 @@
+"""Digests of samples, by which ranks that read the same data each for itself notice that they differ."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Mapping
+from contextlib import contextmanager
+
+import numpy as np
+
+from grsgd.lazy import LazyModule
+
+torch = LazyModule("torch")
+
+FEW = 16
+"""Samples of a data set that are read for its digest, evenly spaced, where reading one may take long."""
+TIMES = 3
+"""How often they are read, to see whether they are random."""
+
+
+def evenly_spaced(count: int, most: int = FEW) -> list[int]:
+    """Return at most ``most`` of the numbers below ``count``, ascending, as evenly spaced as can be."""
+    return sorted({number * (count - 1) // max(most - 1, 1) for number in range(most)}) if count else []
+
+
+def digest_of(value, start: int = 0) -> int:
+    """Return the CRC-32 of arrays, tensors, numbers and texts, also of those in tuples, lists and dictionaries.
+
+    Other objects count by their class alone.
+    """
+    if torch.is_tensor(value):
+        value = value.detach().cpu()
+        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return zlib.crc32(content, zlib.crc32(repr(value.shape).encode(), start))
+    if isinstance(value, Mapping):
+        value = list(value.items())
+    if isinstance(value, tuple | list):
+        for part in value:
+            start = digest_of(part, start)
+        return start
+    is_plain = value is None or isinstance(value, int | float | complex | str | bytes | np.generic)
+    return zlib.crc32(repr(value if is_plain else type(value).__qualname__).encode("utf-8", "backslashreplace"), start)
+
+
+def digest_of_samples(samples) -> int | None:
+    """Return the digest of some samples of a map-style data set; None where they are random.
+
+    Random transforms that draw from the generators of torch, NumPy or Python draw the same numbers on all ranks here.
+    """
+    numbers, found = evenly_spaced(len(samples)), set()
+    for _ in range(TIMES):
+        with seeded_alike():
+            found.add(digest_of([samples[number] for number in numbers]))
+    return found.pop() if len(found) == 1 else None
+
+
+def digest_in_memory(samples) -> int | None:
+    """Return the digest of what of a map-style data set lies in memory: no sample is made. None if nothing does."""
+    if torch.is_tensor(samples) or isinstance(samples, np.ndarray):
+        return digest_of(samples[evenly_spaced(len(samples), 64 * FEW)])
+    if tensors := getattr(samples, "tensors", None):
+        return digest_of([tensor[evenly_spaced(len(tensor), 64 * FEW)] for tensor in tensors])
+    for name in ("targets", "labels"):
+        if isinstance(known := getattr(samples, name, None), list | np.ndarray | torch.Tensor):
+            return digest_of(known)
+    return None
+
+
+@contextmanager
+def seeded_alike():
+    """Within, the random numbers of torch, NumPy and Python are the same each time; afterwards they go on as before."""
+    state, states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            np.random.seed(0)
+            random.seed(0)
+            yield
+    finally:
+        np.random.set_state(states)
+        random.setstate(state)

@@ -1,0 +1,111 @@
+"""The inputs of a run that each rank reads for itself, and that must be alike: ranks compare them before they train."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from grsgd import __version__
+from grsgd.comm.watchdog import within
+from grsgd.config import Config
+from grsgd.config.reading import OF_FILES
+from grsgd.config.sources import digests_of
+from grsgd.data import Dataset
+from grsgd.data.base import CLASSES
+from grsgd.data.digest import digest_of
+from grsgd.errors import SetupError
+from grsgd.job import launch
+from grsgd.training.inputs import in_own_code
+
+MANY = 4
+"""How many ranks, or values, an error names."""
+
+
+def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, seconds: float):
+    """Raise SetupError, on all ranks, if one of the facts differs between them, or cannot be known; collective.
+
+    ``make_facts``: returns small values by what they are of; None is not compared. ``cure``: the end of the error's
+    line.
+    """
+    with launch.collective_setup(mpi, seconds):
+        facts = make_facts()
+    with within(seconds, "comparing with the other ranks what each has read"):
+        if len(set(mpi.allgather(digest_of(facts)))) == 1:
+            return
+        of_ranks = mpi.allgather(facts)
+    for name in dict.fromkeys(name for found in of_ranks for name in found):
+        values = [found.get(name) for found in of_ranks]
+        if None not in values and any(value != values[0] for value in values):
+            raise SetupError(f"the ranks differ: {name}: {by_rank(values)}: {cure}", is_printed=mpi.rank == 0)
+
+
+def by_rank(values: list) -> str:
+    """Return which ranks have which of the ``values``, one a rank: "60 on ranks 0 and 2, 66 on rank 1"."""
+    holders: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        holders.setdefault(f"{value}", []).append(rank)
+    parts = [f"{value} on {ranks_in_words(ranks)}" for value, ranks in holders.items()]
+    return ", ".join(parts[:MANY]) + (f" and {len(parts) - MANY} more" if len(parts) > MANY else "")
+
+
+def ranks_in_words(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > MANY:
+        return f"ranks {', '.join(map(str, ranks[:MANY]))} and {len(ranks) - MANY} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def check_configuration(mpi, config: Config):
+    """Raise SetupError, on all ranks, if their configurations differ, but for the folder of the data, or the code that
+    they name."""
+    cure = "all ranks must read the same configuration and code"
+    check_alike(mpi, partial(facts_of_configuration, config), cure, config.comm.timeout)
+
+
+def facts_of_configuration(config: Config) -> dict[str, str | None]:
+    facts = dict(flattened(config.model_dump(exclude={"data": {"dir"}})))
+    for table, key in OF_FILES:  # the file may lie elsewhere on each host
+        if f"{table}.{key}" in facts:
+            facts[f"{table}.{key}"] = facts[f"{table}.{key}"].rpartition("/")[2]
+    return {"the version of grsgd": __version__} | facts | digests_of(config)
+
+
+def flattened(content: dict, prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the values of nested dictionaries, as texts, by their dotted keys."""
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", f"{value}"
+
+
+def check_data(mpi, config: Config, dataset: Dataset):
+    """Raise SetupError, on all ranks, if their data differ in length, shape, labels or digest."""
+    cure = f"data.name = {config.data.name!r}: all ranks must have the same data, in the same order"
+    with in_own_code(config):
+        check_alike(mpi, partial(facts_of_data, dataset), cure, config.comm.timeout)
+
+
+def facts_of_data(dataset: Dataset) -> dict[str, object]:
+    facts = {"the shape of a sample": dataset.shape}
+    for what, split in (("training", dataset.train), ("test", dataset.test)):
+        facts[f"the number of {what} samples"] = len(split)
+        if dataset.targets == CLASSES:
+            facts[f"the digest of the {what} labels"] = digest_of(split.labels)
+        facts[f"the digest of the {what} samples"] = getattr(split, "digest", type(None))()
+    return facts | {"the number of classes or values": dataset.classes}
+
+
+def check_model(mpi, config: Config, model):
+    """Raise SetupError, on all ranks, if their models do not have the same parameters and buffers."""
+    cure = f"model.name = {config.model.name!r}: all ranks must make the same model"
+    check_alike(mpi, partial(facts_of_model, model), cure, config.comm.timeout)
+
+
+def facts_of_model(model) -> dict[str, object]:
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {
+        "the number of parameters": sum(p.numel() for p in model.parameters()),
+        "the digest of the names and shapes of parameters and buffers": digest_of(
+            [(name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad) for name, tensor in tensors]
+        ),
+    }
