@@ -263,6 +263,17 @@ def test_a_rank_that_comes_back_when_the_others_lose_patience(late):
     assert found[0] == (frozenset() if late <= -0.02 else frozenset({0}) if late >= 0.02 else found[0])
 
 
+@pytest.mark.parametrize("n, r, s, slow", [(4, 2, 1, (1, 3)), (5, 3, 2, (2, 4))])
+def test_ranks_that_hear_of_two_proposals_in_another_order_agree_all_the_same(n, r, s, slow):
+    """One link is slow, so some hear first of the arbiter that comes back, some of the one that does without it."""
+    for late in np.linspace(-0.01, 0.03, 9).round(4).tolist():
+        link = {"from": slow[0], "to": slow[1], "latency": "20 ms"}
+        job = Job(n, r, s, spec=network_of(latency="1 ms", link=[link]), patience=3.0)
+        job.ranks.network.cuts = {rank: (5.5, STEPS + 3.0 + late * (1 + rank)) for rank in range(s)}
+        found = job.finish(seconds=dict.fromkeys(range(n), 1.0))
+        assert len(set(found)) == 1, (late, found)
+
+
 def test_a_rank_agrees_to_one_proposal():
     """Rank 0 comes back when ranks 1 and 2 are about to leave it behind, and would have all go on."""
     said, spoken = defaultdict(dict), []
@@ -276,8 +287,30 @@ def test_a_rank_agrees_to_one_proposal():
     assert parting.decision() is None and spoken == [(Word.AGREED, [1])]
     said[Word.FINISHED][0], said[Word.PROPOSAL] = None, {0: np.array([0, 0, 0]), 1: np.array([1, 0, 0])}
     assert parting.decision() is None and spoken == [(Word.AGREED, [1])]
+    said[Word.WITHDRAWN] = {1: None}
+    assert parting.decision() is None and spoken == [(Word.AGREED, [1]), (Word.AGREED, [0])]
     said[Word.DECISION] = {1: np.array([1, 0, 0])}
     assert parting.decision() == {0}
+
+
+def test_an_arbiter_withdraws_its_proposal_when_a_lower_rank_has_finished():
+    """Unless all have agreed to it: then it is the decision."""
+    for agreed, expected in (({2: None}, None), ({2: None, 3: None}, frozenset({0}))):
+        said, spoken = defaultdict(dict), []
+        streams = SimpleNamespace(said=said, dead=set(), values=4)
+        tell = lambda numbers, ranks, spoken=spoken: spoken.append((Word(numbers[0]), ranks))  # noqa: E731
+        queues = SimpleNamespace(comm=SimpleNamespace(rank=1, size=4), left_behind={0}, tell=tell)
+        parting = Parting(queues, streams, None, 1, PATIENCE)
+        said[Word.FINISHED] = {2: None, 3: None}
+        assert parting.decision() is None and spoken == [(Word.PROPOSAL, [2, 3])]
+        said[Word.FINISHED][0], said[Word.AGREED] = None, agreed
+        assert parting.decision() == expected
+        if expected is None:
+            assert spoken[1:] == [(Word.WITHDRAWN, [2, 3])]
+            said[Word.PROPOSAL] = {0: np.zeros(4)}
+            assert parting.decision() is None and spoken[2:] == [(Word.AGREED, [0])]
+        else:
+            assert spoken[1:] == [(Word.DECISION, [0, 2, 3])]
 
 
 def waits_for(rank, finished, proposals=(), agreed=()):

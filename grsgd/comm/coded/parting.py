@@ -15,8 +15,13 @@ class Parting:
 
     The lowest rank that has finished, as far as a rank knows, is its arbiter. When all have finished, or ``patience``
     seconds after its own last step, an arbiter proposes to go on without those that have not. A rank agrees to one
-    proposal, an arbiter to its own; a proposal to which all agree that it keeps is the decision. So no rank is in two
-    decisions, and whoever comes back meanwhile finds itself left behind.
+    proposal at a time, an arbiter to its own; a proposal to which all agree that it keeps is the decision. So no rank
+    is in two decisions, and whoever comes back after the decision finds itself left behind.
+
+    There may be two arbiters: a lower rank comes back when a higher one has proposed to end without it, and some ranks
+    hear of one proposal first, some of the other. Neither gets the agreement of all then. An arbiter that has not
+    decided when it hears that a lower rank has finished withdraws its proposal, for good, and those that had agreed to
+    it are free to agree to the lower rank's.
     """
 
     def __init__(self, queues: Queues, streams: Streams, driver, silent: int, patience: float):
@@ -24,6 +29,7 @@ class Parting:
         self.silent, self.patience = silent, patience
         self.rank, self.ranks = queues.comm.rank, set(range(queues.comm.size))
         self.proposed: frozenset[int] | None = None
+        """The ranks that this one proposes to leave behind; None before it proposes, and when it has withdrawn that."""
         self.agreed_to: int | None = None
         """The rank to whose proposal this one has agreed."""
         self.alarm = None
@@ -96,18 +102,25 @@ class Parting:
         decisions = self.streams.said[Word.DECISION]
         if decisions:
             return named(next(iter(decisions.values())))
-        if self.proposed is not None:
-            if not self.disagreeing:
-                self.tell(Word.DECISION, self.ranks, self.proposed)
-                return self.proposed
-        elif self.agreed_to is None:
+        if self.proposed is None:
             self.agree_or_propose()
-            if self.proposed is not None:
-                return self.decision()
+        if self.proposed is not None and not self.disagreeing:
+            self.tell(Word.DECISION, self.ranks, self.proposed)
+            return self.proposed
+        if self.proposed is not None and self.rank != min(self.finished):
+            self.tell(Word.WITHDRAWN, self.ranks - self.proposed)
+            self.proposed = None
+            self.agree_or_propose()
         return None
 
     def agree_or_propose(self):
-        proposals = self.streams.said[Word.PROPOSAL]
+        """Agree to the proposal of the lowest rank, or propose if this one is the arbiter; nothing after an agreement
+        to a proposal that is not withdrawn."""
+        withdrawn = self.streams.said[Word.WITHDRAWN]
+        proposals = self.streams.said[Word.PROPOSAL].keys() - withdrawn.keys()
+        if self.agreed_to is not None and self.agreed_to not in withdrawn:
+            return
+        self.agreed_to = None
         if proposals:
             self.agreed_to = min(proposals)
             self.tell(Word.AGREED, {min(proposals)})

@@ -34,6 +34,8 @@ class Word(IntEnum):
     """All go on without the ranks that the header names."""
     LAST = 7
     """Nothing follows."""
+    WITHDRAWN = 8
+    """The sender's proposal is none any more, and it makes no other one: a lower rank has finished."""
 
 
 FIXED = 4
