@@ -105,11 +105,12 @@ def run(command: list[str]) -> int:
 
 def show(testbed: Testbed, counted):
     """Print what the interfaces of the hosts have counted during the whole job, its start included."""
+    cores = [f"{share:.3g}" for share in testbed.cpu.values()] if testbed.cpu else ["-"] * len(testbed.hosts)
     rows = [
-        (host, f"{testbed.cpu[index]:.3g}" if testbed.cpu else "-", *(f"{count / 1e6:.2f}" for count in counted[index]))
-        for index, host in enumerate(testbed.hosts)
+        (host, share, *(f"{count / 2**20:.2f}" for count in bytes_of_host))
+        for host, share, bytes_of_host in zip(testbed.hosts, cores, counted, strict=True)
     ]
-    table = tabulate(rows, headers=["host", "cores", "sent [MB]", "received [MB]"], tablefmt="pipe")
+    table = tabulate(rows, headers=["host", "cores", "sent [MiB]", "received [MiB]"], tablefmt="pipe")
     print(f"\n{testbed}; interfaces, the job's start and end included:\n{table}", file=sys.stderr)
 
 

@@ -215,7 +215,7 @@ def test_after_success(machine):
     assert job.returncode == 0, said
     name = name_in(said)
     assert {f"{name}-0", f"{name}-1"} <= set(said.splitlines())
-    assert "sent [MB]" in said
+    assert "sent [MiB]" in said
     assert traces(name) == []
 
 
