@@ -33,7 +33,7 @@ from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import Gradients
 from grsgd.own_loop.last_steps import LastSteps
-from grsgd.own_loop.ranks import world
+from grsgd.own_loop.ranks import check_shards, world
 from grsgd.own_loop.times import LoopTimes
 from grsgd.training import device as gpu
 from grsgd.training import unwrapped
@@ -178,6 +178,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.driver.run(self.algorithm.average())
         if announced is not None:
             self.driver.run(self._last_steps.wait_for_others(announced))
+        self._compare_shards()
         self.driver.close()
         with within(self.driver.timeout, "freeing communicators"):
             for comm in (self.algorithm.comm, self._uncounted_comm):
@@ -186,6 +187,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.moment = self.driver.clock()
         _unfinished.remove(self)
         atexit.unregister(self._check_finished)
+
+    def _compare_shards(self):
+        """Warn, on rank 0, if the ranks have given `grsgd.shard` other data since `distribute`: training is over."""
+        try:
+            check_shards(self._uncounted_comm.backend.mpi, self.driver.timeout)
+        except SetupError as error:
+            if error.is_printed:
+                warnings.warn(f"the ranks have trained on other data than meant: {error}", stacklevel=3)
 
     @torch.no_grad()
     def averaged_model(self) -> torch.nn.Module:
@@ -408,6 +417,7 @@ def distribute(
     gradients = make_gradients(replica, cls.traits_of(chosen)) if mpi.size > 1 else None
     with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
         check_same_size(mpi, replica)
+        check_shards(mpi, timeout)
         _, local_ranks = launch.local_ranks(mpi)
         with launch.collective_setup(mpi, timeout):
             launch.check_shares_memory(mpi, cls.traits_of(chosen), local_ranks, replica.device)

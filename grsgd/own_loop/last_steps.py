@@ -29,7 +29,8 @@ class LastSteps:
             if self.step > steps:
                 raise UnevenSteps(
                     f"rank {rank} finished after {steps} steps, rank {self.comm.rank} is in step {self.step}: "
-                    f"{self.algorithm} needs the same number of steps on all ranks"
+                    f"{self.algorithm} needs the same number of steps on all ranks; "
+                    "grsgd.shard(data, even=True) makes as many batches on all"
                 )
 
     def announce(self, steps: int):

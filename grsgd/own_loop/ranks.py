@@ -1,13 +1,19 @@
 """Which rank this is, and its part of the data, for scripts of users."""
 
 import functools
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
 
+import numpy as np
 import torch
 
 from grsgd import seeding
 from grsgd.comm.watchdog import within
+from grsgd.data.digest import digest_in_memory
 from grsgd.errors import SetupError
 from grsgd.job import launch
+from grsgd.job.alike import check_alike
 
 
 def world():
@@ -44,11 +50,94 @@ def local_rank() -> int:
         return launch.local_ranks(world())[0]
 
 
-def shard(dataset: torch.utils.data.Dataset, comm=None, seed: int = 0) -> torch.utils.data.Subset:
-    """This rank's part of a map-style data set: disjoint random parts, as equal as can be, that cover everything.
+Samples = torch.utils.data.Dataset | Sequence | np.ndarray | torch.Tensor
 
-    ``comm``: an mpi4py communicator; MPI_COMM_WORLD if None.
+_given: dict[tuple[int, int], deque] = {}
+"""What `shard` was given and no other rank has been compared with yet, by the number of ranks and the rank."""
+MOST_GIVEN = 16
+
+
+def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> torch.utils.data.Subset:
+    """Return this rank's part of a map-style data set: the ranks' parts are random, disjoint, and as equal as can be.
+
+    Parameters
+    ----------
+    dataset
+        With ``len()`` and ``[i]``; the same on all ranks, which `distribute` and `recording` check by its length and
+        by a digest of what of it lies in memory.
+    comm
+        An mpi4py communicator; MPI_COMM_WORLD if None.
+    seed
+        Of the random parts; the same on all ranks.
+    even
+        Whether all parts have the same length, so that all ranks take as many steps an epoch: up to n - 1 samples are
+        left out on n ranks. Without it all samples are in some part, and parts differ by one sample at most.
+
+    Raises
+    ------
+    SetupError
+        For what is no map-style data set, and for fewer samples than ranks.
     """
     mpi = comm if comm is not None else world()
-    order = seeding.generator(seeding.Purpose.OWN_LOOP_SHARDS, seed).permutation(len(dataset))
+    samples = count_of(dataset, mpi)
+    order = seeding.generator(seeding.Purpose.OWN_LOOP_SHARDS, seed).permutation(samples)
+    note = {
+        "the number of samples given to shard()": samples,
+        "the digest of the samples given to shard()": digest_in_memory(dataset),
+        "the seed given to shard()": seed,
+    }
+    _given.setdefault((mpi.size, mpi.rank), deque(maxlen=MOST_GIVEN)).append(note)
+    if even:
+        order = order[: samples // mpi.size * mpi.size]
     return torch.utils.data.Subset(dataset, order[mpi.rank :: mpi.size].tolist())
+
+
+def count_of(dataset, mpi) -> int:
+    """Return the number of samples of a data set; raises SetupError for what `shard` cannot cut into parts."""
+    problem = misfit(dataset)
+    if problem is None and 0 < (samples := len(dataset)) < mpi.size:
+        problem = f"{samples} samples for {mpi.size} ranks: give it more samples, or start fewer ranks"
+    if problem is None:
+        return samples
+    launch.abort_on_error(mpi)
+    raise SetupError(f"shard(): {problem}", is_printed=mpi.rank == 0)
+
+
+def misfit(dataset) -> str | None:
+    """Return why a data set cannot be cut into parts; None if it can."""
+    kind = type(dataset).__name__
+    if isinstance(dataset, torch.utils.data.DataLoader):
+        return "a DataLoader: give shard() the data set, and the DataLoader what shard() returns"
+    if isinstance(dataset, torch.utils.data.IterableDataset):
+        return f"{kind} is an IterableDataset, whose samples have no numbers: give it a data set with len() and [i]"
+    if isinstance(dataset, Mapping) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        return f"{kind} is no map-style data set: give it one with len() and [i], whose samples are numbered"
+    try:
+        count = len(dataset)
+    except Exception as error:  # whatever a user's raises
+        return f"len() of {kind}: {error}"
+    if isinstance(dataset, tuple | list) and 2 <= count <= 3 and are_columns(dataset):
+        return f"a {kind} of {count} arrays of one length: give it torch.utils.data.TensorDataset of them"
+    return None
+
+
+def are_columns(arrays: Sequence) -> bool:
+    """Whether arrays or tensors are (inputs, targets) of many samples each, and not samples."""
+    if not all(isinstance(array, np.ndarray | torch.Tensor) and array.ndim for array in arrays):
+        return False
+    return len({len(array) for array in arrays}) == 1 and len(arrays[0]) > len(arrays)
+
+
+def check_shards(mpi, seconds: float):
+    """Raise SetupError, on all ranks, if they have given `shard` other data or seeds; collective."""
+    check_alike(mpi, partial(notes_of, mpi), "all ranks must give shard() the same data and seed", seconds)
+
+
+def notes_of(mpi) -> dict[str, object]:
+    """Return what this rank has given `shard` since the ranks were compared last, and forget it."""
+    notes = _given.pop((mpi.size, mpi.rank), ())
+    return {
+        f"{name}{f' in call {number}' if len(notes) > 1 else ''}": value
+        for number, note in enumerate(notes, 1)
+        for name, value in note.items()
+    }

@@ -23,7 +23,7 @@ from grsgd.job.rescue import FAILURE_SECONDS, SIGNAL_SECONDS, Rescue, save
 from grsgd.job.signals import REASONS, Interruption, as_exceptions
 from grsgd.own_loop.distributed import DistributedOptimizer
 from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of, thinned
-from grsgd.own_loop.ranks import is_main
+from grsgd.own_loop.ranks import check_shards, is_main
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
 from grsgd.runs.loggers import Logger
 from grsgd.runs.metric import ACCURACY, Metric, attributes_of, check_metric, metric_in
@@ -89,6 +89,7 @@ def recording(
         attributes = describe(optimizer, batch_size, metric, config)
         if mpi.rank == 0:
             check_writable(path, 2**17)
+    check_shards(mpi, timeout)
     run = LoopRun(Path(path), optimizer, batch_size, loggers, attributes)
     with ExitStack() as stack:
         for logger in loggers:
