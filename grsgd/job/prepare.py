@@ -35,7 +35,7 @@ from grsgd.job.survivors import Survival
 from grsgd.job.timeline_file import TimelineFile
 from grsgd.job.timeline_file import check as check_timeline
 from grsgd.mpi_environment import fault_tolerant
-from grsgd.runs.run_file import check_writable
+from grsgd.runs.run_file import check_content, check_writable
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
 from grsgd.training.checkpoints import Checkpoints, Every
@@ -158,6 +158,9 @@ def prepare(
     attributes |= {"resumed": resumed.samples if resumed else None}
     with within(timeout, "telling all ranks where they are"):
         attributes |= describe_job(mpi, trainer, place, ranks)
+    with launch.collective_setup(mpi, timeout):
+        check_content(out, attributes | models.places) if mpi.rank == 0 else None
+    with within(timeout, "telling all ranks how their processes are found"):
         processes, handover = launch.processes(mpi), None
         if comms.membership is None:
             task = Task(out.absolute(), attributes, (models.final, models.best), timeline and timeline.absolute())

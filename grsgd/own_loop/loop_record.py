@@ -8,8 +8,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from grsgd.runs.ending import NON_FINITE_LOSS
+from grsgd.runs.layout import LAYOUT
 from grsgd.runs.metric import metric_in
-from grsgd.runs.run_file import LAYOUT, Run
+from grsgd.runs.run_file import Run
 from grsgd.training.record import NOT_COUNTED, assemble
 from grsgd.training.times import RankTotals
 

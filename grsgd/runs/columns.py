@@ -9,6 +9,7 @@ from grsgd.errors import UsageError
 from grsgd.runs import measures
 from grsgd.runs.bound import time_over_optimum
 from grsgd.runs.ending import Ended
+from grsgd.runs.layout import LAYOUT
 from grsgd.runs.measures import is_virtual, last_value, time_split
 from grsgd.runs.metric import ACCURACY, Metric, columns_of, final_of, metric_of, metrics_of, target_of
 from grsgd.runs.numbers import (
@@ -21,7 +22,7 @@ from grsgd.runs.numbers import (
     significant,
     whole,
 )
-from grsgd.runs.run_file import LAYOUT, Run
+from grsgd.runs.run_file import Run
 from grsgd.text import printable
 
 

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from grsgd.runs.layout import LAYOUT
 from grsgd.runs.measures import epochs, is_virtual, samples, seconds
 from grsgd.runs.metric import Metric, columns_of, final_of, metric_of, metrics_of, target_of, values_of
 from grsgd.runs.numbers import known_values
-from grsgd.runs.run_file import LAYOUT, Run
+from grsgd.runs.run_file import Run
 from grsgd.runs.series import Series
 
 BAND = 0.15  # opacity

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from grsgd.text import printable
+
 STOP_CRITERIA = ("epochs", "steps", "samples", "seconds")
 """The keys of ``[train]`` that say when a run ends; it has exactly one of them, and a run that reaches it gives the key
 as its reason."""
@@ -48,8 +50,9 @@ def how_ended(reason: str) -> Ended:
 
 
 def end_attributes(reason: str) -> dict[str, str]:
-    """Return the attributes of a run file that say how the run ended."""
-    return {"ended": how_ended(reason).value, "reason": reason}
+    """Return the attributes of a run file that say how the run ended; exceptions, which reasons quote, may have any
+    text."""
+    return {"ended": how_ended(reason).value, "reason": printable(reason)}
 
 
 def joint_reason(reasons: list[str]) -> str:

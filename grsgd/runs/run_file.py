@@ -1,17 +1,17 @@
 """The run file: what one training run measured, in one HDF5 file.
 
 The attributes of a run are attributes of the root group; ``curve``, ``ranks``, ``traffic`` and ``staleness`` are groups
-of datasets, listed in ``LAYOUT``. Every dataset carries its ``unit`` and a ``description``.
+of datasets, listed in `grsgd.runs.layout`. Every dataset carries its ``unit`` and a ``description``.
 """
 
 import math
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -19,11 +19,9 @@ import numpy as np
 from grsgd.errors import RunFileError
 from grsgd.files import atomic_write, remove_leftovers, temporary_beside
 from grsgd.runs.hdf5 import Reader, plain
+from grsgd.runs.layout import ATTRIBUTES, FORMAT, KNOWN, LAYOUT, UNITS
 from grsgd.runs.old_format import from_format_1
 from grsgd.text import printable
-
-FORMAT = 2
-"""Version of the file layout, kept in the root attribute ``format``; ``load_run`` refuses a greater one."""
 
 
 @dataclass(repr=False)
@@ -80,138 +78,49 @@ class Run:
         return page(self)
 
 
-class Column(NamedTuple):
-    """The layout of one dataset: the names of its axes give its shape."""
-
-    dtype: type
-    axes: tuple[str, ...]
-    unit: str
-    description: str
-    optional: bool = False
-
-
-ATTRIBUTES = {
-    "algorithm": str,
-    "ranks": int,
-    "seed": int,
-    "config": str,
-    "version": str,
-    "started": str,
-    "wall_seconds": float,
-    "label": str,
-    "ended": str,
-    "reason": str,
-    "hosts": list,
-}
-"""The attributes that every run must have, and their types."""
-KNOWN = {
-    "final_test_accuracy": float,
-    "target_accuracy": float,
-    "metric": str,
-    "metric_unit": str,
-    "metric_higher_is_better": bool,
-    "target": float,
-    "train_samples": int,
-    "batch_size": int,
-    "dataset": str,
-    "model": str,
-    "clock": str,
-    "virtual_seconds": float,
-    "network": str,
-    "compute": str,
-    "transport": str,
-    "redundancy": str,
-    "allreduce": str,
-    "comparison": str,
-    "synchronous": bool,
-    "exact_gradient": bool,
-    "depends_on_values": bool,
-    "replication": int,
-    "bound_gradients": int,
-    "algorithm_sha256": str,
-    "model_code_sha256": str,
-    "data_code_sha256": str,
-    "optimizer_code_sha256": str,
-    "schedule_code_sha256": str,
-    "task_code_sha256": str,
-    "model_file": str,
-    "model_sha256": str,
-    "best_model_file": str,
-    "best_model_sha256": str,
-    "best_test_accuracy": float,
-    "warnings": list,
-}
-"""Those that a run may have and that are read by reports; others are kept as they are."""
-
-
-def _measured(unit: str, description: str) -> Column:
-    return Column(np.float64, ("snapshot",), unit, description + "; NaN where not measured", optional=True)
-
-
-LAYOUT: dict[str, dict[str, Column]] = {
-    "curve": {
-        "time": Column(np.float64, ("snapshot",), "s", "training time of the snapshot"),
-        "step": Column(np.int64, ("snapshot",), "steps", "steps of a rank at the snapshot"),
-        "samples": Column(np.int64, ("snapshot",), "samples", "samples trained on, all ranks together"),
-        "train_loss": _measured("1", "training loss, mean over the ranks"),
-        "test_accuracy": _measured("1", "test accuracy of the averaged model, a fraction"),
-        "test_accuracy_min": _measured("1", "least test accuracy of a single replica, a fraction"),
-        "test_accuracy_max": _measured("1", "greatest test accuracy of a single replica, a fraction"),
-        "consensus_distance": _measured("1", "distance of the replicas from their average"),
-    },
-    "ranks": {
-        "steps": Column(np.int64, ("rank",), "steps", "steps done by the rank"),
-        "samples": Column(np.int64, ("rank",), "samples", "samples the rank trained on"),
-        "compute_seconds": Column(np.float64, ("rank",), "s", "time of steps that is neither of the next two"),
-        "communicate_seconds": Column(np.float64, ("rank",), "s", "time spent on sending, receiving and merging"),
-        "wait_seconds": Column(np.float64, ("rank",), "s", "time spent waiting for other ranks"),
-    },
-    "traffic": {
-        "sent": Column(np.int64, ("rank", "rank"), "bytes", "payload from rank i (row) to rank j (column)"),
-        "sent_once": Column(np.int64, ("rank",), "bytes", "payload sent by the rank, a multicast counted once"),
-        "messages": Column(np.int64, ("rank", "rank"), "messages", "messages from rank i (row) to rank j (column)"),
-        "headers": Column(np.int64, ("rank", "rank"), "bytes", "headers from rank i (row) to rank j (column)"),
-        "repaired": Column(
-            np.float64, ("rank",), "bytes", "sent again by MPI where datagrams of IP multicast were lost", optional=True
-        ),
-        "lost": Column(
-            np.float64, ("rank",), "datagrams", "of IP multicast that did not come to the rank", optional=True
-        ),
-        "interface": Column(
-            np.float64,
-            ("rank", "way"),
-            "bytes",
-            "sent (column 0) and received (1) by the network interfaces of the rank's host, by all programs",
-            optional=True,
-        ),
-    },
-    "staleness": {
-        "value": Column(np.int64, ("value",), "steps", "ages of merged models, ascending", optional=True),
-        "count": Column(np.int64, ("rank", "value"), "1", "merged models of each age at each rank", optional=True),
-    },
-}
-"""The datasets of a run file, by group. Those marked optional may be missing: filled with NaN, or empty."""
-
-_UNITS = {f"{group}/{name}": (c.unit, c.description) for group in LAYOUT for name, c in LAYOUT[group].items()}
-
-
 def save_run(path: str | os.PathLike, run: Run) -> None:
     """Write ``run`` to ``path``, as a whole or not at all: a file that was there stays until the new one is complete.
 
     Raises RunFileError if a required name of ``run`` is missing or does not fit, or the file cannot be written.
     """
     with naming(path):
-        given = {group: set(getattr(run, group)) for group in LAYOUT}
-        run = _checked(run)
-        for group, names in given.items():  # what was not measured is absent from the file
-            setattr(run, group, {name: value for name, value in getattr(run, group).items() if name in names})
-        target = target_of(path)
-        # Files of HDF5 1.8 and later may have attributes of more than 64 KiB: the hosts of many ranks.
+        run, target = _as_written(run), target_of(path)
         with (
             atomic_write(target) as temporary,
-            h5py.File(temporary, "x", libver="v108", locking=False) as file,
+            h5py.File(temporary, "x", libver=LIBVER, locking=False) as file,
         ):
             _fill(file, run)
+
+
+def check_content(path: str | os.PathLike, attributes: dict) -> None:
+    """Find out before training whether a run file can hold ``attributes``, those known by then: write them into memory
+    with the code of `save_run`, and read them back.
+
+    Raises RunFileError that names ``path``, and the attribute that HDF5 cannot hold, or would change.
+    """
+    attributes = {name: plain(value) for name, value in attributes.items() if value is not None}
+    with naming(path):
+        _check_types(attributes)
+        with _in_memory() as file:
+            _write(file, attributes, {})
+            found, _ = Reader(file, file.id.get_filesize()).tree()
+        for name, value in attributes.items():
+            if repr(found.get(name)) != repr(value):
+                raise ValueError(_unfit(name, value, "it would be changed"))
+
+
+def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -> str | None:
+    """Return why a run file cannot hold a dataset of this name and (unit, description); None if it can. Tried in
+    memory."""
+    if not isinstance(array, np.ndarray):
+        return f"{type(array).__name__}, expected a NumPy array"
+    try:
+        with _in_memory() as file:
+            _write(file, {name: array}, {name: unit})
+            _, found = Reader(file, file.id.get_filesize()).tree()
+    except (RuntimeError, TypeError, ValueError) as error:
+        return _reason(error)
+    return None if list(found) == [name] else "its name would be changed"
 
 
 def check_writable(path: str | os.PathLike, size: int = 0) -> None:
@@ -317,10 +226,26 @@ MAX_TRIED_BYTES = 2**28
 
 # ---- between a Run and an open file
 
+LIBVER = "v108"
+"""Files of HDF5 1.8 and later may have attributes of more than 64 KiB: the hosts of many ranks."""
+
+
+def _in_memory() -> h5py.File:
+    return h5py.File("trial", "w", libver=LIBVER, driver="core", backing_store=False)
+
+
+def _as_written(run: Run) -> Run:
+    """Return the run as it is written: checked, and without the datasets that were not measured."""
+    checked = _checked(run)
+    for group in LAYOUT:
+        given, arrays = getattr(run, group), getattr(checked, group)
+        setattr(checked, group, {name: value for name, value in arrays.items() if name in given})
+    return checked
+
 
 def _fill(file: h5py.File, run: Run) -> None:
     _write(file, {"format": FORMAT, **run.attributes}, {})
-    units = _UNITS | run.units
+    units = UNITS | run.units
     for group in LAYOUT:
         _write(file.create_group(group), getattr(run, group), units)
     _write(file, run.extra, units)
@@ -341,7 +266,7 @@ def _gather(reader: Reader) -> Run:
         sections[name] = {key: value for key, value in content.items() if isinstance(value, np.ndarray)}
         if rest := {key: value for key, value in content.items() if key not in sections[name]}:
             extra[name] = rest
-    units = {name: unit for name, unit in reader.units.items() if name not in _UNITS and unit != ("1", "")}
+    units = {name: unit for name, unit in reader.units.items() if name not in UNITS and unit != ("1", "")}
     if version == 1:
         attributes = from_format_1(attributes)
     return Run(attributes, **sections, extra=extra, units=units)
@@ -355,7 +280,24 @@ def _write(group: h5py.Group, tree: dict, units: dict[str, tuple[str, str]]) -> 
             dataset = group.create_dataset(name, data=_storable(value))
             dataset.attrs["unit"], dataset.attrs["description"] = units.get(dataset.name.strip("/"), ("1", ""))
         elif value is not None:
-            group.attrs[name] = _storable(value)
+            try:
+                group.attrs[name] = _storable(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(_unfit(name, value, error)) from None
+
+
+def _unfit(name: str, value, reason) -> str:
+    """Say in one line what HDF5 cannot hold as an attribute."""
+    text = f"{value!r}"
+    found = NOT_TEXT.search(text)
+    begin = max(found.start() - 40, 0) if found else 0
+    part = f"{'...' * (begin > 0)}{text[begin : begin + 100]}{'...' * (begin + 100 < len(text))}"
+    remedy = "give text in UTF-8 without NUL, and whole numbers below 2^63"
+    return f"{name} = {part}: does not fit into a run file ({printable(str(reason))}): {remedy}"
+
+
+NOT_TEXT = re.compile(r"\\x00|\\ud[89a-f]")
+"""A letter that HDF5 cannot hold, as `repr` shows it."""
 
 
 def _storable(value):
@@ -374,8 +316,7 @@ def _checked(run: Run) -> Run:
     for name in ATTRIBUTES:
         if attributes.get(name) is None:
             raise ValueError(f"attribute {name!r} is missing")
-    for name, kind in (ATTRIBUTES | KNOWN | {final: float}).items():
-        _check_type(name, attributes.get(name), kind)
+    _check_types(attributes)
     if attributes["ranks"] < 1:
         raise ValueError(f"attribute 'ranks' is {attributes['ranks']}, but must be 1 or more")
     if loose := [name for name, value in run.extra.items() if not isinstance(value, dict | np.ndarray)]:
@@ -387,6 +328,12 @@ def _checked(run: Run) -> Run:
     if (sections["staleness"]["count"] < 0).any():
         raise ValueError("dataset 'staleness/count' must hold 0 or more")
     return Run(attributes, **sections, extra=run.extra, units=run.units)
+
+
+def _check_types(attributes: dict) -> None:
+    final = f"final_test_{attributes.get('metric') or 'accuracy'}"
+    for name, kind in (ATTRIBUTES | KNOWN | {final: float}).items():
+        _check_type(name, attributes.get(name), kind)
 
 
 def _check_type(name: str, value, kind: type) -> None:

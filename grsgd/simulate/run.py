@@ -26,7 +26,7 @@ from grsgd.memory import available
 from grsgd.runs.ending import INTERRUPTED, TARGET_REACHED, Ended, end_attributes, how_ended, joint_reason
 from grsgd.runs.metric import columns_of
 from grsgd.runs.numbers import human_bytes
-from grsgd.runs.run_file import check_writable
+from grsgd.runs.run_file import check_content, check_writable
 from grsgd.simulate import compute as compute_times
 from grsgd.simulate import garbage
 from grsgd.simulate.allreduce_times import AllreduceTimes
@@ -408,6 +408,7 @@ def simulate(
         "compute": str(simulation.compute),
         "timing_only": timing_only,
     }
+    check_content(out, attributes | models.places)
     line.training(simulation.trainers[0], simulated=True)
     interrupt, evaluated = None, ()
     try:

@@ -7,7 +7,8 @@ import numpy as np
 
 from grsgd.runs.ending import STOP_CRITERIA
 from grsgd.runs.metric import ACCURACY, metric_in
-from grsgd.runs.run_file import Run
+from grsgd.runs.run_file import Run, why_unfit
+from grsgd.text import printable
 from grsgd.training.evaluation import Quality
 from grsgd.training.snapshots import NOT_THERE, Moment, common_marks, train_loss
 from grsgd.training.times import RankTotals
@@ -90,9 +91,10 @@ def assemble(
     qualities = [*qualities, *[unknown] * (len(rows) - len(qualities))]
     ages = sorted(set().union(*(record.staleness for record in records)))
     warnings = [f"rank {rank}: {warning}" for rank, record in enumerate(records) for warning in record.warnings]
+    extra, left_out = fitting({name: kept for record in reversed(records) for name, kept in record.extra.items()})
+    warnings = [printable(warning) for warning in [*warnings, *left_out]]
     interface = np.array([record.interface for record in records])
     repairs = {name: np.array([getattr(record, name) for record in records], float) for name in ("repaired", "lost")}
-    extra = {name: kept for record in reversed(records) for name, kept in record.extra.items()}
     metric = metric_in(attributes)
     known = {metric.final: final.mean if final else math.nan, "warnings": warnings or None}
     return Run(
@@ -118,6 +120,22 @@ def assemble(
         extra={name: array for name, (array, _) in extra.items()},
         units={name: unit for name, (_, unit) in extra.items()} | ({} if metric == ACCURACY else metric.units()),
     )
+
+
+def fitting(extra: dict) -> tuple[dict, list[str]]:
+    """Return what algorithms keep besides, as far as it fits into a run file, and a line for all that does not."""
+    fits, left_out = {}, []
+    for name, kept in extra.items():
+        try:
+            array, unit = kept
+            problem = why_unfit(name, array, unit)
+        except (TypeError, ValueError):
+            problem = f"{type(kept).__name__}, expected an array and (unit, description)"
+        if problem:
+            left_out.append(f"extra() of the algorithm: {name!r} is left out: {problem}")
+        else:
+            fits[name] = kept
+    return fits, left_out
 
 
 def traffic_of(records: list[Record]) -> dict[str, np.ndarray]:

@@ -62,6 +62,12 @@ class ModelFiles:
         paths = {"--save": self.final, "--save-best": self.best}
         return {option: path for option, path in paths.items() if path is not None}
 
+    @property
+    def places(self) -> dict[str, str | None]:
+        """The attributes of the run file that say where the files are, as far as it is known before training."""
+        paths = {"model_file": self.final, "best_model_file": self.best}
+        return {name: None if path is None else os.path.abspath(path) for name, path in paths.items()}
+
     def evaluated(self, model: torch.nn.Module, quality: Quality):
         """Called with every averaged model that was evaluated, in the order of time, the final one last."""
         if self.best is None or math.isnan(quality.mean):

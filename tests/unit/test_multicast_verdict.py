@@ -7,7 +7,7 @@ from experiments.multicast.measure import CONFIG, Point, Result, result
 from experiments.multicast.methods import AGAIN, IP, MPI, RING, methods
 from experiments.multicast.verdict import WIRE_BYTES, interval, ratio, table, verdicts
 from grsgd import config
-from grsgd.runs.run_file import LAYOUT
+from grsgd.runs.layout import LAYOUT
 from tests.support.runs import fake_run
 
 M = 3_000_000

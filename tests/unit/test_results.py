@@ -15,7 +15,8 @@ import pytest
 
 from grsgd.errors import RunFileError
 from grsgd.runs import run_file as results
-from grsgd.runs.run_file import LAYOUT, check_writable, load_run, save_run
+from grsgd.runs.layout import LAYOUT
+from grsgd.runs.run_file import check_writable, load_run, save_run
 from tests.support.runs import fake_run
 
 
@@ -189,7 +190,7 @@ def test_import_is_light():
         (lambda run: run.ranks.update(steps=[1, 2, 3, 0.5]), "dataset 'ranks/steps' must hold whole numbers"),
         (lambda run: run.curve.update(samples=np.full(5, np.nan)), "dataset 'curve/samples' must hold whole numbers"),
         (lambda run: run.extra.update(note="x"), "'note' in extra is neither a group nor an array"),
-        (lambda run: run.attributes.update(note=object()), "Object dtype dtype('O') has no native HDF5 equivalent"),
+        (lambda run: run.attributes.update(note=object()), "note = <object object at 0x"),
     ],
 )
 def test_unfit_run_is_refused_and_nothing_written(tmp_path, spoil, reason):

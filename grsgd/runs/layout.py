@@ -1,0 +1,129 @@
+"""The layout of a run file: the attributes of its root, and its datasets with their units."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+FORMAT = 2
+"""Version of the file layout, kept in the root attribute ``format``; ``load_run`` refuses a greater one."""
+
+
+class Column(NamedTuple):
+    """The layout of one dataset: the names of its axes give its shape."""
+
+    dtype: type
+    axes: tuple[str, ...]
+    unit: str
+    description: str
+    optional: bool = False
+
+
+ATTRIBUTES = {
+    "algorithm": str,
+    "ranks": int,
+    "seed": int,
+    "config": str,
+    "version": str,
+    "started": str,
+    "wall_seconds": float,
+    "label": str,
+    "ended": str,
+    "reason": str,
+    "hosts": list,
+}
+"""The attributes that every run must have, and their types."""
+KNOWN = {
+    "final_test_accuracy": float,
+    "target_accuracy": float,
+    "metric": str,
+    "metric_unit": str,
+    "metric_higher_is_better": bool,
+    "target": float,
+    "train_samples": int,
+    "batch_size": int,
+    "dataset": str,
+    "model": str,
+    "clock": str,
+    "virtual_seconds": float,
+    "network": str,
+    "compute": str,
+    "transport": str,
+    "redundancy": str,
+    "allreduce": str,
+    "comparison": str,
+    "synchronous": bool,
+    "exact_gradient": bool,
+    "depends_on_values": bool,
+    "replication": int,
+    "bound_gradients": int,
+    "algorithm_sha256": str,
+    "model_code_sha256": str,
+    "data_code_sha256": str,
+    "optimizer_code_sha256": str,
+    "schedule_code_sha256": str,
+    "task_code_sha256": str,
+    "model_file": str,
+    "model_sha256": str,
+    "best_model_file": str,
+    "best_model_sha256": str,
+    "best_test_accuracy": float,
+    "warnings": list,
+}
+"""Those that a run may have and that are read by reports; others are kept as they are."""
+
+
+def _measured(unit: str, description: str) -> Column:
+    return Column(np.float64, ("snapshot",), unit, description + "; NaN where not measured", optional=True)
+
+
+LAYOUT: dict[str, dict[str, Column]] = {
+    "curve": {
+        "time": Column(np.float64, ("snapshot",), "s", "training time of the snapshot"),
+        "step": Column(np.int64, ("snapshot",), "steps", "steps of a rank at the snapshot"),
+        "samples": Column(np.int64, ("snapshot",), "samples", "samples trained on, all ranks together"),
+        "train_loss": _measured("1", "training loss, mean over the ranks"),
+        "test_accuracy": _measured("1", "test accuracy of the averaged model, a fraction"),
+        "test_accuracy_min": _measured("1", "least test accuracy of a single replica, a fraction"),
+        "test_accuracy_max": _measured("1", "greatest test accuracy of a single replica, a fraction"),
+        "consensus_distance": _measured("1", "distance of the replicas from their average"),
+    },
+    "ranks": {
+        "steps": Column(np.int64, ("rank",), "steps", "steps done by the rank"),
+        "samples": Column(np.int64, ("rank",), "samples", "samples the rank trained on"),
+        "compute_seconds": Column(
+            np.float64,
+            ("rank",),
+            "s",
+            "gradients, updates and injected delays; the rest of the steps is communicating, waiting",
+        ),
+        "communicate_seconds": Column(np.float64, ("rank",), "s", "time spent on sending, receiving and merging"),
+        "wait_seconds": Column(np.float64, ("rank",), "s", "time spent waiting for other ranks"),
+    },
+    "traffic": {
+        "sent": Column(np.int64, ("rank", "rank"), "bytes", "payload from rank i (row) to rank j (column)"),
+        "sent_once": Column(np.int64, ("rank",), "bytes", "payload sent by the rank, a multicast counted once"),
+        "messages": Column(np.int64, ("rank", "rank"), "messages", "messages from rank i (row) to rank j (column)"),
+        "headers": Column(np.int64, ("rank", "rank"), "bytes", "headers from rank i (row) to rank j (column)"),
+        "repaired": Column(
+            np.float64, ("rank",), "bytes", "sent again by MPI where datagrams of IP multicast were lost", optional=True
+        ),
+        "lost": Column(
+            np.float64, ("rank",), "datagrams", "of IP multicast that did not come to the rank", optional=True
+        ),
+        "interface": Column(
+            np.float64,
+            ("rank", "way"),
+            "bytes",
+            "sent (column 0) and received (1) by the network interfaces of the rank's host, by all programs",
+            optional=True,
+        ),
+    },
+    "staleness": {
+        "value": Column(np.int64, ("value",), "steps", "ages of merged models, ascending", optional=True),
+        "count": Column(np.int64, ("rank", "value"), "1", "merged models of each age at each rank", optional=True),
+    },
+}
+"""The datasets of a run file, by group. Those marked optional may be missing: filled with NaN, or empty."""
+
+UNITS = {f"{group}/{name}": (c.unit, c.description) for group in LAYOUT for name, c in LAYOUT[group].items()}
+"""Unit and description of all of them, by path."""
