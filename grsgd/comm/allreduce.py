@@ -4,7 +4,7 @@
 |-------------------|--------------------------------|--------------------|------------------------------|
 | ring              | 2(n-1)/n of x                  | 2(n-1)             | large arrays                 |
 | halving-doubling  | 2(n-1)/n of x, n a power of 2  | 2 log2 n           | small arrays on many ranks   |
-| tree              | up to log2 n times x           | 2 log2 n           | comparison: the textbook's   |
+| tree              | up to ceil(log2 n) times x     | 2 log2 n           | comparison: the textbook's   |
 | swing             | 2(n-1)/n of x                  | 2 log2 n           | near ranks that are near     |
 | bine              | 2(n-1)/n of x, n a power of 2  | 2 log2 n           | the same                     |
 | mpi               | unknown                        | the library's      | comparison                   |

@@ -45,9 +45,10 @@ class Replica:
         if str(self.dtype) not in DTYPES:
             allowed = ", ".join(DTYPES)
             raise ValueError(f"the trained parameters are {self.dtype}, which NumPy does not have; allowed: {allowed}")
-        buffers = [b for b in model.buffers() if b.dtype == self.dtype]
+        buffers = {name: b for name, b in model.named_buffers() if b.dtype == self.dtype}
+        self._buffer_names = list(buffers)
         self.params = self._flatten(self.trained)
-        self.buffers = self._flatten(buffers)
+        self.buffers = self._flatten(list(buffers.values()))
         self.buffers_at_start = self.buffers.like().tensor
         """Buffers that ``average_buffers`` compares with; 0 where one was not finite, as in an attention mask."""
         self.grads = self.params.like() if flat_gradients else None
@@ -139,6 +140,13 @@ class Replica:
     def name_of(self, parameter: torch.nn.Parameter) -> str:
         """Return the name of a parameter in the model."""
         return next((name for name, p in self.model.named_parameters() if p is parameter), "?")
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return by name the tensors of the model that lie in ``params`` and ``buffers``, as the model has them now."""
+        trained = {id(p) for p in self.trained}
+        found = {name: p.data for name, p in self.model.named_parameters() if id(p) in trained}
+        now = dict(self.model.named_buffers())
+        return found | {name: now[name] for name in self._buffer_names if name in now}
 
     def outside(self) -> list[torch.Tensor]:
         """Return what of the model lies outside the flat arrays: frozen parameters, integer buffers."""

@@ -77,6 +77,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._last_steps = LastSteps(uncounted, algorithm.name) if algorithm.traits.synchronous else None
         self._started = self._began = False
         self._step_under_way = False
+        self._loaded: dict | None = None
+        """The algorithm's state that was loaded where the model does not fit, or not yet: the next step looks again."""
+        self._has_warned_of_state = False
         prepare = type(algorithm).before_backward
         self._prepares = prepare is not Algorithm.before_backward or algorithm.traits.in_background
         """Whether there may be something to do before a gradient is computed."""
@@ -235,7 +238,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def rest(self):
         """Between two steps, on all ranks: take in all messages under way, so that `state_dict` has the algorithm, too.
 
-        Needed with asynchronous algorithms, and overlapped ``sgp``; does nothing with others. The next step goes on.
+        Needed with asynchronous algorithms, ``sgp`` with ``tau``, and ``diloco`` with ``delay``; does nothing with
+        others. The next step goes on.
         """
         self._check()
         if not self._is_at_rest:
@@ -244,19 +248,29 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._began = False
 
     def state_dict(self):
-        """Return that of the wrapped optimizer. With the key "grsgd" it has the state of the algorithm on this rank, if
-        a step was taken and no message is under way: at any time with algorithms that have none between two steps, else
-        after `rest`. Without the key a training that loads it begins the algorithm anew."""
+        """Return that of the wrapped optimizer, with the state of the algorithm on this rank under the key "grsgd".
+
+        Where messages are under way, or the algorithm does not say what it `remembers`, that state cannot be had: one
+        warning says what to do, and `load_state_dict` refuses what was saved so. The key is missing before the first
+        step, and of algorithms that need `rest` after `finish`.
+        """
         state = self.optimizer.state_dict()
-        if self._started and self._is_at_rest and self.algorithm.remembers is not None:
+        why_not = resume.why_not(self.algorithm, self._is_at_rest)
+        if self._started and why_not is None:
             state[resume.KEY] = resume.state_of(self.algorithm)
+        elif self._started and not self.finished:
+            state[resume.KEY] = resume.without(self.algorithm, why_not)
+            if not self._has_warned_of_state:
+                self._has_warned_of_state = True
+                warnings.warn(f"state_dict() without the algorithm's state: {why_not}", RuntimeWarning, stacklevel=2)
         return state
 
     def load_state_dict(self, state_dict):
-        """Load a `state_dict` of the same rank; the model is loaded for itself, after `distribute`.
+        """Load a `state_dict` of the same rank; the model is loaded for itself, after `distribute`, before or after.
 
-        Raises ConfigError for one of another algorithm or rank, and RuntimeError if it has the algorithm's state, and
-        messages are under way here: `rest` before.
+        Raises ConfigError for one of another algorithm or rank, or without the algorithm's state, and RuntimeError if
+        it has that state and messages are under way here: `rest` before. The next step raises ConfigError if the model
+        is not the one beside which the state was saved.
         """
         state_dict = dict(state_dict)
         kept = state_dict.pop(resume.KEY, None)
@@ -265,9 +279,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if not self._is_at_rest:
                 raise RuntimeError("load_state_dict() while messages are under way: call optimizer.rest() on all ranks")
         self.optimizer.load_state_dict(state_dict)
+        self._loaded = None
         if kept is not None:
             self._start_algorithm()
             resume.restore(self.algorithm, kept)
+            self._loaded = kept if resume.other_tensors(kept, self.replica) else None
+
+    def _check_loaded(self):
+        """Compare the model with that beside which the algorithm's state was saved, if one was loaded."""
+        if self._loaded is not None:
+            kept, self._loaded = self._loaded, None
+            resume.check_model(kept, self.replica)
 
     def register_state_dict_pre_hook(self, hook, prepend=False):
         return self.optimizer.register_state_dict_pre_hook(self._given_this(hook), prepend)
@@ -329,6 +351,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _begin_step(self):
         if not self._step_under_way:
+            self._check_loaded()
             self._start()
             self._step_under_way = True
             if self._last_steps is not None:

@@ -5,6 +5,8 @@ import torch
 
 from grsgd.algorithms.base import Algorithm
 from grsgd.errors import ConfigError
+from grsgd.models.digests import digests
+from grsgd.models.replica import Replica
 from grsgd.models.values import value_of
 
 KEY = "grsgd"
@@ -19,16 +21,37 @@ def state_of(algorithm: Algorithm) -> dict:
         "algorithm": algorithm.name,
         "rank": comm.rank,
         "ranks": comm.size,
+        "model": torch.from_numpy(digests(algorithm.replica.tensors().values())),
         "state": {name: as_tensor(value_of(value)) for name, value in algorithm.state().items()},
         "random": algorithm.rng.bit_generator.state,
     }
 
 
+def without(algorithm: Algorithm, why: str) -> dict:
+    """Return what is kept in place of `state_of` where the algorithm's state cannot be had; ``why`` names the
+    remedy. `check` refuses it."""
+    return {"algorithm": algorithm.name, "without": why}
+
+
+def why_not(algorithm: Algorithm, is_at_rest: bool) -> str | None:
+    """Return why the state of an algorithm cannot be had now, and the remedy; None where it can."""
+    if algorithm.remembers is None:
+        return (
+            f"the class of {algorithm.name} does not say which attributes its next steps depend on: list their names "
+            "in `remembers`, or () if there are none"
+        )
+    if not is_at_rest:
+        return f"messages of {algorithm.name} are under way: call optimizer.rest() on all ranks before state_dict()"
+    return None
+
+
 def check(kept: dict, algorithm: Algorithm):
-    """Raise ConfigError for the state of another algorithm, or of another rank."""
+    """Raise ConfigError for the state of another algorithm, or of another rank, and where none was saved."""
     comm = algorithm.comm
     if kept["algorithm"] != algorithm.name:
         raise ConfigError(f"state_dict of {kept['algorithm']}, for {algorithm.name}: {ANEW}")
+    if "without" in kept:
+        raise ConfigError(f"state_dict without the algorithm's state ({kept['without']}): save it anew, or {ANEW}")
     if (kept["rank"], kept["ranks"]) != (comm.rank, comm.size):
         was = f"rank {kept['rank']} of {kept['ranks']}"
         raise ConfigError(f"state_dict of {was}, on rank {comm.rank} of {comm.size}: give each rank its own, or {ANEW}")
@@ -47,6 +70,28 @@ def restore(algorithm: Algorithm, kept: dict):
     except AttributeError as error:
         raise ConfigError(f"state_dict of {algorithm.name} with other options ({error}): {ANEW}") from None
     algorithm.rng.bit_generator.state = kept["random"]
+
+
+def other_tensors(kept: dict, replica: Replica) -> list[str]:
+    """Return the names of the model's tensors that are not those beside which a state was saved; states of versions
+    that kept no digest fit any model."""
+    tensors = replica.tensors()
+    found, saved = digests(tensors.values()).tolist(), kept["model"].tolist() if "model" in kept else None
+    if saved is None or found == saved:
+        return []
+    if len(found) != len(saved):
+        return list(tensors)
+    return [name for name, mine, other in zip(tensors, found, saved, strict=True) if mine != other]
+
+
+def check_model(kept: dict, replica: Replica):
+    """Raise ConfigError if the model is not the one beside which the state was saved."""
+    others = other_tensors(kept, replica)
+    if others:
+        raise ConfigError(
+            f"{others[0]!r} is not what it was when the optimizer's state_dict was saved: distribute() gives all ranks "
+            f"the model of rank 0, so let each rank load its own model after it, then the state_dict; or {ANEW}"
+        )
 
 
 def as_tensor(value):

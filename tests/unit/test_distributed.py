@@ -247,7 +247,6 @@ def test_whose_state_is_refused(monkeypatch):
             model = network()
             optimizer = distribute(model, sgd(model), algorithm, mpi)
             plain(model, optimizer, lambda k, model=model: loss(model, 0, k), 0)
-            assert ("grsgd" in optimizer.state_dict()) == (algorithm == "dpsgd")
             optimizer.rest()
             states[algorithm] = optimizer.state_dict()
             optimizer.load_state_dict(states[algorithm])
@@ -284,6 +283,73 @@ def test_state_of_other_options_is_refused(monkeypatch):
         optimizer = distribute(model, sgd(model), "ring_allreduce", mpi)
         with pytest.raises(ValueError, match="^state_dict of ring_allreduce with other options .*: remove its key"):
             optimizer.load_state_dict(state)
+        optimizer.finish()
+
+    on_threads(monkeypatch, 2, work)
+
+
+@pytest.mark.parametrize("algorithm, options", [("grsgd", {}), ("diloco", {"H": 4, "delay": 2}), ("sgp", {"tau": 1})])
+def test_a_state_without_the_algorithms_is_warned_of_and_refused(algorithm, options, monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), algorithm, mpi, **options)
+        assert "grsgd" not in optimizer.state_dict()
+        plain(model, optimizer, lambda k: loss(model, 0, k), 0)
+        with pytest.warns(RuntimeWarning, match=r"without the algorithm's state: .* call optimizer.rest\(\) on all"):
+            state = optimizer.state_dict()
+        assert optimizer.state_dict()["grsgd"] == state["grsgd"]
+        optimizer.rest()
+        assert "state" in optimizer.state_dict()["grsgd"]
+        with pytest.raises(ValueError, match="without the algorithm's state .*rest.*: save it anew, or remove its key"):
+            optimizer.load_state_dict(state)
+        optimizer.finish()
+        torch.optim.SGD(model.parameters(), lr=0.1).load_state_dict(state)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        on_threads(monkeypatch, 1, work)
+
+
+def test_an_algorithm_that_does_not_say_what_it_remembers(monkeypatch):
+    monkeypatch.setattr(distributed.ALGORITHMS["dpsgd"], "remembers", None)
+
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "dpsgd", mpi)
+        plain(model, optimizer, lambda k: loss(model, 0, k), 0)
+        with pytest.warns(RuntimeWarning, match="dpsgd does not say .* list their names in `remembers`"):
+            state = optimizer.state_dict()
+        with pytest.raises(ValueError, match="without the algorithm's state .*`remembers`"):
+            optimizer.load_state_dict(state)
+        optimizer.finish()
+
+    on_threads(monkeypatch, 1, work)
+
+
+@pytest.mark.parametrize("first", ["model", "optimizer", "model before distribute()"])
+def test_the_model_beside_which_a_state_was_saved(first, monkeypatch):
+    """Whether loaded before or after the optimizer's state; not the one of rank 0 that `distribute` gives to all."""
+
+    def work(mpi):
+        model = network(mpi.rank)
+        optimizer = distribute(model, sgd(model), "dpsgd", mpi, timeout=20.0)
+        for k in range(2):
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
+        kept = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+        optimizer.finish()
+        model = network()
+        if first == "model before distribute()":
+            model.load_state_dict(kept[0])
+        optimizer = distribute(model, sgd(model), "dpsgd", mpi, timeout=20.0)
+        if first == "model":
+            model.load_state_dict(kept[0])
+        optimizer.load_state_dict(kept[1])
+        if first == "optimizer":
+            model.load_state_dict(kept[0])
+        elif first != "model" and mpi.rank > 0:
+            with pytest.raises(ValueError, match="^'0.weight' is not what it was when .*load its own model after it"):
+                model(torch.zeros(1, 4, dtype=torch.float64))
+        plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 2)
         optimizer.finish()
 
     on_threads(monkeypatch, 2, work)
