@@ -18,6 +18,7 @@ from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Traits
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.find import find
+from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
@@ -177,8 +178,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._start()
         if isinstance(self._gradients, EarlyGradients):
             self._end_what_was_sent()
-        self.driver.run(self.algorithm.drain())
-        self.driver.run(self.algorithm.average())
+        self.driver.run(schedule_of(self.algorithm.drain))
+        self.driver.run(schedule_of(self.algorithm.average))
         if announced is not None:
             self.driver.run(self._last_steps.wait_for_others(announced))
         self._compare_shards()
@@ -243,7 +244,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         self._check()
         if not self._is_at_rest:
-            self.driver.run(self.algorithm.drain())
+            self.driver.run(schedule_of(self.algorithm.drain))
             self.driver.run(halving_doubling_allreduce(self._uncounted_comm, np.zeros(1)))
             self._began = False
 
@@ -347,7 +348,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.driver.run(halving_doubling_allreduce(self._uncounted_comm, begun))
         if begun[0]:
             self._gradients.begin()  # not where the gradients of the last step lie
-            self.driver.run(self.algorithm.reduce())
+            self.driver.run(schedule_of(self.algorithm.reduce))
 
     def _begin_step(self):
         if not self._step_under_way:
@@ -382,12 +383,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self._began:
             self._began = True
             self._start_algorithm()
-            self.driver.run(self.algorithm.begin())
+            self.driver.run(schedule_of(self.algorithm.begin))
 
     def _start_algorithm(self):
         if not self._started:
             self._started = True
-            self.driver.run(self.algorithm.start())
+            self.driver.run(schedule_of(self.algorithm.start))
 
     def _check_finished(self):
         """A rank that leaves without `finish` would let the others wait for ever; one that it has forked is none."""

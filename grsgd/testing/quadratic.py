@@ -9,6 +9,7 @@ import torch
 from grsgd.algorithms.central import CentralAlgorithm, workers_of
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.find import find
+from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.pollables import Compute
 from grsgd.models.replica import Replica
 from grsgd.simulate.compute import ComputeTime
@@ -172,18 +173,18 @@ class Job:
 
     def trainer(self, rank, steps, drain, after_step):
         algorithm = self.algorithms[rank]
-        yield from algorithm.start() or ()
-        yield from algorithm.begin() or ()
+        yield from schedule_of(algorithm.start)
+        yield from schedule_of(algorithm.begin)
         for step in range(steps if rank < self.workers else 0):
             algorithm.optimizer.param_groups[0]["lr"] = self.rate(step)
-            yield from algorithm.before_backward() or ()
+            yield from schedule_of(algorithm.before_backward)
             yield Compute(partial(self.differentiate, rank, step), stages=self.stages(rank))
-            yield from algorithm.step() or ()
+            yield from schedule_of(algorithm.step)
             self.ends[rank].append(self.ranks.env.now)
             self.trajectories[rank].append(algorithm.x.array.copy())
             after_step(algorithm)
         if drain:
-            yield from algorithm.drain() or ()
+            yield from schedule_of(algorithm.drain)
 
     def stages(self, rank):
         """Return when the gradients of the two layers are there, for those that send them early: odd ranks have that of
@@ -200,7 +201,7 @@ class Job:
         replica.collect_gradients()
 
     def average(self):
-        self.ranks.finish([algorithm.average() or () for algorithm in self.algorithms])
+        self.ranks.finish([schedule_of(algorithm.average) for algorithm in self.algorithms])
         return self
 
     def sent(self):

@@ -2,6 +2,7 @@
 
 import simpy
 
+from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.mailbox import HEADER, ModelMessage
 from grsgd.simulate.driver import SimulatedDriver, run_until_done
 from grsgd.simulate.fabric import MessageFabric
@@ -70,7 +71,7 @@ class Ranks:
 
         def schedule():
             for hook in hooks:
-                yield from hook() or ()
+                yield from schedule_of(hook)
 
         activity = self.drivers[rank].start(schedule())
         assert activity.complete, f"it waits: {activity}"

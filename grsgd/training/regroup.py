@@ -142,11 +142,11 @@ def regroup(trainer: Trainer):
         averages.append(flat.like())
         averages[-1].tensor.copy_(flat.tensor)
         yield from exact_average(uncounted, averages[-1], weight, root=counts.index(True))
-    # From here on this rank waits for nobody: it has done all of what follows, or nothing.
+    # From here on this rank waits only where the algorithm's start() does; if that fails, ranks meet again.
     for flat, average in zip(flats, averages, strict=True):
         flat.tensor.copy_(average.tensor)
     set_momenta(trainer, averages[-1].tensor)
-    trainer.go_on_with(replace(trainer.context, comm=comm, uncounted_comm=uncounted), furthest)
+    yield from trainer.go_on_with(replace(trainer.context, comm=comm, uncounted_comm=uncounted), furthest)
     if trainer.kept is not None:
         trainer.kept.settle([each.has_gradient and is_counted for each, is_counted in zip(told, counts, strict=True)])
     stood_still = driver.clock() - began + trainer.last_wait

@@ -1,14 +1,13 @@
 """The parts of the time of a rank's steps, with one definition for all loops."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import GeneratorType
 
 import torch
 
+from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.driver import Driver
-from grsgd.errors import ConfigError
 from grsgd.training import unwrapped
 
 
@@ -48,20 +47,6 @@ class TimedOptimizer:
             unwrapped.step(self.optimizer)
         if threading.get_ident() == self._thread:
             self.seconds += self.clock() - begin
-
-
-def schedule_of(hook: Callable):
-    """Schedule: call a hook, and go on with what it returns if that is a schedule.
-
-    Raises ConfigError where it returns what it should have yielded.
-    """
-    schedule = hook()
-    if schedule is None:
-        return
-    if type(schedule) is not GeneratorType and not isinstance(schedule, Iterator):  # the first is quicker to see
-        name = getattr(hook, "__qualname__", hook)
-        raise ConfigError(f"{name}() returned {type(schedule).__name__}: what it waits for has to be yielded")
-    yield from schedule
 
 
 def timed(hook: Callable, totals: RankTotals, driver: Driver, optimizer: TimedOptimizer):

@@ -14,6 +14,7 @@ from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.central import CentralAlgorithm, Excluded, workers_of
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.group import Group
 from grsgd.comm.pollables import Compute, Delay
@@ -164,7 +165,7 @@ class Trainer:
         self.driver.watch = self.watch
         try:
             if self.has_trained:
-                yield from self.algorithm.start() or ()
+                yield from schedule_of(self.algorithm.start)
                 self.on_started()
                 self.progress.start()
             if self.algorithm.traits.sends_early and self.comm.size > 1 and self.delays.is_none:
@@ -175,7 +176,7 @@ class Trainer:
             if self.has_trained:
                 self.take_snapshot(self.progress.marks.total - len(self.snapshots))
             if self.membership is None:  # else others may die meanwhile: see grsgd.job.survivors
-                yield from self.algorithm.average() or ()
+                yield from schedule_of(self.algorithm.average)
         except Stopped as stopped:
             self.driver.abandon()  # what is under way in the background must not change the replica any more
             if len(self.snapshots) < self.progress.marks.total:  # else the run was over but for the average
@@ -211,7 +212,7 @@ class Trainer:
             ended = yield from self.steps() if self.gradients is not None else self.serve()
             if self.checkpoints is not None:
                 self.checkpoints.leave_steps()
-            yield from self.algorithm.drain() or ()  # tells the others that this rank stops: they may wait for it
+            yield from schedule_of(self.algorithm.drain)  # tells the others that this rank stops: they may wait for it
             if self.comm.rank in self.lost:
                 raise Stopped("the others went on without this rank, which was silent for too long")
             yield from self.progress.finish()
@@ -219,12 +220,12 @@ class Trainer:
                 break
 
     def go_on_with(self, context: RankContext, furthest: HowFar):
-        """Go on with the algorithm made anew for the ranks of a group, which have the same model now, from where the
-        furthest of them is."""
+        """Schedule, on all ranks of a group at once, which have the same model now: go on with the algorithm made anew
+        for them, from where the furthest of them is."""
         before, progress = self.algorithm, self.progress
         self.algorithm = self.make_algorithm(context)
         self.algorithm.rng, self.algorithm.staleness = before.rng, before.staleness
-        self.algorithm.start()
+        yield from schedule_of(self.algorithm.start)
         self.algorithm.k = int(furthest.steps)
         missing = int(furthest.marks) - progress.marks.passed
         first = progress.go_on(context.uncounted_comm, furthest)
@@ -238,7 +239,7 @@ class Trainer:
 
     def begin(self):
         """Schedule: begin what goes on in the background."""
-        yield from self.algorithm.begin() or ()
+        yield from schedule_of(self.algorithm.begin)
         self.on_begun()
         self.progress.begin()
 

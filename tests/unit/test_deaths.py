@@ -14,6 +14,7 @@ from grsgd.algorithms.push_sum import PushSum
 from grsgd.algorithms.ring_allreduce import RingAllreduce
 from grsgd.algorithms.sgp import SGP
 from grsgd.comm import topology
+from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import Communicator, LostRank, until_over
 from grsgd.comm.group import Changed, Group
 from grsgd.comm.mailbox import Mailbox
@@ -306,7 +307,7 @@ def regrouped(monkeypatch):
     seen = []
 
     def go_on_with(trainer, context, furthest, was=Trainer.go_on_with):
-        was(trainer, context, furthest)
+        yield from was(trainer, context, furthest)
         step, samples, x = trainer.progress.steps, trainer.progress.samples, trainer.replica.params.tensor.clone()
         seen.append(Seen(trainer.membership.process, context.comm.size, step, samples, x, momenta(trainer).tensor))
 
@@ -325,6 +326,20 @@ def test_after_a_death_all_that_are_left_begin_with_the_same(algorithm, regroupe
             assert torch.equal(other.parameters, first.parameters) and torch.equal(other.momenta, first.momenta)
             assert (other.step, other.samples) == (first.step, first.samples)
     assert all(first.momenta.any() and first.samples for first, *_ in times)
+
+
+def test_ranks_that_are_left_drive_a_start_that_is_a_schedule(monkeypatch, tmp_path):
+    """As `Algorithm.start` allows: here ranks agree on how many they are."""
+    agreed = []
+
+    def start(algorithm):
+        total = np.ones(1)
+        yield from halving_doubling_allreduce(algorithm.comm, total)
+        agreed.append(int(total[0]))
+
+    monkeypatch.setattr(RingAllreduce, "start", start)
+    run(tmp_path, {"name": "ring_allreduce"}, ranks=4, die={"1": 0.75})
+    assert agreed == [4] * 4 + [3] * 3
 
 
 def test_the_model_of_equal_replicas_goes_on_bit_for_bit(regrouped, monkeypatch, tmp_path):
