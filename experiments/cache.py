@@ -1,6 +1,5 @@
-"""Runs that an experiment keeps: found again if they are what would be run today, and made side by side if not."""
+"""Runs of an experiment, made side by side, as far as they are not there yet."""
 
-import functools
 import gc
 import multiprocessing
 import os
@@ -12,12 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from pathlib import Path
 
-from grsgd import __version__
 from grsgd.job.ending import ENDING, with_parent
 from grsgd.runs.ending import FINISHED, how_ended
-from grsgd.runs.finished import finished_run
-from grsgd.runs.run_file import Run
-from grsgd.training.description import commit
 
 MOST_LEFT = 2**29
 """Bytes that runs may leave in a process before it looks for what nothing refers to."""
@@ -30,17 +25,6 @@ class Unfinished(RuntimeError):
 def finished(stopped: str) -> bool:
     """Return whether a run need not be made again: it trained to its end, or cannot, because it diverges."""
     return how_ended(stopped) in FINISHED
-
-
-@functools.cache
-def source() -> dict[str, str | None]:
-    """Return the code that runs are made with now. Two uncommitted changes of one commit cannot be told apart."""
-    return {"version": __version__, "commit": commit()}
-
-
-def kept_run(path: Path, attributes: dict) -> Run | None:
-    """Return the run in the file if it is finished, was made by this code, and has these attributes."""
-    return finished_run(path, source() | attributes)
 
 
 def make_in_parallel(make: Callable, items: Iterable, folder: Path, workers: int) -> Iterator:

@@ -4,25 +4,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from experiments.asynchronous.plan import missing
-from experiments.asynchronous.points import NETWORK, RANKS, Point
+from experiments.asynchronous.points import Point
 from experiments.asynchronous.result import Result
 from experiments.cache import make_in_parallel
-from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run, load_run
-from grsgd.simulate.network import network
-from grsgd.simulate.run import simulate
 
 RUN_SECONDS = 1.2
 """About how long a simulation takes on one core, on average."""
 
 
-def file_of(point: Point, folder: Path) -> Path:
-    return folder / f"{point.name}.h5"
-
-
 def kept(point: Point, folder: Path) -> Run | None:
-    """Return the point's run if it is there, and of this configuration."""
-    return finished_run(file_of(point, folder), {"config": point.config().toml(), "compute": point.compute})
+    """Return the point's run if it is there."""
+    return point.simulation().kept(folder)
 
 
 def hours(runs: int, workers: int) -> float:
@@ -40,7 +33,7 @@ def there(distributions: Iterable[str], folder: Path) -> dict[Point, Result]:
 
 def simulate_point(point: Point, folder: Path):
     """Make a run file."""
-    simulate(point.config(), RANKS, network(NETWORK), file_of(point, folder), point.compute)
+    point.simulation().make(folder)
 
 
 def complete(
@@ -49,5 +42,5 @@ def complete(
     """Make what is missing of the results, and add it to them; ``done`` is called after each run."""
     while points := missing(distributions, results):
         for point in make_in_parallel(simulate_point, points, folder, workers):
-            results[point] = Result.of(point, load_run(file_of(point, folder)))
+            results[point] = Result.of(point, load_run(point.simulation().path(folder)))
             done()

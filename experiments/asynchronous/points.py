@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.kept import Simulation
 from grsgd.config import Config, load
 
 SOURCE = Path(__file__).parent / "task.toml"
@@ -86,7 +87,7 @@ class Point(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The beginning of the name of its file."""
         return f"{self.distribution}-{self.method.replace(' ', '-')}-{self.rate:g}-{self.seed}"
 
     def config(self) -> Config:
@@ -97,9 +98,8 @@ class Point(NamedTuple):
         changes |= {f"stragglers.slowdown.{rank}": factor for rank, factor in slowdown if factor != 1}
         return load(SOURCE, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
 
-    @property
-    def compute(self) -> str:
-        return DISTRIBUTIONS[self.distribution].compute
+    def simulation(self) -> Simulation:
+        return Simulation(self.name, self.config(), RANKS, NETWORK, DISTRIBUTIONS[self.distribution].compute)
 
 
 def gradients_per_update(method: str) -> int:

@@ -12,10 +12,9 @@ from experiments.atlas.analytic import step_seconds
 from experiments.atlas.points import CPU, HOSTS, LATENCY, Point
 from experiments.batch import MpiHost, Training, make_runs
 from experiments.cache import Unfinished, make_in_parallel
-from grsgd.runs.finished import finished_run
+from experiments.kept import Simulation, kept_run, run_file
+from experiments.tables.hosts import machine
 from grsgd.runs.run_file import Run
-from grsgd.simulate.network import network
-from grsgd.simulate.run import simulate
 from grsgd.testbed.hosts import Testbed
 
 TIMEOUT = 900
@@ -28,13 +27,22 @@ START = 45.0
 """Seconds that a testbed takes to be made, and a job to start on it."""
 
 
+def simulation(point: Point) -> Simulation:
+    compute = f"lognormal:{point.compute_seconds:g},0.1"
+    return Simulation(point.name, point.config(), HOSTS, f"{point.rate},{LATENCY}", compute)
+
+
 def file_of(point: Point, folder: Path) -> Path:
-    return folder / f"{point.name}.h5"
+    """Return the point's run file."""
+    if not point.measured:
+        return simulation(point).path(folder)
+    hosts = f"testbed, {point.rate} links, {CPU:g} cores each, host 0 {point.slower} times slower, of {machine()}"
+    return run_file(folder, point.name, point.config(), HOSTS, hosts)
 
 
 def kept(point: Point, folder: Path) -> Run | None:
-    """Return the point's run if it is there, and of this configuration."""
-    return finished_run(file_of(point, folder), {"config": point.config().toml()})
+    """Return the point's run if it is there."""
+    return kept_run(file_of(point, folder))
 
 
 def hours(points: Iterable[Point], workers: int) -> float:
@@ -53,8 +61,7 @@ def hours(points: Iterable[Point], workers: int) -> float:
 
 def simulate_point(point: Point, folder: Path):
     """Make a run file in simulated time."""
-    spec, compute = network(f"{point.rate},{LATENCY}"), f"lognormal:{point.compute_seconds:g},0.1"
-    simulate(point.config(), HOSTS, spec, file_of(point, folder), compute)
+    simulation(point).make(folder)
 
 
 def simulated(points: list[Point], folder: Path, workers: int) -> Iterator[Point]:

@@ -44,7 +44,7 @@ class Point(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The beginning of the name of its file."""
         return "-".join(map(str, (*self[:-1], "measured" if self.measured else "simulated")))
 
     def overrides(self) -> list[str]:

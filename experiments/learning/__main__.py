@@ -5,7 +5,7 @@ the test data after the same number of samples: its mean over the seeds, with th
 fast, and steps take a random time, so that those that do not wait merge old models as they would in a cluster; no time
 is measured. A server's ranks do not train: there is one more then.
 
-Runs lie in results/learning; one that is there is not made again unless its configuration has changed.
+Runs lie in results/learning; one that is there is not made again unless something has changed on which it depends.
 """
 
 import argparse
@@ -21,12 +21,10 @@ from tqdm import tqdm
 
 from experiments.arguments import add_workers
 from experiments.cache import make_in_parallel
+from experiments.kept import Simulation
 from grsgd.algorithms.central import workers_of
 from grsgd.config import Config, load
-from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run, load_run
-from grsgd.simulate.network import network
-from grsgd.simulate.run import simulate
 
 FOLDER = Path(__file__).parent
 RANKS = 8
@@ -70,11 +68,6 @@ class Setting(NamedTuple):
     rate: float
     seed: int
 
-    @property
-    def path(self) -> str:
-        row = re.sub(r"[^\w.]+", "-", self.row)
-        return f"{self.task}-{row}-{self.rate:g}-{self.seed}.h5"
-
     def config(self) -> Config:
         source = FOLDER / f"{self.task}.toml"
         rate = load(source, []).optimizer.lr * self.rate
@@ -87,14 +80,15 @@ class Setting(NamedTuple):
         missing = RANKS - workers_of(config.algorithm_class, config.algorithm_options, RANKS)
         return RANKS + missing
 
-    def kept(self, folder: Path) -> Run | None:
-        """Return the run if it is there."""
-        return finished_run(folder / self.path, {"config": self.config().toml(), "compute": COMPUTE})
+    def simulation(self) -> Simulation:
+        row = re.sub(r"[^\w.]+", "-", self.row)
+        name = f"{self.task}-{row}-{self.rate:g}-{self.seed}"
+        return Simulation(name, self.config(), self.ranks(), NETWORK, COMPUTE)
 
 
 def make(setting: Setting, folder: Path):
     """Make a run file."""
-    simulate(setting.config(), setting.ranks(), network(NETWORK), folder / setting.path, COMPUTE)
+    setting.simulation().make(folder)
 
 
 def rows_of(runs: dict[Setting, Run]) -> Iterator[list]:
@@ -137,11 +131,11 @@ def main():
         for rate in options.rates
         for seed in range(options.seeds)
     ]
-    runs = {setting: setting.kept(options.out) for setting in settings}
+    runs = {setting: setting.simulation().kept(options.out) for setting in settings}
     missing = [setting for setting in settings if runs[setting] is None]
     with tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
         for setting in make_in_parallel(make, missing, options.out, options.workers):
-            runs[setting] = load_run(options.out / setting.path)
+            runs[setting] = load_run(setting.simulation().path(options.out))
             bar.update()
     headers = ["method", "learning rate / the configuration's", "loss", "against all-reduce", "MB sent"]
     print(tabulate(rows_of(runs), headers=headers, tablefmt="pipe", disable_numparse=True))

@@ -27,18 +27,16 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from experiments.arguments import add_workers
-from experiments.cache import Unfinished, kept_run, make_in_parallel
+from experiments.cache import Unfinished, make_in_parallel
 from experiments.figures import save, write_csv
+from experiments.kept import Simulation
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import Config, parse
 from grsgd.config.reading import apply, read
-from grsgd.config.sources import digests_of
 from grsgd.errors import ConfigError
 from grsgd.runs.measures import seconds_per_step
 from grsgd.runs.run_file import Run, load_run
 from grsgd.runs.series import COLOURS, LINES, MARKERS
-from grsgd.simulate.network import network
-from grsgd.simulate.run import simulate
 
 PROGRAM = "python -m experiments.scaling"
 FOLDER = Path(__file__).parent
@@ -77,11 +75,13 @@ class Point(NamedTuple):
     speed: str
     steps: int
 
-    def path(self, folder: Path) -> Path:
+    def simulation(self) -> Simulation:
+        """Return the run; raises ConfigError where the algorithm cannot run on so many ranks."""
         speed = "stragglers" if SPEEDS[self.speed] else "equal"
         name = re.sub(r"[^\w.]+", "-", self.algorithm)  # which may be FILE.py:CLASS
-        parts = [name, f"n{self.ranks}", NETWORKS[self.network], speed]
-        return folder / ("-".join(parts).replace(",", "-") + f"-{self.steps}.h5")
+        parts = [name, f"n{self.ranks}", NETWORKS[self.network].replace(",", "-"), speed, str(self.steps)]
+        spec = NETWORKS[self.network], f"constant:{COMPUTE_SECONDS}"
+        return Simulation("-".join(parts), self.config(), self.ranks, *spec, timing_only=True)
 
     def config(self) -> Config:
         """Return the run's configuration; raises ConfigError where the algorithm cannot run on so many ranks."""
@@ -105,27 +105,11 @@ class Result(NamedTuple):
 
 def make_run(point: Point, folder: Path):
     """Make the point's run file. Raises Unfinished, and leaves no file."""
-    path = point.path(folder)
-    spec = network(NETWORKS[point.network])
-    stopped = simulate(point.config(), point.ranks, spec, path, f"constant:{COMPUTE_SECONDS}", timing_only=True)
+    simulation = point.simulation()
+    path, stopped = simulation.path(folder), simulation.make(folder)
     if stopped != FINISHED:
         path.unlink(missing_ok=True)
         raise Unfinished(f"{path.name}: {stopped}")
-
-
-def done(point: Point, folder: Path) -> Run | None:
-    """Return the point's run if it is there, has finished, and is what would be run today."""
-    config = point.config()
-    today = {
-        "ranks": point.ranks,
-        "config": config.toml(),
-        "algorithm_sha256": digests_of(config)["algorithm_sha256"],
-        "network": network(NETWORKS[point.network]).summary(),
-        "compute": f"constant:{COMPUTE_SECONDS}",
-        "timing_only": True,
-        "reason": FINISHED,
-    }
-    return kept_run(point.path(folder), today)
 
 
 def result(run: Run) -> Result:
@@ -141,12 +125,12 @@ def result(run: Run) -> Result:
 def sweep(points: list[Point], folder: Path, workers: int) -> dict[Point, Run]:
     """Return all runs, those that are missing made now, the longest first. Raises Unfinished."""
     folder.mkdir(parents=True, exist_ok=True)
-    runs = {point: done(point, folder) for point in points}
+    runs = {point: point.simulation().kept(folder) for point in points}
     missing = [point for point in points if runs[point] is None]
     missing.sort(key=lambda point: point.ranks, reverse=True)
     with tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
         for point in make_in_parallel(make_run, missing, folder, workers):
-            runs[point] = load_run(point.path(folder))
+            runs[point] = load_run(point.simulation().path(folder))
             bar.update()
     return runs
 

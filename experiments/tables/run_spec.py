@@ -1,7 +1,6 @@
 """A run: a configuration, a number of ranks, and where its time comes from."""
 
 import functools
-import hashlib
 import json
 import shlex
 import tomllib
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments import papers
+from experiments.kept import digest
 from grsgd import config
 from grsgd.config import Config
 
@@ -67,9 +67,8 @@ class RunSpec(NamedTuple):
     def name(self, where: str) -> str:
         """Return the name of the run file: the same for the same run ``where``, on whatever time depends besides."""
         loaded = self.load()
-        content = "\n".join([loaded.toml(), str(self.ranks), self.source, where])
-        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-        return f"{loaded.algorithm_class.name}-n{self.ranks}-{self.source}-{digest}"
+        which = digest(loaded, self.ranks, self.source, where)
+        return f"{loaded.algorithm_class.name}-n{self.ranks}-{self.source}-{which}"
 
 
 @functools.cache  # targets ask again and again

@@ -1,15 +1,17 @@
 """Runs on a testbed, round by round, with what was calibrated around each; and the same runs in simulated time."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
 
 from experiments.batch import Calibration, Computing, MpiHost, Training, Work, make_runs
+from experiments.kept import kept_run, run_file
+from experiments.tables.hosts import machine
 from experiments.validation.errors import Times
 from experiments.validation.settings import Setting
 from experiments.validation.variant import BASE, Variant
-from grsgd.runs.finished import finished_run
 from grsgd.runs.measures import seconds_per_step, waiting_share
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.calibrate import StepTimes
@@ -28,8 +30,11 @@ def folder_of(out: Path, setting: Setting, number: int) -> Path:
     return out / setting.name / str(number)
 
 
-def run_file(folder: Path, variant: Variant) -> Path:
-    return folder / f"{variant.name}.h5"
+def file_of(folder: Path, setting: Setting, variant: Variant) -> Path:
+    """Return the run file of a variant in a folder of a setting's round."""
+    measured_by = f"{COMPUTING_STEPS} and {CALIBRATION_STEPS} steps of measurements"
+    hosts = f"{replace(setting, name='', what='')}, {setting.cores():g} cores each, of {machine()}"
+    return run_file(folder, variant.name, variant.load(), setting.hosts, hosts, measured_by)
 
 
 def computing_files(folder: Path, variant: Variant) -> tuple[Path, Path]:
@@ -50,13 +55,13 @@ def files_of(folder: Path, variant: Variant) -> tuple[Path, ...]:
 def missing(out: Path, setting: Setting, number: int, variants: list[Variant]) -> list[Variant]:
     """Return those that are still to be measured in a round."""
     folder = folder_of(out, setting, number)
-    return [variant for variant in variants if not is_there(folder, variant)]
+    return [variant for variant in variants if not is_there(folder, setting, variant)]
 
 
-def is_there(folder: Path, variant: Variant) -> bool:
+def is_there(folder: Path, setting: Setting, variant: Variant) -> bool:
     if not all(file.exists() for file in files_of(folder, variant)):
         return False
-    return finished_run(run_file(folder, variant), {"config": variant.load().toml()}) is not None
+    return kept_run(file_of(folder, setting, variant)) is not None
 
 
 def network_file(folder: Path, variant: Variant) -> Path:
@@ -81,7 +86,7 @@ def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, b
             runs = [Calibration(str(BASE), [], str(calibrated), steps=CALIBRATION_STEPS)]
             for variant in those:
                 before, after = computing_files(folder, variant)
-                training = Training(str(BASE), variant.overrides(), str(run_file(folder, variant)))
+                training = Training(str(BASE), variant.overrides(), str(file_of(folder, setting, variant)))
                 work = Work(str(BASE), variant.overrides(), str(work_file(folder, variant)))
                 runs += [work, Computing(str(BASE), [], str(before), COMPUTING_STEPS), training]
             runs.append(Computing(str(BASE), [], str(after), COMPUTING_STEPS))
@@ -90,7 +95,7 @@ def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, b
                 if isinstance(one, Computing) and previous is not None:
                     computing_files(folder, previous)[1].write_text(Path(one.out).read_text())
                 if isinstance(one, Training):
-                    previous = next(variant for variant in those if str(run_file(folder, variant)) == one.out)
+                    previous = next(variant for variant in those if str(file_of(folder, setting, variant)) == one.out)
                     network_file(folder, previous).write_text(calibrated.read_text())
                     bar.update()
 
@@ -103,7 +108,7 @@ def times(out: Path, setting: Setting, variant: Variant, rounds: int) -> list[tu
         simulated = folder / f"{variant.name}-simulated.h5"
         loaded, timing_only = variant.load(), not variant.load().traits.depends_on_values
         simulate(loaded, setting.hosts, network_of(folder, variant), simulated, timing_only=timing_only)
-        found.append(tuple(times_of(file) for file in (run_file(folder, variant), simulated)))
+        found.append(tuple(times_of(file) for file in (file_of(folder, setting, variant), simulated)))
     return found
 
 

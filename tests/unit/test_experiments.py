@@ -149,7 +149,7 @@ def test_an_algorithm_in_a_file_is_scaled_and_validated(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("from grsgd.algorithms.dpsgd import DPSGD\n\n\nclass Mine(DPSGD, name='mine'):\n    pass\n")
     (point, *_) = scaling.points_of([f"{file}:Mine"], [3], 1)
-    assert point.config().algorithm_class.__name__ == "Mine" and point.path(tmp_path).parent == tmp_path
+    assert point.config().algorithm_class.__name__ == "Mine" and point.simulation().path(tmp_path).parent == tmp_path
     (variant,) = validation.variants_of([f"{file}:Mine"], 4)
     assert variant.load().algorithm_class.__name__ == "Mine" and "/" not in variant.name
 

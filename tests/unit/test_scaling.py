@@ -1,14 +1,13 @@
 """The sweep behind `make figure-scaling`, on few ranks."""
 
 import csv
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from experiments import kept
 from experiments.scaling import __main__ as scaling
 from grsgd.algorithms import ALGORITHMS
-from grsgd.runs.run_file import load_run, save_run
 from grsgd.simulate.run import simulate
 from tests.support.runs import fake_run
 
@@ -52,7 +51,7 @@ def test_sweep(algorithms, monkeypatch, tmp_path, capsys):
     def not_again(*arguments, **options):
         raise AssertionError("simulated again")
 
-    monkeypatch.setattr(scaling, "simulate", not_again)
+    monkeypatch.setattr(kept, "simulate", not_again)
     assert run(monkeypatch, out, *arguments) == 0
     assert capsys.readouterr().out == printed
 
@@ -80,26 +79,12 @@ def point():
     return scaling.Point("dpsgd", 2, *(next(iter(table)) for table in (scaling.NETWORKS, scaling.SPEEDS)), steps=1)
 
 
-def test_only_a_run_that_would_be_made_today_is_taken(point, tmp_path):
-    assert scaling.done(point, tmp_path) is None
+def test_a_run_is_kept_until_its_code_changes(point, tmp_path, monkeypatch):
+    assert point.simulation().kept(tmp_path) is None
     scaling.make_run(point, tmp_path)
-    made = load_run(point.path(tmp_path))
-    assert scaling.done(point, tmp_path) is not None
-    config = point.config().toml()
-    for name, value in {
-        "version": "0.0.0",
-        "commit": "0123456789ab",
-        "algorithm_sha256": "0123456789ab",
-        "config": config.replace("batch_size = 32", "batch_size = 16"),
-        "network": made.attributes["network"].replace("1gbit", "2gbit"),
-        "compute": "constant:0.2",
-        "timing_only": False,
-        "reason": "interrupted",
-    }.items():
-        other = replace(made, attributes=made.attributes | {name: value})
-        assert other.attributes[name] != made.attributes.get(name)
-        save_run(point.path(tmp_path), other)
-        assert scaling.done(point, tmp_path) is None, name
+    assert point.simulation().kept(tmp_path) is not None
+    monkeypatch.setattr(kept, "code", lambda: "another version")
+    assert point.simulation().kept(tmp_path) is None
 
 
 def test_a_run_that_has_not_finished_is_removed(point, tmp_path, monkeypatch):
@@ -107,7 +92,7 @@ def test_a_run_that_has_not_finished_is_removed(point, tmp_path, monkeypatch):
         simulate(config, ranks, spec, out, compute, timing_only=timing_only)
         return "interrupted"
 
-    monkeypatch.setattr(scaling, "simulate", interrupted)
+    monkeypatch.setattr(kept, "simulate", interrupted)
     with pytest.raises(scaling.Unfinished, match="dpsgd-n2-.*: interrupted"):
         scaling.make_run(point, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -90,11 +90,11 @@ def test_what_is_missing(tmp_path, monkeypatch):
     assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
     folder = rounds.folder_of(tmp_path, FOUR, 0)
     folder.mkdir(parents=True)
-    monkeypatch.setattr(rounds, "finished_run", lambda path, wanted: path if path.exists() else None)
+    monkeypatch.setattr(rounds, "kept_run", lambda path: path if path.exists() else None)
     for variant in (DPSGD, TREE):
         for file in rounds.files_of(folder, variant):
             file.touch()
-    rounds.run_file(folder, TREE).touch()
+    rounds.file_of(folder, FOUR, TREE).touch()
     assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD]
     assert rounds.missing(tmp_path, FOUR, 1, [TREE]) == [TREE]
 
@@ -106,7 +106,7 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_a_later_run(tmp_path,
     for variant in (DPSGD, TREE):
         for file in rounds.files_of(folder, variant):
             file.write_text("old")
-    monkeypatch.setattr(rounds, "finished_run", lambda path, wanted: path if path.exists() else None)
+    monkeypatch.setattr(rounds, "kept_run", lambda path: path if path.exists() else None)
     testbed = SimpleNamespace(mpiexec=None, without_cpu_limit=None)
     monkeypatch.setattr(Setting, "testbed", lambda setting: nullcontext(testbed))
 
@@ -119,7 +119,7 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_a_later_run(tmp_path,
     monkeypatch.setattr(rounds, "make_runs", make_runs)
     with pytest.raises(Unfinished):
         rounds.measure(tmp_path, FOUR, [DPSGD, TREE], 1, SimpleNamespace(update=lambda: None))
-    assert rounds.run_file(folder, DPSGD).exists() and rounds.network_file(folder, DPSGD).read_text() == "new"
+    assert rounds.file_of(folder, FOUR, DPSGD).exists() and rounds.network_file(folder, DPSGD).read_text() == "new"
     assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
 
 

@@ -8,10 +8,12 @@ from statistics import median
 
 from coding.cost import cost_in_models
 from experiments.batch import Training, make_runs
-from experiments.cache import Unfinished, kept_run
+from experiments.cache import Unfinished
+from experiments.kept import kept_run, run_file
 from experiments.multicast.figures.plan import CPU, SMALL, STEPS, Turn, jobs
 from experiments.multicast.measure import RATE, TIMEOUT, shared_medium
 from experiments.papers.cssgd_2021.tasks import ASGD
+from experiments.tables.hosts import machine
 from grsgd.runs.run_file import Run
 from grsgd.units import rate
 
@@ -23,13 +25,13 @@ SCHEMES = {"ssgd": "ssgd-multicast", "coded": "coded", "grouped": "grouped-rs", 
 
 def file_of(turn: Turn, folder: Path) -> Path:
     words = re.sub(r"\W+", "-", f"{turn.task.name} {turn.nodes} {turn.method.name} {turn.round}")
-    return folder / f"{words.lower()}.h5"
+    spec, hosts = turn.spec(), f"a shared medium of {RATE}, {CPU:g} cores each, of {machine()}"
+    return run_file(folder, words.lower(), spec.load(), spec.ranks, hosts)
 
 
 def kept(turn: Turn, folder: Path) -> Run | None:
-    """Return the run if it is there, and was made by this code."""
-    spec = turn.spec()
-    return kept_run(file_of(turn, folder), {"config": spec.load().toml(), "ranks": spec.ranks})
+    """Return the run if it is there."""
+    return kept_run(file_of(turn, folder))
 
 
 def make(todo: Iterable[Turn], folder: Path, announce: Callable[[str], None]) -> Iterator[Turn]:

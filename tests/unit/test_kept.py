@@ -1,0 +1,135 @@
+"""Runs that experiments keep are taken for no others: whatever decides what is in a run is in the name of its file."""
+
+import io
+import tarfile
+import tomllib
+
+import pytest
+
+from experiments import kept, papers
+from experiments.asynchronous import points as asynchronous_points
+from experiments.atlas import make as atlas
+from experiments.atlas.points import Point
+from experiments.learning import __main__ as learning
+from experiments.multicast.figures import make as multicast
+from experiments.multicast.figures import plan
+from experiments.scaling import __main__ as scaling
+from experiments.tables.store import STEP_BY_STEP
+from experiments.validation import rounds
+from experiments.validation.settings import Setting
+from experiments.validation.variant import Variant
+from grsgd.config import parse
+from grsgd.runs.run_file import load_run, save_run
+from tests.support.runs import fake_run
+
+SETTING = Setting("four", "four hosts", 4, "100mbit")
+OTHERS = [
+    Setting("four", "four hosts", 8, "100mbit"),
+    Setting("four", "four hosts", 4, "200mbit"),
+    Setting("four", "four hosts", 4, "100mbit", 0.1),
+    Setting("four", "four hosts", 4, "100mbit", slow={0: 2.0}),
+    Setting("four", "four hosts", 4, "100mbit", slow_links={3: "25mbit"}),
+]
+VARIANT = Variant("dpsgd", ())
+
+
+def of_scaling(folder):
+    nets, speeds = (next(iter(table)) for table in (scaling.NETWORKS, scaling.SPEEDS))
+    return scaling.Point("dpsgd", 4, nets, speeds, 1).simulation().path(folder)
+
+
+def of_atlas(is_measured):
+    return lambda folder: atlas.file_of(Point("cnn", "dpsgd", 1, "10mbit", 4, is_measured), folder)
+
+
+def of_multicast(folder):
+    task, by_nodes = next(iter(plan.SMALL)), 4
+    return multicast.file_of(plan.Turn(0, task, by_nodes, plan.MULTICAST), folder)
+
+
+FILES = {
+    "asynchronous": lambda folder: asynchronous_points.Point("equal", "bsp", 0.2, 0).simulation().path(folder),
+    "atlas, simulated": of_atlas(False),
+    "atlas, measured": of_atlas(True),
+    "learning": lambda folder: learning.Setting("cnn", "dpsgd", 1.0, 0).simulation().path(folder),
+    "scaling": of_scaling,
+    "validation": lambda folder: rounds.file_of(folder, SETTING, VARIANT),
+    "multicast": of_multicast,
+}
+CHANGES = [
+    ("asynchronous", asynchronous_points, "NETWORK", "10mbit,50ms"),
+    ("asynchronous", asynchronous_points, "RANKS", 17),
+    ("asynchronous", asynchronous_points, "SECONDS", 0.2),
+    ("atlas, simulated", atlas, "LATENCY", "50ms"),
+    ("atlas, simulated", atlas, "HOSTS", 8),
+    ("atlas, measured", atlas, "HOSTS", 8),
+    ("atlas, measured", atlas, "CPU", 0.2),
+    ("atlas, measured", atlas, "machine", lambda: "64 cores, another processor"),
+    ("learning", learning, "NETWORK", "10mbit,50ms"),
+    ("learning", learning, "RANKS", 16),
+    ("learning", learning, "COMPUTE", "constant:0.1"),
+    ("scaling", scaling, "NETWORKS", dict.fromkeys(scaling.NETWORKS, "2gbit,50us")),
+    ("scaling", scaling, "COMPUTE_SECONDS", 0.2),
+    ("validation", rounds, "CALIBRATION_STEPS", 600),
+    ("validation", rounds, "machine", lambda: "64 cores, another processor"),
+    ("multicast", multicast, "RATE", "200mbit"),
+    ("multicast", multicast, "CPU", 0.4),
+    ("multicast", multicast, "machine", lambda: "64 cores, another processor"),
+]
+
+
+@pytest.mark.parametrize("name, module, constant, value", CHANGES)
+def test_a_run_is_not_taken_for_one_of_another_network_ranks_computing_or_hosts(
+    name, module, constant, value, tmp_path, monkeypatch
+):
+    path = FILES[name](tmp_path)
+    save_run(path, fake_run())
+    assert kept.kept_run(FILES[name](tmp_path)) is not None
+    monkeypatch.setattr(module, constant, value)
+    assert FILES[name](tmp_path) != path and kept.kept_run(FILES[name](tmp_path)) is None
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_is_not_taken_for_one_of_other_code(name, tmp_path, monkeypatch):
+    path = FILES[name](tmp_path)
+    monkeypatch.setattr(kept, "code", lambda: "another version")
+    assert FILES[name](tmp_path) != path
+
+
+def test_a_setting_of_the_validation_is_more_than_its_name(tmp_path):
+    paths = {rounds.file_of(tmp_path, setting, VARIANT) for setting in (SETTING, *OTHERS)}
+    assert len(paths) == 1 + len(OTHERS)
+
+
+def test_distributions_are_more_than_their_names(tmp_path, monkeypatch):
+    """The same name, with random times in place of constant ones, and with a slow worker."""
+    paths = {FILES["asynchronous"](tmp_path)}
+    for changed in ({"sigma": 0.3}, {"slowdown": (1.0,) * 7 + (3.0,)}):
+        other = asynchronous_points.DISTRIBUTIONS["equal"]._replace(**changed)
+        monkeypatch.setitem(asynchronous_points.DISTRIBUTIONS, "equal", other)
+        paths.add(FILES["asynchronous"](tmp_path))
+    assert len(paths) == 3
+
+
+def test_the_code_of_a_run_is_that_of_all_modules(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    package.mkdir()
+    for module in (kept.grsgd, kept.coding):
+        monkeypatch.setattr(module, "__file__", str(package / "__init__.py"))
+    seen = set()
+    for content in ("a = 1", "a = 2"):
+        (package / "deep.py").write_text(content)
+        seen.add(kept.code.__wrapped__())
+    assert len(seen) == 2
+
+
+def test_runs_that_are_recorded_have_the_names_by_which_they_are_looked_for(tmp_path):
+    """One of each paper whose times mean nothing, so that its name depends on no calibration."""
+    for archive in sorted((papers.ROOT / "docs" / "results" / "desk").glob("*.tar.xz")):
+        with tarfile.open(archive) as packed:
+            member = next(each for each in packed if "-steps-" in each.name)
+            path = tmp_path / member.name
+            path.write_bytes(io.BufferedReader(packed.extractfile(member)).read())
+        run = load_run(path)
+        config, ranks = parse(tomllib.loads(run.attributes["config"]), path.name), run.attributes["ranks"]
+        assert path.stem.endswith(kept.digest(config, ranks, "steps", str(STEP_BY_STEP)))
