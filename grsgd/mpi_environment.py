@@ -37,6 +37,14 @@ LAUNCHER_VARIABLES = (
 )
 """Beginnings of the variables by which a launcher makes a process a rank of its job."""
 
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+"""Environment variables in which launchers tell a process its rank."""
+
+
+def rank() -> str | None:
+    """The rank of this process in its job, as far as its launcher has said so: MPI cannot be asked here."""
+    return next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name)), None)
+
 
 def fault_tolerant() -> bool:
     """Whether Open MPI was started with ``--with-ft ulfm``: then its MPI_Abort ends the process that calls it, and no

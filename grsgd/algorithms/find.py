@@ -23,12 +23,7 @@ def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
     if place is None:
         known = f"{', '.join(sorted(allowed))}, FILE.py:CLASS or PACKAGE.MODULE:CLASS"
         raise ConfigError(f"{name!r}: unknown{did_you_mean(name, allowed)}; allowed: {known}")
-    found = outside.load(place, _is_algorithm, "class")
-    if not _is_algorithm(found):
-        wanted = place.rpartition(":")[2]
-        raise ConfigError(f'{name!r}: not an algorithm; write class {wanted}(grsgd.algorithms.Algorithm, name="...")')
+    found = outside.load(place, "algorithms", is_plugin=place != name)
+    if not hasattr(found, "name"):
+        raise ConfigError(f"{name!r}: is there to be derived from: it has no name of its own")
     return found
-
-
-def _is_algorithm(value) -> bool:
-    return isinstance(value, type) and issubclass(value, Algorithm) and hasattr(value, "name")

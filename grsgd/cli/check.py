@@ -13,10 +13,10 @@ from grsgd import memory, outside
 from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.transport_trial import AUTO, BY_MPI, IP_MULTICAST
-from grsgd.comm.watchdog import rank
 from grsgd.config import Config
 from grsgd.data.shards import held_by, shards
 from grsgd.errors import ConfigError
+from grsgd.mpi_environment import rank
 from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_writable
 from grsgd.simulate.driver import Deadlock

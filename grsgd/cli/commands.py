@@ -9,11 +9,11 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from grsgd.comm.watchdog import PASSING_ON_SECONDS, rank, within
+from grsgd.comm.watchdog import PASSING_ON_SECONDS, within
 from grsgd.errors import ConfigError, RunFileError, UsageError
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.startup import StartUp, importing
-from grsgd.mpi_environment import say
+from grsgd.mpi_environment import rank, say
 from grsgd.text import printable
 
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
@@ -221,7 +221,7 @@ def evaluate(options) -> int:
 
     try:
         with as_exceptions():
-            found = evaluated(options.model, options.config, overrides(options), options.best)
+            found = evaluated(options.model, options.config, overrides(options), options.best, options.trust)
     except KeyboardInterrupt as interrupt:
         print_error(f"{interrupt} before all samples were tested")
         return EXIT_CODE

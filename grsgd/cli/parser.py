@@ -178,6 +178,9 @@ def add_evaluate(add):
         "config", nargs="?", metavar="CONFIG.toml|RUN.h5", help="of MODEL.pt: what its network and data are"
     )
     sub.add_argument("--best", action="store_true", help="of a run file: the model of --save-best")
+    sub.add_argument(
+        "--trust", action="store_true", help="import code that a run file names, FILE.py:NAME: it may do anything"
+    )
     add_overrides(sub)
 
 

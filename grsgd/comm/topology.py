@@ -319,7 +319,7 @@ def build(name: str, n: int) -> Topology:
     if name in TOPOLOGIES:
         return of_function(TOPOLOGIES[name], n, name)
     if outside.is_outside(name) and not os.path.isfile(name):
-        return of_function(outside.load(name, callable, "topology"), n, name)
+        return of_function(outside.load(name, "topologies"), n, name)
     if not os.path.isfile(name):  # false, too, where no file can have that name
         raise TopologyError(f"{name!r} is neither a matrix file nor one of {', '.join(TOPOLOGIES)}")
     found = os.stat(name)

@@ -8,8 +8,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Environment variables in which launchers tell a process its rank."""
+from grsgd.mpi_environment import rank
 
 PASSING_ON_SECONDS = 0.3
 """How long a launcher may need to pass on what was printed, before it notices that a process has ended."""
@@ -66,8 +65,3 @@ def say(what: str):
     line = f"\ngrsgd: {'' if number is None else f'rank {number}: '}{what}\n"
     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
     time.sleep(PASSING_ON_SECONDS)
-
-
-def rank() -> str | None:
-    """The rank of this process in its job, as far as its launcher has said so: MPI cannot be asked here."""
-    return next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name)), None)

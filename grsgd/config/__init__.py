@@ -10,7 +10,7 @@ from grsgd import tasks
 from grsgd.algorithms import Algorithm, Options, Traits
 from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.find import find
-from grsgd.config.complaints import describe
+from grsgd.config.complaints import describe, unknown_key
 from grsgd.config.reading import check_whole_numbers, override, read
 from grsgd.config.sections import (
     Comm,
@@ -147,6 +147,9 @@ def parse(content: dict, where: str = "config") -> Config:
     except ValidationError as error:
         raise ConfigError(f"{where}: {describe(error, Config)}") from None
     check_target(config, where)
+    if config.schedule.options and not config.schedule.is_own:
+        key = next(iter(config.schedule.options))
+        raise ConfigError(f"{where}: {unknown_key(f'schedule.{key}', key, list(Schedule.model_fields))}")
     if config.optimizer.clip is not None and config.traits.splits_model:
         raise ConfigError(f"{where}: optimizer.clip with algorithm.servers > 1: no server sees the whole gradient")
     if config.traits.tolerates_silent_ranks and config.train.seconds is not None:

@@ -57,6 +57,12 @@ def find_beside(path: Path, content: dict):
             content[table][key] = f"{path.parent / place}:{wanted}"
 
 
+def code_in(content: dict) -> set[str]:
+    """Return the names by which a configuration may take code from outside: values of the keys `OF_FILES`."""
+    values = (section(content, table).get(key) for table, key in OF_FILES)
+    return {value for value in values if isinstance(value, str)}
+
+
 def merge_with_base(base: dict, own: dict) -> dict:
     """The content of a file's own, and from its ``base`` what it lacks."""
     return merge(without_replaced(base, own), own)

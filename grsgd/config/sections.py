@@ -77,11 +77,11 @@ class Optimizer(Named):
     clip: PositiveFloat | None = Field(None, description="the norm that a gradient is scaled down to if it is larger")
 
 
-class Schedule(Section):
+class Schedule(Named):
     name: str = Field(
         "constant",
         description="how the learning rate changes: constant; step, by factor at milestones; cosine, to 0 along one; "
-        "or FILE.py:FUNCTION",
+        "or FILE.py:FUNCTION; further keys are its options",
     )
     warmup: float = Field(0.0, ge=0, le=10**9, description="epochs of linear increase from 0, whatever follows")
     milestones: list[PositiveFloat] = Field([], description="epochs after which `step` multiplies the rate by factor")
@@ -93,6 +93,11 @@ class Schedule(Section):
         if name not in SCHEDULES and outside.place_of(name, "schedules") is None:
             raise ValueError(f"{name!r} is unknown; allowed: {', '.join(SCHEDULES)}, FILE.py:NAME, PACKAGE.MODULE:NAME")
         return name
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a function from outside."""
+        return self.name not in SCHEDULES
 
     @model_validator(mode="after")
     def milestones_belong_to_step(self):

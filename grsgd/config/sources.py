@@ -1,5 +1,7 @@
 """The files outside of this package that a configuration takes something from: what of them a run file keeps."""
 
+import os
+
 from grsgd import outside
 from grsgd.config import Config
 
@@ -19,11 +21,14 @@ def digests_of(config: Config) -> dict[str, str | None]:
 
 def parts_of(config: Config) -> dict:
     """Return what a configuration names that may be of a file, by how the run file calls it."""
-    return {
-        "algorithm": config.algorithm_class,
-        "model_code": outside.loaded(config.model.name, "models"),
-        "data_code": outside.loaded(config.data.name, "data"),
-        "task_code": outside.loaded(config.task.name, "tasks"),
-        "schedule_code": outside.loaded(config.schedule.name, "schedules"),
-        "optimizer_code": outside.loaded(config.optimizer.name, "optimizers"),
+    topology = config.algorithm_options.model_dump().get("topology")
+    names = {
+        "models": config.model.name,
+        "data": config.data.name,
+        "tasks": config.task.name,
+        "schedules": config.schedule.name,
+        "optimizers": config.optimizer.name,
+        "topologies": topology if isinstance(topology, str) and not os.path.isfile(topology) else "",
     }
+    things = {outside.KINDS[kind].record: outside.loaded(name, kind) for kind, name in names.items()}
+    return {"algorithm": config.algorithm_class, **things}

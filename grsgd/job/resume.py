@@ -12,10 +12,12 @@ from grsgd import config as configurations
 from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.comm.watchdog import within
 from grsgd.config import Config
+from grsgd.config.reading import code_in
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch
 from grsgd.models.replica import Replica
 from grsgd.models.values import fill
+from grsgd.outside import names_from
 from grsgd.training.checkpoints import MAY_CHANGE, curve_of, file_of, name_of, read, samples_of
 from grsgd.training.rank_state import restore
 from grsgd.training.trainer import Trainer
@@ -48,8 +50,9 @@ class Resumed:
     def configured(self, config: Config, ranks: int) -> Config:
         """Return the configuration with all options of the algorithm as they were decided; raises ConfigError if it is
         not the one of the checkpoint, or cannot go on with so many ranks."""
-        before = configurations.parse(tomllib.loads(self.config), str(self))
         wanted = tomllib.loads(config.toml())
+        with names_from(self, own=code_in(wanted), remedy="the configuration of this job names no such code"):
+            before = configurations.parse(tomllib.loads(self.config), str(self))
         for key, was in tomllib.loads(before.toml()).items():
             now = wanted.get(key)
             if key in MAY_CHANGE or now == was:

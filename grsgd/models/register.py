@@ -53,6 +53,8 @@ class Network:
         return outside.call(self.make, {"shape": shape, "classes": classes}, options)
 
 
+MOST_LAYERS = 1000
+"""Layers that an option may ask for: each takes time and memory, whatever its size."""
 OF_DATA = ("shape", "classes")
 """The parameters of a model that come from the data; all others are options."""
 MODELS: dict[str, Network] = {}

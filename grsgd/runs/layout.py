@@ -62,6 +62,7 @@ KNOWN = {
     "optimizer_code_sha256": str,
     "schedule_code_sha256": str,
     "task_code_sha256": str,
+    "topology_code_sha256": str,
     "model_file": str,
     "model_sha256": str,
     "best_model_file": str,

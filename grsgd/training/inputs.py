@@ -14,6 +14,7 @@ from grsgd.errors import ConfigError, UsageError
 from grsgd.models import zoo
 from grsgd.options import check_kind
 from grsgd.seeding import Purpose, seed_torch
+from grsgd.text import printable
 
 
 def load_data(config: Config) -> Dataset:
@@ -99,4 +100,6 @@ def build_model(config: Config, images: Dataset | Images, device: torch.device) 
         model = zoo.build(config.model.name, images.shape, images.classes, **config.model.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
+    except RuntimeError as error:  # torch's, for sizes that no memory has
+        raise ConfigError(f"model.name = {config.model.name!r}: {printable(str(error), 200)}") from error
     return model.to(device)

@@ -6,7 +6,8 @@ import os
 import pickle
 import tomllib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,14 +16,18 @@ import torch
 
 from grsgd import config as configurations
 from grsgd.config import Config
-from grsgd.config.reading import apply, read
+from grsgd.config.reading import apply, code_in, read
+from grsgd.data import Dataset
 from grsgd.errors import ConfigError, ModelError
+from grsgd.models import zoo
+from grsgd.outside import names_from
 from grsgd.runs.metric import Metric
 from grsgd.runs.run_file import Run, load_run, naming, target_of
 from grsgd.text import printable
 from grsgd.training.device import pick_device, use, use_threads
 from grsgd.training.evaluation import metric_and_loss
 from grsgd.training.inputs import Images, build_model, images_of, load_data
+from grsgd.training.memory import blueprint
 
 MAX_DIFFERENCES = 3
 """How many differences between a file and a model are named."""
@@ -44,7 +49,7 @@ class Source(NamedTuple):
 
 
 def load_model(
-    path: str | os.PathLike, config: str | os.PathLike | None = None, *, best: bool = False
+    path: str | os.PathLike, config: str | os.PathLike | None = None, *, best: bool = False, trust: bool = False
 ) -> torch.nn.Module:
     """Return a model that a run has saved with ``--save`` or ``--save-best``, in evaluation mode, on the CPU.
 
@@ -57,6 +62,10 @@ def load_model(
         there, but for a TOML file with a set whose shape is not known without it, such as an imagefolder.
     best
         Of a run file: the model that tested best, not the final one.
+    trust
+        Whether code of others that a run file's configuration names may run: a model of one's own, and data where the
+        run file does not say their shape. It is compared with what the run has recorded of it. A TOML file may name any
+        code.
 
     Returns
     -------
@@ -68,14 +77,14 @@ def load_model(
     ------
     UsageError
         In one line, if a file is missing or not what it should be, does not fit the network, or is no longer the one
-        that the run has saved.
+        that the run has saved; and for code that a run file names, without ``trust`` or where it has changed.
     """
-    source = find(path, config, best=best, is_tested=False)
-    with torch.random.fork_rng(devices=[]):  # building a network draws its first weights
-        model = build_model(source.config, recorded_images(source.run) or images_of(source.config), CPU)
-    if source.warning:
-        warnings.warn(source.warning, stacklevel=2)
-    return filled(model, source)
+    with found(path, config, best=best, is_tested=False, trust=trust) as source:
+        with torch.random.fork_rng(devices=[]):  # building a network draws its first weights
+            model = filled(recorded_images(source.run) or images_of(source.config), source)
+        if source.warning:
+            warnings.warn(source.warning, stacklevel=3)
+        return model
 
 
 class Evaluation(NamedTuple):
@@ -88,36 +97,57 @@ class Evaluation(NamedTuple):
     source: Source
 
 
-def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False) -> Evaluation:
+def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False, trust: bool = False) -> Evaluation:
     """Test a model, found as `load_model` finds it, on the test data of its configuration with ``overrides``.
 
     With a run file the batches are those of the run's own evaluation, so that the value is the same number. Raises
     UsageError.
     """
-    source = find(path, config, overrides, best)
-    device = pick_device(source.config.device)
-    use_threads()
-    use(device)
-    dataset = load_data(source.config)
-    model = filled(build_model(source.config, dataset, CPU), source).to(device)
-    ranks = source.run.attributes["ranks"] - len(source.run.attributes.get("lost", ())) if source.run else 1
-    task = source.config.make_task()
-    found = metric_and_loss(model, dataset.test, task, device, ranks)
-    return Evaluation(task.metric, *found, len(dataset.test), source)
+    with found(path, config, overrides, best, trust=trust) as source:
+        device = pick_device(source.config.device)
+        use_threads()
+        use(device)
+        dataset = load_data(source.config)
+        model = filled(dataset, source).to(device)
+        ranks = source.run.attributes["ranks"] - len(source.run.attributes.get("lost", ())) if source.run else 1
+        task = source.config.make_task()
+        measured = metric_and_loss(model, dataset.test, task, device, ranks)
+    return Evaluation(task.metric, *measured, len(dataset.test), source)
 
 
 # ---- where the model is
 
 
-def find(path, config=None, overrides: Sequence[str] = (), best: bool = False, is_tested: bool = True) -> Source:
+@contextmanager
+def found(
+    path, config=None, overrides: Sequence[str] = (), best: bool = False, is_tested: bool = True, trust: bool = False
+) -> Iterator[Source]:
     """Find what a model is made of, by a run file, or by a model and its configuration or run file; raises UsageError.
     ``is_tested``: whether the model is to be tested, for which its task is needed.
 
-    A file that is not what the run has saved is refused where the run file alone leads to it.
+    A file that is not what the run has saved is refused where the run file alone leads to it. In the block, code that a
+    run file names is imported with ``trust`` alone, and if it is what the run has recorded; ``overrides`` are the
+    user's.
     """
     if config is None and not is_run_file(path):
         raise ModelError(f"{path}: is not a run file: name the configuration of the model, or its run file, after it")
-    settings, run = configuration(path if config is None else config, overrides, is_tested)
+    place = path if config is None else config
+    content, run = configuration(place, overrides, is_tested)
+    with nullcontext() if run is None else names_of(place, run, overrides, trust):
+        yield source_of(path, config, best, configurations.parse(content, str(place)), run)
+
+
+def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
+    """Return the context in which code is looked up that a run file names; ``overrides`` are not the file's."""
+    own = {}
+    for override in overrides:
+        apply(override, own)
+    remedy = "" if trust else "--trust (trust=True) imports it, if you know who has written it"
+    return names_from(path, own=code_in(own), remedy=remedy, sha256=run.attributes)
+
+
+def source_of(path, config, best: bool, settings: Config, run: Run | None) -> Source:
+    """Read the model of ``path``, whose configuration is ``settings``, of ``config`` or the run; raises UsageError."""
     if is_run_file(path):
         file, sha256 = saved_model(path, run if config is None else load_run(path), best)
         content = read_file(file)
@@ -143,7 +173,7 @@ def is_run_file(path) -> bool:
         return h5py.is_hdf5(target)
 
 
-def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[Config, Run | None]:
+def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[dict, Run | None]:
     """Read a configuration from a TOML file or a run file, and return that run as well; raises UsageError.
 
     The algorithm plays no part any more, nor how the learning rate changed, nor the task of a model that is not tested:
@@ -162,7 +192,7 @@ def configuration(path, overrides: Sequence[str], is_tested: bool) -> tuple[Conf
     content |= {"algorithm": {"name": "ring_allreduce"}, "schedule": {}, "train": {"steps": 1}}
     if not is_tested:
         content.pop("task", None)
-    return configurations.parse(content, str(path)), run
+    return content, run
 
 
 def saved_model(path, run: Run, best: bool) -> tuple[Path, str]:
@@ -196,20 +226,32 @@ def recorded_images(run: Run | None) -> Images | None:
 # ---- its weights
 
 
-def filled(model: torch.nn.Module, source: Source) -> torch.nn.Module:
-    """Give the model the weights of a file, the configuration's dtype, and evaluation mode; raises ModelError."""
-    model = model.to(getattr(torch, source.config.dtype)).eval()
+def filled(images: Dataset | Images, source: Source) -> torch.nn.Module:
+    """Build the model for such data, with the weights of a file, in the configuration's dtype, in evaluation mode.
+
+    A model of this package is compared with the file before it takes memory. Raises ModelError and ConfigError.
+    """
     state = state_in(source.path, source.content)
-    network = f"model.name = {source.config.model.name!r}"
-    if different := differences(model.state_dict(), state):
-        more = len(different) - MAX_DIFFERENCES
-        named = "; ".join(different[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
-        raise ModelError(f"{source.path}: does not fit {network}: {named}")
+    if source.config.model.name in zoo.NAMES:
+        check_fit(blueprint(source.config, images), state, source)
+    model = build_model(source.config, images, CPU).to(getattr(torch, source.config.dtype)).eval()
+    check_fit(model, state, source)
     try:
         model.load_state_dict(state)
     except (RuntimeError, TypeError) as error:  # tensors of unusual kinds
-        raise ModelError(f"{source.path}: does not fit {network}: {printable(str(error), 200)}") from None
+        raise does_not_fit(source, printable(str(error), 200)) from None
     return model
+
+
+def check_fit(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: Source):
+    """Raise ModelError where names and shapes of a model's state dict are not those of the file."""
+    if different := differences(model.state_dict(), state):
+        more = len(different) - MAX_DIFFERENCES
+        raise does_not_fit(source, "; ".join(different[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else ""))
+
+
+def does_not_fit(source: Source, why: str) -> ModelError:
+    return ModelError(f"{source.path}: does not fit model.name = {source.config.model.name!r}: {why}")
 
 
 def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:

@@ -10,13 +10,13 @@ from grsgd.config import Config
 from grsgd.data import Dataset
 from grsgd.errors import ConfigError
 from grsgd.runs.numbers import human_bytes
-from grsgd.training.inputs import build_model
+from grsgd.training.inputs import Images, build_model
 
 
-def blueprint(config: Config, dataset: Dataset) -> torch.nn.Module:
+def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
     """Return the model of ``config`` without content, which takes no memory; raises ConfigError."""
     with torch.device("meta"):
-        return build_model(config, dataset, torch.device("meta"))
+        return build_model(config, images, torch.device("meta"))
 
 
 def rank_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:

@@ -27,9 +27,10 @@ def build_optimizer(wanted: Optimizer, parameters) -> torch.optim.Optimizer:
     """
     classes = optimizers_of_torch()
     if outside.is_outside(wanted.name):
-        cls = outside.load(wanted.name, is_optimizer, "optimizer")
-        if not is_optimizer(cls):
-            raise ConfigError(f"optimizer.name = {wanted.name!r}: not a torch.optim.Optimizer")
+        try:
+            cls = outside.load(wanted.name, "optimizers")
+        except ConfigError as error:
+            raise ConfigError(f"optimizer.name = {error}") from None
     elif wanted.name.lower() in classes:
         cls = classes[wanted.name.lower()]
     else:

@@ -1,25 +1,29 @@
 """Learning-rate schedules: functions of the samples processed by all ranks together."""
 
+import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from grsgd import outside
+from grsgd.config.complaints import unknown_key
 from grsgd.config.sections import Schedule
 from grsgd.errors import ConfigError
 from grsgd.training.progress import Progress
 from grsgd.training.times import TimedOptimizer
 
 
-def factor(schedule: Schedule, samples: int, epoch: int, end: int | None) -> float:
+def factor(schedule: Schedule, samples: int, epoch: int, end: int | None, own: Callable | None = None) -> float:
     """Return what to multiply the learning rate by after ``samples`` samples.
 
-    ``epoch``: samples in one epoch; ``end``: samples in the whole run, which `cosine` needs.
+    ``epoch``: samples in one epoch; ``end``: samples in the whole run, which `cosine` needs; ``own``: what
+    `own_function` returns.
     """
     warmup = schedule.warmup * epoch
     value = 1.0
-    if (own := outside.loaded(schedule.name, "schedules")) is not None:
+    if own is not None:
         value = own(min(samples, end or samples) / epoch, None if end is None else end / epoch)
     if schedule.name == "step":
         value = schedule.factor ** sum(samples >= milestone * epoch for milestone in schedule.milestones)
@@ -31,16 +35,29 @@ def factor(schedule: Schedule, samples: int, epoch: int, end: int | None) -> flo
     return value
 
 
-def check_own(schedule: Schedule, end: int | None, epoch: int):
-    """Raise ConfigError where a function from outside does not return a number at the start."""
-    if (own := outside.loaded(schedule.name, "schedules")) is None:
-        return
+def own_function(schedule: Schedule, end: int | None, epoch: int) -> Callable | None:
+    """Return the function from outside with the section's options, of the epochs done and those of the run; None for a
+    schedule of this package.
+
+    Raises ConfigError for an option that it does not have, and where it does not return a number at the start.
+    """
+    if not schedule.is_own:
+        return None
+    make = outside.loaded(schedule.name, "schedules")
+    options = list(inspect.signature(make).parameters.values())[2:]
+    takes_all = any(option.kind is option.VAR_KEYWORD for option in options)
+    allowed = [option.name for option in options if option.kind is not option.VAR_KEYWORD]
+    for key in schedule.options:
+        if key not in allowed and not takes_all:
+            raise ConfigError(unknown_key(f"schedule.{key}", key, ["name", "warmup", *allowed]))
+    own = partial(make, **schedule.options)
     try:
         value = float(own(0.0, None if end is None else end / epoch))
     except Exception as error:  # whatever it raises
         raise ConfigError(f"schedule.name = {schedule.name!r}: {type(error).__name__}: {error}") from None
     if not math.isfinite(value):
         raise ConfigError(f"schedule.name = {schedule.name!r}: returns {value} at the start")
+    return own
 
 
 class ScheduledOptimizer(TimedOptimizer):
@@ -56,15 +73,15 @@ class ScheduledOptimizer(TimedOptimizer):
     ):
         """``epoch``: samples in one epoch; ``clock``: gives seconds. Raises ConfigError."""
         super().__init__(optimizer, clock)
-        check_own(schedule, progress.end, epoch)
         self.schedule, self.progress, self.epoch = schedule, progress, epoch
+        self.own = own_function(schedule, progress.end, epoch)
         self.rates = [group["lr"] for group in optimizer.param_groups]
         self.is_constant = schedule.name == "constant" and not schedule.warmup
 
     def step(self):
         """Update the parameters, at the learning rate that belongs to the progress of the run."""
         if not self.is_constant:
-            scale = factor(self.schedule, self.progress.samples, self.epoch, self.progress.end)
+            scale = factor(self.schedule, self.progress.samples, self.epoch, self.progress.end, self.own)
             for group, rate in zip(self.param_groups, self.rates, strict=True):
                 group["lr"] = rate * scale
         super().step()

@@ -18,6 +18,7 @@ from grsgd.config import load
 from grsgd.errors import ConfigError
 from grsgd.job import prepare
 from grsgd.job import run as runs
+from tests.support.said import complaint
 from tests.support.threads import on_threads
 
 ROOT = Path(__file__).parents[2]
@@ -177,6 +178,6 @@ def test_what_is_wrong_is_said_in_a_line(folder, capsys, name, text, reason):
         load("run.toml", [f"algorithm.name={name}"])
     assert "\n" not in str(refused.value)
     assert main(["algorithms", name]) == 2
-    assert capsys.readouterr().err.startswith(f"grsgd: error: algorithms: '{name}'")
+    assert complaint(capsys).startswith(f"grsgd: error: algorithms: '{name}'")
     with pytest.raises(ValueError, match=f"^algorithm '{name}': "):
         grsgd.distribute(torch.nn.Linear(1, 1), None, name)

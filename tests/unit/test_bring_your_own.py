@@ -17,6 +17,7 @@ from grsgd.config import load
 from grsgd.data.map_style import MapStyleSplit
 from grsgd.errors import DataError
 from grsgd.models import zoo
+from tests.support.said import complaint
 
 WHAT = ("model", "data", "task", "schedule", "optimizer")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own.md"
@@ -77,7 +78,7 @@ def test_it_lies_beside_the_configuration(folder, monkeypatch):
         ("model.name=nope", "resnet50, gpt, FILE.py:NAME and PACKAGE.MODULE:NAME"),
         ("data.name=nope.py:x", "data.name = 'nope.py:x': nope.py: No such file or directory, neither here nor beside"),
         ("data.name=nope.x:y", "data.name = 'nope.x:y': there is no module nope"),
-        ("data.name=mine.py:Net", "mine.py:Net: returned neither a pair (train, test) of data sets with len() and [i]"),
+        ("data.name=mine.py:Net", "data.name = 'mine.py:Net': not a function that returns (train, test)"),
         ("data.nope=3", "mine.py:clusters: unknown option nope; allowed: samples, spread"),
         ("data.seed=3", "data.seed: unknown option; data are generated with the seed of the run"),
         ("data.directory=x", "mine.py:clusters: unknown option directory; allowed: samples, spread"),
@@ -98,7 +99,7 @@ def test_it_lies_beside_the_configuration(folder, monkeypatch):
 )
 def test_what_is_wrong_is_one_line(setting, words, folder, capsys):
     assert simulate(setting) == 2
-    error = capsys.readouterr().err
+    error = complaint(capsys)
     assert words in error and error.count("\n") == 1, error
 
 
@@ -185,7 +186,7 @@ def test_check_finds_faults_in_files(folder, capsys, file, before, after, error)
     (folder / file).write_text(text.replace(before, after))
     change = ["--set", "algorithm.name=pairs.py:Pairs"] if file == "pairs.py" else []
     assert main(["simulate", "run.toml", "--ranks", "4", "--check", *change]) == 2
-    said = capsys.readouterr().err
+    said = complaint(capsys)
     assert re.search(error, said) and said.count("\n") == 1, said
 
 
@@ -199,4 +200,4 @@ def test_the_documented_algorithm_is_checked_and_trained(folder, capsys):
 
 def test_data_of_the_wrong_kind_are_one_line(folder, capsys):
     assert main(["simulate", "run.toml", "--ranks", "2", "--out", "run.h5", "--set", "data.name=mine.py:Net"]) == 2
-    assert "mine.py:Net: " in (said := capsys.readouterr().err) and said.count("\n") == 1
+    assert "'mine.py:Net': not a function" in (said := complaint(capsys)) and said.count("\n") == 1

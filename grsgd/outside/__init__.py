@@ -1,0 +1,212 @@
+"""Objects that are not of this package, by name: ``FILE.py:NAME``, ``PACKAGE.MODULE:NAME``, or the name of a plug-in.
+
+A plug-in is an entry point that an installed package declares in one of the groups ``grsgd.algorithms``,
+``grsgd.models``, ``grsgd.data``, ``grsgd.tasks`` and ``grsgd.schedules``.
+"""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Container
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from grsgd.errors import ConfigError
+from grsgd.mpi_environment import rank
+from grsgd.outside.kinds import KINDS, PREFIX, is_of_standard_library, misfit
+from grsgd.outside.origin import names_from, origin
+from grsgd.outside.sources import Source, check_beside, file_of_module, source_at
+from grsgd.text import printable
+
+__all__ = ["KINDS", "PREFIX", "attributes_of", "call", "fault_in", "load", "loaded", "names_from", "source_of"]
+
+RECORDED = {"file": "path", "source": "text", "sha256": "sha256"}
+"""What a run file keeps of a source, and where it stands in `Source`."""
+_sources: dict[str, Source] = {}
+"""By the name of the module."""
+_of_things: dict[int, Source] = {}
+"""By the ``id`` of what was taken from outside: it may be defined elsewhere than in the file that was named."""
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name is that of a file or a module, with something in it."""
+    return all(name.rpartition(":")[::2])
+
+
+@functools.cache
+def plugins(kind: str) -> dict[str, str]:
+    """Return the plug-ins of a kind (``algorithms``, ``models``, ``data``): what stands for each name."""
+    return {point.name: point.value for point in entry_points(group=f"grsgd.{kind}")}
+
+
+def plugins_beside(kind: str, ours: Container[str]) -> dict[str, str]:
+    """Return the plug-ins of a kind with names that are none of ours, which come first; none is loaded."""
+    return {name: place for name, place in sorted(plugins(kind).items()) if name not in ours}
+
+
+def place_of(name: str, kind: str) -> str | None:
+    """Return the file or module that a name says, or that a plug-in of the kind does; None if it is neither."""
+    return name if is_outside(name) else plugins(kind).get(name)
+
+
+def loaded(name: str, kind: str):
+    """Return the object that a name from outside stands for; None for a name of this package. ``kind``: of `KINDS`.
+
+    Raises ConfigError as `load` does.
+    """
+    place = place_of(name, kind)
+    return load(place, kind, is_plugin=not is_outside(name)) if place else None
+
+
+def load(name: str, kind: str, is_plugin: bool = False):
+    """Return the object that ``FILE.py:NAME`` or ``PACKAGE.MODULE:NAME`` stands for; a path is relative to the working
+    directory.
+
+    Nothing is called. Before a file or a module is imported for the first time, a line on stderr says so. Raises
+    ConfigError for a name of the standard library, for an object that is not of the kind, for what goes wrong while it
+    is imported, and, of the names in a file of somebody else's, as `grsgd.outside.origin.Origin` does.
+    """
+    place, _, wanted = name.rpartition(":")
+    if not is_plugin:
+        origin().check_name(name)
+    is_file = place.endswith(".py")
+    if not is_file and is_of_standard_library(place):
+        raise ConfigError(f"{name!r}: {place} is of Python's standard library, which no configuration may name")
+    try:
+        source = _file(os.path.realpath(place)) if is_file else _source_of_module(place)
+    except Exception as error:  # a file that is not there, or no Python
+        raise ConfigError(f"{name!r}: {_reason(error, place)}") from error
+    origin().check_source(name, KINDS[kind].record, source)
+    try:
+        module = _run(source) if is_file else _module(place, source)
+    except Exception as error:  # whatever the file raises
+        raise ConfigError(f"{name!r}: {_reason(error, place)}") from error
+    found = getattr(module, wanted, None)
+    if found is None:
+        there = [key for key, value in vars(module).items() if is_own(value, module) and not misfit(value, KINDS[kind])]
+        what = f"no {KINDS[kind].what} {wanted!r}; there are {', '.join(there) or 'none'}"
+        raise ConfigError(f"{name!r}: {place} has {what}")
+    if wrong := misfit(found, KINDS[kind], is_plugin):
+        raise ConfigError(f"{name!r}: {wrong.replace('NAME(', f'{wanted}(')}")
+    if source is not None:
+        _of_things[id(found)] = source
+    return found
+
+
+def is_own(value, module: ModuleType) -> bool:
+    return getattr(value, "__module__", None) == module.__name__
+
+
+def source_of(thing) -> Source | None:
+    """Return the file that a class or function was read from by `load`; None if it is of this package."""
+    return _of_things.get(id(thing)) or _sources.get(getattr(thing, "__module__", ""))
+
+
+def attributes_of(name: str, thing) -> dict[str, str | None]:
+    """Return what a run file keeps of that file, called by ``name``; None where there is none."""
+    source = source_of(thing)
+    return {f"{name}_{what}": source and getattr(source, key) for what, key in RECORDED.items()}
+
+
+def call(make: Callable, known: dict, options: dict):
+    """Call ``make`` with the options, and with those of what is ``known`` that it has parameters for."""
+    asked = inspect.signature(make).parameters
+    return make(**{name: value for name, value in known.items() if name in asked}, **options)
+
+
+@functools.cache  # a run keeps what it has begun with, also if the file changes
+def _file(path: str) -> Source:
+    return source_at(path)
+
+
+@functools.cache
+def _run(source: Source) -> ModuleType:
+    """Run a file once; what lies in its folder can be imported, behind all that Python finds elsewhere."""
+    _say(source.path)
+    name = f"{PREFIX}{sha256(source.path.encode()).hexdigest()[:8]}_{source.sha256[:8]}"
+    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, source.path))
+    sys.modules[name] = module  # where pydantic looks up the annotations of options
+    folder = os.path.dirname(source.path)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        check_beside(source.path)
+        exec(compile(source.content, source.path, "exec", dont_inherit=True), vars(module))
+    except BaseException:
+        del sys.modules[name]
+        raise
+    _sources[name] = source
+    return module
+
+
+@functools.cache
+def _source_of_module(name: str) -> Source | None:
+    with _working_directory(name):
+        path = file_of_module(name)
+    return source_at(path, name) if path and path.endswith(".py") and not name.startswith("grsgd.") else None
+
+
+def _module(name: str, source: Source | None) -> ModuleType:
+    if name not in sys.modules:
+        _say(f"{name} ({source.path})" if source else name)
+    with _working_directory(name):
+        module = importlib.import_module(name)
+    if source is not None:
+        _sources[name] = source
+    return module
+
+
+@contextmanager
+def _working_directory(module: str):
+    """Find modules in the working directory, too, behind all others, as with `python -m`; afterwards only if this one
+    lies there, which may import others beside it."""
+    here = os.getcwd()
+    if here in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        found = getattr(sys.modules.get(module), "__file__", None)
+        if not (found and Path(found).is_relative_to(here)):
+            sys.path.remove(here)
+
+
+def _say(what: str):
+    """Tell once in a job whose code is about to run."""
+    if rank() in (None, "0"):
+        print(f"grsgd: imports {printable(what)}", file=sys.stderr, flush=True)
+
+
+def fault_in(thing, error: Exception) -> str | None:
+    """Say in one line what went wrong in the file of a class or function from outside; None if it was not there."""
+    source = source_of(thing)
+    if source is None or not _lines(error, source.path):
+        return None
+    beside = os.path.relpath(source.path)
+    return _reason(error, source.path if beside.startswith(os.pardir) else beside)
+
+
+def _lines(error: Exception, path: str) -> list[int]:
+    """Return the lines of a file that an exception came through, the innermost last."""
+    return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+
+
+def _reason(error: Exception, place: str) -> str:
+    """Say in one line why a file could not be loaded, or what went wrong in it."""
+    if isinstance(error, OSError) and error.filename == os.path.realpath(place):
+        return f"{place}: {error.strerror}, neither here nor beside the configuration"
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{place}.".startswith(f"{error.name}."):
+        return f"there is no module {error.name}"
+    text = " ".join(str(error).split())
+    lines = _lines(error, os.path.realpath(place))
+    at = f", line {lines[-1]}" if lines and not isinstance(error, SyntaxError) else ""
+    return f"{place}{at}: {type(error).__name__}{': ' if text else ''}{text}"

@@ -1,0 +1,59 @@
+"""Whose names are looked up: while a file of somebody's is read, code that it names is refused, or compared first."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from grsgd.errors import ConfigError
+from grsgd.outside.sources import Source
+
+
+class Origin(NamedTuple):
+    """A file that names are from.
+
+    own: names that are taken as the user's, whoever else says them. remedy: what to do about a name that is refused; ""
+    if all are taken. sha256: the digests of code that the file has recorded, by its names for them.
+    """
+
+    file: str
+    own: Collection[str]
+    remedy: str
+    sha256: Mapping[str, object]
+
+    def check_name(self, name: str):
+        """Raise ConfigError for a name of code that is not to be imported."""
+        if self.remedy and name not in self.own:
+            raise ConfigError(f"{self.file}: its configuration names code, {name!r}, which would run: {self.remedy}")
+
+    def check_source(self, name: str, record: str, source: Source | None):
+        """Raise ConfigError for code that is not what the file has recorded."""
+        recorded = self.sha256.get(f"{record}_sha256")
+        if name in self.own or recorded is None or source is None or recorded == source.sha256:
+            return
+        raise ConfigError(
+            f"{self.file}: {source.path} is not the code that it was made with: its SHA-256 is "
+            f"{source.sha256[:16]}..., recorded is {str(recorded)[:16]}... (attribute {record}_source: that code)"
+        )
+
+
+OURS = Origin("", (), "", {})
+"""The user's own configuration: names what it likes."""
+_now: ContextVar[Origin] = ContextVar("origin", default=OURS)
+
+
+def origin() -> Origin:
+    """Return where the names are from that are looked up now."""
+    return _now.get()
+
+
+@contextmanager
+def names_from(
+    file, *, own: Collection[str] = (), remedy: str = "", sha256: Mapping[str, object] | None = None
+) -> Iterator[None]:
+    """Look up names, in the block, as of somebody's file; the parameters are those of `Origin`."""
+    before = _now.set(Origin(str(file), own, remedy, sha256 or {}))
+    try:
+        yield
+    finally:
+        _now.reset(before)

@@ -1,0 +1,107 @@
+"""The source code of what is taken from outside: found, read and given a digest before any of it runs."""
+
+import ast
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from grsgd.outside.kinds import THIS, is_own_file
+
+
+class Source(NamedTuple):
+    """A file as it was when it was read, and the files beside it that it imports.
+
+    text: the content; that of the others follows, each below a line with its name. sha256: of the content, or, with
+    other files, of ``text`` in UTF-8. content: the bytes of the file itself.
+    """
+
+    path: str
+    text: str
+    sha256: str
+    content: bytes
+
+
+def source_at(path: str, module: str = "") -> Source:
+    """Read a source file; raises OSError, SyntaxError or UnicodeDecodeError.
+
+    ``module``: its full name, "" for a file by itself, whose imports are looked for in its folder.
+    """
+    content = Path(path).read_bytes()
+    text = importlib.util.decode_source(content)
+    levels = module.count(".") + (Path(path).name == "__init__.py")
+    folder = Path(path).parents[levels] if module else Path(path).parent
+    beside = files_beside(Path(path), folder) if is_own_file(Path(path)) else []
+    if not beside:
+        return Source(path, text, hashlib.sha256(content).hexdigest(), content)
+    for file in beside:
+        text += f"\n# ---- {file.relative_to(folder)}\n{importlib.util.decode_source(file.read_bytes())}"
+    return Source(path, text, hashlib.sha256(text.encode()).hexdigest(), content)
+
+
+def files_beside(path: Path, folder: Path) -> list[Path]:
+    """Return the files in a folder that a file in it imports, and those import in turn, in the order of their names."""
+    found, left = {path}, [path]
+    while left:
+        new = set(imported_by(left.pop(), folder)) - found
+        found |= new
+        left += new
+    return sorted(found - {path})
+
+
+def imported_by(path: Path, folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder that a file in it imports."""
+    package = path.relative_to(folder).parent.parts
+    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = [*package[: len(package) + 1 - node.level]] if node.level else []
+            module = start + (node.module.split(".") if node.module else [])
+            names = [[*module, alias.name] for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name[0] not in THIS:
+                yield from files_of(name, folder)
+
+
+def files_of(name: list[str], folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder that are read where a module of this name is imported, packages first."""
+    for end in range(1, len(name) + 1):
+        place = folder.joinpath(*name[:end])
+        for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+            if file.is_file():
+                yield file
+                break
+
+
+def check_beside(path: str):
+    """Raise ImportError where a file imports a name that is in its folder, and Python would find it elsewhere."""
+    folder = Path(path).parent
+    for file in files_beside(Path(path), folder):
+        top = file.relative_to(folder).parts[0].removesuffix(".py")
+        try:
+            spec = importlib.util.find_spec(top)
+        except (ImportError, ValueError):
+            spec = None
+        there = os.path.realpath(spec.origin) if spec and spec.origin and os.path.isabs(spec.origin) else None
+        if spec and spec.origin and (there is None or not Path(there).is_relative_to(os.path.realpath(folder))):
+            raise ImportError(f"imports {top}, which is not {file}, but {spec.origin}: give that file another name")
+
+
+def file_of_module(name: str) -> str | None:
+    """Return the file of a module, without importing it or the packages that it is in; None if there is none."""
+    spec, parts = None, name.split(".")
+    for end in range(1, len(parts) + 1):
+        places = spec.submodule_search_locations if spec else None
+        if spec and places is None:
+            return None
+        found = (finder.find_spec(".".join(parts[:end]), places) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None)
+        if spec is None:
+            return None
+    return spec.origin if spec.has_location else None
