@@ -21,6 +21,10 @@ class UnevenSteps(RuntimeError):
     """A rank waits for a step that another one will not take; the message names both."""
 
 
+class UnevenCalls(RuntimeError):
+    """Ranks are in collective calls that do not match; the message names the calls of two of them."""
+
+
 class StopSignal:
     """Tells all ranks that the run is over, and learns of it from them.
 

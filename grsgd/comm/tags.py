@@ -16,12 +16,15 @@ STOP = 1
 
 # ---- the communicator whose traffic is not counted: first broadcast and last average (ARRAYS), and beside them
 
-LAST_STEPS = 1
-"""Own loops: how many steps a rank has taken that takes no more."""
 PROGRESS_REPORT, PROGRESS_TOTAL = 2, 3
 """Free-running ranks: samples to rank 0, and the total back."""
 LASGD_ROUND = 4
 """All-reduces in which ranks agree on the end of a round, while progress is reported."""
+
+# ---- the communicator of a roll call
+
+ROLL_CALL = 1
+"""Own loops: in which collective call a rank is."""
 
 # ---- the training's communicator, by algorithm
 

@@ -16,13 +16,13 @@ from grsgd.comm.backend import died_in, has_died
 from grsgd.comm.coded.errors import SilentRanks, UnequalBlocks
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
-from grsgd.comm.stop_signal import UnevenSteps, died
+from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, starting_within, within
 from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job.ending import end_with_launcher
 from grsgd.mpi_environment import fault_tolerant
 
-EXPLAINED = (LostRank, WaitTimeout, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
+EXPLAINED = (LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
 """Errors that say all there is to say: no traceback."""
 
 START_SECONDS = 600.0

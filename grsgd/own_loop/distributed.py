@@ -33,8 +33,8 @@ from grsgd.own_loop.checks import InPlace, check_memory, check_optimizer
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import Gradients
-from grsgd.own_loop.last_steps import LastSteps
 from grsgd.own_loop.ranks import check_shards, world
+from grsgd.own_loop.roll_call import FINISH, Answers, RollCall, roll_call
 from grsgd.own_loop.times import LoopTimes
 from grsgd.training import device as gpu
 from grsgd.training import unwrapped
@@ -57,7 +57,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ``state_dict()`` but for what it keeps of the algorithm.
     """
 
-    def __init__(self, optimizer, replica, gradients, algorithm, context, transport):
+    def __init__(self, optimizer, replica, gradients, algorithm, context, transport, roll_call: RollCall):
         """``optimizer``: a `TimedOptimizer`; ``gradients``: those that ``algorithm`` sends, or None; ``transport``: how
         arrays travel (`grsgd.comm.gpu.select.Choice`)."""
         driver, uncounted = context.driver, context.uncounted_comm
@@ -75,7 +75,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Of a recording: it has told why the ranks end without `finish`."""
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
-        self._last_steps = LastSteps(uncounted, algorithm.name) if algorithm.traits.synchronous else None
+        self._roll_call = roll_call
         self._started = self._began = False
         self._step_under_way = False
         self._loaded: dict | None = None
@@ -122,7 +122,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if self._gradients is None:
             self._begin_step()  # for models whose forward was not called as a module
-            self.times.run(self.algorithm.step)
+            self._run(self.algorithm.step)
         else:
             if self._gradients.changed() and not self._gradients.reduced and not self._warned:
                 self._warned = True
@@ -133,8 +133,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._step_under_way = False
         self.times.step_ended()
         self.moment = self.driver.clock()
-        if self._last_steps is not None:
-            self._last_steps.step = 0
+        if not self.algorithm.traits.synchronous:  # a synchronous one waits, and then looks
+            self._roll_call.look(self.steps, self.moment)
         if self.stop_signal is not None:
             self.stop_signal.watch()
         return loss
@@ -165,27 +165,55 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def finish(self):
         """After the last step, on all ranks: take in what is still under way and make all models equal.
 
-        Raises RuntimeError if trained parameters of the model were given new memory, frozen or unfrozen.
+        Raises RuntimeError if trained parameters of the model were given new memory, frozen or unfrozen, and
+        UnevenCalls if other ranks are in another call.
         """
         if self.finished:
             return
         self._in_place.check()
+        all_finish = self._roll_call.call(FINISH, self.steps)
+        self._let_go()
+        self._drain()
+        self.driver.run(all_finish.come())  # an average's messages must not meet those of another call
+        self.driver.run(schedule_of(self.algorithm.average))
+        self._compare_shards()
+        self._end()
+
+    def close(self):
+        """Give the training up, on all ranks, in place of `finish`: the model keeps what this rank has trained.
+
+        Frees what `distribute` has taken: so a search drops a trial in which all ranks have raised an exception. Where
+        a step was broken off on some rank, its messages stay under way, with their memory.
+        """
+        if self.finished:
+            return
+        self._let_go()
+        all_close = self.meet("in close()")
+        uneven = np.array([float(self._is_broken or len(all_close.begun) > 1)])
+        self.driver.run(halving_doubling_allreduce(self._uncounted_comm, uneven))
+        if not uneven[0]:
+            self._drain()
+        self._end(frees=not uneven[0])
+
+    def _let_go(self):
+        """Leave the model as `distribute` has found it, but for the memory of its parameters."""
         for hook in self._hooks:
             hook.remove()
         if self._gradients is not None:
             self._gradients.close()
-        announced = self._last_steps.announce(self.steps) if self._last_steps is not None else None
+
+    def _drain(self):
+        """Take in all messages of the algorithm that are under way, together with the other ranks."""
         self._start()
         if isinstance(self._gradients, EarlyGradients):
             self._end_what_was_sent()
         self.driver.run(schedule_of(self.algorithm.drain))
-        self.driver.run(schedule_of(self.algorithm.average))
-        if announced is not None:
-            self.driver.run(self._last_steps.wait_for_others(announced))
-        self._compare_shards()
+
+    def _end(self, frees: bool = True):
+        """Note that this training has ended; ``frees``: nothing is under way on its communicators."""
         self.driver.close()
         with within(self.driver.timeout, "freeing communicators"):
-            for comm in (self.algorithm.comm, self._uncounted_comm):
+            for comm in (self.algorithm.comm, self._uncounted_comm) if frees else ():
                 comm.free()
         self.finished = True
         self.moment = self.driver.clock()
@@ -215,6 +243,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self.finished:
             return result
         self._in_place.check()
+        self.meet("in averaged_model()")
         self._start_algorithm()
         params, buffers = self.replica.params.like(), self.replica.buffers.like()
         for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):
@@ -231,6 +260,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 buffer.copy_(view)
         return result
 
+    def meet(self, call: str) -> Answers:
+        """Wait until all ranks are in a collective call, such as ``in rest()``; raises UnevenCalls."""
+        answers = self._roll_call.call(call, self.steps)
+        self.driver.run(answers.come())
+        return answers
+
     @property
     def steps(self) -> int:
         """How many steps this rank has taken."""
@@ -244,6 +279,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         self._check()
         if not self._is_at_rest:
+            self.meet("in rest()")
             self.driver.run(schedule_of(self.algorithm.drain))
             self.driver.run(halving_doubling_allreduce(self._uncounted_comm, np.zeros(1)))
             self._began = False
@@ -337,10 +373,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._begin_step()
             while True:
                 self._gradients.collect()
-                self.times.run(self.algorithm.reduce)
+                self._run(self.algorithm.reduce)
                 if not self._gradients.sent_in_vain():
                     break
             self._gradients.take()
+
+    def _run(self, hook):
+        self._is_broken = True
+        self.times.run(hook)
+        self._is_broken = False
 
     def _end_what_was_sent(self):
         """On all ranks: end what a backward pass has begun to send, on any of them, that no step came after."""
@@ -353,15 +394,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _begin_step(self):
         if not self._step_under_way:
             self._check_loaded()
-            self._start()
             self._step_under_way = True
-            if self._last_steps is not None:
-                self._last_steps.step = self.steps + 1
+            self._roll_call.begun += self.algorithm.traits.synchronous
+            self._start()
             if self._gradients is not None:
                 self._gradients.begin()
             if self._prepares:
                 self.driver.poll()
-                self.times.run(self.algorithm.before_backward)
+                self._run(self.algorithm.before_backward)
 
     def _before_forward(self, samples: int | None):
         self._begin_step()
@@ -369,8 +409,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _watch(self):
         """Called now and then while this rank waits; raises what makes waiting vain."""
-        if self._last_steps is not None:
-            self._last_steps.watch()
+        in_step = self._step_under_way and self.algorithm.traits.synchronous
+        self._roll_call.watch(self.steps + 1 if in_step else 0, self.algorithm.name)
         if self.stop_signal is not None:
             self.stop_signal.watch()
 
@@ -395,7 +435,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         mpi = self._uncounted_comm.backend.mpi
         if mpi.size > 1 and os.getpid() == self._process:
             if not self.end_is_told:
-                print(f"grsgd: rank {mpi.rank} of {mpi.size} ended without optimizer.finish()", file=sys.stderr)
+                who = f"rank {mpi.rank} of {mpi.size}"
+                print(f"grsgd: {who} ended without optimizer.finish() or close()", file=sys.stderr)
             launch.abort(mpi)
 
 
@@ -426,6 +467,7 @@ def distribute(
     """
     mpi = comm if comm is not None else world()
     launch.abort_on_error(mpi)
+    calling = roll_call(mpi, f"in distribute(model, optimizer, {algorithm!r})", timeout)
     with launch.collective_setup(mpi, timeout), as_config_error():
         cls = algorithm_of(algorithm)
         chosen = options_of(cls, options)
@@ -458,7 +500,7 @@ def distribute(
     distributed = cls(chosen, replica, timed_optimizer, context)
     if isinstance(gradients, EarlyGradients):
         gradients.ready = distributed.gradient_ready
-    result = DistributedOptimizer(timed_optimizer, replica, gradients, distributed, context, transport)
+    result = DistributedOptimizer(timed_optimizer, replica, gradients, distributed, context, transport, calling)
     result.why_allreduce = reason
     return result
 

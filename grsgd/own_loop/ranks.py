@@ -1,6 +1,8 @@
 """Which rank this is, and its part of the data, for scripts of users."""
 
+import atexit
 import functools
+import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,20 +11,34 @@ import numpy as np
 import torch
 
 from grsgd import seeding
-from grsgd.comm.watchdog import within
 from grsgd.data.digest import digest_in_memory
 from grsgd.errors import SetupError
 from grsgd.job import launch
 from grsgd.job.alike import check_alike
+from grsgd.own_loop.roll_call import end_of_script, roll_call
 
 
 def world():
-    """MPI_COMM_WORLD, for a script; what makes that impossible is told in one line."""
+    """Return MPI_COMM_WORLD, for a script; from then on a rank that fails ends the job, and its end is told the others.
+
+    Raises SetupError, which is told in one line, where there is no MPI.
+    """
     try:
-        return launch.world()
+        mpi = launch.world()
     except SetupError:
         launch.explain_setup_errors()
         raise
+    if mpi.size > 1:
+        guard()
+    return mpi
+
+
+@functools.cache
+def guard():
+    """Have an exception on this rank, and its end, end what other ranks would else wait for."""
+    mpi = launch.world()
+    launch.abort_on_error(mpi)
+    atexit.register(end_of_script, mpi, os.getpid())
 
 
 def rank() -> int:
@@ -46,8 +62,9 @@ def local_rank() -> int:
 
     All ranks must call this; from the second time on it needs no other rank.
     """
-    with within(launch.start_seconds(), "local_rank(), to which all ranks must come"):
-        return launch.local_ranks(world())[0]
+    mpi = world()
+    roll_call(mpi, "in local_rank()", launch.start_seconds())
+    return launch.local_ranks(mpi)[0]
 
 
 Samples = torch.utils.data.Dataset | Sequence | np.ndarray | torch.Tensor

@@ -24,6 +24,7 @@ from grsgd.job.signals import REASONS, Interruption, as_exceptions
 from grsgd.own_loop.distributed import DistributedOptimizer
 from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of, thinned
 from grsgd.own_loop.ranks import check_shards, is_main
+from grsgd.own_loop.roll_call import END_OF_RECORDING
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
 from grsgd.runs.loggers import Logger
 from grsgd.runs.metric import ACCURACY, Metric, attributes_of, check_metric, metric_in
@@ -81,6 +82,7 @@ def recording(
         what = f"recording(): the optimizer is a {type(optimizer).__name__}: give what distribute() returns"
         raise SetupError(what, is_printed=is_main())
     mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
+    optimizer.meet("in recording()")
     with launch.collective_setup(mpi, timeout):
         if optimizer.finished:
             raise ConfigError("recording() after finish(): record the loop, with finish() at the end of the block")
@@ -184,6 +186,7 @@ class LoopRun:
     def completed(self):
         """Write the file, on rank 0, when all ranks have left the block."""
         record = self.record()
+        self.optimizer.meet(END_OF_RECORDING)
         launch.barrier(self._mpi, self._driver.timeout, self._while_waiting)
         with within(self._driver.timeout, "collecting what all ranks have measured"):
             records = self._mpi.gather(record)

@@ -18,6 +18,7 @@ FAKE = SimpleNamespace(
     TAG_UB="largest tag",
     COMM_WORLD=SimpleNamespace(Get_attr=lambda key: 2**15 - 1),
     Group=SimpleNamespace(Translate_ranks=lambda group, ranks, other: other.numbers_of(group, ranks)),
+    Comm=SimpleNamespace(Create_keyval=lambda delete_fn: "key"),
     COMM_TYPE_SHARED="shared",
     THREAD_MULTIPLE=3,
     Query_thread=lambda: 3,
@@ -89,6 +90,7 @@ class Mpi:
     def __init__(self, group: Group, rank: int):
         self.group, self.rank, self.size = group, rank, group.size
         self.freed = False
+        self.attributes = {}
         self.calls = 0
         """Of non-blocking collectives, which all ranks make in one order."""
 
@@ -97,6 +99,12 @@ class Mpi:
 
     def Get_size(self):
         return self.size
+
+    def Get_attr(self, key):
+        return self.attributes.get(key)
+
+    def Set_attr(self, key, value):
+        self.attributes[key] = value
 
     def allgather(self, value):
         """Also the barrier of all collective calls here."""

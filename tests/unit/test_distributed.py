@@ -14,6 +14,7 @@ from grsgd.own_loop import distributed
 from grsgd.own_loop.distributed import DistributedOptimizer, distribute
 from grsgd.own_loop.forward_hook import length
 from grsgd.own_loop.ranks import shard
+from grsgd.own_loop.roll_call import FINISH
 from tests.support.threads import on_threads
 
 STEPS = 4
@@ -534,8 +535,7 @@ def test_a_rank_that_takes_more_steps_is_told(monkeypatch):
         for k in range(2):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
         if mpi.rank == 0:
-            said = optimizer._last_steps.announce(optimizer.steps)
-            return all(message.Test() for message in said)
+            return optimizer._roll_call.call(FINISH, optimizer.steps).Test()
         with pytest.raises(RuntimeError, match="rank 0 finished after 2 steps, rank 1 is in step 3: ring_allreduce"):
             plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 2)
 

@@ -1,13 +1,10 @@
 """Word of an early end, and of the last step of a rank, between ranks that are threads."""
 
-import numpy as np
 import pytest
 
 from grsgd.comm.backend import Failed, MpiBackend
 from grsgd.comm.communicator import Communicator, LostRank
-from grsgd.comm.driver import MpiDriver
-from grsgd.comm.stop_signal import MESSAGE_BYTES, Stopped, StopSignal, UnevenSteps
-from grsgd.own_loop.last_steps import LastSteps
+from grsgd.comm.stop_signal import MESSAGE_BYTES, Stopped, StopSignal
 from tests.support.threads import on_threads
 
 
@@ -117,58 +114,3 @@ def test_who_has_died_is_named(tolerant):
         stop_signal.comm.lost = (1, 2)
         with pytest.raises(LostRank, match="^ranks 1, 2 lost: their processes have died$"):
             stop_signal.watch()
-
-
-# ---- the last steps
-
-
-def test_all_hear_of_the_last_step_of_all(monkeypatch):
-    def work(mpi):
-        driver = MpiDriver(mpi.rank, timeout=20.0, progress_mode="inline")
-        steps = LastSteps(Communicator(MpiBackend(mpi.Dup())), "dpsgd")
-        steps.step = 5
-        sent = steps.announce(5)
-        assert steps.step == 0 and len(sent) == mpi.size - 1
-        driver.run(steps.wait_for_others(sent))
-        driver.close()
-        return steps._steps
-
-    for rank, found in enumerate(on_threads(monkeypatch, 3, work)):
-        assert found == {other: 5 for other in range(3) if other != rank}
-
-
-def test_a_rank_in_a_step_that_another_does_not_take(monkeypatch):
-    def work(mpi):
-        steps = LastSteps(Communicator(MpiBackend(mpi.Dup())), "dpsgd")
-        if mpi.rank == 1:
-            steps.announce(5)
-        mpi.Barrier()
-        if mpi.rank == 0:
-            for step in (0, 4, 5):
-                steps.step = step
-                steps.watch()
-            steps.step = 6
-            words = "^rank 1 finished after 5 steps, rank 0 is in step 6: dpsgd needs the same number of steps on all"
-            for _ in range(2):
-                with pytest.raises(UnevenSteps, match=words):
-                    steps.watch()
-
-    on_threads(monkeypatch, 2, work)
-
-
-def test_word_for_the_end_is_not_taken_between_two_steps(monkeypatch):
-    """There is nothing to wait for: `hear` takes it."""
-
-    def work(mpi):
-        comm = Communicator(MpiBackend(mpi.Dup()))
-        steps = LastSteps(comm, "dpsgd")
-        if mpi.rank == 1:
-            steps.announce(5)
-        mpi.Barrier()
-        if mpi.rank == 0:
-            steps.watch()
-            assert comm.Iprobe(1, 1)
-            word = np.zeros(2, np.int64)
-            assert comm.Irecv(word, 1, 1).Test() and word.tolist() == [1, 5]
-
-    on_threads(monkeypatch, 2, work)

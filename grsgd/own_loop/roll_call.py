@@ -1,0 +1,259 @@
+"""How ranks learn in which collective call of grsgd another rank is, in scripts that grsgd did not write.
+
+A collective call begins with word of it to all other ranks, and waits for theirs. So calls that do not match are named
+at once, and a rank that waits in a step learns that another rank is in a call, and not in that step.
+"""
+
+import math
+import os
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.comm import tags
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
+from grsgd.comm.driver import WaitTimeout, back_off
+from grsgd.comm.engine import ENGINE
+from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps, died
+from grsgd.comm.watchdog import within
+from grsgd.job import launch
+
+FINISH = "in finish()"
+END_OF_RECORDING = "at the end of recording()"
+END_OF_SCRIPT = "at the end of the script"
+REMEDY = "all ranks must make these calls, in one order, and none alone, as under `if grsgd.is_main():`"
+
+NUMBERS, TEXT_BYTES = 4, 224
+"""Lengths of a message: rank, number, begun and steps of a `Word`, then its call."""
+
+VAIN_SECONDS = 1.0
+"""How long a rank waits in a step that another one will not take, before it says so: what has been sent may arrive."""
+LOOK_SECONDS = 1.0
+"""How often a rank that takes steps without waiting looks whether another one waits for it."""
+PATIENCE_SECONDS = 2.0
+"""How long another rank has waited at least when this one says so."""
+END_SECONDS = 60.0
+"""How long a rank waits at the end of its script for ranks that have made no collective call of grsgd."""
+
+
+class Word(NamedTuple):
+    """Word of a rank that it is in a collective call.
+
+    number: of its collective calls, from 1. begun: its steps of synchronous algorithms. steps: those of the optimizer
+    that is called. call: such as ``in finish()``.
+    """
+
+    number: int
+    begun: int
+    steps: int
+    call: str
+
+
+class RollCall:
+    """One rank's word to all others of the collective calls that it is in, and theirs.
+
+    ``comm``: a communicator that carries nothing else.
+    """
+
+    def __init__(self, comm: Communicator):
+        self.comm = comm
+        self.others = [rank for rank in range(comm.size) if rank != comm.rank]
+        self.words: dict[int, deque[Word]] = defaultdict(deque)
+        """By rank, in order: words of the calls that this rank has not left."""
+        self.begun = 0
+        """Steps of synchronous algorithms that this rank has begun."""
+        self._number = 0
+        self._answers = None
+        self._sending: list = []
+        self._vain = (0, 0.0)
+        self._waiting: dict[int, tuple[int, float]] = {}
+        self._looked = 0.0
+
+    def call(self, call: str, steps: int = 0) -> "Answers":
+        """Tell all others that this rank is in a collective call; return a pollable that is true when all are in it.
+
+        ``call``: such as ``in finish()``; ``steps``: of the optimizer that is called.
+        """
+        self._number += 1
+        call = call.encode()[:TEXT_BYTES].decode(errors="ignore")
+        numbers = np.array([self.comm.rank, self._number, self.begun, steps], np.int64)
+        message = np.concatenate([numbers.view(np.uint8), np.frombuffer(call.encode().ljust(TEXT_BYTES), np.uint8)])
+        self._sending = [sending for sending in self._sending if not sending.Test()]
+        self._sending += [self.comm.Isend(message, rank, tags.ROLL_CALL) for rank in self.others]
+        self._answers = Answers(self, self._number, call, self.begun)
+        return self._answers
+
+    def watch(self, step: int, algorithm: str):
+        """Raise UnevenCalls or UnevenSteps if this rank waits in vain.
+
+        ``step``: the one of a synchronous algorithm that this rank is in, from 1; 0 outside of steps.
+        """
+        if self._answers is not None and self._answers.Test():
+            self._answers = None
+        elif self._answers is None and step:
+            self.take()
+            for rank, word in self._ahead():
+                if self.begun > word.begun:
+                    self._waits_in_vain(rank, word, step, algorithm)
+
+    def _waits_in_vain(self, rank: int, word: Word, step: int, algorithm: str):
+        """Raise, if this rank has waited for a while in a step that another rank will not take."""
+        now, mine = time.perf_counter(), self.comm.rank
+        if self._vain[0] != self.begun:
+            self._vain = self.begun, now
+        if now - self._vain[1] < VAIN_SECONDS:
+            return
+        if word.call == FINISH:
+            raise UnevenSteps(
+                f"rank {rank} finished after {word.steps} steps, rank {mine} is in step {step}: "
+                f"{algorithm} needs the same number of steps on all ranks; "
+                "grsgd.shard(data, even=True) makes as many batches on all"
+            )
+        raise UnevenCalls(f"rank {rank} is {word.call} after {word.steps} steps, rank {mine} in step {step}: {REMEDY}")
+
+    def look(self, steps: int, now: float):
+        """Print a line, once a call, if another rank waits in a call for this one, which has taken more ``steps``."""
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        self.take()
+        for rank, word in self._ahead():
+            number, since = self._waiting.get(rank, (0, now))
+            if number != word.number:
+                self._waiting[rank] = word.number, now
+            elif now - since >= PATIENCE_SECONDS and steps > word.steps and word.call not in NATURAL_ENDS:
+                self._waiting[rank] = word.number, math.inf
+                mine = f"rank {self.comm.rank} is in step {steps}"
+                line = f"rank {rank} waits {word.call} after {word.steps} steps, {mine}: {REMEDY}"
+                print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
+
+    def take(self):
+        """Take in the words that have come."""
+        size = NUMBERS * 8 + TEXT_BYTES
+        while self.others and (message := receive_if_come(self.comm, tags.ROLL_CALL, size)) is not None:
+            rank, *numbers = message[: NUMBERS * 8].view(np.int64).tolist()
+            self.words[rank].append(Word(*numbers, message[NUMBERS * 8 :].tobytes().decode().strip()))
+
+    def _ahead(self) -> Iterator[tuple[int, Word]]:
+        """Return the others, and their words, that are in a call to which this rank has not come."""
+        for rank, words in self.words.items():
+            if words and words[-1].number > self._number:
+                yield rank, words[-1]
+
+
+NATURAL_ENDS = (FINISH, END_OF_RECORDING, END_OF_SCRIPT)
+"""Calls in which a rank may wait long for others that take steps of an asynchronous algorithm."""
+
+
+class Answers:
+    """True when all other ranks are in the collective call that this rank is in."""
+
+    def __init__(self, roll_call: RollCall, number: int, call: str, begun: int):
+        self.roll_call, self.number, self.call = roll_call, number, call
+        self.begun = {begun}
+        """How many steps of synchronous algorithms the ranks have begun that are in the call."""
+        self.missing = set(roll_call.others)
+
+    def Test(self) -> bool:
+        """Raise UnevenCalls if another rank is in another call, and LostRank if one has died."""
+        if not self.missing:
+            return True
+        self.roll_call.take()
+        for rank in sorted(self.missing):
+            words = self.roll_call.words[rank]
+            while words and words[0].number < self.number:
+                words.popleft()
+            if not words:
+                continue
+            if words[0].call != self.call:
+                mine = self.roll_call.comm.rank
+                raise UnevenCalls(f"rank {mine} is {self.call}, rank {rank} {words[0].call}: {REMEDY}")
+            self.begun.add(words[0].begun)
+            self.missing.discard(rank)
+        lost = self.roll_call.comm.lost
+        if self.missing and lost:
+            raise LostRank(died(lost))
+        return not self.missing
+
+    def come(self):
+        """Schedule: wait for all."""
+        yield self
+
+    def __str__(self):
+        ranks = sorted(self.missing)
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+        return f"{who} to be {self.call}, as rank {self.roll_call.comm.rank} is: {REMEDY}"
+
+
+def roll_call(mpi, call: str, seconds: float) -> RollCall:
+    """Call the roll of the ranks of ``mpi``, for a collective call in which this rank has no driver; collective.
+
+    Raises UnevenCalls, LostRank, and WaitTimeout after ``seconds``.
+    """
+    found = of_communicator(mpi, call, seconds)
+    answers, begin = found.call(call), time.perf_counter()
+    while not answers.Test():
+        ENGINE.poll()
+        waited = time.perf_counter() - begin
+        if waited > seconds:
+            raise WaitTimeout(f"rank {mpi.rank} waited {seconds:g} s for {answers}")
+        back_off(waited)
+    return found
+
+
+def of_communicator(mpi, call: str, seconds: float) -> RollCall:
+    """Return the roll call of a communicator, the same one every time; collective at the first time."""
+    if mpi.size == 1:
+        return RollCall(Communicator(MpiBackend(mpi)))
+    found = mpi.Get_attr(attribute())
+    if found is None:
+        try:
+            launch.barrier(mpi, seconds, ENGINE.poll)
+        except WaitTimeout:
+            others = f"other ranks, which have made no such call: {REMEDY}"
+            raise WaitTimeout(f"rank {mpi.rank} waited {seconds:g} s {call} for {others}") from None
+        with within(seconds, f"{call}: making a communicator"):
+            found = RollCall(Communicator(MpiBackend(mpi.Dup())))
+        mpi.Set_attr(attribute(), found)
+    return found
+
+
+@cache
+def attribute() -> int:
+    """Return the key under which MPI keeps the roll call of a communicator, until that is freed."""
+    from mpi4py import MPI
+
+    def free(mpi, key, found: RollCall):
+        if not MPI.Is_finalized() and mpi != MPI.COMM_WORLD:
+            found.comm.free()
+
+    return MPI.Comm.Create_keyval(delete_fn=free)
+
+
+def end_of_script(mpi, process: int):
+    """At the end of a script, by its process: ranks that are in a call of grsgd are told that this one will not come.
+
+    The job has the chance to end with a line of theirs. A rank that has met no other so far waits for a minute only.
+    """
+    from mpi4py import MPI
+
+    if os.getpid() != process or MPI.Is_finalized():
+        return
+    has_met = mpi.Get_attr(attribute()) is not None
+    try:
+        roll_call(mpi, END_OF_SCRIPT, math.inf if has_met else END_SECONDS)
+    except UnevenCalls:
+        time.sleep(LEAVING_SECONDS)
+        os._exit(1)
+    except RuntimeError:  # another rank has died, or has never called anything of grsgd
+        return
+
+
+LEAVING_SECONDS = 5.0
+"""How long a rank waits at its end for another one to say that it waits in vain, and to end the job."""

@@ -1,0 +1,201 @@
+"""Which collective call each rank is in: calls that do not match are named, and whoever waits in vain."""
+
+import gc
+import re
+import time
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import grsgd
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.driver import WaitTimeout
+from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps
+from grsgd.job import launch
+from grsgd.own_loop import distributed, roll_call
+from grsgd.own_loop.distributed import distribute
+from grsgd.own_loop.roll_call import FINISH, RollCall
+from tests.support.threads import on_threads
+
+
+@pytest.fixture(autouse=True)
+def hooks(monkeypatch):
+    """What `distribute` leaves in the process, and patience, which is short here."""
+    monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
+    monkeypatch.setattr(roll_call, "VAIN_SECONDS", 0.1)
+    monkeypatch.setattr(roll_call, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(roll_call, "PATIENCE_SECONDS", 0.0)
+    yield
+    for optimizer in distributed._unfinished:
+        distributed.atexit.unregister(optimizer._check_finished)
+    distributed._unfinished.clear()
+
+
+def calls_of(mpi) -> RollCall:
+    return RollCall(Communicator(MpiBackend(mpi.Dup())))
+
+
+def test_all_are_in_a_call_when_all_have_come(monkeypatch):
+    def work(mpi):
+        calls = calls_of(mpi)
+        for number in range(3):
+            if mpi.rank < 2:
+                answers = calls.call(f"in call {number}")
+            mpi.Barrier()
+            if mpi.rank < 2:
+                assert not answers.Test() and answers.missing == {2}
+            mpi.Barrier()
+            if mpi.rank == 2:
+                answers = calls.call(f"in call {number}")
+                assert answers.Test()
+            mpi.Barrier()
+            assert answers.Test() and answers.Test()
+
+    on_threads(monkeypatch, 3, work)
+
+
+def test_calls_that_do_not_match(monkeypatch):
+    def work(mpi):
+        calls = calls_of(mpi)
+        answers = calls.call("in rest()" if mpi.rank == 1 else FINISH)
+        mpi.Barrier()
+        with pytest.raises(UnevenCalls) as caught:
+            answers.Test()
+        return str(caught.value)
+
+    said = on_threads(monkeypatch, 3, work)
+    assert said[0].startswith("rank 0 is in finish(), rank 1 in rest(): all ranks must make these calls")
+    assert said[1].startswith("rank 1 is in rest(), rank 0 in finish()")
+
+
+@pytest.mark.parametrize("call, error", [(FINISH, UnevenSteps), ("in averaged_model()", UnevenCalls)])
+def test_a_step_that_another_rank_will_not_take(call, error, monkeypatch):
+    def work(mpi):
+        calls = calls_of(mpi)
+        calls.begun = 5
+        if mpi.rank == 1:
+            calls.call(call, 5)
+        mpi.Barrier()
+        if mpi.rank == 0:
+            calls.watch(0, "dpsgd")  # outside of steps
+            for _ in range(2):
+                calls.watch(5, "dpsgd")  # the other one may have taken this one
+                time.sleep(0.12)
+            calls.begun = 6
+            calls.watch(6, "dpsgd")  # what it has sent may arrive
+            time.sleep(0.12)
+            with pytest.raises(error) as caught:
+                calls.watch(6, "dpsgd")
+            return str(caught.value)
+
+    said = on_threads(monkeypatch, 2, work)[0]
+    if error is UnevenSteps:
+        words = "rank 1 finished after 5 steps, rank 0 is in step 6: dpsgd needs the same number of steps on all ranks"
+    else:
+        words = "rank 1 is in averaged_model() after 5 steps, rank 0 in step 6: all ranks must make these calls"
+    assert said.startswith(words)
+
+
+def test_whoever_takes_steps_without_waiting_says_once_that_another_waits(monkeypatch, capfd):
+    def work(mpi):
+        calls = calls_of(mpi)
+        if mpi.rank == 1:
+            calls.call("in averaged_model()", 5)
+        mpi.Barrier()
+        if mpi.rank == 0:
+            for moment, steps in enumerate((4, 5, 6, 7, 8)):
+                calls.look(steps, moment + 1.0)
+
+    on_threads(monkeypatch, 2, work)
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert line.startswith("grsgd: rank 1 waits in averaged_model() after 5 steps, rank 0 is in step 6: all ranks must")
+
+
+def test_one_rank_alone_makes_no_messages(monkeypatch):
+    class Nobody:
+        rank, size = 0, 1
+
+        def Get_rank(self):
+            return 0
+
+        def Get_size(self):
+            return 1
+
+    calls = roll_call.roll_call(Nobody(), "in local_rank()", 1.0)
+    assert calls.call(FINISH).Test()
+    calls.watch(3, "dpsgd")
+    calls.look(3, 5.0)
+
+
+def train(model, optimizer, steps=2):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).square().sum().backward()
+        optimizer.step()
+
+
+ALONE = {
+    "averaged_model()": lambda optimizer: optimizer.averaged_model(),
+    "rest()": lambda optimizer: optimizer.rest(),
+    "close()": lambda optimizer: optimizer.close(),
+    "recording()": lambda optimizer: grsgd.recording("never.h5", optimizer).__enter__(),
+}
+
+
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "grsgd"])
+@pytest.mark.parametrize("name", ALONE)
+def test_what_rank_0_calls_alone_is_named(name, algorithm, monkeypatch):
+    if name == "rest()" and algorithm == "ring_allreduce":
+        pytest.skip("does nothing there")
+
+    def work(mpi):
+        model = nn.Linear(4, 2)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = distribute(model, sgd, algorithm, mpi, timeout=1.5, progress_mode="inline")
+        train(model, optimizer)
+        try:
+            if mpi.rank == 0:
+                ALONE[name](optimizer)
+            train(model, optimizer)
+            optimizer.finish()
+        except (UnevenCalls, WaitTimeout) as error:
+            return str(error)
+        finally:
+            optimizer.driver.close()
+
+    said = on_threads(monkeypatch, 2, work)
+    assert any(re.search(rf"rank 0 (is )?in {re.escape(name)}", text) and "all ranks must" in text for text in said)
+
+
+@pytest.mark.parametrize("place", ["between two steps", "after the forward pass", "on some ranks in a step"])
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "dpsgd", "grsgd", "lasgd"])
+def test_a_trial_is_dropped(algorithm, place, monkeypatch):
+    """Where an exception ended it on all ranks; the next one begins as if there had been none."""
+
+    def work(mpi):
+        def begin():
+            model = nn.Linear(4, 2)
+            sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+            return model, distribute(model, sgd, algorithm, mpi, timeout=10.0, progress_mode="inline")
+
+        model, optimizer = begin()
+        train(model, optimizer)
+        if place == "after the forward pass" or (place == "on some ranks in a step" and mpi.rank == 1):
+            model(torch.ones(3, 4))
+        optimizer.close()
+        optimizer.close()
+        assert optimizer.finished and optimizer not in distributed._unfinished
+        trained = [p.detach().clone() for p in model.parameters()]
+        left = weakref.ref(optimizer.replica)
+        del optimizer
+        model, optimizer = begin()
+        train(model, optimizer)
+        optimizer.finish()
+        return trained, left
+
+    found = on_threads(monkeypatch, 2, work)
+    gc.collect()
+    assert place == "on some ranks in a step" or not any(left() for _, left in found)
