@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from tqdm import tqdm
 
 from experiments.cache import Unfinished, finished
 from grsgd import config, data
@@ -122,6 +123,12 @@ Kind = Training | Calibration | Computing | Work
 KINDS = {kind.__name__: kind for kind in (Training, Calibration, Computing, Work)}
 
 
+def in_words(one: Kind) -> str:
+    """Return a run's name for messages: that of its file, which of a measurement may be a temporary one."""
+    is_run = isinstance(one, Training)
+    return Path(one.out).name if is_run else f"{type(one).__name__.lower()} of {Path(one.config).stem}"
+
+
 def load(mpi, path: str, overrides: list[str]) -> config.Config:
     """Load a configuration on all ranks; raises SetupError on all of them."""
     with launch.collective_setup(mpi):
@@ -153,20 +160,50 @@ def make_runs(
             ready, timed = ready_file(list_file), timed_file(list_file)
             for one in runs:
                 with mpi_host.without_cpu_limit():
-                    wait_for(ready, job, output, MAX_START_SECONDS, one.out)
+                    wait_for(ready, job, output, MAX_START_SECONDS, in_words(one))
                 ready.unlink()
-                wait_for(timed, job, output, run_timeout, one.out)
+                wait_for(timed, job, output, run_timeout, in_words(one))
                 with mpi_host.without_cpu_limit():
                     timed.unlink()
-                    wait_for(Path(one.out), job, output, run_timeout, one.out)
+                    wait_for(Path(one.out), job, output, run_timeout, in_words(one))
                 yield one
             with mpi_host.without_cpu_limit(), suppress(subprocess.TimeoutExpired):  # all files are there
                 job.wait(MAX_START_SECONDS)
 
 
-def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float, out: str):
-    """Wait until a job has made a file; raises Unfinished if it ends without, or takes longer. out: the run file."""
-    deadline, name = time.monotonic() + seconds, Path(out).name
+def write_line(line: str):
+    """Write a line to the terminal, above a bar of progress."""
+    tqdm.write(line, file=sys.stderr)
+
+
+def make_each(
+    mpi_host: MpiHost,
+    ranks: int,
+    runs: Iterable[Kind],
+    run_timeout: float,
+    announce: Callable[[str], None] = write_line,
+) -> Iterator[tuple[Kind, str | None]]:
+    """Make all runs as `make_runs` does; yields each when it is done, with what went wrong, or None.
+
+    A run that fails ends its job. Another job begins with the same run, which is announced, because launchers now and
+    then fail by themselves. A run that fails twice is yielded with the reason, and another job begins with the next.
+    """
+    left, failed = list(runs), None
+    while left:
+        try:
+            for _ in make_runs(mpi_host, ranks, list(left), run_timeout):
+                yield left.pop(0), None
+        except Unfinished as error:
+            if failed == left[0]:
+                yield left.pop(0), str(error)
+            else:
+                failed = left[0]
+                announce(f"{error}; once more")
+
+
+def wait_for(file: Path, job: subprocess.Popen, output: Path, seconds: float, name: str):
+    """Wait until a job has made a file; raises Unfinished if it ends without, or takes longer. name: of the run."""
+    deadline = time.monotonic() + seconds
     while not file.exists():
         if job.poll() is not None and not file.exists():
             raise Unfinished(f"{name}: {failure_reason(output.read_text(errors='replace'))}")

@@ -10,8 +10,8 @@ import numpy as np
 
 from experiments.atlas.analytic import step_seconds
 from experiments.atlas.points import CPU, HOSTS, LATENCY, Point
-from experiments.batch import MpiHost, Training, make_runs
-from experiments.cache import Unfinished, make_in_parallel
+from experiments.batch import MpiHost, Training, make_each
+from experiments.cache import make_in_parallel
 from experiments.kept import Simulation, kept_run, run_file
 from experiments.tables.hosts import machine
 from grsgd.runs.run_file import Run
@@ -97,27 +97,22 @@ class Interfaces:
 def measured(points: list[Point], folder: Path, announce: Callable[[str], None]) -> Iterator[Point]:
     """Make all measured ones, those of one testbed in one job; yields each when it is done.
 
-    A job that fails, or a run that takes too long, is announced, and the others of its testbed are made in another.
+    A run that fails twice is announced and left out; the others of its testbed are made in another job.
     """
 
     def bed(point):
         return point.rate, point.slower
 
     for (rate, slower), group in groupby(sorted(points, key=bed), bed):
-        missing = list(group)
-        while missing:
-            done = 0
-            with Testbed(HOSTS, rate, CPU, {0: float(slower)}) as testbed:
-                interfaces = Interfaces(testbed)
-                host = MpiHost(testbed.mpiexec, interfaces.without_cpu_limit)
-                runs = [Training(str(p.source), p.overrides(), str(file_of(p, folder))) for p in missing]
-                try:
-                    for point, _ in zip(missing, make_runs(host, HOSTS, runs, TIMEOUT), strict=True):
-                        sent = {"interfaces": interfaces.last_training()}
-                        file_of(point, folder).with_suffix(".json").write_text(json.dumps(sent))
-                        done += 1
-                        yield point
-                except Unfinished as error:
-                    announce(f"left out: {missing[done].name}: {error}")
-                    done += 1
-            missing = missing[done:]
+        of_bed = list(group)
+        with Testbed(HOSTS, rate, CPU, {0: float(slower)}) as testbed:
+            interfaces = Interfaces(testbed)
+            host = MpiHost(testbed.mpiexec, interfaces.without_cpu_limit)
+            runs = [Training(str(p.source), p.overrides(), str(file_of(p, folder))) for p in of_bed]
+            for point, (_, error) in zip(of_bed, make_each(host, HOSTS, runs, TIMEOUT, announce), strict=True):
+                if error:
+                    announce(f"left out: {error}")
+                    continue
+                sent = {"interfaces": interfaces.last_training()}
+                file_of(point, folder).with_suffix(".json").write_text(json.dumps(sent))
+                yield point

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.batch import MpiHost, Training, make_runs
+from experiments.batch import MpiHost, Training, make_each
+from experiments.cache import Unfinished
 from experiments.multicast.methods import methods
 from grsgd.runs.run_file import Run, load_run
 from grsgd.testbed.hosts import Testbed
@@ -47,8 +48,10 @@ def measure(ranks: int, rounds: int, folder: Path) -> Iterator[tuple[Point, Resu
             out = folder / f"{ranks}-{compared.index(method)}-{number}.h5"
             runs.append(Training(str(CONFIG), method.overrides(), str(out)))
     with shared_medium(ranks) as host:
-        made = make_runs(host, ranks, runs, TIMEOUT)
-        for (point, method), one in zip(todo, made, strict=True):
+        made = make_each(host, ranks, runs, TIMEOUT)
+        for (point, method), (one, error) in zip(todo, made, strict=True):
+            if error:
+                raise Unfinished(error)
             yield point, result(load_run(one.out), method)
 
 

@@ -39,8 +39,7 @@ from experiments.tables.scale import SCALES
 from experiments.tables.show import outcome, with_simulator_errors
 from experiments.tables.store import Store
 from experiments.tables.targets import PAPERS, Target
-from grsgd.data.base import MissingData
-from grsgd.data.fetch import RECIPES, fetch
+from grsgd.data.fetch import fetch
 from grsgd.errors import ConfigError, DataError
 from grsgd.files import exclusive_lock
 from grsgd.job.ending import exit_on_signals
@@ -199,12 +198,8 @@ def make_runs(plan: Plan, maker: Maker, piecewise: bool):
 
 def fetch_data(missing: Iterable[RunSpec]):
     """Download the public data sets that the missing runs train on, where they are not there. Raises DataError."""
-    wanted = {(data.name, data.dir) for spec in missing if (data := spec.load().data).name in RECIPES}
-    for name, folder in sorted(wanted):
-        try:
-            RECIPES[name].find(Path(folder).expanduser())
-        except MissingData:
-            fetch(name, folder, partial(print, file=sys.stderr))
+    for name, folder in dry_run.to_fetch(missing):
+        fetch(name, folder, partial(print, file=sys.stderr))
 
 
 def show(plan: Plan, options: argparse.Namespace, folder: Path) -> list[str]:

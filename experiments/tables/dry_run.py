@@ -11,6 +11,8 @@ from experiments.tables.costs import Costs, kind
 from experiments.tables.plan import Plan
 from experiments.tables.progress import duration, hours_of
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, RunSpec
+from grsgd.data.base import MissingData
+from grsgd.data.fetch import RECIPES
 
 SOURCES = {
     SIMULATED: "simulated",
@@ -98,5 +100,25 @@ def total(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
     return (
         f"{whole.missing.total() + whole.there} runs, {whole.there} of them are there{took}; the others, with "
         f"{len(whole.calibrations)} calibrations, take about {hours}, {by_clock} by the clock, with {workers} "
-        f"simulation{'s' * (workers != 1)} side by side; the longest takes {longest}"
+        f"simulation{'s' * (workers != 1)} side by side; the longest takes {longest}{downloads(whole.missing)}"
     )
+
+
+def downloads(missing: Iterable[RunSpec]) -> str:
+    """Return in words what is fetched before the missing runs are made; empty if their data are there."""
+    sets = [f"{name} ({RECIPES[name].megabytes:g} MB, into {folder})" for name, folder in to_fetch(missing)]
+    return f"; before them, {' and '.join(sets)} will be fetched" if sets else ""
+
+
+def to_fetch(missing: Iterable[RunSpec]) -> list[tuple[str, str]]:
+    """Return the public data sets that the missing runs train on and that are not there, with their folders."""
+    wanted = {(data.name, data.dir) for spec in missing if (data := spec.load().data).name in RECIPES}
+    return [each for each in sorted(wanted) if not is_there(*each)]
+
+
+def is_there(name: str, folder: str) -> bool:
+    try:
+        RECIPES[name].find(Path(folder).expanduser())
+    except MissingData:
+        return False
+    return True

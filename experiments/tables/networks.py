@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tomli_w
 
-from experiments.batch import Calibration, MpiHost, make_runs
+from experiments.batch import Calibration, MpiHost, make_each
+from experiments.cache import Unfinished
 from experiments.tables.hosts import Hosts
 from experiments.tables.run_spec import SIMULATED, TIMING_ONLY, RunSpec
 from grsgd.files import atomic_write
@@ -62,12 +63,14 @@ class Networks:
         return is_known and (spec.link.nominal or self.calibration(spec).exists())
 
     def calibrate(self, spec: RunSpec, mpi_host: MpiHost):
-        """Calibrate. Raises Unfinished."""
+        """Calibrate; raises Unfinished if it fails twice."""
         out = self.calibration(spec)
         with atomic_write(out) as whole:
             share = self.hosts.cpu if self.hosts.emulated else None
             what = [Calibration(str(spec.toml), list(spec.overrides), str(whole), share=share)]
-            list(make_runs(mpi_host, self.hosts.calibration_ranks, what, CALIBRATION_SECONDS))
+            for _, error in make_each(mpi_host, self.hosts.calibration_ranks, what, CALIBRATION_SECONDS):
+                if error:
+                    raise Unfinished(f"calibration with links of {spec.link.rate}: {error}")
             found = tomllib.loads(whole.read_text())
             # where links could not be emulated, those that were measured are not the ones that are wanted
             nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": LATENCY}

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.batch import MpiHost, Training, make_runs
+from experiments.batch import MpiHost, Training, make_each
 from experiments.cache import Unfinished, finished
 from experiments.kept import kept_run
 from experiments.tables import records
@@ -94,19 +94,8 @@ class Store:
         """Make runs of one number of ranks on the clock; yields each when it is done, with what went wrong.
 
         run_timeout: seconds of one run.
-
-        A run that fails ends its job; another one begins with the same run, and if it fails again, with the next one:
-        launchers now and then fail by themselves.
         """
-        left, failed = list(specs), None
-        while left:
-            runs = [Training(str(spec.toml), list(spec.overrides), str(self.path(spec))) for spec in left]
-            try:
-                for _ in make_runs(mpi_host, left[0].ranks, runs, run_timeout):
-                    yield left.pop(0), None
-            except Unfinished as error:
-                if failed == left[0]:
-                    yield left.pop(0), str(error)
-                else:
-                    failed = left[0]
-
+        runs = [Training(str(spec.toml), list(spec.overrides), str(self.path(spec))) for spec in specs]
+        made = make_each(mpi_host, specs[0].ranks, runs, run_timeout)
+        for spec, (_, error) in zip(specs, made, strict=True):
+            yield spec, error

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.batch import Calibration, Computing, MpiHost, Training, Work, make_runs
+from experiments.batch import Calibration, Computing, MpiHost, Training, Work, make_each
+from experiments.cache import Unfinished
 from experiments.kept import kept_run, run_file
 from experiments.tables.hosts import machine
 from experiments.validation.errors import Times
@@ -91,7 +92,9 @@ def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, b
                 runs += [work, Computing(str(BASE), [], str(before), COMPUTING_STEPS), training]
             runs.append(Computing(str(BASE), [], str(after), COMPUTING_STEPS))
             previous = None
-            for one in make_runs(host, setting.hosts, runs, TIMEOUT):
+            for one, error in make_each(host, setting.hosts, runs, TIMEOUT):
+                if error:
+                    raise Unfinished(error)
                 if isinstance(one, Computing) and previous is not None:
                     computing_files(folder, previous)[1].write_text(Path(one.out).read_text())
                 if isinstance(one, Training):

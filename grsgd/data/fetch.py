@@ -47,6 +47,8 @@ class Recipe:
     """Sums of the official files, uncompressed, by name."""
     obtain: Callable[[Path, Progress], Iterator[tuple[str, bytes]]]
     """Yields each file's name and content, working in an empty directory."""
+    megabytes: float
+    """Size of the download, in MB."""
 
 
 def fetch(name: str, directory: str | Path, progress: Progress = print) -> Path:
@@ -234,6 +236,7 @@ RECIPES = {
             "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
         },
         _mnist,
+        11.5,
     ),
     "fashion-mnist": Recipe(
         "fashion-mnist",
@@ -245,6 +248,7 @@ RECIPES = {
             "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
         },
         _fashion,
+        31,
     ),
     "cifar-10": Recipe(
         cifar.BINARY,
@@ -258,8 +262,9 @@ RECIPES = {
             "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
         },
         _cifar,
+        139,
     ),
     "moby-dick": Recipe(
-        "moby-dick", text.moby_dick_file, {text.MOBY_DICK: "9734ec6c6a9d56b227518cec6554872f"}, _moby_dick
+        "moby-dick", text.moby_dick_file, {text.MOBY_DICK: "9734ec6c6a9d56b227518cec6554872f"}, _moby_dick, 1.2
     ),
 }

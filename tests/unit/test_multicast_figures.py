@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from coding.cost import cost_in_models, redundancy
+from experiments import batch
 from experiments.cache import Unfinished
 from experiments.multicast.figures import __main__ as program
 from experiments.multicast.figures import asgd, figures, make, page
@@ -36,6 +37,7 @@ from experiments.tables.scale import DESK
 from experiments.tables.wording import MIXED, overall
 from grsgd.training.inputs import load_data
 from grsgd.units import rate
+from tests.support.failing_jobs import FakeJobs
 from tests.support.runs import fake_run
 from tests.support.same_algorithm import one_algorithm
 from tests.support.store import FakeStore
@@ -174,26 +176,11 @@ def test_other_rounds_tell_how_long_a_run_takes(monkeypatch):
 # ---- runs that fail, and runs that are there
 
 
-class FakeJobs:
-    """In place of testbeds: jobs in which some runs fail so many times."""
-
-    def __init__(self, failing):
-        self.failing, self.begun = dict(failing), []
-
-    def make_runs(self, host, ranks, runs, seconds):
-        self.begun.append(len(runs))
-        for run in runs:
-            if self.failing.get(run.out, 0) > 0:
-                self.failing[run.out] -= 1
-                raise Unfinished("it ended")
-            yield run
-
-
 @pytest.mark.parametrize("failures", [0, 1, 2])
 def test_a_run_that_fails_is_made_once_more(failures, monkeypatch, tmp_path):
     todo = list(turns(wanted([8], [4]), 1))
     fake, said = FakeJobs({str(file_of(todo[2], tmp_path)): failures}), []
-    monkeypatch.setattr(make, "make_runs", fake.make_runs)
+    monkeypatch.setattr(batch, "make_runs", fake.make_runs)
     monkeypatch.setattr(make, "shared_medium", lambda hosts, cpu: nullcontext())
     if failures == 2:
         with pytest.raises(Unfinished, match=r"^DNN, 4 nodes, .*: it ended$"):

@@ -3,9 +3,12 @@
 import math
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from experiments import batch
+from experiments.cache import Unfinished
 from experiments.tables import __main__ as tables
 from experiments.tables import dry_run, records
 from experiments.tables.costs import Costs, expected, samples_of
@@ -20,6 +23,7 @@ from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_S
 from experiments.tables.setting import Setting
 from experiments.tables.store import Store
 from grsgd.runs.run_file import load_run, save_run
+from tests.support.failing_jobs import FakeJobs
 from tests.support.runs import fake_run
 from tests.support.store import plan
 
@@ -41,6 +45,48 @@ def test_public_sets_that_are_missing_are_fetched_once(monkeypatch, tmp_path):
     runs = [but(f'data.name="{name}"', folder) for name in ("mnist", "mnist", "cifar-10", "mnist-5k", "digits")]
     tables.fetch_data(runs)
     assert fetched == [("cifar-10", str(tmp_path)), ("mnist", str(tmp_path))]
+
+
+def test_a_forecast_says_what_will_be_fetched(tmp_path):
+    """Twice the same set is fetched once; what is there, or is not public, is not."""
+    folder = f'data.dir="{tmp_path}"'
+    digits, cifar = dry_run.Forecast(), dry_run.Forecast()
+    digits.missing[RUN] += 3
+    cifar.missing.update([but(f'data.name="{name}"', folder, "seed=2") for name in ("cifar-10", "mnist")])
+    assert "fetched" not in dry_run.total([digits], Costs(1.0), 1)
+    said = dry_run.total([digits, cifar, cifar], Costs(1.0), 1)
+    there = f"into {tmp_path}"
+    assert said.endswith(f"; before them, cifar-10 (139 MB, {there}) and mnist (11.5 MB, {there}) will be fetched")
+
+
+# ---- calibrations that fail
+
+
+MEASURED_NETWORK = 'bandwidth = "1gbit"\nlatency = "50us"\n\n[compute]\nmedian = 1e-2\nsigma = 0.1\nwhat = "it"\n'
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_calibration_that_fails_is_made_once_more(failures, store, monkeypatch):
+    """What is said of it names no temporary file."""
+    jobs = FakeJobs({"": failures}, lambda run: Path(run.out).write_text(MEASURED_NETWORK))
+    said = []
+    monkeypatch.setattr(batch, "make_runs", jobs.make_runs)
+    monkeypatch.setattr(batch.tqdm, "write", lambda line, file: said.append(line))
+    spec = but(source=SIMULATED)
+    if failures == 2:
+        with pytest.raises(Unfinished, match="^calibration with links of 1gbit: it ended$"):
+            store.networks.calibrate(spec, None)
+        assert not store.networks.calibrated(spec)
+    else:
+        store.networks.calibrate(spec, None)
+        assert store.networks.calibrated(spec)
+    assert len(jobs.begun) == 1 + min(failures, 1) and said == ["it ended; once more"] * min(failures, 1)
+
+
+def test_messages_name_measurements_by_what_they_are():
+    words = batch.in_words(batch.Calibration("a/cnn.toml", [], "/results/.grsgd-17553-e49c41cc.tmp"))
+    assert words == "calibration of cnn"
+    assert batch.in_words(batch.Training("a/cnn.toml", [], "/results/cnn-1.h5")) == "cnn-1.h5"
 
 
 # ---- estimates

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from coding.cost import cost_in_models
-from experiments.batch import Training, make_runs
+from experiments.batch import Training, make_each
 from experiments.cache import Unfinished
 from experiments.kept import kept_run, run_file
 from experiments.multicast.figures.plan import CPU, SMALL, STEPS, Turn, jobs
@@ -42,18 +42,12 @@ def make(todo: Iterable[Turn], folder: Path, announce: Callable[[str], None]) ->
     Raises TestbedError, and Unfinished where a run fails twice.
     """
     for job in jobs(todo):
-        failed = None
-        while job:
-            hosts, runs = job[0].hosts, [training(turn, folder) for turn in job]
-            try:
-                with shared_medium(hosts, CPU) as host:
-                    for _ in make_runs(host, hosts, runs, TIMEOUT):
-                        yield job.pop(0)
-            except Unfinished as error:
-                if failed == job[0]:
-                    raise Unfinished(f"{failed}: {error}") from None
-                failed = job[0]
-                announce(f"{failed}: {error}; once more")
+        hosts, runs = job[0].hosts, [training(turn, folder) for turn in job]
+        with shared_medium(hosts, CPU) as host:
+            for turn, (_, error) in zip(job, make_each(host, hosts, runs, TIMEOUT, announce), strict=True):
+                if error:
+                    raise Unfinished(f"{turn}: {error}")
+                yield turn
 
 
 def training(turn: Turn, folder: Path) -> Training:
