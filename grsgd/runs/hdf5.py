@@ -61,11 +61,18 @@ class Reader:
     def _attributes(self, item, path: str) -> dict:
         if len(item.attrs) > MAX_OBJECTS:
             raise ValueError(f"{path!r} has more than {MAX_OBJECTS} attributes")
-        for name in item.attrs:
-            attribute = item.attrs.get_id(name)
-            size = int(np.prod(attribute.shape, dtype=float))
-            self._check(f"attribute {name!r} of {path!r}", attribute.dtype, size)
-        return {name: plain(value) for name, value in item.attrs.items()}
+        return {name: self._attribute(item, name, f"attribute {name!r} of {path!r}") for name in item.attrs}
+
+    def _attribute(self, item, name: str, what: str):
+        """Return one of them. Of texts HDF5 tells the lengths only when all are read: they are counted afterwards."""
+        found = item.attrs.get_id(name)
+        self._check(what, found.dtype, int(np.prod(found.shape, dtype=float)))
+        value = item.attrs[name]
+        if found.dtype.hasobject:
+            self._bytes -= sum(map(len, np.ravel(value))) if isinstance(value, np.ndarray) else len(value)
+            if self._bytes < 0:
+                raise ValueError(f"{what} is longer than the file")
+        return plain(value)
 
     def _array(self, item: h5py.Dataset, path: str) -> np.ndarray:
         made = item.id.get_create_plist()

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from grsgd.files import atomic_write, remove_leftovers, temporary_beside
 from grsgd.runs.hdf5 import Reader, plain
 from grsgd.runs.layout import ATTRIBUTES, FORMAT, KNOWN, LAYOUT, UNITS
 from grsgd.runs.old_format import from_format_1
+from grsgd.runs.trial import is_good, try_reading
 from grsgd.text import printable
 
 
@@ -90,6 +91,7 @@ def save_run(path: str | os.PathLike, run: Run) -> None:
             h5py.File(temporary, "x", libver=LIBVER, locking=False) as file,
         ):
             _fill(file, run)
+        is_good(target)
 
 
 def check_content(path: str | os.PathLike, attributes: dict) -> None:
@@ -136,6 +138,8 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
         if target.exists():
             open(target, "r+b").close()
             _check_replaceable(target)
+            with suppress(ValueError):
+                try_reading(target)  # now, and not when the run ends and asks how that one has ended
         with temporary_beside(target) as temporary:
             h5py.File(temporary, "x", locking=False).close()
             with open(temporary, "r+b") as file:
@@ -155,6 +159,7 @@ def load_run(path: str | os.PathLike) -> Run:
         open(target, "rb").close()  # for a plainer reason than HDF5 would give
         if not h5py.is_hdf5(target):
             raise ValueError("not an HDF5 file")
+        try_reading(target)
         try:
             with h5py.File(target, "r", locking=False) as file:
                 run = _gather(Reader(file, os.path.getsize(target)))

@@ -1,0 +1,147 @@
+"""Reading an HDF5 file on trial, in another process: wrong bytes can make HDF5 loop, crash, or take all memory, and no
+call of it can be interrupted.
+
+One process tries all files, one after the other, each within limits of time and memory, and is started for the first.
+``python -m grsgd.runs.trial`` is that process.
+"""
+
+import atexit
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import h5py
+
+from grsgd.runs.hdf5 import Reader
+
+SECONDS = 10.0
+"""Seconds of the processor that a file of no size may take."""
+BYTES_PER_SECOND = 8 * 2**20
+BYTES = 2**30
+"""Memory that a file of no size may take, beside Python's."""
+PATIENCE = 600.0
+"""Seconds to wait for a process that gets no processor, or reads from a folder that does not answer."""
+
+_good: set[tuple] = set()
+"""Files that can be read, as they were then."""
+_lock = threading.Lock()
+_helper: tuple[int, subprocess.Popen] | None = None
+"""The process that tries, and the one that has started it: a fork must not talk to it."""
+
+
+def try_reading(path: str | os.PathLike):
+    """Raise ValueError, in words for a line, if a file cannot be read as a whole within the limits."""
+    with _lock:
+        key = _key(path)
+        if key in _good:
+            return
+        seconds = SECONDS + key[-1] / BYTES_PER_SECOND
+        answer = _ask({"path": os.path.abspath(path), "seconds": seconds, "bytes": BYTES + 4 * key[-1]})
+        if answer:
+            raise ValueError(answer)
+        _good.add(key)
+
+
+def is_good(path: str | os.PathLike):
+    """Note that a file, which this process has written, can be read."""
+    with suppress(OSError):
+        _good.add(_key(path))
+
+
+def _key(path) -> tuple:
+    found = os.stat(path)
+    return os.path.abspath(path), found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _ask(request: dict) -> str:
+    """Return what is wrong with a file; "" if nothing is."""
+    process = _process()
+    try:
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+        if not select.select([process.stdout], [], [], PATIENCE)[0]:
+            stop()
+            return f"not read after {PATIENCE:g} s: the machine is busy, or its folder does not answer"
+        if line := process.stdout.readline():
+            return json.loads(line)
+    except BaseException:  # a signal: its answer must not be taken for that of the next file
+        stop()
+        raise
+    stop()
+    if process.returncode == -signal.SIGPROF:
+        return f"damaged HDF5 file: to read it does not end ({request['seconds']:.3g} s of the processor)"
+    return f"damaged HDF5 file: to read it ends the process ({_name(process.returncode)})"
+
+
+def _name(ended: int) -> str:
+    return signal.Signals(-ended).name if ended < 0 else f"exit code {ended}"
+
+
+def _process() -> subprocess.Popen:
+    global _helper
+    if _helper is None or _helper[0] != os.getpid():
+        root = str(Path(__file__).parents[2])
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.getenv("PYTHONPATH")])])}
+        command = [sys.executable, "-P", "-m", "grsgd.runs.trial"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each of which takes address space
+        process = subprocess.Popen(command, env=environment | one_thread, start_new_session=True, **pipes)
+        _helper = os.getpid(), process
+        atexit.register(stop)
+    return _helper[1]
+
+
+def stop():
+    """End the process that tries; the next file starts another one."""
+    global _helper
+    if _helper is not None and _helper[0] == os.getpid():
+        process = _helper[1]
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        with suppress(OSError):
+            process.stdin.close()
+    _helper = None
+
+
+# ---- in that process
+
+
+def main():
+    """Try each file that a line on stdin names, and answer with a line: what is wrong, or ""."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (own + request["bytes"], hard))
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])
+        answer = wrong_with(request["path"])
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(answer), flush=True)
+
+
+def wrong_with(path: str) -> str:
+    """Return why a file cannot be read; "" if it can."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            Reader(file, os.path.getsize(path)).tree()
+    except ValueError as error:
+        return str(error)[:4000]
+    except MemoryError:
+        return "damaged HDF5 file: to read it takes too much memory"
+    except Exception as error:  # whatever h5py makes of damaged bytes
+        return f"truncated or damaged HDF5 file: {str(error)[:4000]}"
+    return ""
+
+
+if __name__ == "__main__":
+    main()

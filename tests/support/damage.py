@@ -1,0 +1,125 @@
+"""Files that are damaged in many ways, and what becomes of reading each: in a process of its own, within limits.
+
+What a reader does with any bytes is to read them, or to refuse them in one line (`UsageError`), and to end.
+"""
+
+import json
+import os
+import random
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from grsgd.errors import UsageError
+from grsgd.runs import trial
+
+SECTOR = 512
+MEMORY = 2**30
+"""Bytes that all readings of one process may take, beside what it has."""
+READ, REFUSED = "read", "refused"
+
+
+def zeroed_sectors(content: bytes, every: int = 1) -> Iterator[tuple[str, bytes]]:
+    """Yield the content with each sector, or each ``every``-th, filled with zeros, as after a power cut."""
+    for at in range(0, len(content), every * SECTOR):
+        size = min(SECTOR, len(content) - at)
+        yield f"zeros at {at}", content[:at] + bytes(size) + content[at + size :]
+
+
+def changed(content: bytes, count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
+    """Yield ``count`` contents with a few bytes changed, doubled or cut out, a piece copied elsewhere, or the end cut
+    off."""
+    draw = random.Random(seed)
+    for number in range(count):
+        new = bytearray(content)
+        for _ in range(draw.choice((1, 1, 2, 5))):
+            at, size = draw.randrange(len(new)), draw.choice((1, 2, 4, 8, 16))
+            match draw.randrange(6):
+                case 0:
+                    new[at] ^= 1 << draw.randrange(8)
+                case 1:
+                    new[at : at + size] = draw.choice((bytes(size), b"\xff" * size, draw.randbytes(size)))
+                case 2:
+                    new[at:at] = new[at : at + size]
+                case 3:
+                    other = draw.randrange(len(new))
+                    new[at : at + size] = new[other : other + size]
+                case 4:
+                    del new[at : at + size]
+                case 5:
+                    del new[max(at, 1) :]
+        yield f"change {number} of seed {seed}", bytes(new)
+
+
+def read_each(
+    cases: Iterable[tuple[str, bytes]], path: Path, read: Callable[[Path], object], seconds: float = 20.0
+) -> list[tuple[str, str]]:
+    """Read each content, put into ``path``, in other processes; return (name, what became of it).
+
+    The outcome is `READ`, `REFUSED`, or says what is wrong: an error that is not in one line, no end after ``seconds``
+    of one content, a signal.
+    """
+    left, found = list(cases), []
+    while left:
+        done = _in_child(left, path, read, seconds)
+        found += [(name, what) for (name, _), what in zip(left, done, strict=False)]
+        left = left[len(done) :]
+    return found
+
+
+def wrong(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return those that were neither read nor refused."""
+    return [(name, what) for name, what in found if what not in (READ, REFUSED)]
+
+
+def _in_child(cases: list[tuple[str, bytes]], path: Path, read: Callable, seconds: float) -> list[str]:
+    """Return the outcomes of the first cases: of all, or up to the first of which the process does not come back."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _read_all(cases, path, read, writing)
+    os.close(writing)
+    done, begin = [], time.monotonic()
+    with open(reading, "rb", buffering=0) as answers:
+        rest = b""
+        while len(done) < len(cases):
+            if not select.select([answers], [], [], max(begin + seconds - time.monotonic(), 0))[0]:
+                done.append(f"no end after {seconds:g} s")
+                break
+            if not (some := answers.read(2**16)):
+                break
+            *lines, rest = (rest + some).split(b"\n")
+            done += map(json.loads, lines)
+            begin = time.monotonic()
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if len(done) < len(cases) and not (done and done[-1].startswith("no end")):
+        done.append(f"ended with {os.waitstatus_to_exitcode(status)}")
+    return done
+
+
+def _read_all(cases: list[tuple[str, bytes]], path: Path, read: Callable, writing: int):
+    try:
+        own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (own + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        for _, content in cases:
+            path.unlink(missing_ok=True)  # another file to whoever knows it by its inode
+            path.write_bytes(content)
+            os.write(writing, json.dumps(_outcome(read, path)).encode() + b"\n")
+        trial.stop()
+    finally:
+        os._exit(0)
+
+
+def _outcome(read: Callable, path: Path) -> str:
+    try:
+        read(path)
+    except UsageError as error:
+        return REFUSED if "\n" not in str(error) and len(str(error)) < 5000 else f"not one line: {error}"[:500]
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"[:500]
+    return READ
