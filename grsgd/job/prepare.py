@@ -177,6 +177,7 @@ def prepare(
     line.clear()
     if resumed and mpi.rank == 0:
         say_from_where(resumed, mpi.size)
+        line.go_on(resumed.state["totals"]["steps"])
     start_up.tell(mpi, timeout)
     counters = interfaces.counters()
     rescue = Rescue(

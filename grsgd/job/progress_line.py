@@ -4,12 +4,13 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from grsgd.errors import RunFileError
 from grsgd.job.progress_text import Part, Status, line, parts
 from grsgd.job.terminal import Terminal
-from grsgd.runs.loggers import Logger
+from grsgd.runs.loggers import Logger, go_on
 
 REFRESH_SECONDS = 0.2
 """Between two changes of the line on a terminal."""
@@ -160,9 +161,16 @@ class ProgressLine:
 
     def log(self, step: int, values: dict[str, float]):
         """Give numbers to the loggers. One that cannot write them gets no more: the run is worth more than its log."""
+        self._each_logger(lambda logger: logger.log(step, values))
+
+    def go_on(self, step: int):
+        """Tell the loggers that the run goes on after ``step``: what they have of it stays."""
+        self._each_logger(lambda logger: go_on(logger, step))
+
+    def _each_logger(self, call: Callable[[Logger], None]):
         for logger in list(self.loggers):
             try:
-                logger.log(step, values)
+                call(logger)
             except RunFileError as error:
                 self.loggers.remove(logger)
                 self.clear()

@@ -34,6 +34,7 @@ from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import Gradients
 from grsgd.own_loop.ranks import check_shards, world
+from grsgd.own_loop.recorded import Recorded
 from grsgd.own_loop.roll_call import FINISH, Answers, RollCall, roll_call
 from grsgd.own_loop.times import LoopTimes
 from grsgd.training import device as gpu
@@ -73,6 +74,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Of a recording: tells of other ranks that have failed."""
         self.end_is_told = False
         """Of a recording: it has told why the ranks end without `finish`."""
+        self.recorded = Recorded()
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
         self._roll_call = roll_call
@@ -291,7 +293,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         warning says what to do, and `load_state_dict` refuses what was saved so. The key is missing before the first
         step, and of algorithms that need `rest` after `finish`.
         """
-        state = self.optimizer.state_dict()
+        state = self.optimizer.state_dict() | self.recorded.state()
         why_not = resume.why_not(self.algorithm, self._is_at_rest)
         if self._started and why_not is None:
             state[resume.KEY] = resume.state_of(self.algorithm)
@@ -310,6 +312,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         is not the one beside which the state was saved.
         """
         state_dict = dict(state_dict)
+        self.recorded.load(state_dict)
         kept = state_dict.pop(resume.KEY, None)
         if kept is not None:
             resume.check(kept, self.algorithm)

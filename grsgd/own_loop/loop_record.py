@@ -44,13 +44,23 @@ class Counters:
             Counter(optimizer.algorithm.staleness),
         )
 
+    @classmethod
+    def of_record(cls, record: "LoopRecord", ranks: int) -> "Counters":
+        """Return those that a record was made of; ``ranks``: how many there are."""
+        traffic = np.zeros((ranks, 3), np.int64)
+        traffic[record.traffic[:, 0]] = record.traffic[:, 1:]
+        return cls(record.measured, traffic, record.sent_once, Counter(record.staleness))
+
     def since(self, start: "Counters") -> "Counters":
-        """Return what was counted after ``start``."""
+        """Return what was counted after ``start``, which may be less than nothing: what was counted before `distribute`
+        is to be added."""
+        staleness = self.staleness.copy()
+        staleness.subtract(start.staleness)
         return Counters(
             {key: value - start.measured[key] for key, value in self.measured.items()},
             self.traffic - start.traffic,
             self.sent_once - start.sent_once,
-            self.staleness - start.staleness,
+            Counter({age: count for age, count in staleness.items() if count}),
         )
 
     def rows(self) -> np.ndarray:
@@ -115,6 +125,12 @@ class LoopRecord:
     staleness: dict[int, int]
     warnings: list[str]
     interface: np.ndarray
+
+    @classmethod
+    def of_beginning(cls) -> "LoopRecord":
+        """Return the record of a rank that begins to count."""
+        measured = asdict(RankTotals()) | {"other_seconds": 0.0}
+        return cls({}, [(0.0, 0, 0)], 0.0, measured, np.zeros((0, 4), np.int64), 0, {}, [], np.zeros(2))
 
     @classmethod
     def of_nothing(cls) -> "LoopRecord":

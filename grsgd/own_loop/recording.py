@@ -4,14 +4,11 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import numpy as np
-import tomli_w
-
-from grsgd.comm import tags
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.stop_signal import Stopped, StopSignal
@@ -19,21 +16,21 @@ from grsgd.comm.watchdog import within
 from grsgd.errors import ConfigError, RunFileError, SetupError
 from grsgd.job import launch
 from grsgd.job import network_counters as interfaces
-from grsgd.job.rescue import FAILURE_SECONDS, SIGNAL_SECONDS, Rescue, save
+from grsgd.job.rescue import save
 from grsgd.job.signals import REASONS, Interruption, as_exceptions
+from grsgd.own_loop import given
 from grsgd.own_loop.distributed import DistributedOptimizer
+from grsgd.own_loop.entrances import Entrances
 from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of, thinned
+from grsgd.own_loop.loop_rescue import LoopRescue
 from grsgd.own_loop.ranks import check_shards, is_main
 from grsgd.own_loop.roll_call import END_OF_RECORDING
 from grsgd.runs.ending import END_OF_LOOP, INTERRUPTED, end_attributes
-from grsgd.runs.loggers import Logger
-from grsgd.runs.metric import ACCURACY, Metric, attributes_of, check_metric, metric_in
-from grsgd.runs.run_file import Run, check_writable
+from grsgd.runs.loggers import Logger, go_on
+from grsgd.runs.metric import ACCURACY, Metric, metric_in
+from grsgd.runs.run_file import Run, check_content, check_writable, load_run
 from grsgd.training import device as gpu
-from grsgd.training.description import describe_algorithm
 
-OURS = ("time", "step", "samples")
-"""Columns of the curve that are not logged but measured."""
 ROWS_IN_A_HURRY = 1000
 """How many of the rows that were logged are saved after a signal, at about the most, before there is time for all."""
 
@@ -55,6 +52,9 @@ def recording(
     ``optimizer.finish()``. The file is written when they have left it, by rank 0; also after an exception, which then
     goes on, and after Ctrl-C and SIGTERM as far as the launcher leaves time.
 
+    A training that goes on from a ``state_dict()`` of the optimizer that was saved in a recording to a file of the same
+    name goes on with that recording: its curve, counts and times are in the new file, too.
+
     Parameters
     ----------
     optimizer
@@ -74,8 +74,8 @@ def recording(
     Raises
     ------
     ConfigError, RunFileError
-        On all ranks, before the block, for what cannot be recorded or written; RunFileError on rank 0, after it, if
-        the file could not be written in the end.
+        On all ranks, before the block, for what cannot be recorded or written, and where the file is one that a
+        training on other ranks goes on from; RunFileError on rank 0, after it, if the file could not be written.
     """
     if not isinstance(optimizer, DistributedOptimizer):
         launch.explain_setup_errors()  # without distribute() nothing has
@@ -86,13 +86,15 @@ def recording(
     with launch.collective_setup(mpi, timeout):
         if optimizer.finished:
             raise ConfigError("recording() after finish(): record the loop, with finish() at the end of the block")
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise ConfigError(f"batch_size = {batch_size!r}: must be a whole number above 0")
-        attributes = describe(optimizer, batch_size, metric, config)
+        path, loggers = given.path_of(path), given.list_of_loggers(loggers)
+        batch_size = given.size_of_batch(batch_size)
+        attributes = given.describe(optimizer, batch_size, metric, config)
+        before = optimizer.recorded.before(path, mpi.rank, mpi.size)
+        check_content(path, attributes)
         if mpi.rank == 0:
             check_writable(path, 2**17)
     check_shards(mpi, timeout)
-    run = LoopRun(Path(path), optimizer, batch_size, loggers, attributes)
+    run = LoopRun(path, optimizer, batch_size, loggers, attributes, before)
     with ExitStack() as stack:
         for logger in loggers:
             stack.callback(logger.close)
@@ -100,40 +102,58 @@ def recording(
         try:
             with run.catching_signals():
                 yield run
-            run.completed()
+            records = run.collected()
         except BaseException as error:
             run.broken_off(error)
             raise
+        if mpi.rank == 0:
+            run.save(records)
 
 
 class LoopRun:
     """The run that `recording` makes of one rank's loop."""
 
-    def __init__(self, path: Path, optimizer, batch_size: int | None, loggers: Sequence[Logger], attributes: dict):
-        """Collective."""
-        self.optimizer, self._batch_size, self._loggers = optimizer, batch_size, loggers
+    def __init__(
+        self,
+        path: Path,
+        optimizer,
+        batch_size: int | None,
+        loggers: Sequence[Logger],
+        attributes: dict,
+        before: LoopRecord,
+    ):
+        """Collective. ``before``: what this rank had measured in the recording that this one goes on with."""
+        self.result: Run | None = None
+        self.optimizer, self._batch_size, self._loggers = optimizer, batch_size, list(loggers)
         self._metric = metric_in(attributes)
+        self._logged = given.Logged(self._metric)
         self._driver, mpi = optimizer.driver, optimizer.transport.backend.mpi
         with within(self._driver.timeout, "recording(), to which all ranks must come"):
             self._backends = [MpiBackend(mpi, self._driver.timeout).dup() for _ in range(2)]
             attributes |= {"hosts": launch.hosts(mpi), "gpus": mpi.allgather(gpu.name(optimizer.replica.device))}
+            attributes["resumed"] = sum(mpi.allgather(int(before.measured["samples"]))) or None
             attributes["commit"], processes = mpi.bcast(attributes["commit"]), launch.processes(mpi)
         self._mpi = self._backends[0].mpi
         self._stop_signal = optimizer.stop_signal = StopSignal(Communicator(self._backends[1]))
         self._rescue = LoopRescue(self._mpi, self._stop_signal, processes, path, self.record, attributes)
-        self._rows: dict[int, Row] = {}
-        self._progress = Progress()
+        self._before, self._rows = before, dict(before.rows)
+        self._progress = Progress(list(before.progress))
+        self._entrances = Entrances(optimizer.replica.model, optimizer.times, self._warn)
         self._step_hook = optimizer.register_step_post_hook(self._note_step)
         self._unseen, self._unknown = optimizer.times.unseen_steps, optimizer.times.unknown_samples
         self._interface = interfaces.counters()
+        for logger in loggers if before.rows else ():
+            go_on(logger, before.measured["steps"])
         launch.barrier(self._mpi, self._driver.timeout, self._driver.poll)
-        self._start, self._began = Counters.of(optimizer), self._driver.clock()
+        self._start = Counters.of(optimizer).since(Counters.of_record(before, self._mpi.size))
+        self._began = self._driver.clock() - before.elapsed
+        optimizer.recorded.begin(path.name, self._mpi.rank, self._mpi.size, self.record)
 
     # ---- for the script
 
     @property
     def step(self) -> int:
-        """How many steps this rank has taken in the block."""
+        """How many steps this rank has taken in the block, and in the recording that it goes on with."""
         return self.optimizer.steps - self._start.measured["steps"]
 
     def log(self, **values: float | None):
@@ -145,19 +165,21 @@ class LoopRun:
         waits for another. When the file is written, a step's value is the mean over the ranks that have logged it at
         that step.
 
-        Raises ValueError or TypeError for what cannot be a value.
+        Raises ValueError for a name that no run file can hold, and TypeError for a value that is not one number.
         """
-        step = self.step
-        metric = self._metric
-        numbers = {name: number(name, value, metric) for name, value in values.items() if value is not None}
-        columns = {"loss": "train_loss", metric.name: metric.column}
+        step, numbers = self.step, self._logged.numbers(values)
+        columns = {"loss": "train_loss", self._metric.name: self._metric.column}
         values = {columns.get(name, name): value for name, value in numbers.items()}
         if step in self._rows:
             values = self._rows[step].values | values
         # A new row: another thread may be reading the old one.
         self._rows[step] = Row(max(self.optimizer.moment - self._began, 0.0), self._samples(), values)
-        for logger in self._loggers:
-            logger.log(step, numbers)
+        for logger in list(self._loggers):
+            try:
+                logger.log(step, numbers)
+            except RunFileError as error:  # the run is worth more than its log
+                self._loggers.remove(logger)
+                print(f"warning: {error}: nothing more is written there", file=sys.stderr, flush=True)
 
     # ---- for `recording`
 
@@ -183,36 +205,44 @@ class LoopRun:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def completed(self):
-        """Write the file, on rank 0, when all ranks have left the block."""
+    def collected(self) -> list[LoopRecord] | None:
+        """Return, on rank 0, what all ranks have measured, when they have left the block."""
         record = self.record()
         self.optimizer.meet(END_OF_RECORDING)
         launch.barrier(self._mpi, self._driver.timeout, self._while_waiting)
         with within(self._driver.timeout, "collecting what all ranks have measured"):
             records = self._mpi.gather(record)
-        if records is not None:
-            reason = divergence(records) or END_OF_LOOP
-            save(self._rescue.out, run_of(records, self._rescue.attributes | end_attributes(reason)))
         with within(self._driver.timeout, "freeing communicators"):
             for backend in self._backends:
                 backend.free()
+        return records
+
+    def save(self, records: list[LoopRecord]):
+        """Write the file, on rank 0; raises RunFileError if it could not be written where it should be."""
+        out, diverged = self._rescue.out, divergence(records)
+        attributes = self._rescue.attributes | end_attributes(diverged or END_OF_LOOP)
+        path = save(out, run_of(records, attributes))
+        if diverged:
+            earlier = f"; {out} is still that of an earlier run" if path != out else ""
+            print(f"grsgd: {path}: diverged: {diverged}{earlier}", file=sys.stderr, flush=True)
+        self.result = load_run(path)
 
     def broken_off(self, error: BaseException):
         """Save what was measured. Does not return on a rank that has learnt of another's error."""
-        if isinstance(error, RunFileError):  # of the file itself
-            return
         self.optimizer.end_is_told = True
         if isinstance(error, Stopped) and not self._stop_signal.failed:
             self._rescue.end(str(error))
             raise KeyboardInterrupt(str(error)) from None
         if isinstance(error, KeyboardInterrupt):
-            self._rescue.end(str(error) or INTERRUPTED)
+            self._rescue.end(self._rescue.cause(str(error) or INTERRUPTED))
         else:
             self._rescue.failed(error)
 
     def close(self):
         """Leave the optimizer as it was."""
+        self.optimizer.recorded.end()
         self._step_hook.remove()
+        self._entrances.close()
         self.optimizer.stop_signal = None
 
     def record(self, in_a_hurry: bool = False) -> LoopRecord:
@@ -231,7 +261,7 @@ class LoopRun:
             counted.sent_once,
             dict(counted.staleness),
             self._warnings(),
-            interfaces.counters() - self._interface,
+            interfaces.counters() - self._interface + self._before.interface,
         )
 
     def _samples(self) -> int:
@@ -240,124 +270,27 @@ class LoopRun:
         return self.optimizer.times.totals.samples - self._start.measured["samples"]
 
     def _note_step(self, *_):
+        self._entrances.step_ended()
         self._progress.note(self.optimizer.moment - self._began, self.step, self._samples())
 
     def _while_waiting(self):
         self._driver.poll()
         self._stop_signal.watch()
 
+    def _warn(self, what: str):
+        """Say on one rank, while the script runs, what all ranks find."""
+        if self._batch_size is None and self._mpi.rank == 0:
+            warnings.warn(f"recording(): {what}", RuntimeWarning, stacklevel=2)
+
     def _warnings(self) -> list[str]:
-        warnings, times = self.optimizer.algorithm.warnings(), self.optimizer.times
+        found, times = [*self._before.warnings, *self.optimizer.algorithm.warnings()], self.optimizer.times
         if unseen := times.unseen_steps - self._unseen:
-            warnings.append(
+            found.append(
                 f"{unseen} of {self.step} steps had no forward pass of the model in training mode: computing their "
                 "gradients is counted in other_seconds"
             )
-        if self._batch_size is None and (times.unknown_samples > self._unknown or unseen):
-            warnings.append("not all samples were counted: give recording() the batch_size")
-        return warnings
-
-
-class LoopRescue(Rescue):
-    """Saves what the ranks have measured when a loop that grsgd did not write ends before its time."""
-
-    def __init__(self, mpi, stop_signal: StopSignal, processes, out: Path, measured, attributes: dict):
-        super().__init__(mpi, stop_signal, processes, out, None, None, attributes)
-        self._record = measured
-        self.nothing = LoopRecord.of_nothing
-        self._is_told = False
-
-    def measured(self) -> LoopRecord:
-        return self._record(in_a_hurry=not self._failing)
-
-    def assembled(self, records: list[LoopRecord], attributes: dict) -> Run:
-        return run_of(records, attributes)
-
-    def tell(self, line: str, tag: int):
-        """Say it once: after a signal what all ranks have is saved again, if the launcher leaves time."""
-        if not self._is_told:
-            super().tell(line, tag)
-        self._is_told = True
-
-    def interrupted(self, reason: str):
-        """The launcher may kill this job any moment: save at once."""
-        if not self._failing:
-            lost = launch.ended_ranks(self.processes, self.mpi.rank)
-            self.stop_signal.request = reason
-            self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, lost)
-
-    def end(self, reason: str):
-        """Save when all ranks have been interrupted, as far as they come within seconds."""
-        self._failing = True
-        self._save(reason, FAILURE_SECONDS, tags.RESCUE_AFTER_FAILURE, set(self.stop_signal.comm.lost))
-
-    def failed(self, error: BaseException):
-        """Save, when this rank or another one has failed. Does not return where it was another one.
-
-        The error itself is printed by whoever catches it, at last by `launch.abort_on_error`.
-        """
-        told = isinstance(error, Stopped)
-        if not told and not self._told(launch.stagger(self.mpi)):
-            self.stop_signal.fail(self._reason(error))
-        self.end(self.stop_signal.reason)
-        if told:
-            launch.end_after_failure(self.mpi, last=False)  # the rank that has failed ends the job before
-
-
-def number(name: str, value, metric: Metric) -> float:
-    """Return a value that is logged as a float; raises ValueError or TypeError."""
-    if name in OURS or not name or "/" in name:
-        raise ValueError(f"log(): {name!r} cannot be a column: {', '.join(OURS)} are measured, and '/' means a group")
-    try:
-        value = float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, RuntimeError):  # the last: a tensor with several elements
-        raise TypeError(f"log(): {name} must be one number, not {type(value).__name__}") from None
-    ours = {metric.name, *(f"{metric.column}{end}" for end in ("", "_min", "_max"))}
-    if metric.unit == "%" and name in ours and (value < 0 or value > 1):
-        raise ValueError(f"log(): {name} = {value:g}: must be a fraction from 0 to 1")
-    return value
-
-
-def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Metric, config: dict) -> dict:
-    """Return the root attributes of the run file, but for where the run takes place and how it ends."""
-    algorithm, transport = optimizer.algorithm, optimizer.transport
-    check_metric(metric)
-    if metric.name in ("loss", *OURS):
-        raise ConfigError(f"recording(): a metric cannot be called {metric.name!r}, for log() has that name already")
-    given = plain(config if batch_size is None else {**config, "batch_size": batch_size})
-    options = {"name": algorithm.name} | algorithm.options.model_dump(exclude_none=True)
-    attributes = describe_algorithm(algorithm) | {
-        "replication": 1,
-        "seed": optimizer.seed,
-        "model": type(optimizer.replica.model).__name__,
-        "batch_size": batch_size,
-        "config": tomli_w.dumps({"algorithm": options, "config": given}),
-        "script": sys.argv[0] or None,
-        "arguments": sys.argv[1:] or None,
-        "clock": "wall",
-        "mpi": launch.library(),
-        "transfer": transport.name,
-        "transfers": str(transport),
-        "allreduce": optimizer.why_allreduce,
-    }
-    target = "target_accuracy" if metric == ACCURACY else "target"
-    kinds = {"seed": int, "dataset": str, "model": str, "label": str, "train_samples": int, target: float}
-    for name, kind in kinds.items():
-        value = given.get(name)
-        if value is None:
-            continue
-        if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
-            raise ConfigError(f"recording(): {name} = {config[name]!r}: must be {kind.__name__}")
-        attributes[name] = value
-    return attributes | attributes_of(metric, attributes.get(target))
-
-
-def plain(value):
-    """Return a value of the configuration as TOML can hold it: numbers, text, lists and tables; else its text."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items() if each is not None}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value if each is not None]
-    return value if isinstance(value, bool | int | float | str) else str(value)
+        if self._batch_size is None:
+            found += self._entrances.warnings()
+            if times.unknown_samples > self._unknown or self._entrances.uncounted:
+                found.append("not all samples were counted: give recording() the batch_size")
+        return list(dict.fromkeys(found))

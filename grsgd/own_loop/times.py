@@ -49,6 +49,11 @@ class LoopTimes:
         if self._computing_since is None:
             self._computing_since = self.driver.clock()
 
+    @property
+    def has_forward(self) -> bool:
+        """Whether there was a forward pass in this step."""
+        return self._computing_since is not None
+
     def step_ended(self):
         """The step is over, and so is all that was computed for it."""
         self.totals.steps += 1

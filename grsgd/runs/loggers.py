@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import math
 import os
+from collections.abc import Callable
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.files import atomic_write
+from grsgd.runs.targets import naming, target_of
 
 if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
     from grsgd.runs.run_file import Run
@@ -28,8 +32,9 @@ class Logger(Protocol):
 class CsvLogger:
     """A CSV file with a column ``step``, one more for each name, and a row a call, which is in the file at once.
 
-    A file that is there is replaced. A name that was not there before gets a column at the right; rows that lack a
-    name have an empty field. Then the file is written anew, beside its place and moved there in one step.
+    A file that is there is replaced by the first row, or kept up to a step by `go_on`. A name that was not there before
+    gets a column at the right; rows that lack a name have an empty field. Then the file is written anew, beside its
+    place and moved there in one step.
 
     Raises RunFileError, here and in `log`, if the file cannot be written.
     """
@@ -38,44 +43,76 @@ class CsvLogger:
         self.path = Path(path)
         self._columns = ["step"]
         self._file = None
-        self._write_anew([])
+        with naming(self.path):
+            self._target = target_of(self.path)
+            open(self._target, "a").close()
+
+    def go_on(self, step: int):
+        """Keep the rows of a file that is there up to ``step``, in place of replacing it: a run goes on from there."""
+        with naming(self.path):
+            rows = self._rows_kept(step)
+            self._columns += [name for name in rows[0] if name != "step"] if rows else []
+            self._write_anew(rows)
 
     def log(self, step: int, values: dict[str, float]):
         row = {"step": step} | {name: float(value) for name, value in values.items()}
-        if more := [name for name in row if name not in self._columns]:
-            with open(self.path, newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            self._columns += more
-            self._write_anew([*rows, row])
-            return
-        try:
-            self._rows().writerow(row)
-            self._file.flush()
-        except OSError as error:
-            raise self._error(error) from None
+        more = [name for name in row if name not in self._columns]
+        with naming(self.path):
+            if more or self._file is None:
+                rows = self._rows_kept() if self._file is not None else []
+                self._columns += more
+                self._write_anew([*rows, row])
+            else:
+                self._writer().writerow(row)
+                self._file.flush()
 
     def close(self):
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._file is None:  # nothing was logged
+            with naming(self.path):
+                self._write_anew([])
+        self._file.close()
 
-    def _rows(self) -> csv.DictWriter:
+    def _writer(self) -> csv.DictWriter:
         return csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
+
+    def _rows_kept(self, last: float = math.inf) -> list[dict]:
+        """Return the rows that are there, up to the step ``last`` and as long as steps go up: the curve, which follows
+        when a run has ended, begins anew."""
+        with open(self._target, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        return rows if last == math.inf else list(takewhile(goes_up(last), rows))
 
     def _write_anew(self, rows: list[dict]):
         """Write all rows under the columns that there are now, and keep the file open for more."""
-        self.close()
-        target = Path(os.path.realpath(self.path))
-        try:
-            with atomic_write(target) as temporary, open(temporary, "w", newline="", encoding="utf-8") as self._file:
-                self._rows().writeheader()
-                self._rows().writerows(rows)
-            self._file = open(target, "a", newline="", encoding="utf-8")  # noqa: SIM115, close() closes it
-        except OSError as error:
-            raise self._error(error) from None
+        if self._file is not None:
+            self._file.close()
+        with (
+            atomic_write(self._target) as temporary,
+            open(temporary, "w", newline="", encoding="utf-8") as self._file,
+        ):
+            self._writer().writeheader()
+            self._writer().writerows(rows)
+        self._file = open(self._target, "a", newline="", encoding="utf-8")  # noqa: SIM115, close() closes it
 
-    def _error(self, error: OSError) -> RunFileError:
-        return RunFileError(f"{self.path}: {error.strerror or error}")
+
+def goes_up(last: float) -> Callable[[dict], bool]:
+    """Return what says of each row, in their order, whether its step goes up and is not above ``last``."""
+    before = -math.inf
+
+    def is_next(row: dict) -> bool:
+        nonlocal before
+        try:
+            step, before = before, float(row["step"])
+        except (KeyError, TypeError, ValueError):
+            return False
+        return step <= before <= last
+
+    return is_next
+
+
+def go_on(logger: Logger, step: int):
+    """Tell a logger that a run goes on after ``step``, if it has a method ``go_on(step)``."""
+    getattr(logger, "go_on", lambda step: None)(step)
 
 
 class TensorBoardLogger:
@@ -94,11 +131,17 @@ class TensorBoardLogger:
             raise ConfigError(
                 "writing for TensorBoard needs the package tensorboard: pip install tensorboard"
             ) from None
+        self._steps: dict[str, int] = {}
+        self._make_writer = partial(SummaryWriter, os.fspath(folder), flush_secs=5)
         try:
-            self._steps: dict[str, int] = {}
-            self._writer = SummaryWriter(os.fspath(folder), flush_secs=5)
+            self._writer = self._make_writer()
         except OSError as error:
             raise RunFileError(f"{os.fspath(folder)}: {error.strerror or error}") from None
+
+    def go_on(self, step: int):
+        """Have TensorBoard leave out what was logged after ``step``: a run goes on from there."""
+        self._writer.close()
+        self._writer = self._make_writer(purge_step=step + 1)
 
     def log(self, step: int, values: dict[str, float]):
         for name, value in values.items():

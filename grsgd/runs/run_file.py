@@ -7,20 +7,18 @@ of datasets, listed in `grsgd.runs.layout`. Every dataset carries its ``unit`` a
 import math
 import os
 import re
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import h5py
 import numpy as np
 
-from grsgd.errors import RunFileError
 from grsgd.files import atomic_write, remove_leftovers, temporary_beside
 from grsgd.runs.hdf5 import Reader, plain
 from grsgd.runs.layout import ATTRIBUTES, FORMAT, KNOWN, LAYOUT, UNITS
 from grsgd.runs.old_format import from_format_1
+from grsgd.runs.targets import check_replaceable, naming, reason_of, target_of
 from grsgd.runs.trial import is_good, try_reading
 from grsgd.text import printable
 
@@ -121,7 +119,7 @@ def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -
             _write(file, {name: array}, {name: unit})
             _, found = Reader(file, file.id.get_filesize()).tree()
     except (RuntimeError, TypeError, ValueError) as error:
-        return _reason(error)
+        return reason_of(error)
     return None if list(found) == [name] else "its name would be changed"
 
 
@@ -137,7 +135,7 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
         # Only trying tells: permission bits say nothing about root, quotas or read-only file systems.
         if target.exists():
             open(target, "r+b").close()
-            _check_replaceable(target)
+            check_replaceable(target)
             with suppress(ValueError):
                 try_reading(target)  # now, and not when the run ends and asks how that one has ended
         with temporary_beside(target) as temporary:
@@ -166,63 +164,8 @@ def load_run(path: str | os.PathLike) -> Run:
         except ValueError:
             raise
         except Exception as error:  # whatever h5py makes of damaged bytes
-            raise ValueError(f"truncated or damaged HDF5 file: {_reason(error)}") from error
+            raise ValueError(f"truncated or damaged HDF5 file: {reason_of(error)}") from error
         return _checked(run)
-
-
-# ---- the file as a whole
-
-
-@contextmanager
-def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Turn whatever goes wrong inside into a RunFileError that names ``path``."""
-    try:
-        yield
-    except (OSError, RuntimeError, TypeError, ValueError, OverflowError) as error:
-        raise RunFileError(f"{os.fspath(path)}: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    return printable(str(error))
-
-
-def target_of(path: str | os.PathLike) -> Path:
-    """The file behind ``path``, symbolic links followed, so that a link to a run file survives a rewrite.
-
-    But not those that another user has put into a folder where all may write.
-    """
-    _check_links(Path(os.path.abspath(path)))
-    target = Path(os.path.realpath(path))
-    try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
-        if not target.parent.is_dir():
-            raise ValueError(f"there is no directory {target.parent}") from None
-        return target
-    if stat.S_ISDIR(mode):
-        raise ValueError("is a directory")
-    if not stat.S_ISREG(mode):
-        raise ValueError("not a regular file")
-    return target
-
-
-def _check_links(path: Path, depth: int = 40) -> None:
-    """Raise ValueError if on the way to an absolute ``path`` there is a link that is not to be followed."""
-    for place in (*reversed(path.parents), path):
-        if depth and place.is_symlink():
-            folder, link = place.parent.stat(), place.lstat()
-            if folder.st_mode & stat.S_IWOTH and link.st_uid not in (os.geteuid(), folder.st_uid):
-                raise ValueError(f"{place} is a symbolic link of another user's in a folder where all may write")
-            _check_links(Path(os.path.abspath(place.parent / os.readlink(place))), depth - 1)
-
-
-def _check_replaceable(target: Path) -> None:
-    """Raise ValueError if a file can be written but not replaced: another user's, in a sticky folder such as /tmp."""
-    folder, owner = target.parent.stat(), target.stat().st_uid
-    if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, folder.st_uid):
-        raise ValueError("is another user's file in a folder where only its owner may replace it")
 
 
 MAX_TRIED_BYTES = 2**28
@@ -236,7 +179,8 @@ LIBVER = "v108"
 
 
 def _in_memory() -> h5py.File:
-    return h5py.File("trial", "w", libver=LIBVER, driver="core", backing_store=False)
+    """Return a new file that is on no disk, under a name that no other file of this process has."""
+    return h5py.File(secrets.token_hex(), "w", libver=LIBVER, driver="core", backing_store=False)
 
 
 def _as_written(run: Run) -> Run:

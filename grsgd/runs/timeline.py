@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 from grsgd.files import atomic_write
-from grsgd.runs.run_file import naming, target_of
+from grsgd.runs.targets import naming, target_of
 
 COMPUTE, MERGE, WAIT, SEND, RECEIVE = TRACKS = ("compute", "merge", "wait", "send", "receive")
 MAX_SPANS = 100_000

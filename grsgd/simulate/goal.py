@@ -27,7 +27,7 @@ from pathlib import Path
 
 from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
-from grsgd.runs.run_file import naming, target_of
+from grsgd.runs.targets import naming, target_of
 from grsgd.text import printable
 
 CALC, SEND, RECV = KINDS = ("calc", "send", "recv")

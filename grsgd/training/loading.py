@@ -22,7 +22,8 @@ from grsgd.errors import ConfigError, ModelError
 from grsgd.models import zoo
 from grsgd.outside import names_from
 from grsgd.runs.metric import Metric
-from grsgd.runs.run_file import Run, load_run, naming, target_of
+from grsgd.runs.run_file import Run, load_run
+from grsgd.runs.targets import naming, target_of
 from grsgd.text import printable
 from grsgd.training.device import pick_device, use, use_threads
 from grsgd.training.evaluation import metric_and_loss

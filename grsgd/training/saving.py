@@ -13,7 +13,8 @@ import torch
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.files import atomic_write
 from grsgd.runs.ending import Ended, how_ended
-from grsgd.runs.run_file import check_writable, naming, target_of
+from grsgd.runs.run_file import check_writable
+from grsgd.runs.targets import naming, target_of
 from grsgd.training.evaluation import Quality
 
 HEADER_BYTES = 2**10

@@ -1,0 +1,102 @@
+"""Forward passes of a loop that trains a model without calling the model itself, such as by ``model.loss(x)``."""
+
+from collections.abc import Callable
+
+import torch
+
+from grsgd.own_loop.forward_hook import BeforeForward
+from grsgd.own_loop.times import LoopTimes
+
+MAX_LOOKS = 5
+"""In how many steps at most the parts of a model are looked at."""
+ADVICE = "if that is not right, give recording() the batch_size"
+
+
+class Entrances:
+    """The parts of a model by which a loop enters it, found where a step had no forward pass of the model itself.
+
+    In the next step all parts are looked at: the one called first stands for the model, from then on, for counting
+    samples and computing time. Where the model itself is called, its parts are never looked at.
+
+    Parameters
+    ----------
+    times
+        Told of forward passes: `LoopTimes.forward`.
+    warn
+        Called once with a sentence on what is counted.
+    """
+
+    def __init__(self, model: torch.nn.Module, times: LoopTimes, warn: Callable[[str], None]):
+        self._model, self._times, self._warn = model, times, warn
+        self._entrances: dict[str, torch.utils.hooks.RemovableHandle] = {}
+        self._looking: list[torch.utils.hooks.RemovableHandle] = []
+        self._looks = 0
+        self._first: str | None = None
+        """The part that was called first in this step."""
+        self.uncounted = 0
+        """Steps whose samples are not counted."""
+        self._unseen, self._samples = times.unseen_steps, times.totals.samples
+
+    def step_ended(self):
+        """Look for the entrance where the step that has ended had no forward pass."""
+        times, samples = self._times, self._times.totals.samples
+        if times.unseen_steps > self._unseen:
+            self._unseen = times.unseen_steps
+            self.uncounted += 1
+            self._look()
+        else:
+            self._end_looking()
+            if self._first is not None:
+                times.totals.samples = samples = samples + self.uncounted * (samples - self._samples)
+                self.uncounted = 0
+        self._samples, self._first = samples, None
+
+    def warnings(self) -> list[str]:
+        """Return lines for the run file: what was counted in place of the model."""
+        return [self._said()] if self._entrances else []
+
+    def close(self):
+        """Remove all hooks."""
+        self._end_looking()
+        for handle in self._entrances.values():
+            handle.remove()
+
+    def _look(self):
+        self._end_looking()
+        if self._looks == MAX_LOOKS:
+            return
+        self._looks += 1
+        if self._looks == MAX_LOOKS:
+            self._warn(
+                f"{self.uncounted} steps had no forward pass of the model in training mode: neither samples nor "
+                "computing time are counted: call model.train(), and the model; give recording() the batch_size"
+            )
+            return
+        for name, part in self._model.named_modules():
+            if name and name not in self._entrances:
+                self._looking.append(self._hooked(name, part))
+
+    def _hooked(self, name: str, part: torch.nn.Module) -> torch.utils.hooks.RemovableHandle:
+        hook = BeforeForward(lambda samples: self._called(name, part, samples))
+        return part.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def _called(self, name: str, part: torch.nn.Module, samples: int | None):
+        if self._first is None and not self._times.has_forward:
+            self._first = name
+            if name not in self._entrances:
+                self._end_looking()
+                self._entrances[name] = self._hooked(name, part)
+                self._warn(self._said())
+        if name == self._first:
+            self._times.forward(samples)
+
+    def _end_looking(self):
+        while self._looking:
+            self._looking.pop().remove()
+
+    def _said(self) -> str:
+        parts = ", ".join(map(repr, self._entrances))
+        return (
+            f"the model itself was not called: samples and computing are counted where its part {parts} is, in the "
+            f"first steps as in the next one; {ADVICE}"
+        )

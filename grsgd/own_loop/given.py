@@ -1,0 +1,148 @@
+"""What a script gives to a recording, checked where it is given: its arguments, its configuration, what it logs."""
+
+import operator
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import tomli_w
+
+from grsgd.errors import ConfigError
+from grsgd.job import launch
+from grsgd.own_loop.distributed import DistributedOptimizer
+from grsgd.runs.loggers import Logger
+from grsgd.runs.metric import ACCURACY, Metric, attributes_of, check_metric
+from grsgd.runs.run_file import why_unfit
+from grsgd.training.description import describe_algorithm
+
+OURS = ("time", "step", "samples")
+"""Columns of the curve that are not logged but measured."""
+MAX_NAMES = 1000
+"""How many names a rank may log: each is a column of the curve."""
+
+
+def path_of(path) -> Path:
+    """Return the path of the run file; raises ConfigError for what is none."""
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise ConfigError(f"recording(): the first argument is {path!r}: give the name of the run file to be written")
+    return Path(path)
+
+
+def size_of_batch(batch_size) -> int | None:
+    """Return the samples of a rank in a step, also where NumPy or torch gave the number; raises ConfigError."""
+    if batch_size is None:
+        return None
+    try:
+        size = operator.index(batch_size)
+    except TypeError:
+        size = 0
+    if size < 1 or isinstance(batch_size, bool):
+        raise ConfigError(f"recording(): batch_size = {batch_size!r}: must be a whole number above 0")
+    return size
+
+
+def list_of_loggers(loggers) -> list[Logger]:
+    """Return what gets the numbers while the loop goes on; raises ConfigError for what cannot."""
+    listed = list(loggers) if isinstance(loggers, Iterable) and not isinstance(loggers, str) else [loggers]
+    for logger in listed:
+        methods = [getattr(logger, name, None) for name in ("log", "close")]
+        if isinstance(logger, type) or not all(map(callable, methods)) or not isinstance(loggers, Iterable):
+            raise ConfigError(
+                f"recording(): loggers = {loggers!r}: must be a list of objects with log(step, values) and close(), "
+                'such as [grsgd.CsvLogger("mine.csv")]'
+            )
+    return listed
+
+
+class Logged:
+    """The names and values that a rank gives to `LoopRun.log`; each name is tried when it comes first."""
+
+    def __init__(self, metric: Metric):
+        self._metric = metric
+        self._fractions = {metric.name, *(f"{metric.column}{end}" for end in ("", "_min", "_max"))}
+        self._names: set[str] = set()
+
+    def numbers(self, values: dict) -> dict[str, float]:
+        """Return the values as floats, without None.
+
+        Raises ValueError for a name that cannot be a column of a run file, or is one too many, and for an accuracy that
+        is no fraction; TypeError for a value that is not one number.
+        """
+        return {name: self._number(name, value) for name, value in values.items() if value is not None}
+
+    def _number(self, name: str, value) -> float:
+        if name not in self._names:
+            self._check(name)
+            self._names.add(name)
+        try:
+            value = float(value.item() if hasattr(value, "item") else value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # the third: a tensor with several elements
+            raise TypeError(f"log(): {name} must be one number, not {type(value).__name__}") from None
+        if self._metric.unit == "%" and name in self._fractions and (value < 0 or value > 1):
+            raise ValueError(f"log(): {name} = {value:g}: must be a fraction from 0 to 1")
+        return value
+
+    def _check(self, name: str):
+        if name in OURS or "/" in name:
+            measured = ", ".join(OURS)
+            raise ValueError(f"log(): {name!r} cannot be a column: {measured} are measured, and '/' means a group")
+        if len(self._names) == MAX_NAMES:
+            raise ValueError(f"log(): {name!r} is one name more than {MAX_NAMES}: each is a column, with a row a step")
+        if problem := why_unfit(name, np.zeros(1)):
+            raise ValueError(f"log(): {name!r} cannot be a column of a run file: {problem}")
+
+
+def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Metric, config: dict) -> dict:
+    """Return the root attributes of the run file, but for where the run takes place and how it ends."""
+    algorithm, transport = optimizer.algorithm, optimizer.transport
+    check_metric(metric)
+    if metric.name in ("loss", *OURS):
+        raise ConfigError(f"recording(): a metric cannot be called {metric.name!r}, for log() has that name already")
+    given = plain(config if batch_size is None else {**config, "batch_size": batch_size})
+    options = {"name": algorithm.name} | algorithm.options.model_dump(exclude_none=True)
+    attributes = describe_algorithm(algorithm) | {
+        "replication": 1,
+        "seed": optimizer.seed,
+        "model": type(optimizer.replica.model).__name__,
+        "batch_size": batch_size,
+        "config": tomli_w.dumps({"algorithm": options, "config": given}),
+        "script": readable(sys.argv[0]) or None,
+        "arguments": [readable(argument) for argument in sys.argv[1:]] or None,
+        "clock": "wall",
+        "mpi": launch.library(),
+        "transfer": transport.name,
+        "transfers": str(transport),
+        "allreduce": optimizer.why_allreduce,
+    }
+    target = "target_accuracy" if metric == ACCURACY else "target"
+    kinds = {"seed": int, "dataset": str, "model": str, "label": str, "train_samples": int, target: float}
+    for name, kind in kinds.items():
+        value = given.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
+            raise ConfigError(f"recording(): {name} = {config[name]!r}: must be {kind.__name__}")
+        attributes[name] = value
+    if attributes.get("train_samples", 1) < 1:
+        raise ConfigError(f"recording(): train_samples = {attributes['train_samples']}: must be 1 or more")
+    if metric.unit == "%" and not 0 <= attributes.get(target, 0) <= 1:
+        raise ConfigError(f"recording(): {target} = {attributes[target]:g}: must be a fraction from 0 to 1")
+    return attributes | attributes_of(metric, attributes.get(target))
+
+
+def readable(argument: str) -> str:
+    r"""Return an argument of the program; bytes that are not UTF-8 as ``\xe9``, which no run file could hold."""
+    return os.fsencode(argument).decode(errors="backslashreplace")
+
+
+def plain(value):
+    """Return a value of the configuration as TOML can hold it: numbers, text, lists and tables; else its text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value if each is not None]
+    return value if isinstance(value, bool | int | float | str) else str(value)

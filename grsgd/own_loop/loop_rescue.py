@@ -1,0 +1,71 @@
+"""The run file of a recorded loop that ends before its time."""
+
+import threading
+from pathlib import Path
+
+from grsgd.comm import tags
+from grsgd.comm.stop_signal import Stopped, StopSignal, died
+from grsgd.job import launch
+from grsgd.job.rescue import FAILURE_SECONDS, SIGNAL_SECONDS, Rescue
+from grsgd.own_loop.loop_record import LoopRecord, run_of
+from grsgd.runs.run_file import Run
+
+
+class LoopRescue(Rescue):
+    """Saves what the ranks have measured when a loop that grsgd did not write ends before its time."""
+
+    def __init__(self, mpi, stop_signal: StopSignal, processes, out: Path, measured, attributes: dict):
+        super().__init__(mpi, stop_signal, processes, out, None, None, attributes)
+        self._record = measured
+        self.nothing = LoopRecord.of_nothing
+        self._is_told = False
+        self._knowing = threading.Lock()
+        self._known: str | None = None
+
+    def measured(self) -> LoopRecord:
+        return self._record(in_a_hurry=not self._failing)
+
+    def assembled(self, records: list[LoopRecord], attributes: dict) -> Run:
+        return run_of(records, attributes)
+
+    def tell(self, line: str, tag: int):
+        """Say it once: after a signal what all ranks have is saved again, if the launcher leaves time."""
+        if not self._is_told:
+            super().tell(line, tag)
+        self._is_told = True
+
+    def interrupted(self, reason: str):
+        """The launcher may kill this job any moment: save at once."""
+        if not self._failing:
+            self.stop_signal.request = reason = self.cause(reason)
+            lost = launch.ended_ranks(self.processes, self.mpi.rank)
+            self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, lost)
+
+    def cause(self, reason: str) -> str:
+        """Return why the loop ends where a signal has come: launchers send SIGTERM to the others when a rank has died.
+
+        Where its process was on this host, that is seen; at the first call alone, for later other ranks may have ended
+        because of the signal.
+        """
+        with self._knowing:
+            if self._known is None:
+                lost = sorted(launch.ended_ranks(self.processes, self.mpi.rank))
+                self._known = died(lost) if lost else reason
+            return self._known
+
+    def end(self, reason: str):
+        """Save when all ranks have been interrupted, as far as they come within seconds."""
+        self._failing = True
+        self._save(reason, FAILURE_SECONDS, tags.RESCUE_AFTER_FAILURE, set(self.stop_signal.comm.lost))
+
+    def failed(self, error: BaseException):
+        """Save, when this rank or another one has failed. Does not return where it was another one.
+
+        The error itself is printed by whoever catches it, at last by `launch.abort_on_error`.
+        """
+        told = isinstance(error, Stopped)
+        if not told and not self._told(launch.stagger(self.mpi)):
+            self.stop_signal.fail(self._reason(error))
+        self.end(self.stop_signal.reason)
+        if told:
+            launch.end_after_failure(self.mpi, last=False)  # the rank that has failed ends the job before

@@ -1,0 +1,103 @@
+"""The record of a loop in the ``state_dict()`` of its optimizer, where the recording of a later training begins."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grsgd.errors import ConfigError
+from grsgd.own_loop.loop_record import LoopRecord, Row
+
+KEY = "grsgd_recording"
+"""Where it stands, beside the keys of the wrapped optimizer."""
+
+
+class Recorded:
+    """The recording of one rank, as far as a ``state_dict()`` of its optimizer keeps it."""
+
+    def __init__(self):
+        self._loaded: dict | None = None
+        self._state: Callable[[], dict] = dict
+
+    def begin(self, name: str, rank: int, ranks: int, record: Callable[[], LoopRecord]):
+        """From now on keep what ``record()`` returns, of the recording to a file called ``name``."""
+        self._state = lambda: {KEY: {"file": name, "rank": rank, "ranks": ranks} | state_of(record())}
+
+    def end(self):
+        """Keep the record as it is now, when the recording has ended."""
+        last = self._state()
+        self._state = lambda: last
+
+    def state(self) -> dict:
+        """Return what is added to a ``state_dict()``: nothing where nothing was recorded."""
+        return self._state()
+
+    def load(self, state_dict: dict):
+        """Take the record out of a ``state_dict()`` that is loaded."""
+        self._loaded = state_dict.pop(KEY, None)
+
+    def before(self, path: Path, rank: int, ranks: int) -> LoopRecord:
+        """Return what a recording to ``path`` goes on with: nothing if that of the state that was loaded is another.
+
+        Raises ConfigError where it would replace the file of a run on other ranks.
+        """
+        kept = self._loaded
+        if kept is None or kept["file"] != path.name:
+            return LoopRecord.of_beginning()
+        if (kept["rank"], kept["ranks"]) != (rank, ranks):
+            raise ConfigError(
+                f"recording(): {path} is the file of the run that this one goes on from, there rank {kept['rank']} of "
+                f"{kept['ranks']}, here rank {rank} of {ranks}: give it another name"
+            )
+        return record_of(kept)
+
+
+def state_of(record: LoopRecord) -> dict:
+    """Return a record as tensors, and as what else ``torch.load(..., weights_only=True)`` reads."""
+    steps = sorted(record.rows)
+    names = sorted({name for row in record.rows.values() for name in row.values})
+    logged = {name: [step for step in steps if name in record.rows[step].values] for name in names}
+    measured = record.measured.items()
+    return {
+        "steps": torch.tensor(steps, dtype=torch.int64),
+        "times": torch.tensor([record.rows[step].time for step in steps], dtype=torch.float64),
+        "samples": torch.tensor([record.rows[step].samples for step in steps], dtype=torch.int64),
+        "values": {
+            name: (
+                torch.tensor(places, dtype=torch.int64),
+                torch.tensor([record.rows[step].values[name] for step in places], dtype=torch.float64),
+            )
+            for name, places in logged.items()
+        },
+        "progress": torch.tensor(record.progress, dtype=torch.float64),
+        "elapsed": float(record.elapsed),
+        "measured": {name: value if isinstance(value, int) else float(value) for name, value in measured},
+        "traffic": torch.from_numpy(record.traffic),
+        "sent_once": int(record.sent_once),
+        "staleness": {int(age): int(count) for age, count in record.staleness.items()},
+        "warnings": list(record.warnings),
+        "interface": torch.from_numpy(np.asarray(record.interface, float)),
+    }
+
+
+def record_of(kept: dict) -> LoopRecord:
+    """Return the record that `state_of` was given."""
+    rows = {
+        step: Row(time, samples, {})
+        for step, time, samples in zip(*(kept[name].tolist() for name in ("steps", "times", "samples")), strict=True)
+    }
+    for name, (steps, values) in kept["values"].items():
+        for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+            rows[step].values[name] = value
+    return LoopRecord(
+        rows,
+        [(time, int(steps), int(samples)) for time, steps, samples in kept["progress"].tolist()],
+        kept["elapsed"],
+        kept["measured"],
+        kept["traffic"].numpy(),
+        kept["sent_once"],
+        kept["staleness"],
+        kept["warnings"],
+        kept["interface"].numpy(),
+    )

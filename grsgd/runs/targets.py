@@ -1,0 +1,62 @@
+"""The file behind a path that a user names: which one it is, and what goes wrong with it, in one line."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grsgd.errors import RunFileError
+from grsgd.text import printable
+
+
+@contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Turn whatever goes wrong inside into a RunFileError that names ``path``."""
+    try:
+        yield
+    except (OSError, RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise RunFileError(f"{os.fspath(path)}: {reason_of(error)}") from None
+
+
+def reason_of(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return printable(str(error))
+
+
+def target_of(path: str | os.PathLike) -> Path:
+    """The file behind ``path``, symbolic links followed, so that a link to a run file survives a rewrite.
+
+    But not those that another user has put into a folder where all may write.
+    """
+    _check_links(Path(os.path.abspath(path)))
+    target = Path(os.path.realpath(path))
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        if not target.parent.is_dir():
+            raise ValueError(f"there is no directory {target.parent}") from None
+        return target
+    if stat.S_ISDIR(mode):
+        raise ValueError("is a directory")
+    if not stat.S_ISREG(mode):
+        raise ValueError("not a regular file")
+    return target
+
+
+def _check_links(path: Path, depth: int = 40) -> None:
+    """Raise ValueError if on the way to an absolute ``path`` there is a link that is not to be followed."""
+    for place in (*reversed(path.parents), path):
+        if depth and place.is_symlink():
+            folder, link = place.parent.stat(), place.lstat()
+            if folder.st_mode & stat.S_IWOTH and link.st_uid not in (os.geteuid(), folder.st_uid):
+                raise ValueError(f"{place} is a symbolic link of another user's in a folder where all may write")
+            _check_links(Path(os.path.abspath(place.parent / os.readlink(place))), depth - 1)
+
+
+def check_replaceable(target: Path) -> None:
+    """Raise ValueError if a file can be written but not replaced: another user's, in a sticky folder such as /tmp."""
+    folder, owner = target.parent.stat(), target.stat().st_uid
+    if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, folder.st_uid):
+        raise ValueError("is another user's file in a folder where only its owner may replace it")
