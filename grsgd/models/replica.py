@@ -9,8 +9,10 @@ import math
 from collections.abc import Iterable
 from functools import partial
 
+from grsgd.errors import ConfigError
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
+from grsgd.models.places import content, following_buffers, following_trained, is_dense, move, places_of
 
 torch = LazyModule("torch")
 
@@ -22,33 +24,35 @@ class Replica:
     """One rank's model in flat memory.
 
     ``params``: all parameters that are trained, in the order of ``model.parameters()``; ``grads``: their gradients;
-    ``buffers``: all floating-point buffers (batch-norm statistics). The model keeps its own parameter objects, so an
+    ``buffers``: all buffers of their dtype (batch-norm statistics). The model keeps its own parameter objects, so an
     optimizer may be made before or after. ``dtype`` converts the model, None keeps it.
+
+    Views of parameters and buffers that the model keeps, as buffers or attributes, are views of the flat arrays then.
+    Where that is impossible, for a row of a larger table that the model keeps, a buffer stays where it is, `outside`.
 
     ``flat_gradients = False`` leaves the gradients where autograd puts them, for algorithms that send none: autograd
     can then hand over its result instead of adding it to zeros, which saves 10 to 20 % of a small model's step.
 
-    Raises ValueError if the trained parameters do not share one floating-point dtype and device, or if NumPy does not
-    have the dtype.
+    Raises ConfigError if the trained parameters do not share one floating-point dtype and device, if NumPy does not
+    have the dtype, or if a trained parameter cannot be moved (`following_trained`).
     """
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None, flat_gradients: bool = True):
         self.model = model.to(dtype) if dtype is not None else model
         self.trained = [p for p in model.parameters() if p.requires_grad]
         if not self.trained:
-            raise ValueError("the model has no parameter that requires a gradient")
+            raise ConfigError("the model has no parameter that requires a gradient")
         kinds = {(p.dtype, p.device) for p in self.trained}
         if len(kinds) > 1 or not self.trained[0].is_floating_point():
             found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            raise ValueError(f"all trained parameters must share one floating-point dtype and device; found {found}")
+            raise ConfigError(f"all trained parameters must share one floating-point dtype and device; found {found}")
         self.dtype, self.device = next(iter(kinds))
         if str(self.dtype) not in DTYPES:
             allowed = ", ".join(DTYPES)
-            raise ValueError(f"the trained parameters are {self.dtype}, which NumPy does not have; allowed: {allowed}")
-        buffers = {name: b for name, b in model.named_buffers() if b.dtype == self.dtype}
-        self._buffer_names = list(buffers)
+            raise ConfigError(f"the trained parameters are {self.dtype}, which NumPy does not have; allowed: {allowed}")
+        self._choose_places()
         self.params = self._flatten(self.trained)
-        self.buffers = self._flatten(list(buffers.values()))
+        self.buffers = self._flatten(self.in_buffers())
         self.buffers_at_start = self.buffers.like().tensor
         """Buffers that ``average_buffers`` compares with; 0 where one was not finite, as in an attention mask."""
         self.grads = self.params.like() if flat_gradients else None
@@ -145,19 +149,61 @@ class Replica:
         """Return by name the tensors of the model that lie in ``params`` and ``buffers``, as the model has them now."""
         trained = {id(p) for p in self.trained}
         found = {name: p.data for name, p in self.model.named_parameters() if id(p) in trained}
-        now = dict(self.model.named_buffers())
-        return found | {name: now[name] for name in self._buffer_names if name in now}
+        return found | dict(zip(self._buffer_names, self.in_buffers(), strict=False))
 
-    def outside(self) -> list[torch.Tensor]:
-        """Return what of the model lies outside the flat arrays: frozen parameters, integer buffers."""
-        frozen = [p.data for p in self.model.parameters() if not p.requires_grad]
-        return frozen + [b for b in self.model.buffers() if b.dtype != self.dtype]
+    def in_buffers(self) -> list[torch.Tensor]:
+        """Return those of the model's buffers that lie in ``buffers``."""
+        now = dict(self.model.named_buffers(remove_duplicate=False))
+        return [now[name] for name in self._buffer_names if name in now]
+
+    def outside(self, copy: torch.nn.Module | None = None) -> list[torch.Tensor]:
+        """Return dense tensors with what of the model, or of a copy of it, lies outside the flat arrays, in its own
+        memory: frozen parameters, buffers of other dtypes and kinds, and those that are left in place."""
+        model = copy if copy is not None else self.model
+        found = [p.data for p in model.parameters() if not p.requires_grad]
+        buffers = dict(model.named_buffers(remove_duplicate=False))
+        found += [b if (b := buffers.get(name)) is not None else torch.empty(0) for name in self._outside_names]
+        return [part for tensor in found for part in content(tensor)]
+
+    def follow(self, copy: torch.nn.Module):
+        """In a copy of the model that was given other parameters, let the buffers follow that see parameters here."""
+        trained = [p.data for p in copy.parameters() if p.requires_grad]
+        places = {
+            id(other.tensor): (p, other.offset)
+            for p, mine in zip(trained, self.trained, strict=True)
+            for other in self._following.get(id(mine), ())
+        }
+        for name, buffer in self.model.named_buffers():
+            if id(buffer) in places:
+                p, offset = places[id(buffer)]
+                copy.get_buffer(name).copy_(p.as_strided(buffer.shape, buffer.stride(), p.storage_offset() + offset))
+
+    def leave(self):
+        """Give parameters and buffers memory of their own again, so that a file of some holds no more than these."""
+        for tensor in [*self.trained, *self.in_buffers()]:
+            own = torch.empty_like(tensor.data, memory_format=torch.contiguous_format)
+            move(tensor, own, self._following.get(id(tensor), ()))
+
+    def _choose_places(self):
+        """Find out which buffers lie in the flat arrays, which outside, and what follows parameters and buffers."""
+        model, places = self.model, places_of(self.model)
+        self._following = following_trained(model, places)
+        """By the id of a tensor, what sees its memory, and is moved with it."""
+        following = {id(other.tensor) for others in self._following.values() for other in others}
+        buffers = {name: b for name, b in model.named_buffers() if id(b) not in following}
+        dense = {name: b for name, b in buffers.items() if b.dtype == self.dtype and is_dense(b)}
+        movable, followed = following_buffers({name: b for name, b in dense.items() if b.device == self.device}, places)
+        self._following |= followed
+        following |= {id(other.tensor) for others in followed.values() for other in others}
+        self._buffer_names = list(movable)
+        self._outside_names = [name for name, b in buffers.items() if name not in movable and id(b) not in following]
+        self.left_in_place = [name for name in self._outside_names if name in dense]
+        """Names of the buffers that could not be moved, for something else of the model sees their memory."""
 
     def _flatten(self, tensors: list[torch.Tensor]) -> Flat:
         flat = Flat.zeros(sum(t.numel() for t in tensors), self.dtype, self.device)
         for tensor, view in zip(tensors, views(flat.tensor, tensors), strict=True):
-            view.copy_(tensor.data)
-            tensor.data = view
+            move(tensor, view, self._following.get(id(tensor), ()))
         return flat
 
 

@@ -23,30 +23,6 @@ def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, se
         )
 
 
-def check_memory(model: torch.nn.Module):
-    """Raise ValueError if two parameters, one of them trained, lie in one memory; to share a Parameter is allowed."""
-    spans = sorted(
-        (p.data_ptr(), p.data_ptr() + extent(p), name, p.requires_grad)
-        for name, p in model.named_parameters()
-        if p.numel()
-    )
-    last = None
-    for span in spans:
-        if last is not None and span[0] < last[1] and (span[3] or last[3]):
-            raise ValueError(
-                f"parameters {last[2]!r} and {span[2]!r} lie in one memory: tie them by one Parameter "
-                "(decoder.weight = encoder.weight)"
-            )
-        if last is None or span[1] > last[1]:
-            last = span
-
-
-def extent(tensor: torch.Tensor) -> int:
-    """Bytes from the first to the last element of a tensor."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
-
-
 class InPlace:
     """Sees to it that ``replica``'s model stays what and where it was: ranks exchange the flat arrays, not the model.
 
@@ -63,10 +39,10 @@ class InPlace:
         self._requires = [table[key].requires_grad for _, table, key in self._parameters]
         self._trained = [entry for entry in self._parameters if id(entry[1][entry[2]]) in trained]
         self._addresses = [table[key].data_ptr() for _, table, key in self._trained]
-        begin = self._begin = replica.buffers.tensor.data_ptr()
-        end = begin + replica.buffers.array.nbytes
+        self._begin = replica.buffers.tensor.data_ptr()
         buffers = entries((prefix, module._buffers) for prefix, module in modules)
-        self._buffers = [entry for entry in buffers if begin <= entry[1][entry[2]].data_ptr() < end]
+        flat = {id(buffer) for buffer in replica.in_buffers()}
+        self._buffers = [entry for entry in buffers if id(entry[1][entry[2]]) in flat]
         self._places = [table[key].data for _, table, key in self._buffers]
         """In the array that the ranks average."""
         self._buffer_addresses = [place.data_ptr() for place in self._places]
@@ -119,7 +95,8 @@ class InPlace:
             if table[key].data_ptr() != address:
                 raise RuntimeError(
                     f"parameter {name!r} was given new memory after distribute() (model.to(), p.data = ..., "
-                    "load_state_dict(assign=True), ...): do that before, or write into the old with p.data.copy_()"
+                    "load_state_dict(assign=True), ...): do that before, or write into the old with p.data.copy_(); "
+                    "in place of share_memory(), share a copy of the model"
                 )
         for (name, table, key), required in zip(self._parameters, self._requires, strict=True):
             if table.get(key) is None or table[key].requires_grad != required:

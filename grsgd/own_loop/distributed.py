@@ -17,6 +17,7 @@ from grsgd.algorithms.allreduce_trial import AUTO, choose_variant
 from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Traits
 from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.equal import broadcast_tensor, make_equal
 from grsgd.algorithms.find import find
 from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
@@ -29,7 +30,7 @@ from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job import launch
 from grsgd.models.replica import Replica, views
 from grsgd.own_loop import resume
-from grsgd.own_loop.checks import InPlace, check_memory, check_optimizer
+from grsgd.own_loop.checks import InPlace, check_optimizer
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import Gradients
@@ -178,6 +179,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._drain()
         self.driver.run(all_finish.come())  # an average's messages must not meet those of another call
         self.driver.run(schedule_of(self.algorithm.average))
+        self.driver.run(make_equal(self._uncounted_comm, self.replica.outside()))
         self._compare_shards()
         self._end()
 
@@ -198,7 +200,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._end(frees=not uneven[0])
 
     def _let_go(self):
-        """Leave the model as `distribute` has found it, but for the memory of its parameters."""
+        """Leave the model without the hooks that `distribute` has given it."""
         for hook in self._hooks:
             hook.remove()
         if self._gradients is not None:
@@ -214,6 +216,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _end(self, frees: bool = True):
         """Note that this training has ended; ``frees``: nothing is under way on its communicators."""
         self.driver.close()
+        self.replica.leave()
         with within(self.driver.timeout, "freeing communicators"):
             for comm in (self.algorithm.comm, self._uncounted_comm) if frees else ():
                 comm.free()
@@ -260,6 +263,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             buffer = result.get_buffer(name)
             if buffer.shape == view.shape:
                 buffer.copy_(view)
+        self.replica.follow(result)
+        self.driver.run(make_equal(self._uncounted_comm, self.replica.outside(result)))
         return result
 
     def meet(self, call: str) -> Answers:
@@ -478,7 +483,6 @@ def distribute(
             raise ConfigError(f"progress_mode = {progress_mode!r}: allowed: {', '.join(PROGRESS_MODES)}")
         cls.check(chosen, mpi.size)
         check_optimizer(model, optimizer, cls.traits.sends_gradients)
-        check_memory(model)
         check_not_distributed(model)
         replica = Replica(model, flat_gradients=False)
     use_device = partial(gpu.use, replica.device)
@@ -527,11 +531,15 @@ def check_not_distributed(model: torch.nn.Module):
 
 
 def check_same_size(mpi, replica: Replica):
-    """Raise SetupError, on all ranks, if their models have different numbers of parameters."""
-    sizes = mpi.allgather(replica.params.array.size)
-    if len(set(sizes)) > 1:
-        message = f"the ranks' models have different numbers of parameters: {sizes}"
-        raise SetupError(message, is_printed=mpi.rank == 0)
+    """Raise SetupError, on all ranks, if tensors of their models have other sizes than on other ranks."""
+    outside = tuple(tensor.nbytes for tensor in replica.outside())
+    found = mpi.allgather((replica.params.array.size, replica.buffers.array.size, len(outside), *outside))
+    kinds = ["parameters", "numbers in buffers", "frozen parameters and other buffers"]
+    for place, sizes in enumerate(zip(*found, strict=False)):
+        if len(set(sizes)) > 1:
+            what = kinds[place] if place < len(kinds) else "bytes in a frozen parameter or a buffer"
+            message = f"the ranks' models have different numbers of {what}: {list(sizes)}"
+            raise SetupError(message, is_printed=mpi.rank == 0)
 
 
 def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:
@@ -548,9 +556,8 @@ def give_all_the_same(replica: Replica, comm: Communicator, driver):
     for array in (replica.params.array, replica.buffers.array):
         driver.run(broadcast(comm, array))
     replica.note_buffers()
-    outside = replica.outside()
-    for mine, root in zip(outside, comm.backend.mpi.bcast([t.cpu() for t in outside]), strict=True):
-        mine.copy_(root)
+    for tensor in replica.outside():
+        driver.run(broadcast_tensor(comm, tensor))
 
 
 def algorithm_of(name: str) -> type[Algorithm]:

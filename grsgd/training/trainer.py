@@ -21,6 +21,7 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.comm.stop_signal import Stopped
 from grsgd.config import Config
 from grsgd.data import Dataset
+from grsgd.errors import ConfigError
 from grsgd.models.replica import Replica
 from grsgd.runs.ending import NON_FINITE_LOSS, STOP_CRITERIA
 from grsgd.training.evaluation import Quality, quality
@@ -87,6 +88,11 @@ class Trainer:
         self.replica = Replica(
             model, getattr(torch, config.dtype), traits.sends_gradients and (n > 1 or not traits.supports_own_loop)
         )
+        if self.replica.left_in_place:
+            raise ConfigError(
+                f"the model's buffer {self.replica.left_in_place[0]!r} lies in memory that something else of it sees "
+                "(a larger tensor, an array of NumPy): register a copy (.clone()), or the larger tensor as a buffer"
+            )
         of_progress = context if traits.synchronous else self.context
         self.progress = make_progress(
             config, len(dataset.train), self.workers, of_progress, self.is_central, early_marks

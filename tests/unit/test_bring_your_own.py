@@ -198,6 +198,15 @@ def test_the_documented_algorithm_is_checked_and_trained(folder, capsys):
     assert grsgd.load_run("run.h5").attributes["final_test_error"] < 0.1
 
 
+def test_a_buffer_that_is_a_row_of_a_table_is_refused(folder, capsys):
+    """It could not be averaged with the others, nor kept in snapshots, and stay a row."""
+    before, row = "super().__init__()", "self.register_buffer('row', self.table[0])"
+    text = (folder / "mine.py").read_text()
+    (folder / "mine.py").write_text(text.replace(before, f"{before}; self.table = torch.zeros(2, 3); {row}", 1))
+    assert simulate("train.steps=2") == 2
+    assert "error: the model's buffer 'row' lies in memory that something else of it sees" in capsys.readouterr().err
+
+
 def test_data_of_the_wrong_kind_are_one_line(folder, capsys):
     assert main(["simulate", "run.toml", "--ranks", "2", "--out", "run.h5", "--set", "data.name=mine.py:Net"]) == 2
     assert "'mine.py:Net': not a function" in (said := complaint(capsys)) and said.count("\n") == 1

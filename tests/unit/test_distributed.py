@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from grsgd.algorithms import equal
 from grsgd.job import launch
 from grsgd.own_loop import distributed
 from grsgd.own_loop.distributed import DistributedOptimizer, distribute
@@ -206,6 +207,56 @@ def test_all_start_from_rank_0(monkeypatch):
     for state, start in on_threads(monkeypatch, 3, work):
         assert state["weight"].tolist() == [1, 1, 1] and state["frozen"].tolist() == [1, 1]
         assert state["count"] == 5 and state["statistics"].tolist() == start == [1, 1]
+
+
+class OfOtherKinds(Odd):
+    """Buffers of other dtypes than the parameters', an expanded parameter, a sparse buffer, a row of a table."""
+
+    def __init__(self, rank):
+        super().__init__(rank)
+        self.base = nn.Parameter(torch.full((1, 2), 1.0 + rank).expand(3, 2), requires_grad=False)
+        self.table = torch.zeros(2, 3)
+        self.register_buffer("row", self.table[0])
+        self.register_buffer("mask", torch.ones(1).expand(4, 5))
+        self.register_buffer("wide", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("short", torch.zeros(2, dtype=torch.bfloat16))
+        self.register_buffer("complex", torch.zeros(2, dtype=torch.complex64))
+        self.register_buffer("adjacent", (torch.eye(2) * (1 + rank)).to_sparse())
+
+
+@pytest.mark.parametrize("longest", [equal.LONGEST, 5])
+def test_tensors_of_other_kinds(longest, monkeypatch):
+    """All ranks begin with rank 0's, in pieces that messages can hold, and end with one: the mean, or rank 0's."""
+    monkeypatch.setattr(equal, "LONGEST", longest)
+
+    def work(mpi):
+        model = OfOtherKinds(mpi.rank)
+        optimizer = distribute(model, sgd(model), "dpsgd", mpi, timeout=20.0)
+        assert model.base.tolist() == 3 * [[1, 1]] and model.base.stride() == (0, 1)
+        assert torch.equal(model.adjacent.to_dense(), torch.eye(2))
+        for tensor in (model.table, model.wide, model.short, model.complex, model.count, model.frozen.data):
+            tensor.fill_(2 * mpi.rank)
+        found = []
+        for end in (optimizer.averaged_model(), model):
+            if end is model:
+                optimizer.finish()
+            for tensor in (end.row, end.wide, end.short, end.complex, end.frozen):
+                assert set(tensor.flatten().tolist()) == {1}
+            assert end.count == 0
+            found.append(end)
+        assert model.row.tolist() == model.table[0].tolist() and model.weight.untyped_storage().nbytes() == 12
+
+    on_threads(monkeypatch, 2, work)
+
+
+def test_tensors_of_other_sizes_are_refused(monkeypatch):
+    def work(mpi):
+        model = Odd(0)
+        model.register_buffer("adjacent", torch.eye(2)[: 1 + mpi.rank].to_sparse())
+        with pytest.raises(ValueError, match=r"different numbers of bytes in a frozen parameter or a buffer: \[16, 32"):
+            distribute(model, sgd(model), "dpsgd", mpi)
+
+    on_threads(monkeypatch, 2, work)
 
 
 def test_models_of_different_sizes_are_refused(monkeypatch):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from grsgd.models.replica import Replica
-from grsgd.own_loop.checks import InPlace, check_memory
+from grsgd.own_loop.checks import InPlace
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import NOTICING_EVERY, NOTICING_STEPS, Gradients
 
@@ -108,21 +108,6 @@ def test_compiled_models():
     assert not gradients.changed()
     gradients.collect()
     assert gradients.flat.array[-4:].tolist() == [1, 1, 1, 1]
-
-
-def test_disjoint_and_shared_memory():
-    whole = torch.randn(12)
-    model = nn.Module()
-    model.a, model.b = nn.Parameter(whole[:6].view(2, 3)), nn.Parameter(whole[6:])
-    check_memory(model)
-    model.c = nn.Parameter(whole[5:7], requires_grad=False)
-    with pytest.raises(ValueError, match="parameters 'a' and 'c' lie in one memory"):
-        check_memory(model)
-    model.a.requires_grad_(False)
-    with pytest.raises(ValueError, match="parameters '[bc]' and '[bc]' lie in one memory"):
-        check_memory(model)
-    model.b.requires_grad_(False)
-    check_memory(model)
 
 
 def test_in_place():

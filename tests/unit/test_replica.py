@@ -327,3 +327,88 @@ def test_memory_begins_at_a_line_of_the_cache(dtype, size):
     assert flat.tensor.data_ptr() % 64 == 0 and flat.like().tensor.data_ptr() % 64 == 0
     assert flat.array.shape == flat.tensor.shape == (size,) and flat.tensor.dtype == dtype
     assert not flat.array.any() and flat.array.flags.c_contiguous and flat.array.flags.writeable
+
+
+def test_disjoint_and_shared_memory():
+    whole = torch.randn(12)
+    model = nn.Module()
+    model.a, model.b = nn.Parameter(whole[:6].view(2, 3)), nn.Parameter(whole[6:])
+    Replica(copy.deepcopy(model))
+    model.c = nn.Parameter(whole[5:7], requires_grad=False)
+    with pytest.raises(ValueError, match="parameters 'a' and 'c' lie in one memory"):
+        Replica(model)
+    model.a.requires_grad_(False)
+    with pytest.raises(ValueError, match="parameters '[bc]' and '[bc]' lie in one memory"):
+        Replica(model)
+    model = nn.Module()
+    model.table = torch.zeros(3)
+    model.a = nn.Parameter(model.table[:2])
+    with pytest.raises(ValueError, match=r"^parameter 'a' lies in the memory of 'table', and would .* copy \(.clone"):
+        Replica(model)
+    with pytest.raises(ValueError, match="^parameter 'weight' lies in memory that processes share .*share a copy"):
+        Replica(nn.Linear(2, 1).share_memory())
+
+
+class Views(nn.Module):
+    """Views of a parameter, of a buffer and of a table that is no buffer; a buffer made of an array of NumPy."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("turned", self.linear.weight.data.t())
+        self.rows = [self.linear.weight.data[0]]
+        self.register_buffer("statistics", torch.zeros(2, 3))
+        self.register_buffer("mean", self.statistics[0])
+        self.table, self.array = torch.zeros(2, 3), np.zeros(3, np.float32)
+        self.register_buffer("row", self.table[0])
+        self.register_buffer("of_array", torch.from_numpy(self.array))
+        self.register_buffer("whole", torch.zeros(2))
+
+
+def check_views(model):
+    with torch.no_grad():
+        model.linear.weight.add_(1)
+    for tensor in (model.statistics, model.table, model.array):
+        tensor += 1
+    assert torch.equal(model.turned, model.linear.weight.t()) and torch.equal(model.rows[0], model.linear.weight[0])
+    assert torch.equal(model.mean, model.statistics[0]) and torch.equal(model.row, model.table[0])
+    assert model.of_array.tolist() == model.array.tolist()
+
+
+def test_views_stay_views():
+    model = Views()
+    replica = Replica(model)
+    check_views(model)
+    assert replica.buffers.array.size == 8 and list(replica.tensors())[2:] == ["statistics", "whole"]
+    assert replica.left_in_place == ["row", "of_array"]
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.linear.weight.add_(1)
+    replica.follow(other)
+    assert torch.equal(other.turned, other.linear.weight.t())
+    replica.leave()
+    check_views(model)
+    assert model.linear.weight.untyped_storage().nbytes() == 24
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_what_lies_outside_is_dense():
+    """Expanded tensors once, indices and values of sparse ones, the bytes of others."""
+    model = nn.Linear(3, 2)
+    model.frozen = nn.Parameter(torch.ones(1, 3).expand(4, 3), requires_grad=False)
+    buffers = {
+        "expanded": torch.arange(3.0).expand(2, -1),
+        "places": torch.arange(4).expand(2, -1),
+        "sparse": torch.eye(3).to_sparse(),
+        "rows": torch.eye(3).to_sparse_csr(),
+        "short": torch.ones(2, dtype=torch.bfloat16),
+        "none": None,
+    }
+    for name, buffer in buffers.items():
+        model.register_buffer(name, buffer)
+    replica = Replica(model)
+    assert [tensor.numel() for tensor in replica.outside()] == [3, 3, 4, 6, 3, 4, 3, 3, 2]
+    for tensor in replica.outside():
+        tensor.zero_()
+    assert not model.frozen.any() and not model.expanded.any() and not model.sparse.to_dense().any()
+    assert replica.buffers.array.size == 0 and replica.left_in_place == []

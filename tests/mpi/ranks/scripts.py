@@ -239,6 +239,25 @@ def frozen_first(net):
     net.first.requires_grad_(False)
 
 
+def with_views(net):
+    """Buffers that see a parameter, another buffer, and a table that is none; statistics of another dtype."""
+    net.register_buffer("turned", net.first.weight.data.t())
+    net.register_buffer("statistics", torch.zeros(2, 5).double())
+    net.register_buffer("mean", net.statistics[0])
+    net.table = torch.zeros(2, 5).double()
+    net.register_buffer("row", net.table[0])
+    net.register_buffer("short", torch.zeros(5))
+
+
+def views_are_seen(run, step):
+    net = run.model
+    for tensor in (net.statistics, net.table, net.short):
+        tensor += 1
+    plain(run, step)
+    assert torch.equal(net.turned, net.first.weight.t())
+    assert torch.equal(net.mean, net.statistics[0]) and torch.equal(net.row, net.table[0])
+
+
 def sgd(**options):
     return lambda parameters: torch.optim.SGD(parameters, lr=0.1, **options)
 
@@ -277,6 +296,7 @@ ROWS = {
     "scheduled": (scheduled, HEAVY),
     "frozen": (plain, HEAVY, frozen_first),
     "copied": (copied, HEAVY),
+    "views": (views_are_seen, HEAVY, with_views),
     "with graph": (with_graph, HEAVY),
 }
 """By name: what a script does in a step, its optimizer, and what it does to the model before `distribute`."""

@@ -187,6 +187,13 @@ def test_two_parameters_in_one_memory(part):
     distribute(model).finish()
 
 
+def test_parameters_in_memory_that_processes_share():
+    model = network().share_memory()
+    with pytest.raises(ValueError, match="'0.weight' lies in memory that processes share .*: share a copy") as caught:
+        distribute(model)
+    one_line(caught)
+
+
 def test_a_model_that_is_distributed_already():
     model = network()
     optimizer = distribute(model, "grsgd")

@@ -1,0 +1,62 @@
+"""Schedules that copy tensors of any kind from rank 0, and make tensors equal that may differ between ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grsgd.algorithms.averaging import exact_average
+from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
+from grsgd.comm.pieces import cut
+from grsgd.lazy import LazyModule
+from grsgd.models.digests import bytes_of, digests
+from grsgd.models.flat import Flat
+
+torch = LazyModule("torch")
+
+LONGEST = 2**28
+"""Bytes of the longest message: MPI libraries take no message of 2 GiB."""
+
+
+def broadcast_tensor(comm, tensor: torch.Tensor):
+    """Schedule: copy a dense tensor of any dtype and device, and of the same shape on all ranks, from rank 0."""
+    if tensor.numel() == 0:
+        return
+    host = tensor.detach().cpu().contiguous()
+    for piece in cut(bytes_of(host), LONGEST):
+        yield from broadcast(comm, piece)
+    if comm.rank > 0 and host.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(host)
+
+
+def differing(comm, numbers: np.ndarray):
+    """Schedule: return on how many ranks each of these int64 numbers is another one than on rank 0, float64."""
+    of_root = numbers.copy()
+    yield from broadcast(comm, of_root)
+    ranks = (numbers != of_root).astype(np.float64)
+    yield from halving_doubling_allreduce(comm, ranks)
+    return ranks
+
+
+def make_equal(comm, tensors: list[torch.Tensor]):
+    """Schedule: make dense tensors equal on all ranks, in place: those that differ the mean of all ranks if they are
+    real or complex numbers, else rank 0's. Those of other shapes on some ranks stay what they are."""
+    if comm.size == 1 or not tensors:
+        return
+    other_size = yield from differing(comm, np.array([tensor.nbytes for tensor in tensors], np.int64))
+    other_content = yield from differing(comm, digests(tensors))
+    for tensor, is_alike, differs in zip(tensors, other_size == 0, other_content > 0, strict=True):
+        if not (is_alike and differs):
+            continue
+        if tensor.is_floating_point() or tensor.is_complex():
+            yield from average_tensor(comm, tensor.detach())
+        else:
+            yield from broadcast_tensor(comm, tensor)
+
+
+def average_tensor(comm, tensor: torch.Tensor):
+    """Schedule: make a dense tensor of real or complex numbers the mean over all ranks, in place, by way of float64."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    mean = Flat.zeros(tensor.numel(), torch.float64, torch.device("cpu"))
+    mean.tensor.copy_(tensor.flatten())
+    yield from exact_average(comm, mean)
+    tensor.copy_(mean.tensor.view(tensor.shape))

@@ -1,0 +1,212 @@
+"""Where the tensors of a model lie in memory, and what else of the model sees the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.errors import ConfigError
+from grsgd.lazy import LazyModule
+
+torch = LazyModule("torch")
+
+SPARSE = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+    "torch.jagged": ("offsets", "values"),
+}
+"""By layout, the methods that return the dense tensors of which a tensor consists."""
+
+
+class Place(NamedTuple):
+    """Something of a model that lies in memory: a tensor, or an array of NumPy.
+
+    ``name``: in the model; ``begin``, ``end``: addresses of its first byte and behind its last one.
+    """
+
+    name: str
+    found: object
+    begin: int
+    end: int
+
+
+class Follower(NamedTuple):
+    """A tensor that sees the memory of another one, from the element ``offset`` on."""
+
+    tensor: torch.Tensor
+    offset: int
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether each element of a tensor lies in memory of its own."""
+    repeats = any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, strides(tensor), strict=False))
+    return tensor.layout is torch.strided and not tensor.is_quantized and not repeats
+
+
+def strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tensor.stride() if tensor.layout is torch.strided else ()
+
+
+def content(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return dense tensors that hold all of a tensor's numbers, in its own memory: an expanded dimension once, and of a
+    sparse tensor indices and values."""
+    tensor = tensor.detach()
+    if str(tensor.layout) in SPARSE:
+        return [getattr(tensor, part)() for part in SPARSE[str(tensor.layout)]]
+    if tensor.is_quantized:
+        begin, size = tensor.storage_offset() * tensor.element_size(), tensor.numel() * tensor.element_size()
+        return [torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage(), begin, (size,))]
+    for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return [tensor]
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Bytes from the first to the last element of a tensor."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def places_of(model: torch.nn.Module) -> list[Place]:
+    """Return all parameters, buffers and other attributes of a model's modules, also in lists and dicts, each once."""
+    found: dict[int, Place] = {}
+    for name, value in everything(model):
+        if id(value) in found:
+            continue
+        if isinstance(value, np.ndarray):
+            begin, end = np.lib.array_utils.byte_bounds(value)
+        elif value.layout is torch.strided and not value.is_meta and value.numel():
+            begin = value.data_ptr()
+            end = begin + extent(value)
+        else:
+            continue
+        found[id(value)] = Place(name, value, begin, end)
+    return list(found.values())
+
+
+def everything(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield name and value of all tensors and arrays that the modules of a model hold, those of a name often."""
+    for prefix, module in model.named_modules():
+        others = {
+            key: value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")
+        }
+        for table in (module._parameters, module._buffers, others):
+            for key, value in table.items():
+                for each in within(value):
+                    yield f"{prefix}.{key}".lstrip("."), each
+
+
+def within(value, depth: int = 3) -> Iterator[object]:
+    """Yield the tensors and arrays in a value: itself, or those in lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        yield value
+    elif isinstance(value, list | tuple | dict) and depth:
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from within(each, depth - 1)
+
+
+def shared(places: Iterable[Place]) -> Iterator[tuple[Place, list[Place]]]:
+    """Yield each place whose memory others of the places share, and those others."""
+    group: list[Place] = []
+    end = 0
+    for place in [*sorted(places, key=lambda place: place.begin), None]:
+        if place is not None and group and place.begin < end:
+            group.append(place)
+            end = max(end, place.end)
+            continue
+        for one in group if len(group) > 1 else ():
+            yield one, [other for other in group if other is not one and overlap(one, other)]
+        if place is not None:
+            group, end = [place], place.end
+
+
+def overlap(one: Place, other: Place) -> bool:
+    return one.begin < other.end and other.begin < one.end
+
+
+def followers(place: Place, others: Iterable[Place]) -> list[Follower] | None:
+    """Return ``others``, which overlap the tensor at a place, as what follows it to other memory; None where one of
+    them cannot: it reaches beyond the tensor, is of another dtype, or an array."""
+    tensor, result = place.found, []
+    for other in others:
+        fits = (
+            isinstance(other.found, torch.Tensor)
+            and other.found.dtype == tensor.dtype
+            and place.begin <= other.begin
+            and other.end <= place.end
+            and tensor.is_contiguous()
+        )
+        if not fits:
+            return None
+        result.append(Follower(other.found, (other.begin - place.begin) // tensor.element_size()))
+    return result
+
+
+def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]):
+    """Let a tensor lie where ``view`` does, of the same shape, with its content; and what follows it, too."""
+    view.copy_(tensor.data)
+    tensor.data = view
+    for other, offset in following:
+        other.data = view.as_strided(other.shape, other.stride(), view.storage_offset() + offset)
+
+
+def following_trained(model: torch.nn.Module, places: Iterable[Place]) -> dict[int, list[Follower]]:
+    """Return by the id of each trained parameter what follows it to other memory, where anything does.
+
+    Raises ConfigError, with the name, if another parameter lies in the memory of a trained one, if something of the
+    model reaches beyond it, and if other processes see it.
+    """
+    parameters = {id(p): name for name, p in model.named_parameters()}
+    for name, p in model.named_parameters():
+        if p.requires_grad and p.device.type == "cpu" and p.is_shared():
+            raise ConfigError(
+                f"parameter {name!r} lies in memory that processes share (share_memory()), and would be moved, so that "
+                "others keep old weights: share a copy of the model, and copy the weights into it now and then"
+            )
+    result: dict[int, list[Follower]] = {}
+    for place, others in shared(place for place in places if isinstance(place.found, torch.Tensor)):
+        if id(place.found) not in parameters or not place.found.requires_grad:
+            continue
+        other = next((other for other in others if id(other.found) in parameters), None)
+        if other is not None:
+            first, second = sorted((place.name, other.name))
+            raise ConfigError(
+                f"parameters {first!r} and {second!r} lie in one memory: tie them by one Parameter (decoder.weight = "
+                "encoder.weight)"
+            )
+        following = followers(place, others)
+        if following is None:
+            raise ConfigError(
+                f"parameter {place.name!r} lies in the memory of {others[0].name!r}, and would be moved out of it: "
+                "make the parameter of a copy (.clone())"
+            )
+        result[id(place.found)] = following
+    return result
+
+
+def following_buffers(
+    buffers: dict[str, torch.Tensor], places: Iterable[Place]
+) -> tuple[dict[str, torch.Tensor], dict[int, list[Follower]]]:
+    """Return those of ``buffers``, by name, that may be moved, and by the id of each what follows it, where anything
+    does. Not moved are those that follow another one, and those whose memory something of the model, or of another
+    process, would go on to see."""
+    wanted = {id(buffer) for buffer in buffers.values()}
+    followed: dict[int, list[Follower]] = {}
+    left = {id(buffer) for buffer in buffers.values() if buffer.device.type == "cpu" and buffer.is_shared()}
+    by_size = sorted(shared(places), key=lambda pair: pair[0].begin - pair[0].end)  # the largest first
+    for place, others in by_size:
+        if id(place.found) not in wanted or id(place.found) in left:
+            continue
+        following = None if any(id(other.found) in left for other in others) else followers(place, others)
+        if following is None or any(isinstance(other.found, torch.nn.Parameter) for other in others):
+            left.add(id(place.found))
+        else:
+            followed[id(place.found)] = following
+            left.update(id(other.found) for other in others)
+    return {name: buffer for name, buffer in buffers.items() if id(buffer) not in left}, followed
