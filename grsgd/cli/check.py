@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from tabulate import tabulate
 
@@ -24,11 +23,11 @@ from grsgd.simulate.network import network
 from grsgd.simulate.run import Simulation, check_memory
 from grsgd.training import device as gpu
 from grsgd.training.description import expected_bytes
-from grsgd.training.evaluation import outputs, score
-from grsgd.training.inputs import OWN, build_model, in_own_code, load_data
+from grsgd.training.inputs import build_model, in_own_code, load_data
 from grsgd.training.memory import blueprint, check_fits, rank_bytes
 from grsgd.training.optimizer import build_optimizer
 from grsgd.training.snapshots import MEMORY
+from grsgd.training.trial_batch import try_a_step
 
 TRIAL_STEPS = 400
 """Steps of all ranks together of the simulation that counts the bytes sent."""
@@ -67,7 +66,7 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
         check_fits(config, data, ranks, 1, device)  # the others may be on other hosts
     else:
         check_memory(ranks, 0 if timing_only else each)
-    try_a_batch(config, data)
+    try_a_step(config, data, build_model(config, data, torch.device("cpu")))
     trial = try_out(config, ranks, simulated)
     plan = plan_of(config, ranks, len(data.train))
     if rank() not in (None, "0"):
@@ -82,19 +81,6 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
         ("memory", memory_line(each, ranks, timing_only)),
     ]
     print(tabulate(rows, tablefmt="plain", disable_numparse=True))
-
-
-def try_a_batch(config: Config, data):
-    """Compute loss and score of a few test samples where model, data or task are of the user's own; raises ConfigError
-    for what goes wrong in there."""
-    if not any(outside.place_of(getattr(config, key).name, kind) for key, kind in OWN.items() if key != "algorithm"):
-        return
-    device, few = torch.device("cpu"), np.arange(min(2, len(data.test)))
-    model, task = build_model(config, data, device).to(getattr(torch, config.dtype)), config.make_task()
-    with one_line(config):
-        for made, targets, _ in outputs(model, data.test, task, few, device):
-            float(task.total_loss(made, targets))
-        score(model, data.test, task, few, device)
 
 
 @contextmanager

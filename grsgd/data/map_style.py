@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +14,10 @@ from grsgd.errors import DataError
 from grsgd.lazy import LazyModule
 
 torch = LazyModule("torch")
+
+
+NUMERIC = "iubf"
+"""Kinds of NumPy's types that targets may have."""
 
 
 class MapStyleSplit:
@@ -27,11 +31,37 @@ class MapStyleSplit:
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """Its ``targets`` or ``labels``, if it has them, as torchvision's sets do; else every sample is read once."""
+        """Its ``targets`` or ``labels``, if it has them as numbers, as torchvision's sets do; else every sample is read
+        once. Raises DataError."""
         for name in ("targets", "labels"):
             if (known := getattr(self.samples, name, None)) is not None and len(known) == len(self):
-                return np.asarray(known)
-        return np.stack([np.asarray(self.samples[index][1]) for index in range(len(self))])
+                if (found := np.asarray(known)).dtype.kind in NUMERIC:
+                    return found
+        return np.stack([target for _, target in self.checked(range(len(self)))])
+
+    def checked(self, numbers: Iterable[int]) -> Iterator[tuple[torch.Tensor, np.ndarray]]:
+        """Yield input and target of each of these samples; raises DataError for what is no pair (tensor, numbers)."""
+        shape = None
+        for number in numbers:
+            try:
+                sample = self.samples[number]
+            except StopIteration:
+                raise DataError(f"sample {number}: the data set raises StopIteration") from None
+            if not isinstance(sample, tuple | list) or len(sample) != 2:
+                kind = type(sample).__name__
+                what = f"{kind} of {len(sample)}" if isinstance(sample, tuple | list | Mapping) else kind
+                raise DataError(f"sample {number} is a {what}, expected a pair (tensor, target), as of a TensorDataset")
+            x, y = sample
+            if not torch.is_tensor(x):
+                advice = f"expected a tensor: give the data set a transform (sample {number})"
+                raise DataError(f"a sample is {type(x).__name__}, {advice}")
+            target = np.asarray(y)
+            if target.dtype.kind not in NUMERIC:
+                raise DataError(f"the target of sample {number} is {y!r:.40}, expected numbers: whole ones for classes")
+            shape = target.shape if shape is None else shape
+            if target.shape != shape:
+                raise DataError(f"the target of sample {number} has shape {target.shape}, others {shape}")
+            yield x, target
 
     @property
     def kind(self) -> str:
@@ -66,7 +96,9 @@ class MapStyleSplit:
         return self._batches(loader)
 
     def _batches(self, loader):
-        yield from loader  # a generator, which can be closed
+        for x, y in loader:
+            is_whole = torch.is_tensor(y) and not (y.is_floating_point() or y.is_complex())
+            yield x, y.long() if is_whole else y
 
 
 def dataset_of(name: str, made) -> Dataset:
@@ -82,9 +114,7 @@ def dataset_of(name: str, made) -> Dataset:
     for what, split in (("training", train), ("test", test)):
         if not len(split):
             raise DataError(f"there are no {what} samples")
-    x = made[0][0][0]
-    if not torch.is_tensor(x):
-        raise DataError(f"a sample is {type(x).__name__}, expected a tensor: give the data set a transform")
+    (x, _), _ = (next(split.checked([0])) for split in (train, test))
     return Dataset(name, train, test, tuple(x.shape), classes_of(train, test), name, train.kind)
 
 

@@ -46,6 +46,7 @@ from grsgd.training.progress import EARLY_MARKS
 from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY
 from grsgd.training.trainer import Trainer
+from grsgd.training.trial_batch import check_batch
 
 
 class Keeping(NamedTuple):
@@ -264,6 +265,7 @@ def load(
     alike.check_data(mpi, config, dataset)
     with launch.collective_setup(mpi, timeout):  # only now, when all have looked at what is free
         model = build_model(config, dataset, place.device)
+        check_batch(config, dataset, model)
         early_marks = check_room(config, model)
         if mpi.rank == 0:
             models.check(out, model)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from grsgd import outside
 from grsgd.models import images, text  # noqa: F401  importing them registers their models
@@ -25,6 +26,7 @@ def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module
         model = network.build(tuple(shape), classes, options)
         if not isinstance(model, nn.Module):
             raise ValueError(f"model {name}: makes {type(model).__name__}, expected a torch.nn.Module")
+        check_parameters(name, model)
         return model
     if network.reads_text:
         if len(shape) != 1 or shape[0] < 1:
@@ -36,6 +38,20 @@ def build(name: str, shape: Sequence[int], classes: int, **options) -> nn.Module
         least = f"{network.smallest}x{network.smallest}"
         raise ValueError(f"model {name}: images of {shape[1]}x{shape[2]}, expected at least {least}")
     return network.build(tuple(shape), classes, options)
+
+
+def check_parameters(name: str, model: nn.Module):
+    """Raise ValueError for a model without parameters that can be trained, or with some whose shape is not known."""
+    if lazy := [key for key, tensor in model.state_dict(keep_vars=True).items() if is_lazy(tensor)]:
+        raise ValueError(
+            f"model {name}: {lazy[0]} has no shape yet (a lazy module): give the shape, or call the model with a batch "
+            "of zeros at the end of its __init__"
+        )
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(
+            f"model {name}: no parameter requires a gradient: keep modules in attributes or an nn.ModuleList, not in a "
+            "list, and do not freeze all"
+        )
 
 
 def find(name: str) -> Network:

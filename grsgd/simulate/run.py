@@ -45,13 +45,14 @@ from grsgd.training.automatic_options import choose_options
 from grsgd.training.deaths import accounts, comes_back, planned_deaths, without
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.gradients import step_alone
-from grsgd.training.inputs import build_model, load_data
+from grsgd.training.inputs import build_model, in_own_code, load_data
 from grsgd.training.progress import FreeRunning
 from grsgd.training.record import Record, assemble
 from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY
 from grsgd.training.succession import Succession
 from grsgd.training.trainer import Trainer, ignore
+from grsgd.training.trial_batch import TRIED, check_batch, is_own
 
 RANK_BYTES = 400_000
 """Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
@@ -94,6 +95,8 @@ class Simulation:
         check_memory(ranks, 0 if timing_only else memory.rank_bytes(blueprint, config, ranks))
         device = gpu.pick_device(config.device)
         gpu.use(device)
+        if not timing_only and is_own(config, *TRIED):
+            check_batch(config, dataset, build_model(config, dataset, device))
         self.compute = self._compute_time(form, numbers, blueprint, dataset, device)
         compute_times.check_end(config, self.compute)
         self.env = simpy.Environment()
@@ -313,7 +316,9 @@ class Simulation:
             form, numbers = compute_times.parse(compute_times.DEFAULT)
         if form == "flops":
             (sample, *_), _ = next(dataset.train.batches(iter([np.zeros(1, np.int64)])))
-            operations = compute_times.flops(blueprint, sample, self.config.data.batch_size)
+            advice = "counting its operations without content failed, which --compute constant:SECONDS does not need"
+            with in_own_code(self.config, f"model.name = {self.config.model.name!r}: {advice}"):
+                operations = compute_times.flops(blueprint, sample, self.config.data.batch_size)
             return ComputeTime(operations / numbers[0])
         if form in ("constant", "lognormal"):
             return ComputeTime(*numbers, seed=seed) if form == "lognormal" else ComputeTime(*numbers)

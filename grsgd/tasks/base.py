@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 
+import numpy as np
+
+from grsgd.errors import ConfigError
 from grsgd.lazy import LazyModule
 from grsgd.runs.metric import Metric
 
@@ -35,10 +39,48 @@ class Task(ABC):
         """Return how many items a batch has: by default one a sample."""
         return len(targets)
 
-    def total_score(self, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-        """Return the sum over all items of what the metric is made of: by default the loss."""
+    def total_score(self, outputs: torch.Tensor, targets: torch.Tensor) -> float | torch.Tensor:
+        """Return the sum over all items of what the metric is made of: by default the loss. Several sums, such as true
+        and false positives, are a tensor [k]; `value` then takes (sums, items)."""
         return float(self.total_loss(outputs, targets))
 
     def value(self, mean: float) -> float:
-        """Return the metric, given the mean score of all items of the test data: by default that mean."""
+        """Return the metric, given the mean score of all items of the test data: by default that mean.
+
+        A subclass may take (sums, items) instead: the sums of all test data, float64 [k], and how many items they have.
+        """
         return mean
+
+    # ---- for what evaluates models
+
+    def totals(self, outputs, targets, items: int) -> np.ndarray:
+        """Return what `total_score` says of a batch and its number of items, float64 [k + 1]; raises ConfigError."""
+        found = self.total_score(outputs, targets)
+        if isinstance(found, torch.Tensor):
+            found = found.detach().cpu().numpy()
+        try:
+            sums = np.asarray(found, np.float64)
+        except (TypeError, ValueError):
+            sums = None
+        if sums is None or sums.ndim > 1 or not sums.size:
+            what = type(found).__name__ if sums is None else f"an array of shape {list(sums.shape)}"
+            raise ConfigError(f"task: total_score() returns {what}, expected a sum over the batch, or a tensor of sums")
+        if sums.size > 1 and not self.takes_sums:
+            raise ConfigError(
+                f"task: total_score() returns {sums.size} sums, but value() takes the mean of one: write "
+                "value(self, sums, items) that makes the metric of them"
+            )
+        return np.append(sums, float(items))
+
+    def metric_of(self, totals: np.ndarray) -> float:
+        """Return the metric of test data with these `totals`, summed over batches."""
+        *sums, items = totals
+        if self.takes_sums:
+            return float(self.value(torch.tensor(sums, dtype=torch.float64), float(items)))
+        return self.value(sums[0] / items)
+
+    @property
+    def takes_sums(self) -> bool:
+        """Whether `value` takes (sums, items), not a mean."""
+        parameters = inspect.signature(self.value).parameters.values()
+        return sum(parameter.default is parameter.empty for parameter in parameters) > 1

@@ -55,12 +55,11 @@ def samples_at_once(model: torch.nn.Module, split: Split, indices: np.ndarray, d
 
 
 def score(model: torch.nn.Module, split: Split, task: Task, indices: np.ndarray, device) -> np.ndarray:
-    """Return the total score of the samples ``indices`` and how many items they have, float64 [2], in evaluation
-    mode."""
-    total = np.zeros(2)
-    for made, targets, items in outputs(model, split, task, indices, device):
-        total += task.total_score(made, targets), items
-    return total
+    """Return the sums that the task's score of the samples ``indices`` has, and how many items there are, float64
+    [k + 1], in evaluation mode."""
+    if not len(indices):  # as many zeros as other ranks have sums
+        return np.zeros_like(score(model, split, task, np.zeros(1, np.int64), device))
+    return sum(task.totals(*batch) for batch in outputs(model, split, task, indices, device))
 
 
 def share(split: Split, rank: int, ranks: int) -> np.ndarray:
@@ -73,13 +72,13 @@ def metric_and_loss(model: torch.nn.Module, split: Split, task: Task, device, ra
 
     In the batches that so many ``ranks`` would take: in others the outputs could be rounded otherwise.
     """
-    scores, losses, count = 0.0, 0.0, 0
+    totals, losses, count = 0.0, 0.0, 0
     for rank in range(ranks):
         for made, targets, items in outputs(model, split, task, share(split, rank, ranks), device):
-            scores += task.total_score(made, targets)
+            totals += task.totals(made, targets, items)
             losses += float(task.total_loss(*map(in_double, (made, targets))))
             count += items
-    return task.value(scores / count), losses / count
+    return task.metric_of(totals), losses / count
 
 
 def in_double(values):
@@ -99,23 +98,23 @@ def quality(
     """
     own = math.nan
     if replicas and known:
-        total, items = score(replica.model, split, task, np.arange(len(split)), replica.device)
-        own = task.value(total / items)
+        own = task.metric_of(score(replica.model, split, task, np.arange(len(split)), replica.device))
     local = replica.params.tensor.clone()
     weights = yield from exact_average(comm, replica.params, weight)
     yield from average_buffers(comm, replica)
     mean = replica.params.tensor
     of_each = np.zeros(comm.size)
     of_each[comm.rank] = own
-    sums = np.array([float((local - mean).double().square().sum()) if known else 0.0, 0.0, 0.0])
-    sums[1:] = score(replica.model, split, task, share(split, comm.rank, comm.size), replica.device)
+    square = float((local - mean).double().square().sum()) if known else 0.0
+    tested = score(replica.model, split, task, share(split, comm.rank, comm.size), replica.device)
+    sums = np.append(square, tested)
     yield from halving_doubling_allreduce(comm, of_each)
     yield from halving_doubling_allreduce(comm, sums)
     norm = float(mean.double().norm())
     distance = float(np.sqrt(sums[0] / comm.size)) / norm if norm else 0.0
     if not weights:
         return Quality(math.nan, *of_replicas(of_each), math.nan, task.metric)
-    return Quality(task.value(sums[1] / sums[2]), *of_replicas(of_each), distance, task.metric)
+    return Quality(task.metric_of(sums[1:]), *of_replicas(of_each), distance, task.metric)
 
 
 def of_replicas(values: np.ndarray) -> tuple[float, float]:

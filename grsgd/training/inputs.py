@@ -54,15 +54,27 @@ def check_targets(config: Config, dataset: Dataset):
     for key in ("alpha", "only_classes"):
         if dataset.targets != CLASSES and getattr(config.data, key):
             raise ConfigError(f"data.{key}: the samples of {name} have no classes")
+    if kind == CLASSES and (least := min(int(part.labels.min()) for part in (dataset.train, dataset.test))) < 0:
+        raise ConfigError(f"data.name = {name!r}: a label is {least}: labels of {config.task.name} count from 0")
 
 
-OWN = {"model": "models", "data": "data", "task": "tasks", "algorithm": "algorithms"}
+OWN = {
+    "model": "models",
+    "data": "data",
+    "task": "tasks",
+    "algorithm": "algorithms",
+    "optimizer": "optimizers",
+    "schedule": "schedules",
+}
 """Sections whose name may be that of something of the user's own, and its kind."""
 
 
 @contextmanager
-def in_own_code(config: Config):
-    """Turn an exception inside, in code of the user's own, into a ConfigError that names file and line."""
+def in_own_code(config: Config, elsewhere: str | None = None):
+    """Turn an exception inside, in code of the user's own, into a ConfigError that names file and line.
+
+    ``elsewhere``: begins the line of any other exception, which is raised as it is if this is None.
+    """
     try:
         yield
     except UsageError:
@@ -73,7 +85,10 @@ def in_own_code(config: Config):
             fault = outside.fault_in(outside.loaded(name, kind), error) if outside.place_of(name, kind) else None
             if fault is not None:
                 raise ConfigError(fault) from error
-        raise
+        if elsewhere is None:
+            raise
+        text = " ".join(str(error).split())
+        raise ConfigError(f"{elsewhere}: {type(error).__name__}: {text}") from error
 
 
 class Images(NamedTuple):
@@ -97,7 +112,8 @@ def build_model(config: Config, images: Dataset | Images, device: torch.device) 
     """Build the model of ``config`` as every rank starts with it; raises ConfigError."""
     seed_torch(device, Purpose.INITIAL_MODEL, config.seed)
     try:
-        model = zoo.build(config.model.name, images.shape, images.classes, **config.model.options)
+        with in_own_code(config):
+            model = zoo.build(config.model.name, images.shape, images.classes, **config.model.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"model.name = {config.model.name!r}: {error}") from None
     except RuntimeError as error:  # torch's, for sizes that no memory has

@@ -2,6 +2,8 @@
 whose targets, curves and reports have the task's metric."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,6 +147,47 @@ def test_blocks_of_a_common_batch_add_up_to_its_gradient(random):
         common.next_gradient()
         parts.append(alone.grads.tensor.clone())
     assert torch.allclose(sum(parts), whole, atol=1e-7)
+
+
+# ---- metrics that are no mean
+
+
+@pytest.fixture
+def of_class_1():
+    """The tasks of the document by their names."""
+    text = (Path(__file__).parents[2] / "docs" / "bring-your-own.md").read_text()
+    exec(re.search(r"```python\n(import torch\nfrom torch import nn\n.*?)```", text, re.DOTALL)[1], found := {})
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 50])
+def test_metrics_of_sums(of_class_1, random, ranks):
+    x, y = torch.randn(40, 4), torch.arange(40) % 3 // 2
+    model, split = nn.Linear(4, 2), dataset_of("mine", (TensorDataset(x, y),) * 2).test
+    logits = model(x).detach()
+    found = logits.argmax(1)
+    precision, recall = (float(((found == 1) & (y == 1)).sum() / (part == 1).sum()) for part in (found, y))
+    margin = logits[:, 1] - logits[:, 0]
+    pairs = margin[y == 1][:, None] - margin[y == 0]
+    expected = {"F1": 2 / (1 / precision + 1 / recall), "AUROC": float(((pairs > 0) + 0.5 * (pairs == 0)).mean())}
+    for name, value in expected.items():
+        task = of_class_1[name]()
+        measured, _ = metric_and_loss(model, split, task, torch.device("cpu"), ranks)
+        parts = sum(score(model, split, task, np.arange(40)[rank::ranks], torch.device("cpu")) for rank in range(ranks))
+        assert type(measured) is float and measured == pytest.approx(value, abs=2e-3)
+        assert task.metric_of(parts) == pytest.approx(measured, rel=1e-12)
+
+
+def test_one_sum_for_a_value_of_sums():
+    class Root(tasks.Task):
+        def total_loss(self, outputs, targets):
+            return (outputs - targets).square().sum()
+
+        def value(self, sums, items):
+            return (sums[0] / items).sqrt()
+
+    totals = Root().totals(torch.tensor([[3.0], [4.0]]), torch.zeros(2, 1), 2)
+    assert totals.tolist() == [25, 2] and Root().metric_of(totals) == pytest.approx(math.sqrt(12.5))
 
 
 # ---- data

@@ -1,0 +1,135 @@
+"""A batch, or a whole step, that is tried before training, where model, data or task are of the user's own."""
+
+import numpy as np
+import torch
+
+from grsgd import outside
+from grsgd.config import Config
+from grsgd.data import Dataset
+from grsgd.data.base import CLASSES, TOKENS
+from grsgd.data.digest import evenly_spaced, seeded_alike
+from grsgd.errors import ConfigError
+from grsgd.models.replica import to_device
+from grsgd.tasks import TASKS, Task
+from grsgd.training.evaluation import score
+from grsgd.training.gradients import step_alone
+from grsgd.training.inputs import OWN, in_own_code
+
+SAMPLES = 8
+"""How many samples the batch has, at most."""
+TRIED = ("model", "data", "task")
+"""Sections of which something of the user's own is tried with a batch."""
+MOST_READ = 256
+"""How many samples of training and test data `try_a_step` reads at most, evenly spaced."""
+ROUNDING = 0.02
+"""How far the loss of a batch twice may be from twice that of the batch, as a part of it."""
+RANDOM_GROWTH = 1.25
+"""How many times as large the loss of a batch twice is at least, where losses are random."""
+
+
+def is_own(config: Config, *keys: str) -> bool:
+    """Whether one of these sections names something of the user's own."""
+    return any(outside.place_of(getattr(config, key).name, OWN[key]) for key in keys)
+
+
+def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
+    """Compute loss and score of a few training samples where model, data or task are of the user's own; raises
+    ConfigError for what could not be trained or tested."""
+    if not is_own(config, *TRIED):
+        return
+    task, training = config.make_task(), model.training
+    model.to(getattr(torch, config.dtype)).eval()
+    with in_own_batch(config, SAMPLES), seeded_alike():
+        few = np.arange(min(SAMPLES, len(dataset.train)))
+        once, again, twice = (
+            totals(config, dataset, model, task, indices) for indices in (few, few, np.concatenate([few, few]))
+        )
+    model.train(training)
+    if config.task.name not in TASKS:
+        check_sums(config, once, again, twice)
+
+
+def try_a_step(config: Config, dataset: Dataset, model: torch.nn.Module):
+    """Read samples, take a training step of one rank, and test the model on a few samples, where model, data, task or
+    optimizer are of the user's own; raises ConfigError for what goes wrong."""
+    if not is_own(config, *TRIED, "optimizer"):
+        return
+    check_batch(config, dataset, model)
+    size, task = config.data.batch_size, config.make_task()
+    in_this_process = config.model_copy(update={"data": config.data.model_copy(update={"workers": 0})})
+    with in_own_batch(config, size):
+        for split in (dataset.train, dataset.test):
+            numbers = np.array(evenly_spaced(len(split), MOST_READ))
+            for _ in split.batches(np.split(numbers, range(size, len(numbers), size))):
+                pass
+        for part in step_alone(in_this_process, dataset, model):
+            part()
+        few = np.arange(min(SAMPLES, len(dataset.test)))
+        task.metric_of(score(model, dataset.test, task, few, next(model.parameters()).device))
+
+
+def in_own_batch(config: Config, samples: int):
+    """Return a context that turns any exception inside into a ConfigError: of the user's code it names the line."""
+    return in_own_code(config, f"{names(config)}: a batch of {samples} training samples")
+
+
+def names(config: Config) -> str:
+    """Return the keys of what is of the user's own, with their values."""
+    return ", ".join(f"{key}.name = {getattr(config, key).name!r}" for key in OWN if is_own(config, key))
+
+
+def totals(config: Config, dataset: Dataset, model: torch.nn.Module, task: Task, indices: np.ndarray) -> np.ndarray:
+    """Return loss, sums of the score, and number of items of these training samples, float64 [k + 2]; raises
+    ConfigError."""
+    parameter = next(model.parameters())
+    x, y = next(iter(dataset.train.batches([indices])))
+    items = task.count(y)
+    x, y = to_device(x, y, parameter.device, parameter.dtype)
+    made = model(x)
+    if config.task.name in TASKS:
+        check_outputs(config, dataset, made)
+    loss = task.total_loss(made, y)
+    if not torch.is_tensor(loss) or loss.numel() != 1 or not loss.requires_grad:
+        what = type(loss).__name__
+        if torch.is_tensor(loss):
+            what = f"a tensor of shape {list(loss.shape)}" if loss.numel() != 1 else "a tensor without a gradient"
+        raise ConfigError(
+            f"task.name = {config.task.name!r}: total_loss() returns {what}, expected a tensor of one number with a "
+            'gradient, the sum over the batch: reduction="sum"'
+        )
+    with torch.no_grad():
+        sums = task.totals(made, y, items)
+    task.metric_of(sums)
+    return np.append(loss.item(), sums)
+
+
+def check_outputs(config: Config, dataset: Dataset, made):
+    """Raise ConfigError if a model does not make what a task of ours is for."""
+    where = f"model.name = {config.model.name!r}"
+    if not torch.is_tensor(made):
+        raise ConfigError(f"{where}: returns {type(made).__name__}, expected a tensor: task {config.task.name}")
+    classes, least = dataset.classes, 2 if dataset.targets == CLASSES else 3
+    if dataset.targets in (CLASSES, TOKENS) and (made.ndim < least or made.shape[-1] < classes):
+        raise ConfigError(
+            f"{where}: returns shape {list(made.shape)} for a batch, but the targets of data.name = "
+            f"{config.data.name!r} go up to {classes - 1}, counted from 0: expected {classes} numbers or more in the "
+            "last dimension"
+        )
+
+
+def check_sums(config: Config, once: np.ndarray, again: np.ndarray, twice: np.ndarray):
+    """Raise ConfigError if loss, score or count of a batch with each sample twice are not twice those of the batch.
+
+    ``once``, ``again``: `totals` of the batch, done two times; ``twice``: of the batch with each sample twice.
+    """
+    if not np.array_equal(once, again):  # random: only a loss that hardly grows is known to be no sum
+        once, again, twice = (found[:1] for found in (np.minimum(once, again), again, twice))
+        wrong = twice < RANDOM_GROWTH * once
+    else:
+        wrong = np.abs(twice - 2 * once) > ROUNDING * np.abs(2 * once)
+    for number in np.flatnonzero(wrong & np.isfinite(once) & np.isfinite(twice)):
+        what = "total_loss()" if number == 0 else "count()" if number == len(once) - 1 else "total_score()"
+        raise ConfigError(
+            f"task.name = {config.task.name!r}: {what} of a batch is {once[number]:.6g}, of the batch with each sample "
+            f'twice {twice[number]:.6g}: it must double, as a sum over the samples does (reduction="sum") and no mean'
+        )
