@@ -23,7 +23,7 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
     ``derived``: real paths of the files that are based on this one.
     """
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: a number may have too many digits

@@ -385,7 +385,7 @@ def complaint(error: dict) -> str:
 
 def read(path: str) -> dict:
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"--network {path}: {reason}; allowed: {ALLOWED}") from None

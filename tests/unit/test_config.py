@@ -10,6 +10,7 @@ from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.config import load, parse
 from grsgd.config.reading import apply
 from grsgd.errors import ConfigError
+from grsgd.simulate.network import read as read_network
 from grsgd.training.inputs import load_data
 from grsgd.training.optimizer import build_optimizer
 
@@ -327,6 +328,16 @@ def test_mistakes_in_a_base_are_told_of_the_file_given(file):
     message = refusal(file, content='base = "base.toml"\nsed = 3')
     assert message.startswith(f"{file('', 'run.toml')}: ")
     assert "train.epoch: unknown key" in message and "sed: unknown key" in message
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
+    """Editors of Windows write it."""
+    path = tmp_path / "run.toml"
+    content = '[algorithm]\nname = "dpsgd"\n[model]\nname = "mlp"\n[data]\nname = "digits"\n[train]\nsteps = 3\n'
+    path.write_text(content, "utf-8-sig")
+    assert load(path).train.steps == 3
+    (tmp_path / "network.toml").write_text('bandwidth = "1gbit"\nlatency = "1us"\n', "utf-8-sig")
+    assert read_network(str(tmp_path / "network.toml")) == {"bandwidth": "1gbit", "latency": "1us"}
 
 
 @pytest.mark.parametrize("base, reason", [("seed = ", "not valid TOML: "), (None, "No such file or directory")])

@@ -568,6 +568,41 @@ def test_imagefolder_workers_change_nothing(folders):
         assert "\n" not in str(caught.value) and str(broken) in str(caught.value)
 
 
+@pytest.mark.parametrize("ending, kind", [("png", "<u2"), ("tif", "<u2"), ("tif", ">u2"), ("pgm", "<u2")])
+def test_images_of_16_bits_are_scaled(tmp_path, ending, kind):
+    values = np.linspace(1000, 60_000, 64).reshape(8, 8).astype(kind)
+    path = tmp_path / f"x.{ending}"
+    if ending == "pgm":
+        path.write_bytes(b"P5 8 8 65535\n" + values.astype(">u2").tobytes())
+    else:
+        mode = "I;16B" if kind == ">u2" else "I;16"
+        Image.frombytes(mode, (8, 8), values.tobytes()).save(path)
+    wide = imagefolder.decode(path, 8, np.random.default_rng(0)).astype(int)
+    assert wide.max() > 150 and wide.min() < 80
+    with Image.open(path) as file:
+        assert np.array_equal(np.asarray(imagefolder.in_8_bits(file)), values.astype(int) >> 8)
+
+
+@pytest.mark.parametrize("kind, words", [(np.int32, "32-bit whole numbers"), (np.float32, "floating-point numbers")])
+def test_images_whose_white_is_not_known_are_refused(tmp_path, kind, words):
+    Image.fromarray(np.arange(64, dtype=kind).reshape(8, 8)).save(tmp_path / "x.tif")
+    with pytest.raises(DataError, match=rf"x.tif: broken image [(]pixels are {words}, of a range that the file"):
+        imagefolder.decode(tmp_path / "x.tif", 8, None)
+
+
+def test_hidden_folders_and_files_are_no_images(folders):
+    before = load("imagefolder", folders, size=8).train.labels
+    for place in (folders / "train" / "digit1" / ".ipynb_checkpoints", folders / "train" / ".ipynb_checkpoints"):
+        shutil.copytree(folders / "train" / "digit2", place)
+    (folders / "train" / "digit0" / "._1.png").write_bytes(b"no image")
+    assert np.array_equal(load("imagefolder", folders, size=8).train.labels, before)
+
+
+def test_a_fifo_among_images_is_refused(folders):
+    os.mkfifo(folders / "train" / "digit1" / "x.png")
+    assert "digit1/x.png: no file (a FIFO, a device, or a link to nothing), remove" in refused("imagefolder", folders)
+
+
 # Parts
 
 

@@ -18,7 +18,7 @@ from grsgd.errors import DataError
 from grsgd.lazy import LazyModule
 from grsgd.seeding import Purpose, generator
 
-torch = LazyModule("torch")
+torch, PIL = LazyModule("torch"), LazyModule("PIL")
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 TIMEOUT = 120  # seconds to wait for one batch from a worker
@@ -42,7 +42,7 @@ def load_imagefolder(directory: Path, seed: int, size: int = 224) -> Dataset:
 
 
 def _classes(folder: Path) -> list[str]:
-    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not _is_hidden(entry))
     if not classes:
         raise MissingData(f"no class folders in {folder}")
     return classes
@@ -90,22 +90,35 @@ class FolderSplit:
 def _images(folder: Path, name: str) -> list[str]:
     """Return the paths, relative to ``folder``, of all images at any depth below its subfolder ``name``, in order.
 
-    Links are followed, to each folder once, and not out of the class to the folders it lies in.
+    Links are followed, to each folder once, and not out of the class to the folders it lies in. Hidden files and
+    folders, whose names begin with a dot (``.ipynb_checkpoints``, ``._1.jpg``), are left out.
     """
-    found, real = [], os.path.realpath(folder)
+    real = os.path.realpath(folder)
     seen = {real, *map(str, Path(real).parents)}  # a link to what the class itself lies in
-    for place, folders, files in os.walk(folder / name, followlinks=True):
-        folders.sort()
-        if (real := os.path.realpath(place)) in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        images = (file for file in files if file.lower().endswith(ENDINGS))
-        found += [os.path.relpath(os.path.join(place, file), folder) for file in images]
-    found.sort()
+    found = sorted(os.path.relpath(path, folder) for path in _below(str(folder / name), seen))
     if not found:
         raise DamagedData(f"{folder / name}: no images, expected at least one ending in {', '.join(ENDINGS)}")
     return found
+
+
+def _below(place: str, seen: set[str]) -> Iterator[str]:
+    """Yield the paths of all images in a folder and its subfolders that are not ``seen`` yet."""
+    if (real := os.path.realpath(place)) in seen:
+        return
+    seen.add(real)
+    for entry in sorted(os.scandir(place), key=lambda entry: entry.name):
+        if _is_hidden(entry):
+            continue
+        if entry.is_dir():
+            yield from _below(entry.path, seen)
+        elif entry.name.lower().endswith(ENDINGS):
+            if not entry.is_file():  # to open a FIFO would wait for whoever writes into it
+                raise DamagedData(f"{entry.path}: no file (a FIFO, a device, or a link to nothing), remove it")
+            yield entry.path
+
+
+def _is_hidden(entry: os.DirEntry) -> bool:
+    return entry.name.startswith(".")
 
 
 class _Decoder:
@@ -178,7 +191,7 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
 
     try:
         with Image.open(path) as file:
-            image = file.convert("RGB")
+            image = in_8_bits(file).convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"imagefolder: {path}: broken image ({error}), mend or remove it") from error
     if rng is None:
@@ -186,6 +199,24 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
         return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR, bleed=1 / 16))
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=random_box(*image.size, rng))
     return np.asarray(ImageOps.mirror(image) if rng.integers(2) else image)
+
+
+def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
+    """Return an image of 16 bits a pixel with the upper 8 of them, as Pillow reads colour images of 16 bits, and any
+    image of 8 bits as it is.
+
+    Raises ValueError for 32 bits and floats: no file says which of their values are black and white, and Pillow makes
+    all of them white, or black.
+    """
+    from PIL import Image
+
+    has_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
+    if has_16_bits:
+        return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        kind = "32-bit whole numbers" if image.mode == "I" else "floating-point numbers"
+        raise ValueError(f"pixels are {kind}, of a range that the file does not say: convert it to 8 or 16 bits")
+    return image
 
 
 def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
