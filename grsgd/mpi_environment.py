@@ -22,7 +22,11 @@ DEFAULTS = {
 }
 """More ranks than cores, one thread each, also as root. The Makefile has them, too."""
 
+WORDS = "GRSGD_WORDS"
+"""The variable that names the folder in which ranks leave words for the process that has started them."""
+
 LAUNCHER_VARIABLES = (
+    WORDS,
     "HYDI_",
     "HYDRA_",
     "MPIR_",
@@ -67,6 +71,18 @@ def job_environment() -> dict[str, str]:
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a process that belongs to no job, to start another job, or to run alone."""
     return {key: value for key, value in environment.items() if not key.startswith(LAUNCHER_VARIABLES)}
+
+
+def module(name: str) -> list[str]:
+    """Return the command that runs a module of this program, which imports nothing from the working directory."""
+    return [sys.executable, "-P", "-m", name]
+
+
+def flush():
+    """Print what is still to be printed; a process may have been started without these streams."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 def find_mpiexec() -> str:

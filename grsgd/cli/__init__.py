@@ -8,6 +8,8 @@ from contextlib import suppress
 from grsgd.cli.commands import print_error
 from grsgd.cli.parser import make_parser
 from grsgd.errors import SetupError, UsageError
+from grsgd.job import words
+from grsgd.mpi_environment import flush
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 RENAMED_COMMANDS = {"load": "coding-cost"}
@@ -34,9 +36,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command is None:
         make_parser().print_help()
         return 2
+    if options.on_ranks:
+        words.leave(words.BEGUN)
     try:
         code = options.command(options)
-        sys.stdout.flush()
+        flush()
+        if options.on_ranks and code == 0:
+            words.leave(words.ENDED)
         return code
     except UsageError as error:
         if options.on_ranks and not isinstance(error, SetupError):  # one that fails on a rank has to end the job
@@ -52,12 +58,24 @@ def parse(arguments: list[str]):
     """Return the options of a command; raises UsageError for what got another name."""
     if arguments and arguments[0] in RENAMED_COMMANDS:
         raise UsageError(f"{arguments[0]}: is called {RENAMED_COMMANDS[arguments[0]]} now")
+    if arguments[:1] == ["run"]:
+        arguments = with_python(arguments)
     if arguments[:1] not in (["simulate"], ["replay"]):
         return make_parser().parse_args(arguments)
     if "--network" in arguments[:-1]:  # argparse takes a value such as -1gbit,50us for an option
         at = arguments.index("--network")
         arguments = [*arguments[:at], f"--network={arguments[at + 1]}", *arguments[at + 2 :]]
     return make_parser().parse_args(arguments)
+
+
+def with_python(arguments: list[str]) -> list[str]:
+    """Return the arguments of `grsgd run` with ``python`` before its ``-m``, which argparse takes for an option."""
+    for place, word in enumerate(arguments[1:], 1):
+        if word == "-m":
+            return [*arguments[:place], "python", *arguments[place:]]
+        if not word.startswith("-") and arguments[place - 1] not in ("-n", "-np", "--launcher"):
+            break  # this is what is to be run
+    return arguments
 
 
 def end_of_output(error: OSError, on_ranks: bool) -> int:

@@ -51,7 +51,7 @@ def train_on_all_ranks(options) -> int:
     with ProgressLine(is_shown=rank() in (None, "0")) as line:
         line.doing(f"starting {ranks()}", only_live=True)
         with importing():
-            from grsgd.job import launch
+            from grsgd.job import launch, words
             from grsgd.job.conclusion import SavedElsewhere
             from grsgd.job.prepare import Keeping
             from grsgd.job.rescue import path_of
@@ -90,6 +90,8 @@ def train_on_all_ranks(options) -> int:
             if checkpoint and how_ended(reason) is Ended.INTERRUPTED:
                 print(f"{checkpoint}: --resume {folder} goes on from here", file=sys.stderr, flush=True)
     completed, complete = how_ended(reason) is Ended.COMPLETED, remaining.size == mpi.size
+    if completed and not problem and remaining.rank == 0:
+        words.leave(words.WHOLE, str(out))
     if survived or not (completed and complete):
         launch.exit_job(remaining, exit_code(reason, checkpoint), complete=complete or survived)
     return 1 if problem else 0
@@ -98,18 +100,26 @@ def train_on_all_ranks(options) -> int:
 def run(options) -> int:
     """train on several ranks, or run a script on them: grsgd run -n 4 CONFIG.toml, grsgd run -n 4 SCRIPT.py"""
     from grsgd.cli.parser import make_parser
-    from grsgd.job import start
+    from grsgd.job import start, words
 
-    is_script = options.target.endswith(".py")
-    if not is_script:  # what is wrong is said once, and not by the launcher as well
+    trains, out = start.is_configuration(options.target), None
+    if trains:  # what is wrong is said once, and not by the launcher as well
         of_train = make_parser().parse_args(["train", options.target, *options.arguments])
+        out = of_train.out
     job = start.job(options.target, options.arguments, options.ranks, options.launcher)
-    if not is_script:
+    if trains:
         config = load_config(of_train)
         config.check_measured()
         config.check_ranks((options.ranks or start.tasks_of_allocation()) - (of_train.spares or 0))
-    print(job, file=sys.stdout if options.dry_run else sys.stderr, flush=True)
-    return 0 if options.dry_run else start.run(job, gently=not is_script)
+    if options.dry_run:
+        print(job)
+        return 0
+    print(job if options.verbose else job.short(), file=sys.stderr, flush=True)
+    with words.asked_for(out) as asked:
+        code, line = asked.judged(start.run(job, gently=trains), trains)
+    if line:
+        print_error(f"run: {line}")
+    return code
 
 
 def check(options, ranks: int, simulated=None) -> int:

@@ -38,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
 def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
     """Add a command that a function runs; the function's docstring is its help, with what `examples` has of it."""
     name = function.__name__.replace("_", "-")
-    what = function.__doc__.splitlines()[0]
+    what = (function.__doc__ or name).splitlines()[0]  # python -OO leaves out all that is documented
     more = examples.COMMANDS.get(name)
     sub = add.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=more, formatter_class=Help
@@ -106,7 +106,9 @@ def add_outputs(sub: argparse.ArgumentParser):
 
 def add_run(add):
     sub = command(add, commands.run)
-    sub.usage = "grsgd run [-h] [-n RANKS] [--launcher LAUNCHER] [--dry-run] CONFIG.toml|SCRIPT.py ..."
+    sub.usage = (
+        "grsgd run [-h] [-n RANKS] [--launcher LAUNCHER] [-v] [--dry-run] (CONFIG.toml | SCRIPT.py | -m MODULE) ..."
+    )
     sub.add_argument(
         "-n", "-np", dest="ranks", type=int, metavar="RANKS", help="how many (default: tasks of the Slurm allocation)"
     )
@@ -116,8 +118,13 @@ def add_run(add):
         default="auto",
         help="what starts the ranks (default: mpiexec; in a Slurm allocation srun, where it works)",
     )
+    sub.add_argument("-v", "--verbose", action="store_true", help="print the variables that the command needs, too")
     sub.add_argument("--dry-run", action="store_true", help="only print the command, with the variables it needs")
-    sub.add_argument("target", metavar="CONFIG.toml|SCRIPT.py", help="a configuration to train by, or a script")
+    sub.add_argument(
+        "target",
+        metavar="CONFIG.toml|SCRIPT.py",
+        help="a configuration to train by, a script or its folder, -m MODULE, or python with what python takes",
+    )
     arguments = sub.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="options of grsgd train, or of the script"
     )

@@ -1,5 +1,6 @@
 """Time limits for calls that block inside a library without one of their own: the job ends with one line."""
 
+import faulthandler
 import os
 import select
 import signal
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 
 from grsgd.mpi_environment import rank
 
+EXIT_SECONDS = 1.0
+"""How long after a time limit a process ends of which all threads are stopped."""
 PASSING_ON_SECONDS = 0.3
 """How long a launcher may need to pass on what was printed, before it notices that a process has ended."""
 
@@ -38,9 +41,10 @@ def within(seconds: float, what: str):
 
 @contextmanager
 def starting_within(seconds: float, what: str):
-    """Like `within`, for a block that stops all threads of this process: another process waits, and ends this one.
+    """Like `within`, for a block that stops all threads of Python: another process waits, and says so.
 
-    ``what`` is the whole line that is printed then.
+    ``what`` is the whole line that is printed then. A thread outside of Python ends this process, with exit code 1: of
+    one that is killed a fault-tolerant launcher makes 0. Where that does not help the other process kills this one.
     """
     reading, writing = os.pipe()
     parent = os.getpid()
@@ -49,12 +53,18 @@ def starting_within(seconds: float, what: str):
         os.close(writing)
         if not select.select([reading], [], [], seconds)[0]:  # else the other end is closed: done, or dead
             say(what)
-            os.kill(parent, signal.SIGKILL)
+            if not select.select([reading], [], [], 2 * EXIT_SECONDS)[0]:
+                os.kill(parent, signal.SIGKILL)
         os._exit(0)
     os.close(reading)
+    unseen = open(os.devnull, "w")
+    if seconds + EXIT_SECONDS < threading.TIMEOUT_MAX:
+        faulthandler.dump_traceback_later(seconds + EXIT_SECONDS, exit=True, file=unseen)
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
+        unseen.close()
         os.close(writing)
         os.waitpid(child, 0)
 

@@ -3,13 +3,12 @@
 import os
 import pickle
 import subprocess
-import sys
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from grsgd.mpi_environment import without_launcher
+from grsgd.mpi_environment import module, without_launcher
 from grsgd.runs.timeline import Kept
 from grsgd.training.record import Record
 
@@ -100,7 +99,7 @@ class Handover:
                 opened += [os.open(f"/proc/{pid}/fd/{file}", os.O_RDONLY) for file in self._files[other]]
                 arguments.append(f"{other}:{pid}:{opened[-2]}:{opened[-1]}")
             subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, *arguments],
+                [*module(PROGRAM), *arguments],
                 env=without_launcher(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

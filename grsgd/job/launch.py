@@ -20,7 +20,8 @@ from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, starting_within, within
 from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job.ending import end_with_launcher
-from grsgd.mpi_environment import fault_tolerant
+from grsgd.mpi_environment import fault_tolerant, flush
+from grsgd.runs.ending import INTERRUPTED
 
 EXPLAINED = (LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
 """Errors that say all there is to say: no traceback."""
@@ -73,6 +74,9 @@ FOREIGN_LAUNCHERS = {
     "SLURM_NTASKS": ("Slurm", "SLURM_PROCID"),
 }
 """Variables that say how many processes a launcher has started: its name, and the variable with a process's number."""
+
+INTERRUPTED_CODE = 130
+"""The exit code after Ctrl-C, and the signals of which a recording makes the same."""
 
 FIRST_SPEAKS_SECONDS = 3.0
 """How long the other processes wait before they end: torchrun kills them all when one has ended, before the first of
@@ -208,12 +212,15 @@ def abort_on_error(mpi):
         if os.getpid() != process or alone:  # ends this process, as of any script
             traceback.print_exception(kind, value, trace)
             return
+        if kind is KeyboardInterrupt and mpi.size == 1 and is_alone():  # so does this, by its signal
+            report(mpi, value)
+            return
         if issubclass(kind, SetupError) and thread is None:
             end_alike(value)
         # When all ranks fail alike, the first one to report ends the others before they repeat it.
         time.sleep((2 * PASSING_ON_SECONDS if mpi.rank else 0) + stagger(mpi))
         report(mpi, value.with_traceback(trace), thread)
-        abort(mpi, failed_here=not explained(value))
+        abort(mpi, failed_here=not explained(value), code=INTERRUPTED_CODE if kind is KeyboardInterrupt else 1)
 
     sys.excepthook = end
     threading.excepthook = lambda args: end(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name)
@@ -230,8 +237,7 @@ def end_alike(error: SetupError):
     """End this process with exit code 2, as all ranks do; one of them prints the line."""
     if error.is_printed:
         print(f"grsgd: {error}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     if "mpi4py.MPI" in sys.modules:
         with within(PASSING_ON_SECONDS + 10, "ending MPI after an error that all ranks have"):
             sys.modules["mpi4py.MPI"].Finalize()
@@ -247,6 +253,8 @@ def explained(error: BaseException) -> str | None:
     """Return the line to print for an error that needs no traceback; None for any other."""
     if isinstance(error, EXPLAINED):
         return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return str(error) or INTERRUPTED
     return "the process of another rank has died" if has_died(error) else None
 
 
@@ -259,19 +267,20 @@ def report(mpi, error: BaseException, thread: str | None = None):
     else:
         print(f"\ngrsgd: {where} failed:", file=sys.stderr)
         traceback.print_exception(error)
-    sys.stderr.flush()
+    flush()
 
 
-def abort(mpi, failed_here: bool = True):
-    """End the whole job with an exit code other than 0, after the launcher has had time to pass on what was printed.
+def abort(mpi, failed_here: bool = True, code: int = 1):
+    """End the whole job with this exit code, not 0, after the launcher has had time to pass on what was printed.
 
     ``failed_here``: the error arose on this rank, not on another.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     time.sleep(PASSING_ON_SECONDS)
+    if mpi.size == 1 and is_alone():
+        os._exit(code)
     if not fault_tolerant():
-        mpi.Abort(1)
+        mpi.Abort(code)
     # The others learn of a process that is killed. The lowest that is left gives the job its exit code.
     deadline = time.perf_counter() + 1.0
     others = set(range(mpi.size)) - {mpi.rank}
@@ -285,10 +294,16 @@ def abort(mpi, failed_here: bool = True):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_alone() -> bool:
+    """Whether the job has one rank, which no other one waits for."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.size == 1
+
+
 def end_after_failure(mpi, last: bool):
     """End this rank with exit code 1, after all have been told that the job ends; ``last``: and all others with it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     if fault_tolerant():
         time.sleep(PASSING_ON_SECONDS)
         os._exit(1)
@@ -386,8 +401,7 @@ def exit_job(mpi, code: int, complete: bool = True):
 
     Not ``complete``: there are ranks besides those of ``mpi``, which do not answer and must be ended with the job.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     with suppress(RuntimeError):  # a process has died meanwhile
         mpi.Barrier()
     if not complete:

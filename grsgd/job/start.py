@@ -1,18 +1,20 @@
 """``grsgd run``: starts a job of several ranks with the launcher that is there, and ends it gently."""
 
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 from grsgd.errors import ConfigError, UsageError
 from grsgd.job.ending import with_parent
-from grsgd.mpi_environment import DEFAULTS, find_mpiexec
+from grsgd.mpi_environment import DEFAULTS, find_mpiexec, module
 
 LAUNCHERS = ("auto", "srun", "mpiexec")
 """The values of ``--launcher``."""
@@ -47,21 +49,24 @@ class Job(NamedTuple):
 
     def __str__(self) -> str:
         """The job as one line that a shell understands."""
+        variables = (f"{name}={shlex.quote(value)}" for name, value in self.variables.items())
+        return " ".join([*variables, self.short()])
+
+    def short(self) -> str:
+        """Return it without the variables."""
         words = list(self.command)
         for place, name in ((0, Path(words[0]).name), (words.index(sys.executable), "python")):
             found = shutil.which(name)
             if found and words[place] != name and os.path.samefile(found, words[place]):
                 words[place] = name
-        return " ".join(
-            [*(f"{name}={shlex.quote(value)}" for name, value in self.variables.items()), shlex.join(words)]
-        )
+        return shlex.join(words)
 
 
 def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "auto") -> Job:
     """Return the job that trains by a configuration, or runs a script, on so many ranks.
 
-    ``target``: the configuration, or a script whose name ends in .py; ``arguments``: those of ``grsgd train`` or of the
-    script; ``ranks``: None for the tasks of the allocation.
+    ``target``: the configuration, a script, its folder, or ``python``; ``arguments``: those of ``grsgd train``, of the
+    script or of ``python``; ``ranks``: None for the tasks of the allocation.
 
     Raises UsageError, ConfigError.
     """
@@ -71,14 +76,49 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     ranks = ranks if ranks is not None else tasks_of_allocation()
     if ranks < 1:
         raise ConfigError(f"run: -n {ranks}: must be 1 or more")
-    if not Path(target).is_file():
-        raise UsageError(f"run: {target}: no such file: must be a configuration (.toml) or a script (.py)")
-    program = [target] if target.endswith(".py") else ["-m", "grsgd", "train", target]
+    if is_python(target):
+        if not arguments:
+            raise UsageError(f"run: {target} of what? grsgd run -n {ranks} SCRIPT.py")
+        program = [sys.executable, "-u"]
+    elif is_configuration(target):
+        check_file(target)
+        program = [*module("grsgd"), "train", target]
+        program.insert(1, "-u")
+    else:
+        check_file(target)
+        program = [sys.executable, "-u", target]
     variables, command = start_command(launcher, ranks)
     if "--spares" in arguments and library_of(command[0]) == "Open MPI":
         command[1:1] = ["--with-ft", "ulfm"]
     missing = {name: value for name, value in variables.items() if name not in os.environ}
-    return Job(missing, [*command, sys.executable, "-u", *program, *arguments])
+    return Job(missing, [*command, *program, *arguments])
+
+
+def is_python(target: str) -> bool:
+    """Whether this is Python itself, and not a file: what follows is for it to run."""
+    return re.fullmatch(r"python3?(\.\d+)?", Path(target).name) is not None and not target.endswith(".py")
+
+
+def is_configuration(target: str) -> bool:
+    """Whether this is a configuration and not a script: a file whose name ends in .toml, or any other one in TOML."""
+    path = Path(target)
+    if is_python(target) or path.suffix == ".py" or path.is_dir():
+        return False
+    if path.suffix == ".toml":
+        return True
+    try:
+        return "algorithm" in tomllib.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def check_file(target: str):
+    """Raise UsageError if this is neither a file nor a folder that Python can run."""
+    path = Path(target)
+    if path.is_dir() and not (path / "__main__.py").is_file():
+        raise UsageError(f"run: {target}: a folder without __main__.py: name the script in it, or -m MODULE")
+    if not path.exists():
+        raise UsageError(f"run: {target}: no such file: must be a configuration (.toml), a script, or -m MODULE")
 
 
 def check_alone():

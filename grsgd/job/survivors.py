@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from grsgd.comm.watchdog import within
 from grsgd.config import Config
 from grsgd.job.conclusion import RunEnd, SavedElsewhere, evaluate
 from grsgd.job.silence import Silence
-from grsgd.mpi_environment import say
+from grsgd.mpi_environment import flush, say
 from grsgd.runs.ending import end_attributes, joint_reason
 from grsgd.training.deaths import accounts, comes_back, planned_deaths, without
 from grsgd.training.description import describe
@@ -169,8 +168,7 @@ def conclude(job, part: Part | None, models):
         if agreed(living, is_done):
             break
     if part is None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush()
         os._exit(0)
     if problem:
         raise SavedElsewhere(problem, end)

@@ -27,7 +27,7 @@ from grsgd.comm.gpu.select import select_transport
 from grsgd.comm.watchdog import within
 from grsgd.config.complaints import describe
 from grsgd.errors import ConfigError, SetupError, UsageError
-from grsgd.job import launch
+from grsgd.job import launch, words
 from grsgd.models.replica import Replica, views
 from grsgd.own_loop import resume
 from grsgd.own_loop.checks import InPlace, check_optimizer
@@ -473,6 +473,7 @@ def distribute(
     for models that cannot be flattened (`Replica`), that have two parameters in one memory, or that are distributed
     already. A script that does not catch it ends with its one line and exit code 2.
     """
+    words.of_script()
     mpi = comm if comm is not None else world()
     launch.abort_on_error(mpi)
     calling = roll_call(mpi, f"in distribute(model, optimizer, {algorithm!r})", timeout)

@@ -13,7 +13,7 @@ import torch
 from grsgd import seeding
 from grsgd.data.digest import digest_in_memory
 from grsgd.errors import SetupError
-from grsgd.job import launch
+from grsgd.job import launch, words
 from grsgd.job.alike import check_alike
 from grsgd.own_loop.roll_call import end_of_script, roll_call
 
@@ -23,6 +23,7 @@ def world():
 
     Raises SetupError, which is told in one line, where there is no MPI.
     """
+    words.of_script()
     try:
         mpi = launch.world()
     except SetupError:

@@ -26,7 +26,7 @@ from grsgd.comm.pollables import Delay, Until
 from grsgd.config import Config
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
-from grsgd.mpi_environment import find_mpiexec, job_environment, without_launcher
+from grsgd.mpi_environment import find_mpiexec, job_environment, module, without_launcher
 from grsgd.simulate.calibrate_computing import (
     StepTimes,
     barrier,
@@ -340,7 +340,7 @@ def check_mpiexec():
 def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], ProcessorTimes]:
     """Start two ranks, and return what they measure, computing for ``step_seconds`` at a time. Raises SetupError."""
     mpiexec = find_mpiexec()
-    command = [mpiexec, "-n", "2", sys.executable, "-m", "grsgd.simulate.calibrate"]
+    command = [mpiexec, "-n", "2", *module("grsgd.simulate.calibrate")]
     command += [progress_mode, repr(step_seconds)]
     job = subprocess.Popen(
         command,

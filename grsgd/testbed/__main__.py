@@ -8,6 +8,7 @@ from typing import get_args
 
 from tabulate import tabulate
 
+from grsgd.job import words
 from grsgd.job.ending import with_parent
 from grsgd.mpi_environment import job_environment
 from grsgd.testbed.hosts import Testbed, TestbedError, clear
@@ -27,8 +28,11 @@ def main(args: list[str]) -> int:
             options.hosts, options.rate, options.cpu, dict(options.slow), options.medium, delay=options.delay
         ) as testbed:
             before = testbed.counters()
-            code = run(testbed.mpiexec(arguments))
+            with words.asked_for() as asked:
+                code, line = asked.judged(run(testbed.mpiexec(arguments)), trains=False)
             show(testbed, testbed.counters() - before)
+            if line:
+                print(f"testbed: {line}", file=sys.stderr)
     except TestbedError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 2

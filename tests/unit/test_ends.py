@@ -133,7 +133,7 @@ def test_snapshots_that_do_not_fit_are_refused_before_training(monkeypatch, tmp_
 def rank(monkeypatch):
     """The end of a communicator of which nothing but the number of the rank is needed, and what `abort` was given."""
     aborted = []
-    monkeypatch.setattr(launch, "abort", lambda mpi, failed_here=True: aborted.append(failed_here))
+    monkeypatch.setattr(launch, "abort", lambda mpi, failed_here=True, code=1: aborted.append(failed_here))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     return SimpleNamespace(rank=0, size=2), aborted
@@ -155,12 +155,19 @@ def test_a_forked_process_is_no_rank(rank, monkeypatch, capsys):
     assert len(aborted) == 1 and "without optimizer.finish()" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error, failed_here", [(ValueError("boom"), True), (LostRank("rank 1 lost"), False)])
+@pytest.mark.parametrize(
+    "error, failed_here",
+    [
+        (ValueError("boom"), True),
+        (LostRank("rank 1 lost"), False),
+        (KeyboardInterrupt("terminated (SIGTERM)"), False),
+    ],
+)
 def test_errors_that_say_all_have_no_traceback(error, failed_here, rank, capsys):
     mpi, aborted = rank
     launch.abort_on_error(mpi)
     sys.excepthook(type(error), error, None)
     said = capsys.readouterr().err
     assert aborted == [failed_here] and said.count(str(error)) == 1
-    lines = [" failed:", "ValueError: boom"] if failed_here else [": rank 1 lost"]
+    lines = [" failed:", "ValueError: boom"] if failed_here else [f": {error}"]
     assert said == "\n".join(["", f"grsgd: rank 0 of 2{lines[0]}", *lines[1:], ""])

@@ -72,7 +72,8 @@ def test_the_command_can_be_copied(library, place, capsys):
     place("mpiexec", f"echo '{VERSIONS[library]}'")
     words = dry_run(capsys, "-n", "3", "run.toml", "--out", "my run.h5", "-n", "5")
     given = [word for word in words if "=" in word and word.split("=")[0] in DEFAULTS]
-    rest = ["mpiexec", "-n", "3", "python", "-u", "-m", "grsgd", "train", "run.toml", "--out", "my run.h5", "-n", "5"]
+    rest = ["mpiexec", "-n", "3", "python", "-u", "-P", "-m", "grsgd", "train", "run.toml"]
+    rest += ["--out", "my run.h5", "-n", "5"]
     assert words == [*given, *rest]
     names = {word.split("=")[0] for word in given}
     as_root = {name for name in DEFAULTS if "AS_ROOT" in name}
@@ -84,6 +85,34 @@ def test_variables_that_are_set_are_not_set_again(place, capsys, monkeypatch):
     place("mpiexec", "echo HYDRA")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert dry_run(capsys, "-n", "2", "own.py", "--lr", "1") == "mpiexec -n 2 python -u own.py --lr 1".split()
+
+
+@pytest.mark.parametrize(
+    "given, started",
+    [
+        (["python", "-W", "error", "own.py", "--lr", "1"], ["python", "-u", "-W", "error", "own.py", "--lr", "1"]),
+        (["python3.11", "own.py"], ["python", "-u", "own.py"]),
+        (["-m", "pkg.train", "--lr", "1", "-n", "3"], ["python", "-u", "-m", "pkg.train", "--lr", "1", "-n", "3"]),
+        (["script", "-m", "x"], ["python", "-u", "script", "-m", "x"]),
+        (["folder", "1"], ["python", "-u", "folder", "1"]),
+        (["run.conf"], ["python", "-u", "-P", "-m", "grsgd", "train", "run.conf"]),
+    ],
+)
+def test_what_may_be_run(given, started, place, capsys, monkeypatch, tmp_path):
+    place("mpiexec", "echo HYDRA")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "script").write_text("import sys\n")
+    (tmp_path / "run.conf").write_text(CONFIG)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").touch()
+    assert dry_run(capsys, "-n", "2", *given) == ["mpiexec", "-n", "2", *started]
+
+
+def test_variables_are_printed_only_if_asked_for(place, capsys):
+    place("mpiexec", "echo HYDRA")
+    for options, words in (((), "mpiexec -n 2 python -u own.py"), (("-v",), "OMP_NUM_THREADS=1 mpiexec")):
+        assert main(["run", *options, "-n", "2", "own.py"]) == 0
+        assert capsys.readouterr().err.startswith(words)
 
 
 def test_in_an_allocation(place, capsys, monkeypatch, tmp_path):
@@ -109,6 +138,9 @@ def test_in_an_allocation(place, capsys, monkeypatch, tmp_path):
         (["run.toml", "-n", "2"], "run: -n stands before run.toml: grsgd run -n 4 run.toml"),
         (["-n", "0", "run.toml"], "run: -n 0: must be 1 or more"),
         (["-n", "2", "nothing.toml"], "run: nothing.toml: no such file"),
+        (["-n", "2", "nothing", "--lr", "1"], "run: nothing: no such file: must be a configuration (.toml), a script"),
+        (["-n", "2", "."], "run: .: a folder without __main__.py: name the script in it, or -m MODULE"),
+        (["-n", "2", "python"], "run: python of what? grsgd run -n 2 SCRIPT.py"),
     ],
 )
 def test_wrong_use_is_one_line(arguments, message, place, capsys):

@@ -26,7 +26,7 @@ from grsgd.comm.gpu.memory import Memory
 from grsgd.comm.gpu.staged import CHUNK_BYTES, Staged
 from grsgd.errors import ConfigError
 from grsgd.models.flat import Flat
-from grsgd.mpi_environment import without_launcher
+from grsgd.mpi_environment import module, without_launcher
 
 SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
 """float32 elements of the messages that are tried: within one chunk, beyond `SHORT_BYTES`, and several chunks."""
@@ -210,7 +210,7 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
 
 def cuda_aware_mpi_error(kind: str, timeout: float = 60.0) -> str | None:
     """Why the MPI library cannot send arrays of the module ``kind``, None if it can: a process of its own tries it."""
-    command = [sys.executable, "-m", "grsgd.comm.gpu.select", kind]
+    command = [*module("grsgd.comm.gpu.select"), kind]
     environment = without_launcher(os.environ)
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)

@@ -1,0 +1,101 @@
+"""Words that ranks leave for the process that starts them: the launcher's exit code does not say that a run is whole.
+
+With ``--with-ft ulfm`` Open MPI's launcher returns 0 after a job whose processes were killed, or whose host has died.
+So `grsgd run` and `grsgd testbed` give the ranks a folder, in which each leaves a word when it begins and when it has
+come to its end, and the rank that saves a run when the file is whole.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+from grsgd.comm.watchdog import rank
+from grsgd.errors import RunFileError
+from grsgd.mpi_environment import WORDS
+
+BEGUN, ENDED, WHOLE = "begun", "ended", "whole"
+
+
+def leave(word: str, text: str = ""):
+    """Leave a word of this rank, where the process that has started the job asks for it."""
+    folder = os.environ.get(WORDS)
+    if folder:
+        with suppress(OSError):  # the folder is on another host
+            Path(folder, f"{word}-{rank() or 0}").write_text(text)
+
+
+@cache
+def of_script():
+    """Leave word that this rank has begun, and have it leave word at the end of its script."""
+    leave(BEGUN)
+    process = os.getpid()
+    atexit.register(lambda: leave(ENDED) if os.getpid() == process else None)
+
+
+class Words:
+    """The words of one job: ``folder`` has them. ``out``: the run file, where it is known."""
+
+    def __init__(self, folder: Path, out: Path | None = None):
+        self.folder, self.out, self.since = folder, out, time.time()
+
+    def ranks(self, word: str) -> list[int]:
+        """Return the ranks that have left this word."""
+        return sorted(int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{word}-*"))
+
+    def missing(self, trains: bool) -> str | None:
+        """Return what is missing of a job whose launcher says that all is well; None if nothing is.
+
+        trains: it is one of ``grsgd train``. Else it may be a program that leaves no words.
+        """
+        if self.ranks(WHOLE):
+            return None
+        left = sorted(set(self.ranks(BEGUN)) - set(self.ranks(ENDED)))
+        if left:
+            who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {', '.join(map(str, left))} have"
+            return f"{who} begun and not come to the end"
+        if not trains or self._has_new_file():
+            return None
+        return "no rank has said that the run file is whole" + (f": {self.out}" if self.out else "")
+
+    def _has_new_file(self) -> bool:
+        """Whether the run file is of this job and whole; for ranks on hosts that do not see the folder."""
+        from grsgd.runs.ending import Ended
+        from grsgd.runs.run_file import load_run
+
+        try:
+            is_new = self.out is not None and self.out.stat().st_mtime >= self.since - 1
+            return is_new and load_run(self.out).attributes["ended"] == Ended.COMPLETED
+        except (OSError, RunFileError):
+            return False
+
+    def judged(self, code: int, trains: bool) -> tuple[int, str | None]:
+        """Return the exit code of the job, of which ``code`` is the launcher's, and a line if these differ."""
+        missing = self.missing(trains) if code == 0 else None
+        if missing is None:
+            return code, None
+        return 1, f"the launcher's exit code is 0, but {missing}"
+
+
+@contextmanager
+def asked_for(out: str | None = None) -> Iterator[Words]:
+    """A context for a job that is started in it: its ranks leave their words.
+
+    In an allocation of Slurm the folder is in the working directory, which all hosts see, else among temporary files.
+    """
+    place = Path.cwd() if "SLURM_JOB_ID" in os.environ and os.access(".", os.W_OK) else None
+    folder = tempfile.mkdtemp(prefix=".grsgd-words-", dir=place)
+    before = os.environ.get(WORDS)
+    os.environ[WORDS] = folder
+    try:
+        yield Words(Path(folder), Path(out) if out else None)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.environ.pop(WORDS)
+        if before is not None:
+            os.environ[WORDS] = before
