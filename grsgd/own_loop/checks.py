@@ -76,7 +76,7 @@ class InPlace:
             elif name not in self._reshaped:
                 self._reshaped.add(name)
                 warnings.warn(
-                    f"buffer {name!r} has another shape than at distribute(): it is averaged no more", stacklevel=5
+                    f"buffer {name!r} has another shape than at distribute(): it is averaged no more", stacklevel=7
                 )
 
     def buffers_in(self, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:

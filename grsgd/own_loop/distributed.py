@@ -33,11 +33,12 @@ from grsgd.own_loop import resume
 from grsgd.own_loop.checks import InPlace, check_optimizer
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
-from grsgd.own_loop.gradients import Gradients
+from grsgd.own_loop.gradients import Gradients, on_gradients
 from grsgd.own_loop.ranks import check_shards, world
 from grsgd.own_loop.recorded import Recorded
 from grsgd.own_loop.roll_call import FINISH, Answers, RollCall, roll_call
 from grsgd.own_loop.times import LoopTimes
+from grsgd.own_loop.tracing import untraced
 from grsgd.training import device as gpu
 from grsgd.training import unwrapped
 from grsgd.training.times import TimedOptimizer
@@ -95,7 +96,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._hooks = [replica.model.register_forward_pre_hook(before_forward, with_kwargs=True)]
         driver.watch = self._watch
         if algorithm.traits.in_background and uncounted.size > 1 and driver.progress_mode == "inline":
-            self._hooks += replica.on_each_gradient(driver.poll)
+            self._hooks += on_gradients(replica, driver.poll)
         _unfinished.append(self)
         atexit.register(self._check_finished)
 
@@ -103,6 +104,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     state = property(lambda self: self.optimizer.state)
     defaults = property(lambda self: self.optimizer.defaults)
 
+    @untraced
     def step(self, closure=None):
         """Update the model with its gradient and with the other ranks' models. A closure is called once, before.
 
@@ -129,7 +131,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         else:
             if self._gradients.changed() and not self._gradients.reduced and not self._warned:
                 self._warned = True
-                warnings.warn(CHANGED, stacklevel=3)
+                warnings.warn(CHANGED, stacklevel=5)
             self._reduce()
             self.times.run_update(self.algorithm.update)
             self._gradients.forget()
@@ -142,6 +144,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.stop_signal.watch()
         return loss
 
+    @untraced
     def synchronize(self):
         """Replace the gradients by those that `step` will apply, the means over all ranks; on all ranks.
 
@@ -160,11 +163,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with self._gradients.held_back() if self._gradients is not None else nullcontext():
             yield
 
+    @untraced
     def zero_grad(self, set_to_none: bool = True):
         unwrapped.zero_grad(self.optimizer, set_to_none)
         if self._gradients is not None:
             self._gradients.forget()
 
+    @untraced
     def finish(self):
         """After the last step, on all ranks: take in what is still under way and make all models equal.
 
@@ -231,8 +236,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             check_shards(self._uncounted_comm.backend.mpi, self.driver.timeout)
         except SetupError as error:
             if error.is_printed:
-                warnings.warn(f"the ranks have trained on other data than meant: {error}", stacklevel=3)
+                warnings.warn(f"the ranks have trained on other data than meant: {error}", stacklevel=5)
 
+    @untraced
     @torch.no_grad()
     def averaged_model(self) -> torch.nn.Module:
         """Return a copy of the model with the average of all ranks' parameters and buffers; on all ranks.
@@ -278,6 +284,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """How many steps this rank has taken."""
         return self.times.totals.steps
 
+    @untraced
     def rest(self):
         """Between two steps, on all ranks: take in all messages under way, so that `state_dict` has the algorithm, too.
 
@@ -291,6 +298,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.driver.run(halving_doubling_allreduce(self._uncounted_comm, np.zeros(1)))
             self._began = False
 
+    @untraced
     def state_dict(self):
         """Return that of the wrapped optimizer, with the state of the algorithm on this rank under the key "grsgd".
 
@@ -306,9 +314,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             state[resume.KEY] = resume.without(self.algorithm, why_not)
             if not self._has_warned_of_state:
                 self._has_warned_of_state = True
-                warnings.warn(f"state_dict() without the algorithm's state: {why_not}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"state_dict() without the algorithm's state: {why_not}", RuntimeWarning, stacklevel=4)
         return state
 
+    @untraced
     def load_state_dict(self, state_dict):
         """Load a `state_dict` of the same rank; the model is loaded for itself, after `distribute`, before or after.
 

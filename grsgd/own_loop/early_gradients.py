@@ -76,7 +76,8 @@ class EarlyGradients(Gradients):
         """For how many steps, one after the other."""
         self._has_warned = False
         self._finishing = [
-            p.register_post_accumulate_grad_hook(partial(self._finished, i)) for i, p in enumerate(replica.trained)
+            p.register_post_accumulate_grad_hook(torch.compiler.disable(partial(self._finished, i)))
+            for i, p in enumerate(replica.trained)
         ]
 
     def begin(self):
@@ -149,7 +150,7 @@ class EarlyGradients(Gradients):
             self._in_vain = self._in_vain + 1 if self._is_in_vain else 0
         if self._is_in_vain and not self._has_warned:
             self._has_warned = True
-            warnings.warn(TOO_EARLY, RuntimeWarning, stacklevel=5)
+            warnings.warn(TOO_EARLY, RuntimeWarning, stacklevel=7)
         self._sent[:] = [None] * len(self._sent)
         self._is_open = False
         return self.place.flags[-1].item() != 0

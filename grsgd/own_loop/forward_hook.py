@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from grsgd.own_loop.tracing import captured, traced_by
 
 
 class BeforeForward:
@@ -10,30 +13,51 @@ class BeforeForward:
 
     ``samples``: the length of the first tensor that the model is given, along its first dimension; None without one.
     A copy, as in a copied or saved model, calls nothing. In a compiled model ``call`` is left out of what is compiled.
+    Nothing is called of a pass that torch traces, or transforms as in `torch.func`: its tensors may have no content,
+    and what is done to others would be a part of the trace. Raises RuntimeError within a CUDA graph.
     """
 
     def __init__(self, call: Callable[[int | None], None] | None = None):
         self.call = call
-        self._not_compiled = None if call is None else torch.compiler.disable(call)  # a call of it takes microseconds
+        self._not_compiled = None if call is None else torch.compiler.disable(self._call)  # takes a microsecond
 
     def __call__(self, model, inputs, named_inputs):
         if self.call is not None and model.training and torch.is_grad_enabled():
-            call = self._not_compiled if torch.compiler.is_compiling() else self.call
-            if inputs and isinstance(inputs[0], torch.Tensor):  # nearly always
-                call(length(inputs[0]))
+            if torch.compiler.is_dynamo_compiling():  # true where it is traced
+                self._not_compiled(inputs, named_inputs)
             else:
-                call(length((inputs, named_inputs)))
+                self._call(inputs, named_inputs)
+
+    def _call(self, inputs, named_inputs):
+        if traced_by() is not None:
+            if captured():
+                raise RuntimeError(
+                    "a CUDA graph of a distributed model: its replays would tell no other rank of their gradients; "
+                    "call the model and backward() outside of it"
+                )
+        elif inputs and isinstance(inputs[0], torch.Tensor):  # nearly always
+            self.call(length(inputs[0]))
+        else:
+            self.call(length((inputs, named_inputs)))
 
     def __reduce__(self):
         return BeforeForward, ()
 
 
 def length(inputs) -> int | None:
-    """Return the length of the first tensor in nested tuples, lists and mappings; None if there is none."""
-    if isinstance(inputs, torch.Tensor):
-        return inputs.shape[0] if inputs.ndim else None
-    if isinstance(inputs, Mapping):
-        inputs = inputs.values()
-    elif not isinstance(inputs, tuple | list):
-        return None
-    return next((found for found in map(length, inputs) if found is not None), None)
+    """Return the length of the first tensor in nested tuples, lists and mappings; None if there is none.
+
+    Of a packed sequence, the number of sequences.
+    """
+    left, seen = [inputs], {}
+    while left:
+        value = left.pop()
+        if isinstance(value, PackedSequence):
+            return int(value.batch_sizes[0])
+        if isinstance(value, torch.Tensor):
+            if value.ndim:
+                return value.size(0)
+        elif isinstance(value, Mapping | tuple | list) and id(value) not in seen:  # a list may hold itself
+            seen[id(value)] = value
+            left += reversed(list(value.values() if isinstance(value, Mapping) else value))
+    return None

@@ -1,5 +1,6 @@
 """The gradients of a loop that grsgd did not write, for algorithms that send them."""
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -55,8 +56,10 @@ class Gradients:
         self._versions: list[tuple[int, int] | None] = []
         self._steps = 0
         self._noticed = False
+        self._notes = [torch.compiler.disable(self._noting(i)) for i in range(len(replica.trained))]
+        """Functions that note the gradients' versions."""
         self._noticing: list = []
-        """Hooks that note the gradients' versions."""
+        """Hooks that call them."""
         self._following: list = []
         """Hooks that notice another backward pass."""
         self.forget()
@@ -130,7 +133,7 @@ class Gradients:
     def follow(self):
         """From now on notice backward passes after `take`."""
         if not self._following:
-            self._following = self.replica.on_each_gradient(self._left.clear)
+            self._following = on_gradients(self.replica, self._left.clear)
 
     def forget(self):
         """Gradients were cleared or used: what was noted of them means nothing any more."""
@@ -161,8 +164,8 @@ class Gradients:
         remove(self._following)
 
     def _notice(self):
-        trained = enumerate(self.replica.trained)
-        self._noticing = [p.register_post_accumulate_grad_hook(self._noting(i)) for i, p in trained]
+        pairs = zip(self.replica.trained, self._notes, strict=True)
+        self._noticing = [p.register_post_accumulate_grad_hook(note) for p, note in pairs]
 
     def _notice_again(self):
         if not self._noticed and self._steps > NOTICING_STEPS and self._steps % NOTICING_EVERY == 0:
@@ -178,6 +181,15 @@ class Gradients:
             self._versions[i] = id(p.grad), p.grad._version
 
         return note
+
+
+def on_gradients(replica: Replica, call: Callable[[], None]) -> list:
+    """Call ``call()`` whenever backward has finished the gradient of a parameter; `torch.compile` does not trace it.
+
+    Returns handles with ``remove()``.
+    """
+    hook = torch.compiler.disable(lambda _: call())
+    return [p.register_post_accumulate_grad_hook(hook) for p in replica.trained]
 
 
 def remove(hooks: list):

@@ -1,8 +1,6 @@
 """`distribute` on ranks that are threads, against plain loops; on processes: tests/mpi/ranks/test_own_loops.py."""
 
-import atexit
 import copy
-import threading
 import warnings
 
 import pytest
@@ -10,48 +8,17 @@ import torch
 from torch import nn
 
 from grsgd.algorithms import equal
-from grsgd.job import launch
 from grsgd.own_loop import distributed
 from grsgd.own_loop.distributed import DistributedOptimizer, distribute
 from grsgd.own_loop.forward_hook import length
 from grsgd.own_loop.ranks import shard
 from grsgd.own_loop.roll_call import FINISH
+from tests.support.own_loop import leaves_nothing, loss, network, plain, sgd, vector
 from tests.support.threads import on_threads
 
 STEPS = 4
-SEEDING = threading.Lock()
-"""torch's seed is that of all threads."""
-
-
-@pytest.fixture(autouse=True)
-def hooks(monkeypatch):
-    """What `distribute` leaves in the process."""
-    monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
-    yield
-    for optimizer in distributed._unfinished:
-        atexit.unregister(optimizer._check_finished)
-    distributed._unfinished.clear()
-
-
-def network(seed=0):
-    with SEEDING:
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
-
-
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-
-
-def loss(model, rank, step, part=0):
-    random = torch.Generator().manual_seed(100 * step + 10 * part + rank)
-    return model(torch.randn(5, 4, dtype=torch.float64, generator=random)).square().sum()
-
-
-def vector(model):
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-
-
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+__all__ = ["leaves_nothing"]
 def alone(n, step):
     """The model that ``step(model, optimizer, losses, k)`` makes on one rank, with the mean loss of ``n``."""
     model = network()
@@ -73,12 +40,6 @@ def together(monkeypatch, n, step, algorithm="ring_allreduce", **options):
         return vector(model), optimizer
 
     return zip(*on_threads(monkeypatch, n, work), strict=True)
-
-
-def plain(model, optimizer, losses, k):
-    optimizer.zero_grad()
-    losses(k).backward()
-    optimizer.step()
 
 
 def closure(model, optimizer, losses, k):

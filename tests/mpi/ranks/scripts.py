@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from conftest import COUNT, WORLD
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import mse_loss
 
 from grsgd.own_loop.distributed import DistributedOptimizer
@@ -55,9 +56,12 @@ class Run:
     def sends_gradients(self):
         return self.ours and self.optimizer.algorithm.traits.sends_gradients
 
-    def backward(self, step, part=0, scale=lambda loss: loss, **options):
+    def batch(self, step, part=0):
         random = torch.Generator().manual_seed(1000 * step + 10 * WORLD.rank + part)
-        x, y = (torch.randn(4, size, dtype=torch.float64, generator=random) for size in (5, 2))
+        return [torch.randn(4, size, dtype=torch.float64, generator=random) for size in (5, 2)]
+
+    def backward(self, step, part=0, scale=lambda loss: loss, **options):
+        x, y = self.batch(step, part)
         loss = mse_loss(self.net(x), y)
         self.losses.append(loss.item())
         scale(loss).backward(**options)
@@ -235,6 +239,69 @@ def with_graph(run, step):
     run.optimizer.step()
 
 
+def compiled(run, call):
+    """Compile a call of our scripts, with a backend that takes no seconds to generate code."""
+    if not run.ours:
+        return call
+    if "compiled" not in run.kept:
+        torch._dynamo.reset()
+        run.kept["compiled"] = torch.compile(call, backend="eager")
+    return run.kept["compiled"]
+
+
+def compiled_step(run, step):
+    run.optimizer.zero_grad()
+    run.backward(step)
+    compiled(run, run.optimizer.step)()
+
+
+def compiled_synchronize(run, step):
+    run.optimizer.zero_grad()
+    run.backward(step)
+    compiled(run, run.synchronize)()
+    nn.utils.clip_grad_norm_(run.model.parameters(), 0.05)
+    run.optimizer.step()
+
+
+def compiled_whole(run, step):
+    """A train step from `zero_grad` to `step`, with the backward pass."""
+
+    def train(x, y):
+        run.optimizer.zero_grad()
+        loss = mse_loss(run.net(x), y)
+        loss.backward()
+        run.optimizer.step()
+        return loss.detach()
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # torch hides it, else
+        run.losses.append(compiled(run, train)(*run.batch(step)).item())
+
+
+def compiled_closure(run, step):
+    def calculate():
+        run.optimizer.zero_grad()
+        run.backward(step)
+
+    compiled(run, run.optimizer.step)(calculate)
+
+
+def per_sample(run, step):
+    """The mean of the samples' gradients, each of them clipped, by `torch.func`."""
+    parameters = {name: p.detach() for name, p in run.model.named_parameters()}
+
+    def loss(parameters, x, y):
+        return mse_loss(functional_call(run.model, parameters, (x[None],)), y[None])
+
+    found = vmap(grad(loss), (None, 0, 0))(parameters, *run.batch(step))
+    run.losses.append(0.0)
+    for name, p in run.model.named_parameters():
+        p.grad = found[name].clamp(-0.1, 0.1).mean(0)
+        if run.net is not run.model:  # DDP reduces the gradients of backward() alone
+            p.grad = sum(WORLD.allgather(p.grad)) / COUNT
+    run.optimizer.step()
+
+
 def frozen_first(net):
     net.first.requires_grad_(False)
 
@@ -298,5 +365,11 @@ ROWS = {
     "copied": (copied, HEAVY),
     "views": (views_are_seen, HEAVY, with_views),
     "with graph": (with_graph, HEAVY),
+    "compiled step": (compiled_step, HEAVY),
+    "compiled step adamw": (compiled_step, adamw),
+    "compiled synchronize": (compiled_synchronize, HEAVY),
+    "compiled whole": (compiled_whole, HEAVY),
+    "compiled closure": (compiled_closure, HEAVY),
+    "per sample": (per_sample, HEAVY),
 }
 """By name: what a script does in a step, its optimizer, and what it does to the model before `distribute`."""

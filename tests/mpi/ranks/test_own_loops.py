@@ -191,6 +191,14 @@ def test_compiled():
     assert difference(run, script("weight decay", ddp=True)) <= EXACT
 
 
+@pytest.mark.ranks(2)
+def test_a_compiled_step():
+    """Of an algorithm that sends models: `torch.compile` once applied the others' models of its first steps alone."""
+    with no_warning():
+        ours = script("compiled step", distributed("dpsgd"))
+    assert difference(ours, script("compiled step", mix=mix_with_neighbours)) <= EXACT
+
+
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("algorithm", ["ring_allreduce", "grsgd", "local_sgd"])
 def test_a_part_of_the_ranks(algorithm):

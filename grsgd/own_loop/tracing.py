@@ -1,0 +1,59 @@
+"""Calls that exchange messages are executed, once and now: torch neither traces nor transforms nor replays them."""
+
+from collections.abc import Callable
+from functools import wraps
+
+import torch
+from torch._C import _functorch as functorch
+
+MODES = [getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL")]
+"""Modes in which operations are noted, and tensors may have no content: FakeTensorMode, make_fx, functionalization."""
+
+
+def traced_by() -> str | None:
+    """Return the name of what traces, transforms or captures operations of this thread; None if they are executed.
+
+    `torch.compile` is missing: it never traces code within `untraced` methods. Takes half a microsecond.
+    """
+    if functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace"
+    if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, MODES)):
+        return "make_fx, torch.export or FakeTensorMode"
+    return "a CUDA graph" if captured() else None
+
+
+def captured() -> bool:
+    """Return whether a CUDA graph captures what this thread has a GPU do."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def untraced(method: Callable) -> Callable:
+    """Return a method that `torch.compile` calls instead of tracing it, and that runs outside of inference mode.
+
+    The method raises RuntimeError where anything else would trace, transform or capture it (`traced_by`).
+    """
+
+    @wraps(method)
+    def executed(self, *arguments, **named):
+        by = traced_by()
+        if by is not None:
+            raise RuntimeError(
+                f"optimizer.{method.__name__}() in {by}: it exchanges messages with other ranks, which cannot be "
+                "traced, transformed or replayed; call it outside"
+            )
+        if torch.is_inference_mode_enabled():  # what an algorithm made there could not be changed any more
+            with torch.inference_mode(False):
+                return method(self, *arguments, **named)
+        return method(self, *arguments, **named)
+
+    hidden = torch.compiler.disable(executed)
+
+    @wraps(method)
+    def way_in(self, *arguments, **named):
+        if torch.compiler.is_dynamo_compiling():  # true where it is traced
+            return hidden(self, *arguments, **named)
+        return executed(self, *arguments, **named)
+
+    return way_in

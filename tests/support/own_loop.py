@@ -1,0 +1,49 @@
+"""A loop of somebody's own on ranks that are threads: its model, its optimizer and its steps."""
+
+import atexit
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from grsgd.job import launch
+from grsgd.own_loop import distributed
+
+SEEDING = threading.Lock()
+"""torch's seed is that of all threads."""
+
+
+@pytest.fixture
+def leaves_nothing(monkeypatch):
+    """What `distribute` leaves in the process."""
+    monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
+    yield
+    for optimizer in distributed._unfinished:
+        atexit.unregister(optimizer._check_finished)
+    distributed._unfinished.clear()
+
+
+def network(seed=0):
+    with SEEDING:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+def loss(model, rank, step, part=0):
+    random = torch.Generator().manual_seed(100 * step + 10 * part + rank)
+    return model(torch.randn(5, 4, dtype=torch.float64, generator=random)).square().sum()
+
+
+def vector(model):
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+def plain(model, optimizer, losses, k):
+    optimizer.zero_grad()
+    losses(k).backward()
+    optimizer.step()
