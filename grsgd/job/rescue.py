@@ -1,11 +1,14 @@
 """The run file of a run that does not end by itself: what was measured, and why it ended."""
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+
+import h5py
 
 from grsgd.comm import tags, watchdog
 from grsgd.comm.backend import has_died
@@ -67,6 +70,7 @@ class Rescue:
         self._failing = self._has_said = False
         self._speaker = speaker()
         self._saving = threading.Lock()
+        self._stamp_before = stamp(out)
 
     def begin(self):
         """Training begins now, and not when this was made."""
@@ -89,9 +93,10 @@ class Rescue:
 
         Not ``stop``: they end in another way, if the launcher lets them.
 
-        Launchers also send SIGTERM when a rank has died; where its process was on this host, that is seen.
+        Launchers also send SIGTERM when a rank has died; where its process was on this host, that is seen. They send it
+        to a rank that was left behind, too, when the run has completed without it: nothing is to be saved then.
         """
-        if self._failing:
+        if self._failing or self._has_completed():
             return
         lost = sorted(launch.ended_ranks(self.processes, self.mpi.rank))
         reason = died(lost) if lost else reason
@@ -113,6 +118,15 @@ class Rescue:
             if self.timeline is not None:  # a note that takes longer, and need not become whole
                 self.hand_over(reason, False, with_timeline=True)
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
+
+    def _has_completed(self) -> bool:
+        """Whether other ranks have saved this very run as a whole."""
+        if stamp(self.out) == self._stamp_before:
+            return False
+        with suppress(OSError, KeyError, RuntimeError), h5py.File(self.out, "r", locking=False) as file:
+            is_this = all(file.attrs[name] == self.attributes.get(name) for name in ("started", "config", "ranks"))
+            return is_this and file.attrs["ended"] == Ended.COMPLETED
+        return False
 
     def hand_over(
         self, reason: str, starts: bool, lost: Collection[int] = (), with_timeline: bool = False
@@ -221,6 +235,15 @@ class Rescue:
             return None
         holders = range(mpi.size) if self.membership is None else self.membership.holders
         return [answers.get(holder) or self.nothing() for holder in holders]
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """Return what tells whether a file was replaced; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def print_error(line: str):

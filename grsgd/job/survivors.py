@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from grsgd.job.conclusion import RunEnd, SavedElsewhere, evaluate
 from grsgd.job.silence import Silence
 from grsgd.mpi_environment import flush, say
 from grsgd.runs.ending import end_attributes, joint_reason
-from grsgd.training.deaths import accounts, comes_back, planned_deaths, without
+from grsgd.training.deaths import accounts, after_training, comes_back, planned_deaths, without
 from grsgd.training.description import describe
 from grsgd.training.record import Record
 from grsgd.training.succession import Succession
@@ -95,7 +96,9 @@ def stand_by(job) -> Trainer | None:
         return None
     trainer = survival.make_trainer()
     job.rescue.trainer = trainer
-    job.rescue.attributes |= describe(trainer) | {"commit": job.rescue.attributes["commit"]}
+    job.rescue.attributes = describe(trainer) | {
+        name: value for name, value in job.rescue.attributes.items() if value is not None
+    }
     return trainer
 
 
@@ -150,14 +153,14 @@ def die_as_planned(trainer: Trainer):
 
 def conclude(job, part: Part | None, models):
     """Evaluate and save, on all processes that live, and once more without those that die meanwhile."""
-    world = job.survival.world
+    world, known = job.survival.world, {part.rank: part} if part else {}
     if job.survival.silence:
         job.survival.silence.is_over = True
     while True:
         with within(job.driver.timeout, "meeting all processes that live, after training"):
             living, made = world.Shrink(), []
         try:
-            end, problem = attempt(job, part, models, living, made)
+            end, problem = attempt(job, part, models, living, made, known)
             is_done = True
         except (RuntimeError, LostRank) as error:
             if not (isinstance(error, LostRank) or has_died(error)):
@@ -182,10 +185,11 @@ def agreed(mpi, is_done: bool) -> bool:
     return False
 
 
-def attempt(job, part: Part | None, models, living, made: list):
+def attempt(job, part: Part | None, models, living, made: list, known: dict[int, Part]):
     """Evaluate and save once, with all processes of ``living``; communicators are added to ``made``.
 
-    Returns how the run has ended, and what could not be written; a spare None.
+    ``known``: the parts that this process knows, by rank, from earlier attempts, too: a rank whose process dies in one
+    of them has trained to the end. Returns how the run has ended, and what could not be written; a spare None.
     """
     if not any(living.allgather(part is not None)):
         if living.rank == 0:
@@ -195,21 +199,36 @@ def attempt(job, part: Part | None, models, living, made: list):
     made.append(mpi)
     if part is None:
         return None, None
-    parts: list[Part] = mpi.allgather(part)
+    left = set(mpi.allgather(part.rank))
+    for theirs in mpi.allgather(known):
+        known |= theirs
     membership, rescue = job.survival.membership, job.rescue
-    records = [Record.of_nothing() for _ in range(membership.size)]
-    for each in parts:
-        records[each.rank] = each.record
-    deaths = (death for each in parts for death in each.deaths)
-    records[parts[0].rank].extra |= accounts(deaths, {each.rank: each.longest_wait for each in parts}, membership.size)
+    lost = sorted(set(range(membership.size)) - left)
+    records = records_of(known, left, membership.size, job.trainer)
+    parts = [known[rank] for rank in sorted(left)]
     reason = joint_reason([each.reason for each in parts])
-    lost = sorted(set(range(membership.size)) - {each.rank for each in parts})
-    config, labels = job.trainer.config, job.trainer.data.train.labels
-    for rank in lost:
-        records[rank].warnings.append(without(rank, lost, membership.size, config, labels))
     attributes = rescue.attributes | end_attributes(reason) | {"lost": lost or None}
     attributes["wall_seconds"] = max(each.seconds for each in parts)
     made.append(mpi.Dup())
     evaluation = Communicator(MpiBackend(made[-1], job.driver.timeout))
     problem = evaluate(job, records, attributes, mpi, evaluation, models)
     return RunEnd(reason, mpi, None, survived=True), problem
+
+
+def records_of(known: dict[int, Part], left: set[int], ranks: int, trainer: Trainer) -> list[Record]:
+    """Return the records of all ranks; those of ranks that are not ``left`` say what the run lacks without them."""
+    config, labels = trainer.config, trainer.data.train.labels
+    died = {rank for each in known.values() for rank, *_ in each.deaths}
+    records, lost = [], sorted(set(range(ranks)) - left)
+    for rank in range(ranks):
+        record = known[rank].record if rank in known else Record.of_nothing()
+        if rank not in left:
+            has_trained = rank in known or rank not in died
+            why = after_training(rank in known) if has_trained else without(rank, lost, ranks, config, labels)
+            record = replace(record, warnings=[*record.warnings, why])
+        records.append(record)
+    deaths = (death for rank in left for death in known[rank].deaths)
+    waits = {rank: known[rank].longest_wait for rank in left}
+    first = min(left)
+    records[first] = replace(records[first], extra=records[first].extra | accounts(deaths, waits, ranks))
+    return records

@@ -20,7 +20,7 @@ def is_virtual(run: Run) -> bool:
 
 def epochs(run: Run) -> float:
     """Return the passes over the training data, all ranks together; NaN if the length of the data is not known."""
-    return float(run.ranks["samples"].sum() / (run.attributes.get("train_samples") or math.nan))
+    return samples(run) / (run.attributes.get("train_samples") or math.nan)
 
 
 def snapshot_at_target(run: Run) -> int | None:
@@ -152,8 +152,12 @@ def median_staleness(values: np.ndarray, counts: np.ndarray) -> float:
 
 
 def samples(run: Run) -> float:
-    """Return the samples that all ranks have trained on."""
-    return float(run.ranks["samples"].sum())
+    """Return the samples that all ranks have trained on.
+
+    The rows of ranks that were lost are 0; the end of the curve counts their samples, too, as the run did itself.
+    """
+    last = run.curve["samples"][-1] if run.curve["samples"].size else 0
+    return float(max(run.ranks["samples"].sum(), last))
 
 
 def steps(run: Run) -> float:

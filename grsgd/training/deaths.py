@@ -48,6 +48,15 @@ def without(rank: int, lost: Collection[int], ranks: int, config: Config, labels
     return f"{said}; its shard, {len(parts[rank]) / len(labels):.1%} of the training data, was not read any more"
 
 
+def after_training(is_known: bool) -> str:
+    """Return what a run lacks where the process of a rank has died when all had trained to the end.
+
+    ``is_known``: whether others know what it had measured.
+    """
+    row = "" if is_known else ", and what it had measured is not known"
+    return f"its process has died after training: its model is in no average that was tested or saved{row}"
+
+
 def accounts(
     deaths: Iterable[tuple], waits: dict[int, float], ranks: int
 ) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:

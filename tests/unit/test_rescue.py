@@ -97,6 +97,22 @@ def test_sigterm_of_a_launcher_after_a_death_is_no_interruption(monkeypatch):
     assert one.stop_signal.request == saved[-1]
 
 
+@pytest.mark.parametrize("reason, of_this", [("epochs", True), ("epochs", False), (INTERRUPTED, True), (None, True)])
+def test_sigterm_of_a_launcher_after_a_run_that_was_saved_as_a_whole_says_nothing(
+    reason, of_this, monkeypatch, tmp_path
+):
+    """To a worker that was left behind; but one of another run of the same name, or of before, is none."""
+    out, saved = tmp_path / "run.h5", []
+    save_run(out, fake_run(reason="epochs"))
+    one = made(out=out)
+    one.attributes = fake_run(started="2024-05-01T12:00:00+00:00" if of_this else "another time").attributes
+    monkeypatch.setattr(one, "_save", lambda reason, *_: saved.append(reason))
+    if reason:
+        save_run(out, fake_run(reason=reason))
+    one.interrupted(TERMINATED)
+    assert saved == ([] if reason == "epochs" and of_this else [TERMINATED])
+
+
 @pytest.mark.parametrize("has_said", [False, True])
 def test_what_ended_a_run_is_said_once(has_said, monkeypatch, tmp_path):
     one, said = made(out=tmp_path / "run.h5"), []
