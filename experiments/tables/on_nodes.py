@@ -1,12 +1,14 @@
 """Simulations spread over the nodes of a Slurm allocation: each makes a share of them, on all of its cores.
 
-``python -m experiments.tables.on_nodes LIST`` is what runs on every node.
+``python -m experiments.tables.on_nodes LIST SHA256`` is what runs on every node.
 """
 
+import hashlib
 import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,10 +30,13 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
     for _, error in done.values():
         error.unlink(missing_ok=True)
     nodes = str(store.hosts.nodes)
-    list_file = store.folder / f"on-nodes-{os.getpid()}.pickle"  # which all nodes see
-    list_file.write_bytes(pickle.dumps((make, left, store, workers)))
+    content = pickle.dumps((make, left, store, workers))
+    descriptor, list_file = tempfile.mkstemp(".pickle", "on-nodes-", store.folder)  # which all nodes see
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    digest = hashlib.sha256(content).hexdigest()
     command = ["srun", "--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none"]
-    job = subprocess.Popen([*command, sys.executable, "-m", "experiments.tables.on_nodes", str(list_file)])
+    job = subprocess.Popen([*command, sys.executable, "-m", "experiments.tables.on_nodes", list_file, digest])
     try:
         while left:
             has_ended = job.poll() is not None
@@ -44,7 +49,7 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
     finally:
         job.terminate()
         job.wait()
-        list_file.unlink(missing_ok=True)
+        Path(list_file).unlink(missing_ok=True)
 
 
 def share(specs: list[RunSpec], node: int, nodes: int) -> list[RunSpec]:
@@ -52,8 +57,16 @@ def share(specs: list[RunSpec], node: int, nodes: int) -> list[RunSpec]:
     return specs[node::nodes]
 
 
+def loaded(list_file: Path, digest: str) -> tuple:
+    """Return what `make_on_nodes` has put into a file; raises ValueError, before it is unpickled, if another has."""
+    content = list_file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError(f"{list_file}: its SHA-256 is another one: somebody else has written it")
+    return pickle.loads(content)
+
+
 def main():
-    make, specs, store, workers = pickle.loads(Path(sys.argv[1]).read_bytes())
+    make, specs, store, workers = loaded(Path(sys.argv[1]), sys.argv[2])
     own = share(specs, int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]))
     for _ in make_in_parallel(make, own, store, workers):
         pass

@@ -7,17 +7,26 @@ by the clock were made on. The same runs give the same bytes.
 
 import io
 import json
+import lzma
+import re
 import shutil
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
+from grsgd.runs.numbers import human_bytes
+from grsgd.text import printable
 
 NETWORKS = Path("networks/joined")
 """The calibrations of a folder that machines share."""
 ARCHIVE = ".tar.xz"
 PLACES = "places.json"
+MOST_BYTES = 2**28
+"""Bytes of an archive, unpacked; the largest has 60 million."""
+PLAIN = re.compile(r"\w[\w .,=+@-]*\.h5")
+"""The name of a run file in an archive."""
 OF_CALIBRATIONS = ("*.measured.toml", "*-computing.toml")
 
 
@@ -25,10 +34,11 @@ def unpack(recorded: Path, folder: Path):
     """Put what is recorded of a scale into the folder of its runs, where it is not there; calibrations replace others,
     and runs in simulated time that rest on those are not found any more."""
     for archive in sorted(recorded.glob(f"*{ARCHIVE}")):
-        with tarfile.open(archive) as packed:
-            missing = [member for member in packed if not (folder / "runs" / member.name).exists()]
-            packed.extraction_filter = getattr(tarfile, "data_filter", None)  # which Python 3.11.2 does not have
-            packed.extractall(folder / "runs", missing)
+        for name, content in files_in(archive):
+            if not (folder / "runs" / name).exists():
+                (folder / "runs").mkdir(parents=True, exist_ok=True)
+                with atomic_write(folder / "runs" / name) as whole:
+                    whole.write_bytes(content)
     (folder / NETWORKS).mkdir(parents=True, exist_ok=True)
     for file in _calibrations(recorded / "networks"):
         there = folder / NETWORKS / file.name
@@ -38,6 +48,27 @@ def unpack(recorded: Path, folder: Path):
         shutil.copyfile(file, there)
     if (recorded / PLACES).exists():
         shutil.copyfile(recorded / PLACES, folder / NETWORKS / PLACES)
+
+
+def files_in(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file in an archive.
+
+    Raises ConfigError, before any, where something else is in it than plain files with plain names, which are what
+    `packed` packs, and where it stands for more than `MOST_BYTES`.
+    """
+    try:
+        content = lzma.LZMADecompressor().decompress(archive.read_bytes(), MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ConfigError(f"{archive}: holds more than {human_bytes(MOST_BYTES)}")
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            members = tar.getmembers()
+            for member in members:
+                if member.type != tarfile.REGTYPE or not PLAIN.fullmatch(member.name):
+                    what = printable(member.name, 100)
+                    raise ConfigError(f"{archive}: {what!r} is not a plain file with a plain name, NAME.h5")
+            yield from [(member.name, tar.extractfile(member).read()) for member in members]
+    except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
+        raise ConfigError(f"{archive}: not an archive of records: {error}") from None
 
 
 def places(folder: Path) -> list[str]:

@@ -140,6 +140,16 @@ def find_files(places: Iterable[Path], names: Sequence[str], endings: Sequence[s
     raise MissingData("; ".join(incomplete) or looked)
 
 
+def check_size(path: Path, most: int) -> None:
+    """Raise DamagedData for a file of more than ``most`` bytes, before any is read."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DamagedData(f"{path}: cannot be read ({error})") from error
+    if size > most:
+        raise DamagedData(f"{path}: {size} bytes, expected at most {most}")
+
+
 def check_labels(path: Path, labels: np.ndarray, classes: int) -> None:
     """Raise DamagedData unless all ``labels`` lie in 0..classes-1."""
     if labels.min() < 0 or labels.max() >= classes:

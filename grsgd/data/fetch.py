@@ -10,14 +10,16 @@ import hashlib
 import io
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import tarfile
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from grsgd.data import NAMES, load
 from grsgd.data.base import REGISTER, DamagedData, MissingData
 from grsgd.data.sets import cifar, idx, text
 from grsgd.errors import DataError
-from grsgd.files import exclusive_lock
+from grsgd.files import MIN_LEFTOVER_AGE, exclusive_lock, is_alive
 
 TIMEOUT = 1800  # seconds for one command, most of it the download
 TEMPORARY = ".fetch-tmp-"
@@ -92,9 +94,25 @@ def _only_one(directory: Path, progress: Progress) -> Iterator[None]:
         progress(f"waiting for another fetch into {directory}")
 
     with exclusive_lock(directory / ".fetch.lock", on_wait=waiting):
-        for left_over in directory.glob(f"{TEMPORARY}*"):
-            shutil.rmtree(left_over, ignore_errors=True)
+        for folder in directory.glob(f"{TEMPORARY}*"):
+            if not _may_be_in_use(folder):  # on a file system without locks another call may work here
+                shutil.rmtree(folder, ignore_errors=True)
         yield
+
+
+def _temporary_name() -> str:
+    """Return the beginning of the names of this process's temporary folders: with its host and its number."""
+    return f"{TEMPORARY}{platform.node()}-{os.getpid()}-"
+
+
+def _may_be_in_use(folder: Path) -> bool:
+    """Whether the process that has made a temporary folder may be alive: on this host it is, on others it is new."""
+    host, _, number = folder.name.removeprefix(TEMPORARY).rpartition("-")[0].rpartition("-")
+    if host == platform.node() and number.isdecimal():
+        return is_alive(int(number))
+    with suppress(OSError):
+        return number.isdecimal() and time.time() - folder.stat().st_mtime < MIN_LEFTOVER_AGE
+    return False
 
 
 def _verified(recipe: Recipe, directory: Path) -> Path | None:
@@ -113,7 +131,7 @@ def _md5(content: bytes) -> str:
 
 def _fetch(recipe: Recipe, directory: Path, progress: Progress) -> Path:
     place = directory / recipe.folder
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=directory, ignore_cleanup_errors=True) as temporary:
+    with tempfile.TemporaryDirectory(prefix=_temporary_name(), dir=directory, ignore_cleanup_errors=True) as temporary:
         work, ready = Path(temporary, "work"), Path(temporary, "ready")
         work.mkdir()
         ready.mkdir()

@@ -11,9 +11,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from grsgd.errors import ConfigError, RunFileError
+from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
-from grsgd.runs.targets import naming, target_of
+from grsgd.runs.targets import check_links, naming, target_of
 
 if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
     from grsgd.runs.run_file import Run
@@ -133,10 +133,9 @@ class TensorBoardLogger:
             ) from None
         self._steps: dict[str, int] = {}
         self._make_writer = partial(SummaryWriter, os.fspath(folder), flush_secs=5)
-        try:
+        with naming(folder):
+            check_links(Path(os.path.abspath(folder)))
             self._writer = self._make_writer()
-        except OSError as error:
-            raise RunFileError(f"{os.fspath(folder)}: {error.strerror or error}") from None
 
     def go_on(self, step: int):
         """Have TensorBoard leave out what was logged after ``step``: a run goes on from there."""

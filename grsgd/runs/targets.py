@@ -30,7 +30,7 @@ def target_of(path: str | os.PathLike) -> Path:
 
     But not those that another user has put into a folder where all may write.
     """
-    _check_links(Path(os.path.abspath(path)))
+    check_links(Path(os.path.abspath(path)))
     target = Path(os.path.realpath(path))
     try:
         mode = os.stat(target).st_mode
@@ -45,14 +45,14 @@ def target_of(path: str | os.PathLike) -> Path:
     return target
 
 
-def _check_links(path: Path, depth: int = 40) -> None:
+def check_links(path: Path, depth: int = 40) -> None:
     """Raise ValueError if on the way to an absolute ``path`` there is a link that is not to be followed."""
     for place in (*reversed(path.parents), path):
         if depth and place.is_symlink():
             folder, link = place.parent.stat(), place.lstat()
             if folder.st_mode & stat.S_IWOTH and link.st_uid not in (os.geteuid(), folder.st_uid):
                 raise ValueError(f"{place} is a symbolic link of another user's in a folder where all may write")
-            _check_links(Path(os.path.abspath(place.parent / os.readlink(place))), depth - 1)
+            check_links(Path(os.path.abspath(place.parent / os.readlink(place))), depth - 1)
 
 
 def check_replaceable(target: Path) -> None:

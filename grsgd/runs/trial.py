@@ -19,11 +19,13 @@ from pathlib import Path
 
 import h5py
 
+from grsgd.memory import available
 from grsgd.runs.hdf5 import Reader
 
 SECONDS = 10.0
 """Seconds of the processor that a file of no size may take."""
 BYTES_PER_SECOND = 8 * 2**20
+MOST_SECONDS = 300.0
 BYTES = 2**30
 """Memory that a file of no size may take, beside Python's."""
 PATIENCE = 600.0
@@ -42,8 +44,10 @@ def try_reading(path: str | os.PathLike):
         key = _key(path)
         if key in _good:
             return
-        seconds = SECONDS + key[-1] / BYTES_PER_SECOND
-        answer = _ask({"path": os.path.abspath(path), "seconds": seconds, "bytes": BYTES + 4 * key[-1]})
+        size = key[-1]  # of a sparse file terabytes, which lie nowhere
+        seconds = min(SECONDS + size / BYTES_PER_SECOND, MOST_SECONDS)
+        most = min(BYTES + 4 * size, max(available() // 2, 2**27))
+        answer = _ask({"path": os.path.abspath(path), "seconds": seconds, "bytes": most})
         if answer:
             raise ValueError(answer)
         _good.add(key)

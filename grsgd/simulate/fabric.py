@@ -324,7 +324,7 @@ class MessageFabric:
         while (pair := inbox.next_pair(source)) is not None:
             sending, receiving = pair
             if sending.nbytes > receiving.array.nbytes:
-                raise RuntimeError(
+                raise Truncated(
                     f"rank {sending.source} sends {sending.nbytes} bytes with tag {sending.tag} to rank "
                     f"{sending.dest}, which has room for {receiving.array.nbytes}"
                 )
@@ -333,6 +333,10 @@ class MessageFabric:
                 self.network.transfer(sending.source, (sending.dest,), sending.nbytes, sending)
             elif sending.has_arrived:
                 sending.take_in()
+
+
+class Truncated(RuntimeError):
+    """A message that is longer than the receive for it."""
 
 
 class Multicast:

@@ -32,6 +32,8 @@ from grsgd.text import printable
 
 CALC, SEND, RECV = KINDS = ("calc", "send", "recv")
 MOST_RANKS = 1_000_000
+MOST_DIGITS = 18
+"""Digits of a number: of bytes, nanoseconds, tags and so on."""
 LINE = re.compile(
     r"""\s*(?:
       num_ranks\s*(?P<ranks>\d+)
@@ -103,6 +105,15 @@ def read(path: str | os.PathLike) -> list[list[Operation]]:
     return Reader(os.fspath(path)).read(text)
 
 
+def without_comments(text: str) -> str:
+    """Return the text without what stands between /* and */, but for its ends of lines."""
+    parts, at = [], 0
+    while (begin := text.find("/*", at)) >= 0 and (end := text.find("*/", begin + 2)) >= 0:
+        parts += [text[at:begin], "\n" * text.count("\n", begin, end)]
+        at = end + 2
+    return "".join(parts) + text[at:]
+
+
 class Reader:
     """Reads one file, whose name is in complaints."""
 
@@ -115,15 +126,16 @@ class Reader:
         self.labels: dict[str, int] = {}
 
     def read(self, text: str) -> list[list[Operation]]:
-        text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
-        for self.line, whole in enumerate(text.split("\n"), 1):
-            rest = whole.partition("//")[0].rstrip()
-            while rest.strip():
-                found = LINE.match(rest)
-                if found is None or not (found.end() == len(rest) or found["ranks"] or found["rank"] or found["close"]):
-                    raise self.complaint(f"{printable(rest.strip())[:60]!r}: allowed: {ALLOWED}")
+        for self.line, whole in enumerate(without_comments(text).split("\n"), 1):
+            whole = whole.partition("//")[0].rstrip()
+            at = 0
+            while at < len(whole):
+                found = LINE.match(whole, at)
+                may_go_on = found is not None and (found["ranks"] or found["rank"] or found["close"])
+                if found is None or not (found.end() == len(whole) or may_go_on):
+                    raise self.complaint(f"{printable(whole[at : at + 200].strip())[:60]!r}: allowed: {ALLOWED}")
                 self.take(found)
-                rest = rest[found.end() :]
+                at = found.end()
         if self.ranks is None:
             raise ConfigError(f"{self.name}: num_ranks is missing")
         if self.rank is not None:
@@ -133,9 +145,9 @@ class Reader:
     def take(self, found: re.Match):
         """Take in what is on a line."""
         if found["ranks"]:
-            self.take_ranks(int(found["ranks"]))
+            self.take_ranks(self.number(found["ranks"]))
         elif found["rank"]:
-            self.open(int(found["rank"]))
+            self.open(self.number(found["rank"]))
         elif self.rank is None:
             raise self.complaint("outside of rank N { ... }")
         elif found["close"]:
@@ -145,6 +157,11 @@ class Reader:
             getattr(self.ranks[self.rank][places[0]], found["verb"]).append(places[1])
         else:
             self.take_operation(found)
+
+    def number(self, digits: str) -> int:
+        if len(digits) > MOST_DIGITS:
+            raise self.complaint(f"{digits[:60]}: a number has at most {MOST_DIGITS} digits")
+        return int(digits)
 
     def take_ranks(self, ranks: int):
         if self.ranks is not None or not 1 <= ranks <= MOST_RANKS:
@@ -161,15 +178,15 @@ class Reader:
 
     def take_operation(self, found: re.Match):
         if found["ns"]:
-            operation = Operation(CALC, int(found["ns"]), cpu=int(found["calc_cpu"] or 0))
+            operation = Operation(CALC, self.number(found["ns"]), cpu=self.number(found["calc_cpu"] or "0"))
         else:
             kind, peer = (SEND, found["to"]) if found["to"] else (RECV, found["from"])
             if "-1" in (peer, found["tag"]):
                 raise self.complaint("-1 for any rank or any tag: name the one that it was")
-            if int(peer) >= len(self.ranks):
+            if self.number(peer) >= len(self.ranks):
                 raise self.complaint(f"rank {peer}: allowed: 0 to {len(self.ranks) - 1}")
-            size = int(found["sent"] or found["received"])
-            tag, cpu, nic = (int(found[name] or 0) for name in ("tag", "cpu", "nic"))
+            size = self.number(found["sent"] or found["received"])
+            tag, cpu, nic = (self.number(found[name] or "0") for name in ("tag", "cpu", "nic"))
             operation = Operation(kind, size, int(peer), tag, cpu, nic)
         operation.label = found["label"]
         if operation.label in self.labels:

@@ -20,9 +20,10 @@ from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.runs.numbers import human_bytes
 from grsgd.simulate import goal
 from grsgd.simulate.driver import SimulatedDriver, run_all
-from grsgd.simulate.fabric import MessageFabric
+from grsgd.simulate.fabric import MessageFabric, Truncated
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec, bookkeeping_network
+from grsgd.simulate.rank_memory import check_memory
 from grsgd.simulate.recording import PROCESSOR_HINT
 from grsgd.simulate.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOKKEEPING, SYNCHRONOUS
 
@@ -36,8 +37,9 @@ class Replayed(NamedTuple):
 
 
 def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> Replayed:
-    """Replay the operations of all ranks. Raises ConfigError, and Deadlock where a message has no receive, or the
-    other way round."""
+    """Replay the operations of all ranks. Raises ConfigError, also where a receive is smaller than its message, and
+    Deadlock where a message has no receive, or the other way round."""
+    check_memory(len(ranks), 0, f"num_ranks {len(ranks)}")
     network.check_ranks(len(ranks))
     if network.processor is not None:
         raise ConfigError(f"replay: {PROCESSOR_HINT.format(network.name)}")
@@ -48,7 +50,10 @@ def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> Replayed:
     uncounted = MessageFabric(Network(env, beside, len(ranks)), drivers)
     each = zip(ranks, drivers, fabric.communicators(), uncounted.communicators(), strict=True)
     players = [Player(*one) for one in each]
-    run_all(env, drivers, [player.play() for player in players])
+    try:
+        run_all(env, drivers, [player.play() for player in players])
+    except Truncated as error:
+        raise ConfigError(f"replay: {error}") from None
     traffic = [player.comm.traffic for player in players]
     messages = sum(int(one.messages.sum()) for one in traffic)
     return Replayed([player.ended for player in players], messages, sum(int(one.sent.sum()) for one in traffic))

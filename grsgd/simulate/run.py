@@ -22,10 +22,8 @@ from grsgd.errors import ConfigError, RunFileError
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import path_of, save_with_models
 from grsgd.job.signals import first_asks
-from grsgd.memory import available
 from grsgd.runs.ending import INTERRUPTED, TARGET_REACHED, Ended, end_attributes, how_ended, joint_reason
 from grsgd.runs.metric import columns_of
-from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import check_content, check_writable
 from grsgd.simulate import compute as compute_times
 from grsgd.simulate import garbage
@@ -38,6 +36,7 @@ from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec, bookkeeping_network
 from grsgd.simulate.processor import Processor
+from grsgd.simulate.rank_memory import check_memory
 from grsgd.simulate.recording import NOTHING_RECORDED, Recording
 from grsgd.training import device as gpu
 from grsgd.training import memory
@@ -53,9 +52,6 @@ from grsgd.training.snapshots import MEMORY
 from grsgd.training.succession import Succession
 from grsgd.training.trainer import Trainer, ignore
 from grsgd.training.trial_batch import TRIED, check_batch, is_own
-
-RANK_BYTES = 400_000
-"""Memory of a rank beside its model: objects, and counters of traffic to every other one come on top."""
 
 
 class Simulation:
@@ -492,15 +488,3 @@ def check_faults(config: Config, spares: int):
     if (spares or config.faults.are_deadly) and not config.traits.survives_deaths:
         what = f"--spares {spares}" if spares else "faults"
         raise ConfigError(f"{what}: with {config.algorithm.name} the run ends when a rank dies")
-
-
-def check_memory(ranks: int, model_bytes: int):
-    """Raise ConfigError if so many ranks do not fit into this machine."""
-    needed = ranks * (model_bytes + RANK_BYTES) + 50 * ranks**2
-    there = available()
-    if needed > there:
-        advice = "fewer ranks" if not model_bytes else "fewer ranks, a smaller model, or --timing-only"
-        raise ConfigError(
-            f"--ranks {ranks}: about {human_bytes(needed)} of memory are needed, and {human_bytes(there)} are "
-            f"free: {advice}"
-        )

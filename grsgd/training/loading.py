@@ -6,8 +6,9 @@ import os
 import pickle
 import tomllib
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +20,11 @@ from grsgd.config import Config
 from grsgd.config.reading import apply, code_in, read
 from grsgd.data import Dataset
 from grsgd.errors import ConfigError, ModelError
+from grsgd.memory import available
 from grsgd.models import zoo
 from grsgd.outside import names_from
 from grsgd.runs.metric import Metric
+from grsgd.runs.numbers import human_bytes
 from grsgd.runs.run_file import Run, load_run
 from grsgd.runs.targets import naming, target_of
 from grsgd.text import printable
@@ -164,7 +167,10 @@ def source_of(path, config, best: bool, settings: Config, run: Run | None) -> So
 
 def read_file(path) -> bytes:
     with naming(path):
-        return target_of(path).read_bytes()
+        target = target_of(path)
+        if (size := target.stat().st_size) > (free := available()):  # also of a sparse file, which takes no disk
+            raise ValueError(f"holds {human_bytes(size)}, and {human_bytes(free)} of memory are free")
+        return target.read_bytes()
 
 
 def is_run_file(path) -> bool:
@@ -257,6 +263,7 @@ def does_not_fit(source: Source, why: str) -> ModelError:
 
 def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
     """Return the state dict in the bytes of a file, on the CPU; nothing of what is in it is run. Raises ModelError."""
+    check_plain(path, content)
     try:
         with warnings.catch_warnings(action="ignore"):
             state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
@@ -272,6 +279,16 @@ def state_in(path: Path, content: bytes) -> dict[str, torch.Tensor]:
         kind = type(state[odd[0]]).__name__
         raise ModelError(f"{path}: is not a state dict: {printable(repr(odd[0]), 100)} is of type {kind}, not a tensor")
     return state
+
+
+def check_plain(path: Path, content: bytes):
+    """Raise ModelError for a zip file that stands for more bytes than it has: torch compresses none."""
+    with suppress(zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ModelError(f"{path}: is not a file of torch.save: what is in it is compressed")
+        if sum(entry.file_size for entry in entries) > len(content):
+            raise ModelError(f"{path}: is not a file of torch.save: it says that it holds more than it does")
 
 
 def differences(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> list[str]:

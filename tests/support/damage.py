@@ -50,7 +50,8 @@ def changed(content: bytes, count: int, seed: int = 0) -> Iterator[tuple[str, by
                 case 4:
                     del new[at : at + size]
                 case 5:
-                    del new[max(at, 1) :]
+                    del new[at:]
+            new = new or bytearray(1)
         yield f"change {number} of seed {seed}", bytes(new)
 
 

@@ -20,7 +20,7 @@ from grsgd.comm.allgather import ring_allgather
 from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal, number_of_parts
 from grsgd.comm.coded.sockets import LARGEST, Interface, NoMulticast, Sockets, find_interface
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.shared_memory import host, text_array, text_of, uncounted
+from grsgd.comm.shared_memory import TELLING_BYTES, host, text_array, text_of, uncounted
 
 ROOM_BYTES = 64 * 2**20
 """Room for datagrams that is asked for at each socket; the kernel takes memory for what lies there alone."""
@@ -128,11 +128,19 @@ def check_mtu(mtu: int | None, interface: Interface):
 
 
 def tell(comm: Communicator, what: dict):
-    """Schedule, on all ranks at once: return what each rank tells the others."""
+    """Schedule, on all ranks at once: return what each rank tells the others; a text that is too long is cut."""
     rows = [text_array("") for _ in range(comm.size)]
-    rows[comm.rank][:] = text_array(json.dumps(what))
+    rows[comm.rank][:] = text_array(json_of(what, TELLING_BYTES))
     yield from ring_allgather(uncounted(comm), rows, tags.ARRAYS)
     return [json.loads(text_of(row)) for row in rows]
+
+
+def json_of(what: dict, most: int) -> str:
+    """Return JSON of at most so many bytes, in which the longest texts of ``what`` are cut as far as that needs."""
+    while len(text := json.dumps(what)) > most:
+        longest = max(what, key=lambda key: len(json.dumps(what[key])) if isinstance(what[key], str) else 0)
+        what = what | {longest: what[longest][: len(what[longest]) * 3 // 4]}
+    return text
 
 
 class Train:

@@ -3,12 +3,14 @@
 Classes in order: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck.
 """
 
+import os
 import pickle
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
-from grsgd.data.base import DamagedData, Dataset, MissingData, check_labels, dataset, find_files
+from grsgd.data.base import DamagedData, Dataset, MissingData, check_labels, check_size, dataset, find_files
 from grsgd.data.memory import MemorySplit
 from grsgd.data.pixels import Normalise, crop_and_flip
 
@@ -17,6 +19,8 @@ SHAPE = (3, 32, 32)
 CLASSES = 10
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
 PIXELS = 3072
+MAX_BYTES = 2**26
+"""Largest size of a file; those of the archive have 31 million."""
 
 
 @dataset("cifar-10", samples=(50_000, 10_000), shape=SHAPE, classes=CLASSES)
@@ -55,6 +59,7 @@ def _split(images: np.ndarray, labels: np.ndarray) -> MemorySplit:
 
 def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return pixels uint8 [n, 3072], channels first, and labels uint8 [n] of one .bin file; DamagedData if wrong."""
+    check_size(path, MAX_BYTES)
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:
@@ -70,9 +75,10 @@ def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return what ``read_binary`` does from a file of the Python version, without running any code it may hold."""
+    check_size(path, MAX_BYTES)
     try:
         with open(path, "rb") as file:
-            batch = _ArrayUnpickler(file, encoding="bytes").load()
+            batch = _ArrayUnpickler(file, os.path.getsize(path)).load()
         pixels, labels = batch[b"data"], batch[b"labels"]
     except Exception as error:  # noqa: BLE001 - a damaged pickle may fail in any way
         raise DamagedData(f"{path}: not a batch of CIFAR-10 ({type(error).__name__}: {error})") from error
@@ -106,16 +112,43 @@ class _Pixels:
         _, shape, dtype, fortran, content = state
         if not isinstance(dtype, _Dtype) or dtype.name not in (b"u1", "u1") or fortran:
             raise pickle.UnpicklingError(f"pixels are {getattr(dtype, 'name', dtype)!r}, expected uint8 in C order")
-        self.array = np.frombuffer(bytes(content), np.uint8).reshape([int(size) for size in shape])
+        if not isinstance(content, bytes):  # of a number, bytes() would make so many zeros
+            raise pickle.UnpicklingError(f"pixels are of type {type(content).__name__}, expected bytes")
+        self.array = np.frombuffer(content, np.uint8).reshape([int(size) for size in shape])
+
+
+class _Limited:
+    """A file that refuses a length beyond its end, before memory is taken for so much."""
+
+    def __init__(self, file: IO[bytes], size: int):
+        self.file, self.left = file, size
+
+    def read(self, count: int) -> bytes:
+        if count > self.left:
+            raise pickle.UnpicklingError(f"{count} bytes are to follow, and {self.left} do")
+        self.left -= count
+        return self.file.read(count)
+
+    def readline(self) -> bytes:
+        line = self.file.readline()
+        self.left -= len(line)
+        return line
 
 
 class _ArrayUnpickler(pickle._Unpickler):
     """Knows how to rebuild an array of pixels and nothing else: a pickle can name any function for loading to call.
 
-    That in C would allocate as much memory for its list of objects as a file of some bytes asks for.
+    That in C would allocate as much memory for its list of objects as a file of some bytes asks for. Raises
+    UnpicklingError where text or bytes are longer than the file.
     """
 
+    dispatch = pickle._Unpickler.dispatch | {pickle.BYTEARRAY8[0]: pickle._Unpickler.load_binbytes8}
+    """The function for each operation; that of a bytearray would take its memory before it reads."""
     _allowed = {"ndarray": None, "dtype": _Dtype, "_reconstruct": _Pixels}
+
+    def __init__(self, file: IO[bytes], size: int):
+        """``size``: bytes of the file."""
+        super().__init__(_Limited(file, size), encoding="bytes")
 
     def find_class(self, module, name):
         if module.partition(".")[0] == "numpy" and name in self._allowed:

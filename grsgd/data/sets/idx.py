@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grsgd.data.base import DamagedData, Dataset, check_labels, dataset, find_files
+from grsgd.data.base import DamagedData, Dataset, check_labels, check_size, dataset, find_files
 from grsgd.data.memory import MemorySplit
 from grsgd.data.pixels import GREY, Normalise
 
@@ -16,7 +16,7 @@ ENDINGS = ("", ".gz")
 SHAPE = (1, 28, 28)
 CLASSES = 10
 MAX_DIMS = 4
-MAX_BYTES = 2**30
+MAX_BYTES = 2**26
 """Largest size of a file, unpacked; MNIST's largest has 47 million."""
 
 
@@ -85,6 +85,7 @@ def unpacked(path: Path) -> tuple[bytes, bool]:
     gzip.open would raise on a truncated file and not say how much it holds. Of one that holds more than its header
     says, or than ``MAX_BYTES``, only so much is unpacked: some bytes can stand for a thousand times as many.
     """
+    check_size(path, MAX_BYTES)
     try:
         content = path.read_bytes()
         if path.suffix != ".gz":
