@@ -60,12 +60,23 @@ def parse(arguments: list[str]):
         raise UsageError(f"{arguments[0]}: is called {RENAMED_COMMANDS[arguments[0]]} now")
     if arguments[:1] == ["run"]:
         arguments = with_python(arguments)
+    if arguments[:1] == ["report"]:
+        arguments = with_way_to_group(arguments)
     if arguments[:1] not in (["simulate"], ["replay"]):
         return make_parser().parse_args(arguments)
     if "--network" in arguments[:-1]:  # argparse takes a value such as -1gbit,50us for an option
         at = arguments.index("--network")
         arguments = [*arguments[:at], f"--network={arguments[at + 1]}", *arguments[at + 2 :]]
     return make_parser().parse_args(arguments)
+
+
+def with_way_to_group(arguments: list[str]) -> list[str]:
+    """Return the arguments of `grsgd report` with ``--group=WAY``: argparse takes a file behind ``--group`` for it."""
+    if "--group" not in arguments:
+        return arguments
+    at = arguments.index("--group")
+    named = [word for word in arguments[at + 1 : at + 2] if word in ("median", "mean")]
+    return [*arguments[:at], f"--group={(named or ['median'])[0]}", *arguments[at + 1 + len(named) :]]
 
 
 def with_python(arguments: list[str]) -> list[str]:

@@ -205,7 +205,11 @@ def add_report(add):
     sub = command(add, commands.report)
     sub.add_argument("files", nargs="+", metavar="FILE.h5", help="run files")
     sub.add_argument(
-        "--group", action="store_true", help="one row for runs that differ in the seed alone: median (range)"
+        "--group",
+        nargs="?",
+        const="median",
+        choices=("median", "mean"),
+        help="one row for runs that differ in the seed alone: median (range), which is the default, or mean ± interval",
     )
     sub.add_argument(
         "--format",

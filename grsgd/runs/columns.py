@@ -16,13 +16,14 @@ from grsgd.runs.numbers import (
     UNKNOWN,
     human_bytes,
     known_values,
-    median_and_range,
     number,
     share,
     significant,
     whole,
 )
 from grsgd.runs.run_file import Run
+from grsgd.runs.settings import settings, text
+from grsgd.runs.spread import Spread
 from grsgd.text import printable
 
 
@@ -38,9 +39,18 @@ class Column(NamedTuple):
     text: Callable[[float], str]
     meaning: str
 
-    def cell(self, runs: Sequence[Run]) -> str:
-        """Return the number of one run, or the median and range of several, as text."""
-        return median_and_range([self.of(run) for run in runs], self.text)
+    def cell(self, runs: Sequence[Run], spread: Spread) -> str:
+        """Return the number of one run, or what several say together, as text."""
+        return spread.text(self.values(runs), self.text)
+
+    def data(self, runs: Sequence[Run], spread: Spread) -> dict[str, float | int | None]:
+        """Return the numbers for programs, by what follows the column's name."""
+        plain = _count if self.text in (whole, human_bytes) else or_none
+        return {end: plain(value) for end, value in spread.numbers(self.values(runs)).items()}
+
+    def values(self, runs: Sequence[Run]) -> list[tuple[object, float]]:
+        """Return the seed and the number of each run."""
+        return [(run.attributes["seed"], self.of(run)) for run in runs]
 
     def is_known(self, runs: Sequence[Run]) -> bool:
         """Return whether it is known of any of the runs."""
@@ -52,11 +62,56 @@ class Words(NamedTuple):
 
     name: str
     title: str
-    cell: Callable[[Sequence[Run]], str]
+    of: Callable[[Sequence[Run]], str]
     meaning: str = ""
 
+    @property
+    def data_name(self) -> str:
+        return self.name
+
+    def cell(self, runs: Sequence[Run], spread: Spread) -> str:
+        return self.of(runs)
+
+    def data(self, runs: Sequence[Run], spread: Spread) -> dict[str, str]:
+        return {"": self.of(runs)}
+
     def is_known(self, runs: Sequence[Run]) -> bool:
-        return any(self.cell([run]) for run in runs)
+        return any(self.of([run]) for run in runs)
+
+
+class Key(NamedTuple):
+    """A key of the configurations, such as ``optimizer.lr``: the same in all runs of a row."""
+
+    name: str
+    meaning = ""
+
+    @property
+    def data_name(self) -> str:
+        return self.name
+
+    title = data_name
+
+    def cell(self, runs: Sequence[Run], spread: Spread) -> str:
+        value = settings(runs[0]).get(self.name)
+        return UNKNOWN if value is None else text(value)
+
+    def data(self, runs: Sequence[Run], spread: Spread) -> dict[str, object]:
+        return {"": or_none(settings(runs[0]).get(self.name))}
+
+    def is_known(self, runs: Sequence[Run]) -> bool:
+        return any(self.name in settings(run) for run in runs)
+
+
+AnyColumn = Column | Words | Key
+
+
+def or_none(value):
+    """Return the value, but None for numbers that JSON cannot say."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _count(value: float | None) -> int | float | None:
+    return int(value) if value is not None and value.is_integer() else or_none(value)
 
 
 BY_IMPORTANCE = """ended data time final to_target loss sent wait_share step epochs samples best rate simulating wait
@@ -69,7 +124,7 @@ BY_DEFAULT = """data epochs samples final best loss to_target time simulating st
 """The columns that are shown where none are asked for, in this order."""
 
 
-def all_columns(runs: Sequence[Run]) -> dict[str, Column | Words]:
+def all_columns(runs: Sequence[Run]) -> dict[str, AnyColumn]:
     """Return all columns there are, by name."""
     targets = {(metric_of(run), target_of(run)) for run in runs}
     to_target = "to target [s]"
@@ -211,7 +266,7 @@ def _part(name: str) -> Column:
     )
 
 
-def shown_by_default(runs: Sequence[Run]) -> list[Column | Words]:
+def shown_by_default(runs: Sequence[Run]) -> list[AnyColumn]:
     """Return the columns that suit the runs where none are asked for."""
     columns = all_columns(runs)
     in_samples = any(math.isnan(measures.epochs(run)) for run in runs)
@@ -230,17 +285,19 @@ def shown_by_default(runs: Sequence[Run]) -> list[Column | Words]:
     return [columns[name] for name in names if not left_out.get(name)]
 
 
-def by_importance(columns: Sequence[Column | Words]) -> list[str]:
+def by_importance(columns: Sequence[AnyColumn]) -> list[str]:
     """Return the names of the columns, most important first; what users have logged is more than what they have not."""
     own = [column.name for column in columns if column.name not in BY_IMPORTANCE]
     at = BY_IMPORTANCE.index("sent")
     return [*BY_IMPORTANCE[:at], *own, *BY_IMPORTANCE[at:]]
 
 
-def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[Column | Words]:
-    """Return the columns of these names, in this order; raises UsageError for an unknown name."""
+def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[AnyColumn]:
+    """Return the columns of these names, or of keys of configurations, in this order; raises UsageError."""
     columns = all_columns(runs)
-    by_name = {column.data_name: column for column in columns.values() if isinstance(column, Column)} | columns
+    by_name = {column.data_name: column for column in columns.values()} | columns
+    keys = {key: Key(key) for run in runs for key in settings(run)}
+    by_name = keys | by_name
     for name in wanted:
         if name not in by_name:
             raise UsageError(f"--columns: unknown column {name!r}; allowed: {', '.join(columns)}")

@@ -3,21 +3,33 @@
 import csv
 import io
 import json
-import math
 import os
 import textwrap
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
 from grsgd.errors import RunFileError
 from grsgd.runs import columns as available
 from grsgd.runs.cables import busiest_cables
-from grsgd.runs.columns import Column, Words, by_importance, chosen, data_and_model, early_ends, shown_by_default
+from grsgd.runs.columns import (
+    AnyColumn,
+    Column,
+    Key,
+    by_importance,
+    chosen,
+    data_and_model,
+    early_ends,
+    or_none,
+    shown_by_default,
+)
 from grsgd.runs.measures import PARTS, bytes_sent, final_consensus, is_virtual, median_staleness
-from grsgd.runs.numbers import UNKNOWN, human_bytes, known_values, median_and_range, number, significant, whole
+from grsgd.runs.numbers import UNKNOWN, human_bytes, known_values, median_and_range, number, significant
 from grsgd.runs.run_file import Run
-from grsgd.runs.several import by_experiment, load_runs, names, ranks_of
+from grsgd.runs.settings import differing
+from grsgd.runs.several import by_experiment, load_runs, names, ranks_of, seeds_of
+from grsgd.runs.spread import MEDIAN, SPREADS, Spread
 from grsgd.runs.table import TextColumn, fitted, latex, markdown, stacked
 from grsgd.text import printable
 
@@ -28,7 +40,7 @@ WIDTH = 120
 
 def report(
     paths: Sequence[str | os.PathLike],
-    group: bool = False,
+    group: bool | str | None = False,
     form: str = "md",
     wanted: Sequence[str] | None = None,
     everything: bool = False,
@@ -37,7 +49,8 @@ def report(
 ) -> str:
     """A table of the runs in the files ``paths``, one row a run in the order given, with a legend below.
 
-    group: runs that differ in nothing but the seed share a row: median, and least and greatest value in brackets.
+    group: runs that differ in nothing but the seed share a row. "median" or True: median, and least and greatest value
+    in brackets; "mean": mean, and half of its 95 % interval.
     form: one of ``FORMATS``; "text" is for terminals, "csv" and "json" give all numbers in full.
     wanted: names of the columns, else those that suit the runs.
     everything: show columns that do not fit ``width`` in further tables, where they are left out else; "text" alone.
@@ -52,16 +65,18 @@ def report(
     rows = [[runs[i] for i in members] for members in groups]
     firsts = [paths[members[0]] for members in groups]
     labels = names(firsts, [row[0] for row in rows], short=form == "text")
+    labels = [", ".join(filter(None, [label, seeds_of(row)])) for label, row in zip(labels, rows, strict=True)]
+    spread = SPREADS.get(group, MEDIAN)
     if form in ("csv", "json"):
-        records = _records(labels, firsts, rows, chosen(runs, wanted) if wanted else None, group)
+        records = _records(labels, firsts, rows, chosen(runs, wanted) if wanted else None, group and spread)
         return _csv(records) if form == "csv" else json.dumps(records, indent=1, allow_nan=False, ensure_ascii=False)
     if form == "text":
-        return "\n\n".join(_text(labels, rows, wanted, everything, width))
+        return "\n\n".join(_text(labels, rows, wanted, everything, width, spread))
     columns = chosen(runs, wanted) if wanted else shown_by_default(runs)
-    table = _text_columns(labels, rows, columns)
+    table = _text_columns(labels, rows, columns, spread)
     if form == "latex":
         return latex(table)
-    parts = [markdown(table), _legend(columns, rows, WIDTH), *_savings(labels, rows)]
+    parts = [markdown(table), _legend(columns, rows, WIDTH, spread), *_savings(labels, rows)]
     if len(paths) == 1 and not wanted:
         parts.append(f"{labels[0]}:\n\n{markdown(_ranks_columns(runs[0]))}")
         if (cables := busiest_cables(runs[0])) is not None:
@@ -73,19 +88,24 @@ def report(
 
 
 def _text(
-    labels: list[str], rows: list[list[Run]], wanted: Sequence[str] | None, everything: bool, width: int
+    labels: list[str],
+    rows: list[list[Run]],
+    wanted: Sequence[str] | None,
+    everything: bool,
+    width: int,
+    spread: Spread,
 ) -> list[str]:
     """The parts of a report whose lines are at most ``width`` letters long."""
     runs = [run for row in rows for run in row]
     columns = chosen(runs, wanted) if wanted else _for_terminal(runs)
     known = columns if wanted else [column for column in columns if _tells(column, columns, runs)]
     table, left_out = _laid_out(
-        _text_columns(labels, rows, known), width, by_importance(columns), everything or bool(wanted)
+        _text_columns(labels, rows, known, spread), width, by_importance(columns), everything or bool(wanted)
     )
     shown = [column for column in known if column.name not in left_out]
     parts = [_wrapped(_common(runs), width), table]
     parts += [_wrapped(line, width) for line in _early_lines(labels, rows)]
-    notes = [_legend(shown, rows, width)]
+    notes = [_legend(shown, rows, width, spread)]
     if left_out:
         names = ", ".join(left_out)
         notes.append(_wrapped(f"No room for {names}: --all shows them, --columns A,B,C those that you name.", width))
@@ -104,7 +124,7 @@ def _text(
     return parts
 
 
-def _tells(column: Column | Words, columns: Sequence[Column | Words], runs: list[Run]) -> bool:
+def _tells(column: AnyColumn, columns: Sequence[AnyColumn], runs: list[Run]) -> bool:
     """Whether a column says anything: that no run has reached the target does, if models were tested."""
     if column.name == "to_target":
         return any(other.name.startswith("best") and other.is_known(runs) for other in columns)
@@ -117,7 +137,7 @@ def _laid_out(
     return (stacked(table, width), []) if everything else fitted(table, width, by_importance)
 
 
-def _for_terminal(runs: list[Run]) -> list[Column | Words]:
+def _for_terminal(runs: list[Run]) -> list[AnyColumn]:
     """Return the columns for a terminal: what is the same for all runs stands above the table instead, and why some
     ended early below it."""
     columns = available.all_columns(runs)
@@ -158,22 +178,24 @@ def _wrapped(text: str, width: int) -> str:
 # ---- the table of runs
 
 
-def _text_columns(labels: list[str], rows: list[list[Run]], columns: Sequence[Column | Words]) -> list[TextColumn]:
+def _text_columns(
+    labels: list[str], rows: list[list[Run]], columns: Sequence[AnyColumn], spread: Spread
+) -> list[TextColumn]:
     cells = [
-        TextColumn(column.name, column.title, [column.cell(row) for row in rows], isinstance(column, Column))
+        TextColumn(column.name, column.title, [column.cell(row, spread) for row in rows], isinstance(column, Column))
         for column in columns
     ]
     return [TextColumn("run", "algorithm", labels, is_number=False), *cells]
 
 
-def _legend(columns: Sequence[Column | Words], rows: list[list[Run]], width: int) -> str:
+def _legend(columns: Sequence[AnyColumn], rows: list[list[Run]], width: int, spread: Spread) -> str:
     """Return the meanings of the columns, without units but where two differ in the unit alone."""
     stems = [column.title.split(" [")[0] for column in columns]
     titles = [column.title if stems.count(stem) > 1 else stem for column, stem in zip(columns, stems, strict=True)]
     meanings = [f"{title}: {column.meaning}" for title, column in zip(titles, columns, strict=True) if column.meaning]
     text = "; ".join(meanings) + "." if meanings else ""
     if any(len(row) > 1 for row in rows):
-        text += " Several seeds: median (least–greatest); n of m: known for n of m seeds."
+        text += f" Several seeds: {spread.note}; n of m: known for n of m runs."
     if any(is_virtual(run) for row in rows for run in row):
         text += " Simulated: all times and rates are in simulated seconds"
         text += ", but simulating is real." if "simulating" in stems else "."
@@ -229,48 +251,39 @@ def _records(
     labels: list[str],
     paths: Sequence[str | os.PathLike],
     rows: list[list[Run]],
-    wanted: list[Column | Words] | None,
-    group: bool,
+    wanted: list[AnyColumn] | None,
+    spread: Spread | Literal[False],
 ) -> list[dict]:
-    """A dict a row, with numbers in full and None where not known; the same keys in all."""
+    """A dict a row, with numbers in full and None where not known; the same keys in all. ``spread``: of groups."""
     runs = [run for row in rows for run in row]
-    columns = wanted or [column for column in available.all_columns(runs).values() if column.name != "data"]
+    columns = [column for column in available.all_columns(runs).values() if column.name != "data"]
+    keys = [Key(key) for key in differing([row[0] for row in rows])]
+    columns = wanted or [*keys, *columns]
     return [
-        {"run": label} | ({} if wanted else _facts(path, row, group)) | _numbers(row, columns, group)
+        {"run": label} | ({} if wanted else _facts(path, row, bool(spread))) | _numbers(row, columns, spread)
         for label, path, row in zip(labels, paths, rows, strict=True)
     ]
 
 
 def _facts(path: str | os.PathLike, runs: list[Run], group: bool) -> dict:
-    facts = {name: _or_none(runs[0].attributes.get(name)) for name in FACTS}
+    facts = {name: or_none(runs[0].attributes.get(name)) for name in FACTS}
     if group:
-        return facts | {"seed": None, "seeds": len(runs)} if len(runs) > 1 else facts | {"seeds": 1}
+        seeds = {run.attributes["seed"] for run in runs}
+        return facts | {"seed": facts["seed"] if len(seeds) == 1 else None, "seeds": len(seeds), "runs": len(runs)}
     return {"file": os.fspath(path)} | facts
 
 
-def _numbers(runs: list[Run], columns: Sequence[Column | Words], group: bool) -> dict:
+def _numbers(runs: list[Run], columns: Sequence[AnyColumn], spread: Spread | Literal[False]) -> dict:
     numbers = {}
     for column in columns:
-        if isinstance(column, Words):
-            numbers[column.name] = column.cell(runs)
+        data = column.data(runs, spread or MEDIAN)
+        if not spread:
+            numbers[column.data_name] = data[""]
             continue
-        known = known_values([column.of(run) for run in runs])
-        plain = _count if column.text in (whole, human_bytes) else _or_none
-        numbers[column.data_name] = plain(float(np.median(known)) if known else None)
-        if group:
-            numbers[f"{column.data_name}_least"] = plain(min(known, default=None))
-            numbers[f"{column.data_name}_greatest"] = plain(max(known, default=None))
-            numbers[f"{column.data_name}_known"] = len(known)
+        numbers |= {column.data_name + end: value for end, value in data.items()}
+        if isinstance(column, Column):
+            numbers[f"{column.data_name}_known"] = len(known_values([column.of(run) for run in runs]))
     return numbers
-
-
-def _or_none(value):
-    """The value, but for numbers that JSON cannot say."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _count(value: float | None) -> int | float | None:
-    return int(value) if value is not None and value.is_integer() else _or_none(value)
 
 
 def _csv(records: list[dict]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from grsgd.runs.run_file import Run
-from grsgd.runs.several import by_experiment, names
+from grsgd.runs.several import by_experiment, names, seeds_of
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; a dark red in place of the yellow, too light on paper.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#e69f00", "#882255")
@@ -25,7 +25,7 @@ def style(index: int) -> dict:
 
 
 class Series(NamedTuple):
-    """Runs of one experiment, one a seed."""
+    """Runs of one experiment, most often one per seed."""
 
     name: str
     runs: list[Run]
@@ -41,6 +41,6 @@ def as_series(paths: Sequence[str | os.PathLike], runs: Sequence[Run]) -> list[S
     groups = by_experiment(runs)
     labels = names([paths[group[0]] for group in groups], [runs[group[0]] for group in groups])
     return [
-        Series(labels[i] if len(group) == 1 else f"{labels[i]}, {len(group)} seeds", [runs[j] for j in group], i)
-        for i, group in enumerate(groups)
+        Series(", ".join(filter(None, [labels[i], seeds_of(members)])), members, i)
+        for i, members in enumerate([runs[j] for j in group] for group in groups)
     ]

@@ -1,13 +1,15 @@
 """Several runs: read from their files, named so that they can be told apart, and grouped by experiment."""
 
+import hashlib
 import os
-import tomllib
+import sys
 from collections.abc import Callable, Sequence
 
 from grsgd.errors import RunFileError
 from grsgd.runs.measures import is_virtual
 from grsgd.runs.metric import metric_of
 from grsgd.runs.run_file import Run, load_run
+from grsgd.runs.settings import WHERE, distinguishing, in_words, settings
 from grsgd.text import printable
 
 MAX_LABEL_LETTERS = 200
@@ -23,14 +25,23 @@ def load_runs(
 ) -> tuple[list[str | os.PathLike], list[Run]]:
     """Read run files; returns the paths of those that could be read, and their runs.
 
-    ``skip``: gets the error of each of the others. Raises RunFileError where it is not given, and if no file is left.
+    A file with the same content as one before it is left out, which a line on stderr says: a copy is no other run.
+
+    ``skip``: gets the error of each file that cannot be read. Raises RunFileError where it is not given, and if no file
+    is left.
     """
     if not paths:
         raise RunFileError("no run files given")
-    runs, errors = {}, []
+    runs, errors, contents = {}, [], {}
     for i, path in enumerate(paths):
         try:
-            runs[i] = load_run(path)
+            run = load_run(path)
+            first = contents.setdefault(_digest(path), i)
+            if first == i:
+                runs[i] = run
+            else:
+                copy, original = (printable(os.fspath(each)) for each in (path, paths[first]))
+                print(f"grsgd: {copy}: the same as {original}, left out", file=sys.stderr)
         except RunFileError as error:
             errors.append(error)
             if not skip:
@@ -43,14 +54,27 @@ def load_runs(
     return [paths[i] for i in runs], list(runs.values())
 
 
+def _digest(path: str | os.PathLike) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise RunFileError(f"{os.fspath(path)}: {error.strerror or error}") from error
+
+
 def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool = False) -> list[str]:
-    """Names of the runs: label, ranks and clock, then the seed or the file where these are alike.
+    """Names of the runs: label, ranks and clock; where these are alike, the keys in which their configurations differ;
+    then the seed or the file.
 
     ``short``: without the ranks and the clock where all runs have the same.
     """
     same_ranks = short and len({run.attributes["ranks"] for run in runs}) == 1
-    same_clock = short and len({is_virtual(run) for run in runs}) == 1
+    same_clock = short and len({_clock(run) for run in runs}) == 1
     first = [_name(run, not same_ranks, not same_clock) for run in runs]
+    for alike in _alike(first):
+        keys = distinguishing([runs[i] for i in alike])
+        for i in alike:
+            first[i] = ", ".join(filter(None, [first[i], in_words(runs[i], keys)]))
     seeds = [run.attributes["seed"] for run in runs]
     experiment = {i: number for number, members in enumerate(by_experiment(runs)) for i in members}
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
@@ -66,11 +90,34 @@ def names(paths: Sequence[str | os.PathLike], runs: Sequence[Run], short: bool =
     return result
 
 
+def _alike(names: Sequence[str]) -> list[list[int]]:
+    """Return where each name stands, in order."""
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        places.setdefault(name, []).append(i)
+    return list(places.values())
+
+
 def _name(run: Run, with_ranks: bool, with_clock: bool) -> str:
     name = printable(run.attributes["label"], MAX_LABEL_LETTERS)
     if with_ranks:
         name += f", {ranks_of(run)}"
-    return f"{name}, simulated" if with_clock and is_virtual(run) else name
+    return ", ".join(filter(None, [name, _clock(run) if with_clock else ""]))
+
+
+def _clock(run: Run) -> str:
+    """Return in words how a run has its times; empty for one by the clock."""
+    is_timed_alone = run.attributes.get("timing_only")
+    return "simulated" + ", times alone" * bool(is_timed_alone) if is_virtual(run) else ""
+
+
+def seeds_of(runs: Sequence[Run]) -> str:
+    """Return "3 seeds", or "4 runs of 3 seeds" where several runs have the same one; empty for a single run."""
+    seeds = len({run.attributes["seed"] for run in runs})
+    if len(runs) == 1:
+        return ""
+    words = f"{seeds} seed{'s' * (seeds != 1)}"
+    return words if seeds == len(runs) else f"{len(runs)} runs of {words}"
 
 
 def ranks_of(run: Run) -> str:
@@ -83,31 +130,12 @@ def by_experiment(runs: Sequence[Run]) -> list[list[int]]:
     """Indices of the runs, those together that differ in nothing but the seed; in the order of the first of each."""
     groups: dict[tuple, list[int]] = {}
     for i, run in enumerate(runs):
-        names = ("algorithm", *DIGESTS, "ranks", "dataset", "model", "clock")
+        names = ("algorithm", *DIGESTS, "ranks", "dataset", "model", "clock", "timing_only")
         known = tuple(run.attributes.get(name) for name in names)
-        groups.setdefault((*known, metric_of(run), _config_without_seed(run)), []).append(i)
+        groups.setdefault((*known, metric_of(run), _settings(run)), []).append(i)
     return list(groups.values())
 
 
-def _config_without_seed(run: Run) -> str:
-    try:
-        config = _without_seed(_config(run))
-        return repr(config) if config else run.attributes["config"]
-    except RecursionError:  # tables in tables in tables
-        return run.attributes["config"]
-
-
-def _config(run: Run) -> dict:
-    """The configuration of the run; empty if the text is none."""
-    try:
-        return tomllib.loads(run.attributes["config"])
-    except (ValueError, RecursionError):  # the first also for whole numbers of thousands of digits
-        return {}
-
-
-def _without_seed(table: dict) -> dict:
-    return {
-        key: _without_seed(value) if isinstance(value, dict) else value
-        for key, value in sorted(table.items())
-        if key != "seed"
-    }
+def _settings(run: Run) -> str:
+    known = settings(run)
+    return repr(sorted(known.items())) if known.keys() - set(WHERE) else f"{run.attributes['config']} {known}"

@@ -45,7 +45,7 @@ def latex(columns: Sequence[TextColumn]) -> str:
     plain = [column._replace(cells=one) for column, one in zip(columns, cells, strict=True)]
     # After the end of a row, LaTeX takes a bracket or a star for an argument of it.
     table = re.sub(r"^ ([\[*])", r" {}\1", _table(plain, "latex_booktabs"), flags=re.MULTILINE)
-    return "% \\usepackage{booktabs}\n" + table
+    return "% \\usepackage{booktabs}\n" + table.replace("±", r"$\pm$")
 
 
 def fitted(columns: Sequence[TextColumn], width: int, by_importance: Sequence[str]) -> tuple[str, list[str]]:

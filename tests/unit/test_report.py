@@ -25,6 +25,7 @@ from grsgd.runs.numbers import byte_unit, human_bytes
 from grsgd.runs.report import report
 from grsgd.runs.run_file import save_run
 from grsgd.runs.several import by_experiment, names
+from grsgd.runs.spread import t_quantile
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.runs import fake_run
 
@@ -172,7 +173,7 @@ def test_seeds_grouped(save):
     paths = save(**seeds, other=fake_run("sync", reason="interrupted"))
     text = report(paths, group=True)
     first, second = cells(text)
-    assert first["algorithm"] == "gossip, 4 ranks"
+    assert first["algorithm"] == "gossip, 4 ranks, 3 seeds"
     assert first["final [%]"] == "60.00 (40.00–80.00)"
     assert first["to 60 % [s]"] == "30.0, 2 of 3"
     assert first["time [s]"] == "20.0 (10.0–30.0)"
@@ -198,7 +199,104 @@ def test_other_settings_are_another_experiment(tmp_path):
     assert by_experiment(runs) == [[0, 1], [2]]
     assert by_experiment([fake_run(config="no [TOML"), fake_run(config="no [TOML"), fake_run(ranks=8)]) == [[0, 1], [2]]
     paths = [tmp_path / "a" / "run.h5", tmp_path / "b" / "run.h5", tmp_path / "b" / "more.h5"]
-    assert names(paths, runs) == [f"gossip, 4 ranks, {file}" for file in ("a/run.h5", "b/run.h5", "b/more.h5")]
+    alone = "gossip, 4 ranks, no name"
+    assert names(paths, runs) == [*(f"gossip, 4 ranks, name gossip, seed {seed}" for seed in (1, 2)), alone]
+
+
+SWEEP = "[algorithm]\nname = 'dpsgd'\n\n[optimizer]\nlr = {lr}\nmomentum = {momentum}\n\n[train]\nseed = {seed}\n"
+
+
+def swept(seed=1, lr=0.1, momentum=0.9, **attributes):
+    config = SWEEP.format(lr=lr, momentum=momentum, seed=seed)
+    return fake_run("dpsgd", seed=seed, config=config, wall_seconds=10.0 * seed, **attributes)
+
+
+def test_groups_are_named_by_the_keys_in_which_their_configurations_differ(save):
+    """One that only repeats what another says is left out; a network counts like a key."""
+    grid = [swept(seed, lr, momentum=1 - lr) for lr in (0.05, 0.1) for seed in (1, 2)]
+    paths = save(**{f"r{i}": run for i, run in enumerate(grid)})
+    rows = ["dpsgd, 4 ranks, lr 0.05, 2 seeds", "dpsgd, 4 ranks, lr 0.1, 2 seeds"]
+    assert [row["algorithm"] for row in cells(report(paths, group=True))] == rows
+    assert all(row.replace("_", r"\_") in report(paths, group=True, form="latex") for row in rows)
+    assert names(paths[1:3], grid[1:3]) == ["dpsgd, 4 ranks, lr 0.05", "dpsgd, 4 ranks, lr 0.1"]
+    whole = [swept(lr=lr, momentum=momentum) for lr in (0.1, 0.2) for momentum in (0.0, 0.9)]
+    shown = names(paths[:4], whole)
+    assert shown[0] == "dpsgd, 4 ranks, lr 0.1, momentum 0" and len(set(shown)) == 4
+    slow, fast = (fake_run(clock="virtual", network=network, virtual_seconds=1.0) for network in ("1gbit", "10gbit"))
+    assert by_experiment([slow, fast]) == [[0], [1]]
+    assert names(paths[:2], [slow, fast]) == [f"gossip, 4 ranks, simulated, network {n}" for n in ("1gbit", "10gbit")]
+
+
+def test_keys_in_which_configurations_differ_are_columns_for_programs(save):
+    runs = [swept(1, 0.05), swept(2, 0.05), swept(1, 0.1), fake_run("sync")]
+    paths = save(**{f"r{i}": run for i, run in enumerate(runs)})
+    rows = json.loads(report(paths, group=True, form="json"))
+    assert [(row["optimizer.lr"], row["algorithm.name"]) for row in rows] == [
+        (0.05, "dpsgd"),
+        (0.1, "dpsgd"),
+        (None, "sync"),
+    ]
+    assert [(row["seeds"], row["runs"]) for row in rows] == [(2, 2), (1, 1), (1, 1)]
+    assert [row["optimizer.lr"] for row in csv.DictReader(report(paths, form="csv").splitlines())][2:] == ["0.1", ""]
+    chosen = report(paths, form="csv", wanted=["optimizer.lr", "time"]).splitlines()
+    assert chosen[0] == "run,optimizer.lr,time_seconds" and chosen[3].split(",")[-2:] == ["0.1", "10.0"]
+    assert cells(report(paths, wanted=["optimizer.lr"]))[0]["optimizer.lr"] == "0.05"
+
+
+def test_a_copy_is_no_other_run(save, tmp_path, capsys):
+    paths = save(a=fake_run(seed=1), b=fake_run(seed=2))
+    (tmp_path / "copy.h5").write_bytes(paths[0].read_bytes())
+    (row,) = cells(report([*paths, paths[0], tmp_path / "copy.h5"], group=True))
+    assert row["algorithm"] == "gossip, 4 ranks, 2 seeds"
+    assert "copy.h5: the same as" in capsys.readouterr().err
+    assert main(["report", str(paths[0]), str(paths[0])]) == 0
+
+
+def test_repetitions_of_a_seed_are_not_counted_as_seeds(save):
+    paths = save(a=fake_run(seed=1), b=fake_run(seed=1, wall_seconds=60.0), c=fake_run(seed=2, wall_seconds=70.0))
+    (row,) = cells(report(paths[:2], group=True))
+    assert row["algorithm"] == "gossip, 4 ranks, 2 runs of 1 seed" and row["time [s]"] == "55.0 (50.0–60.0)"
+    (row,) = json.loads(report(paths, group=True, form="json"))
+    assert (row["runs"], row["seeds"]) == (3, 2)
+    (row,) = json.loads(report(paths, group="mean", form="json"))
+    assert row["time_seconds"] == pytest.approx((55 + 70) / 2), "the mean of a seed's runs counts once"
+
+
+def test_times_alone_are_no_seed_of_a_training(save):
+    twins = [fake_run(seed=seed, clock="virtual", timing_only=seed == 2) for seed in (1, 2)]
+    rows = cells(report(save(a=twins[0], b=twins[1]), group=True))
+    simulated = "gossip, 4 ranks, simulated"
+    assert [row["algorithm"] for row in rows] == [simulated, f"{simulated}, times alone"]
+
+
+# ---- means
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 7, 10, 30, 100, 1000])
+def test_quantiles_of_the_t_distribution(degrees):
+    stats = pytest.importorskip("scipy.stats")
+    assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-4)
+
+
+def test_means_with_their_intervals(save):
+    seeds = {f"s{seed}": fake_run(seed=seed, wall_seconds=10.0 * seed) for seed in (1, 2, 3)}
+    paths = save(**seeds, alone=fake_run("sync"))
+    text = report(paths, group="mean")
+    first, second = cells(text)
+    assert first["time [s]"] == "20.0 ± 24.8" and second["time [s]"] == "50.0"
+    assert first["sent"] == "12.00 MiB" and "mean ± half of its 95 % interval" in text.replace("\n", " ")
+    row, _ = json.loads(report(paths, group="mean", form="json"))
+    assert (row["time_seconds"], row["time_seconds_half_interval"]) == pytest.approx((20.0, 24.84), abs=0.01)
+    assert "$\\pm$" in report(paths, group="mean", form="latex")
+
+
+@pytest.mark.parametrize("words, how", [([], "20.0 (10.0"), (["mean"], "20.0 ± "), (["median"], "20.0 (10.0")])
+def test_groups_by_command(words, how, save, capsys):
+    """The word is left out as before, although files follow."""
+    paths = save(**{f"s{seed}": fake_run(seed=seed, wall_seconds=10.0 * seed) for seed in (1, 2, 3)})
+    assert main(["report", "--group", *words, *map(str, paths)]) == 0
+    assert how in capsys.readouterr().out
+    assert main(["report", *map(str, paths), "--group", *words]) == 0
 
 
 # ---- numbers

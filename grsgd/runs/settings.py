@@ -1,0 +1,83 @@
+"""The configurations of runs, key by key: in which keys several differ, and what these say."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+
+from grsgd.runs.run_file import Run
+from grsgd.text import printable
+
+MAX_KEYS = 4
+"""Keys that a name has at most."""
+MAX_LETTERS = 40
+"""Letters of a value in a name."""
+
+
+WHERE = ("network", "compute", "device")
+"""Attributes of a run file that say where a run took place, and stand beside the keys of its configuration."""
+
+
+def settings(run: Run) -> dict[str, object]:
+    """Return the keys of a run's configuration with their values, in order, sections before a dot, without the seed,
+    and what `WHERE` names. Without the configuration where its text is none."""
+    where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
+    try:
+        table = tomllib.loads(run.attributes["config"])
+        return {key: value for key, value in _flat(table, "") if key.rpartition(".")[2] != "seed"} | where
+    except (ValueError, RecursionError):  # the first also for whole numbers of thousands of digits
+        return where
+
+
+def _flat(table: Mapping, prefix: str):
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Return the keys in whose values the configurations of runs differ, in the order of the configurations."""
+    known = [settings(run) for run in runs]
+    keys = dict.fromkeys(key for one in known for key in one)
+    return [key for key in keys if len({_comparable(one.get(key)) for one in known}) > 1]
+
+
+def distinguishing(runs: Sequence[Run]) -> list[str]:
+    """Return as few keys as tell the configurations of runs apart, in order, `MAX_KEYS` at most; without one that only
+    repeats what those before it say. They may not tell all apart."""
+    known, chosen = [settings(run) for run in runs], []
+    kinds = 1
+    for key in differing(runs):
+        found = len({tuple(_comparable(one.get(each)) for each in (*chosen, key)) for one in known})
+        if found > kinds and len(chosen) < MAX_KEYS:
+            chosen.append(key)
+            kinds = found
+    return chosen
+
+
+def in_words(run: Run, keys: Sequence[str]) -> str:
+    """Return what a run's configuration has for these keys, such as "lr 0.05, H 4"."""
+    known, short = settings(run), [_short(key) for key in keys]
+    names = [name if short.count(name) == 1 else key for key, name in zip(keys, short, strict=True)]
+    return ", ".join(
+        printable(f"{name} {text(known[key])}" if key in known else f"no {name}", MAX_LETTERS)
+        for key, name in zip(keys, names, strict=True)
+    )
+
+
+def text(value: object) -> str:
+    """Return a value of a configuration as text."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _short(key: str) -> str:
+    """Return the last word of a key, with the one before if that is the number of a rank."""
+    *_, before, last = f".{key}".split(".")
+    return f"{before}.{last}" if last.isdigit() else last
+
+
+def _comparable(value: object) -> str:
+    return repr(value)

@@ -1,0 +1,94 @@
+"""What the runs of one experiment say together: their median and range, or their mean and its interval."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+
+import numpy as np
+
+from grsgd.runs.numbers import UNKNOWN, known_values, median_and_range
+
+Values = Sequence[tuple[object, float]]
+"""Of each run its seed and a number, NaN where not known."""
+EXACT_QUANTILES = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445, 5: 2.570582, 6: 2.446912}
+"""Of Student's t distribution at 0.975, where few degrees of freedom make the expansion inexact."""
+NORMAL_QUANTILE = 1.959964
+
+
+class MedianAndRange:
+    """The median of all runs, with the least and the greatest value."""
+
+    note = "median (least–greatest)"
+
+    def text(self, values: Values, text: Callable[[float], str]) -> str:
+        """Return it in words; ``text`` writes one number."""
+        return median_and_range([value for _, value in values], text)
+
+    def numbers(self, values: Values) -> dict[str, float | None]:
+        """Return the numbers by what follows the column's name."""
+        known = known_values([value for _, value in values])
+        middle = float(np.median(known)) if known else None
+        return {"": middle, "_least": min(known, default=None), "_greatest": max(known, default=None)}
+
+
+class MeanAndInterval:
+    """The mean of the seeds with half of its 95 % interval, by Student's t distribution.
+
+    Runs of one seed are no independent samples: their mean counts once.
+    """
+
+    note = "mean ± half of its 95 % interval, by Student's t over the seeds"
+
+    def text(self, values: Values, text: Callable[[float], str]) -> str:
+        """Return it in words; ``text`` writes one number."""
+        of_seeds = by_seed(values)
+        if not of_seeds:
+            return UNKNOWN
+        half = half_interval(of_seeds)
+        shown = text(fmean(of_seeds)) + (f" ± {text(half)}" if half else "")
+        known = len(known_values([value for _, value in values]))
+        return shown if known == len(values) else f"{shown}, {known} of {len(values)}"
+
+    def numbers(self, values: Values) -> dict[str, float | None]:
+        """Return the numbers by what follows the column's name."""
+        of_seeds = by_seed(values)
+        return {"": fmean(of_seeds) if of_seeds else None, "_half_interval": half_interval(of_seeds)}
+
+
+MEDIAN, MEAN = MedianAndRange(), MeanAndInterval()
+SPREADS = {"median": MEDIAN, "mean": MEAN}
+Spread = MedianAndRange | MeanAndInterval
+
+
+def by_seed(values: Values) -> list[float]:
+    """Return the mean of the known numbers of each seed."""
+    seeds: dict[object, list[float]] = {}
+    for seed, value in values:
+        if not math.isnan(value):
+            seeds.setdefault(seed, []).append(float(value))
+    return [fmean(of_seed) for of_seed in seeds.values()]
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Return half of the 95 % interval of the mean of independent values; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    return t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+
+
+def t_quantile(degrees: int) -> float:
+    """Return the 0.975 quantile of Student's t distribution, to four digits.
+
+    By the expansion of Fisher and Cornish (1960), equation 3.4 of "The Percentile Points of Distributions Having Known
+    Cumulants", in powers of 1 / ``degrees``.
+    """
+    if degrees in EXACT_QUANTILES:
+        return EXACT_QUANTILES[degrees]
+    z, v = NORMAL_QUANTILE, degrees
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * v**4)
+    )
