@@ -91,9 +91,9 @@ def detail(path):
 
 
 def test_the_table_of_ranks_follows_that_of_a_single_run(save):
-    (path,) = save(a=fake_run())
-    assert "median staleness" in detail(path)
-    assert "median staleness" not in report([path, path])
+    paths = save(a=fake_run(), b=fake_run("sync"))
+    assert "median staleness" in detail(paths[0])
+    assert "median staleness" not in report(paths)
 
 
 def test_rows_keep_the_order_given_and_nothing_is_cut(save):
