@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
+from grsgd.comm.pieces import power_of_two
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica
@@ -38,12 +39,13 @@ def average_weighted_models(comm, replica: Replica, weight: float):
 def average_array(comm, flat: Flat, weight: float = 1.0):
     """Make ``flat`` the mean of ``weight`` times the array over all ranks, in place.
 
-    The array stays what it is if the run is stopped meanwhile.
+    The array stays what it is if the run is stopped meanwhile. It is divided by a power of two before it is summed:
+    that changes no bit of a normal number, and keeps the sum in range.
     """
     if comm.size > 1:
-        average = flat.like()
-        torch.mul(flat.tensor, weight, out=average.tensor)
-        yield from halving_doubling_allreduce(comm, average.array, scale=1 / comm.size)
+        average, share = flat.like(), power_of_two(1 / comm.size)
+        torch.mul(flat.tensor, weight * share, out=average.tensor)
+        yield from halving_doubling_allreduce(comm, average.array, scale=1 / comm.size / share)
         flat.tensor.copy_(average.tensor)
 
 
@@ -60,8 +62,9 @@ def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
     yield from halving_doubling_allreduce(comm, total)
     if total[0] == 0:
         return 0.0
-    flat.tensor.sub_(reference.tensor).mul_(weight * comm.size / total[0])
-    yield from halving_doubling_allreduce(comm, flat.array, scale=1 / comm.size)
+    share = power_of_two(1 / comm.size)
+    flat.tensor.sub_(reference.tensor).mul_(weight * comm.size / total[0] * share)
+    yield from halving_doubling_allreduce(comm, flat.array, scale=1 / comm.size / share)
     flat.tensor.add_(reference.tensor)
     return float(total[0])
 

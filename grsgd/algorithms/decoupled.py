@@ -13,6 +13,7 @@ from grsgd.algorithms.parameter_server.server import FINISHED, Server
 from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast
+from grsgd.comm.pieces import power_of_two
 from grsgd.comm.pollables import Delay, Until
 from grsgd.models.values import fill
 
@@ -175,7 +176,9 @@ class OuterServer(Server):
         """Take an outer step along the mean of what workers have changed, each weighted by its tokens times its tokens
         per step: with batches of one size, by its steps."""
         steps = [count for _, count in self.merging]
-        shares = [count / max(steps) for count in steps]
+        # A sum of models of float16 may be out of range; of other dtypes a share is 1 most of the time.
+        part = power_of_two(1 / len(steps)) if self.w.dtype is torch.float16 else 1.0
+        shares = [part * count / max(steps) for count in steps]
         models = [x if share == 1 else x.mul_(share) for (x, _), share in zip(self.merging, shares, strict=True)]
         mean = sum_in_pairs(models).mul_(1 / sum(shares))
         outer_update(self.w, self.u, mean, self.options.outer_lr, self.options.outer_momentum)

@@ -78,7 +78,7 @@ class NoLoCo(Algorithm, name="noloco"):
         mean.copy_(self.x.tensor).mul_(options.outer_lr).add_(x_prev, alpha=options.pull - options.outer_lr)
         if j != self.comm.rank:
             yield [self.comm.Irecv(self.theirs.array, j), self.comm.Isend(self.mine.array, j)]
-            mean.add_(self.theirs.tensor).mul_(0.5)
+            mean.mul_(0.5).add_(self.theirs.tensor, alpha=0.5)  # a sum may be out of range
             self.staleness[0] += 1
         mean.add_(x_prev, alpha=1 - options.pull).add_(self.u, alpha=options.outer_momentum)
         self.u.copy_(mean).sub_(x_prev)

@@ -5,7 +5,11 @@ from typing import Literal
 from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.comm.pieces import power_of_two
+from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
+
+torch = LazyModule("torch")
 
 
 class RelaySGDOptions(Options):
@@ -40,6 +44,8 @@ class RelaySGD(Algorithm, name="relaysgd"):
         )
         """The sums that each neighbour told last, and those that it is told, one after the other."""
         self.parts = [slice(number * size, (number + 1) * size) for number in range(len(self.neighbours))]
+        self.share = power_of_two(1 / n) if self.replica.dtype is torch.float16 else 1.0
+        """What of a model is told: a sum of whole ones may be beyond the range of float16."""
         self.counts = [within_hops(self.options.tree, rank, j, n) for j in self.neighbours]
         """Of each neighbour: how many models are in what it tells in the first step, in the second, and so on."""
 
@@ -47,18 +53,19 @@ class RelaySGD(Algorithm, name="relaysgd"):
         self.update()
         x, told, telling = self.x.tensor, self.relayed.tensor, self.sums.tensor
         for part in self.parts:
-            telling[part].copy_(x)
+            torch.mul(x, self.share, out=telling[part])
             for other in self.parts:
                 if other != part:
                     telling[part].add_(told[other])
         edges = list(zip(self.neighbours, self.parts, strict=True))
         receiving = [self.comm.Irecv(self.relayed.array[part], j) for j, part in edges]
         yield receiving + [self.comm.Isend(self.sums.array[part], j) for j, part in edges]
+        x.mul_(self.share)
         for part, counts in zip(self.parts, self.counts, strict=True):
             x.add_(told[part])
             self.staleness.update(steps_old(counts, self.exchanges))
         models = 1 + sum(counts[min(self.exchanges, len(counts) - 1)] for counts in self.counts)
-        x.div_(models)
+        x.div_(models * self.share)
         self.exchanges += 1
 
 

@@ -14,7 +14,7 @@
 Each element is summed at one rank, in one order, and copied to the others from there, so the results are bit-identical
 on all ranks and in all runs. Large messages travel in cache-sized pieces: a piece is added while it is still in the
 cache, and the next one is on its way meanwhile. Two ranks exchange short arrays as they are and both add up, with the
-same bits.
+same bits. A mean of float16 is divided before it is summed (`in_range`).
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from grsgd.comm import tags
 from grsgd.comm.bine import bine_allreduce
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.hosts import allreduce_by_hosts, hosts_of
-from grsgd.comm.pieces import PIECE_BYTES, add
+from grsgd.comm.pieces import PIECE_BYTES, add, in_range
 from grsgd.comm.shared_allreduce import in_shared_memory, shared_allreduce
 from grsgd.comm.shared_sums import load_loops
 from grsgd.comm.swing import swing_allreduce
@@ -58,6 +58,7 @@ def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: floa
         yield end
 
 
+@in_range
 @calculable
 def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
     """Reduce-scatter, then all-gather, round a ring of n ranks; x lies in n chunks, chunk c is summed up at rank c-1.
@@ -151,6 +152,7 @@ def exchange(comm: Communicator, x, tag: int, scale: float):
         x *= scale
 
 
+@in_range
 def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Reduce-scatter by recursive halving, all-gather by recursive doubling (Rabenseifner 2004), for any n.
 
@@ -198,6 +200,7 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
             yield comm.Isend(x, comm.rank + 1, tag)
 
 
+@in_range
 def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Reduce to rank 0 along a binomial tree, then broadcast along the same tree."""
     if comm.size == 1 or x.size == 0:
@@ -224,6 +227,7 @@ def broadcast(comm: Communicator, x, tag: int = tags.ARRAYS, root: int = 0):
         yield comm.Isend(x, (child + root) % n, tag)
 
 
+@in_range
 def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """The MPI library's own, whichever algorithm it picks."""
     if comm.size > 1:
@@ -232,6 +236,7 @@ def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 
             x *= scale
 
 
+@in_range
 def hierarchical_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Within hosts through memory, and among hosts round rings, one for each rank of a host.
 

@@ -13,10 +13,11 @@ hands its array to a partner before and takes the sum after, which costs these p
 from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.exchanges import Share, allreduce
-from grsgd.comm.pieces import add
+from grsgd.comm.pieces import add, in_range
 from grsgd.comm.swing import swing_plan
 
 
+@in_range
 def bine_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Reduce-scatter and all-gather with negabinary distances, for any n."""
     n = comm.size

@@ -1,9 +1,41 @@
 """Arrays in parts: those that ranks own, and cache-sized ones to add up."""
 
+import math
+from functools import wraps
+
+import numpy as np
+
 from coding.partition import part
+from grsgd.comm import tags
 
 PIECE_BYTES = 1024 * 1024
 """Size of a piece. 1 MiB was best or near it from 1 to 100 MiB; smaller costs messages, larger leaves the cache."""
+
+
+def power_of_two(scale: float) -> float:
+    """Return the largest power of two that is not above ``scale``: to multiply by it rounds no normal number."""
+    return 2.0 ** math.floor(math.log2(scale))
+
+
+def in_range(allreduce):
+    """Let an all-reduce of float16 multiply by most of its ``scale`` before it sums: a mean is in range where its sum
+    may not be. Other dtypes keep their bits and their time: sums of float32 end where a mean of n is above 3.4e38 / n.
+    """
+
+    @wraps(allreduce)
+    def begin(comm, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
+        if x.dtype != np.float16 or scale >= 1 or comm.size == 1:
+            return allreduce(comm, x, tag, scale, **options)
+        return divided_before(allreduce, comm, x, tag, scale, options)
+
+    return begin
+
+
+def divided_before(allreduce, comm, x, tag: int, scale: float, options: dict):
+    """Schedule: an all-reduce of x that is multiplied by the power of two in ``scale`` before it is summed."""
+    share = power_of_two(scale)
+    x *= share
+    yield from allreduce(comm, x, tag, scale / share, **options)
 
 
 def chunks(x, n: int) -> list:

@@ -19,6 +19,7 @@ import numpy as np
 from coding.partition import part
 from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator
+from grsgd.comm.pieces import in_range
 from grsgd.comm.shared_memory import NoSharedMemory, allocate
 from grsgd.comm.shared_sums import PIECE_BYTES, Buffers
 from grsgd.models.flat import Flat
@@ -27,6 +28,7 @@ SHORT_BYTES = 1024 * 1024
 """Up to this size of all ranks' arrays together every rank adds up all of them."""
 
 
+@in_range
 def shared_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Set x to ``scale`` times its sum over all ranks, in place, through memory that the ranks share.
 

@@ -22,9 +22,10 @@ from coding.partition import part
 from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.exchanges import Plan, Share, Sources, all_gather, allreduce, reduce_scatter
-from grsgd.comm.pieces import add
+from grsgd.comm.pieces import add, in_range
 
 
+@in_range
 def swing_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Reduce-scatter and all-gather with the partners of Swing, ranks in the order of their numbers."""
     n = comm.size

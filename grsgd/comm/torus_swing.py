@@ -14,10 +14,11 @@ from functools import lru_cache
 from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.exchanges import Plan, Share, Sources, allreduce
-from grsgd.comm.pieces import chunks
+from grsgd.comm.pieces import chunks, in_range
 from grsgd.comm.swing import swing_partners
 
 
+@in_range
 def torus_swing_allreduce(
     comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, sizes: Sequence[int] = (2, 2)
 ):

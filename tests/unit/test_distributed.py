@@ -170,6 +170,19 @@ def test_all_start_from_rank_0(monkeypatch):
         assert state["count"] == 5 and state["statistics"].tolist() == start == [1, 1]
 
 
+OF_ALL_MODELS = [
+    ("ring_allreduce", {}),
+    ("ring_allreduce", {"variant": "swing"}),
+    ("ring_allreduce", {"variant": "tree", "buckets": 1}),
+    ("ring_allreduce", {"variant": "mpi"}),
+    ("local_sgd", {"H": 2}),
+    ("diloco", {"H": 2}),
+    ("noloco", {"H": 2}),
+    *((name, {}) for name in ("dpsgd", "sgp", "grsgd", "gosgd", "gossip", "adpsgd", "lasgd", "easgd")),
+    *((name, {}) for name in ("relaysgd", "choco_sgd", "exact_diffusion", "gradient_tracking")),
+]
+
+
 class OfOtherKinds(Odd):
     """Buffers of other dtypes than the parameters', an expanded parameter, a sparse buffer, a row of a table."""
 
@@ -218,6 +231,29 @@ def test_tensors_of_other_sizes_are_refused(monkeypatch):
             distribute(model, sgd(model), "dpsgd", mpi)
 
     on_threads(monkeypatch, 2, work)
+
+
+@pytest.mark.filterwarnings("error:overflow")
+@pytest.mark.parametrize("algorithm, options", OF_ALL_MODELS, ids=str)
+def test_a_mean_is_in_range_where_a_sum_is_not(algorithm, options, monkeypatch):
+    """Of float16 that is near the end of its range on all ranks: models, and the gradients that are sent."""
+    big = 40_000.0
+
+    def work(mpi):
+        model = nn.Linear(4, 2, bias=False).half()
+        with torch.no_grad():
+            model.weight.fill_(0.0 if algorithm == "ring_allreduce" else big)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0 if algorithm == "ring_allreduce" else 0.0)
+        optimizer = distribute(model, optimizer, algorithm, mpi, timeout=20.0, progress_mode="inline", **options)
+        model.weight.grad = torch.full_like(model.weight, -big)
+        for _ in range(1 if algorithm == "ring_allreduce" else 4):
+            optimizer.step()
+        found = optimizer.averaged_model().weight.tolist()
+        optimizer.finish()
+        for values in (found, model.weight.tolist()):
+            torch.testing.assert_close(torch.tensor(values), torch.full((2, 4), big), rtol=2e-3, atol=0)
+
+    on_threads(monkeypatch, 3, work)
 
 
 def test_models_of_different_sizes_are_refused(monkeypatch):
