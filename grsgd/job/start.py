@@ -90,6 +90,8 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     variables, command = start_command(launcher, ranks)
     if "--spares" in arguments and library_of(command[0]) == "Open MPI":
         command[1:1] = ["--with-ft", "ulfm"]
+    if target.endswith(".py") and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
+        command[1:1] = ["--output", ":raw"]  # a progress bar has no whole lines
     missing = {name: value for name, value in variables.items() if name not in os.environ}
     return Job(missing, [*command, *program, *arguments])
 
@@ -170,13 +172,20 @@ def mpiexec_if_any() -> str | None:
 
 def library_of(mpiexec: str) -> str | None:
     """Return the MPI library that an ``mpiexec`` belongs to, Open MPI or MPICH; None for any other."""
-    try:
-        text = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
+    text = version_of(mpiexec)
     return next((name for word, name in MARKS.items() if word in text), None)
 
 
+def version_of(program: str) -> str:
+    """Return the text that a launcher prints with ``--version``; "" where it prints none."""
+    try:
+        return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+AT_ONCE = "Open MPI) 5"
+"""Words in the version of an ``mpiexec`` that can pass on at once what ranks print, and not whole lines alone."""
 MARKS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "HYDRA": "MPICH"}
 """Words in what ``mpiexec --version`` prints."""
 

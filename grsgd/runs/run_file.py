@@ -136,7 +136,7 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
         if target.exists():
             open(target, "r+b").close()
             check_replaceable(target)
-            with suppress(ValueError):
+            with suppress(OSError, ValueError):
                 try_reading(target)  # now, and not when the run ends and asks how that one has ended
         with temporary_beside(target) as temporary:
             h5py.File(temporary, "x", locking=False).close()

@@ -12,7 +12,7 @@ import pytest
 from grsgd import mpi_environment
 from grsgd.cli import main
 from grsgd.errors import SetupError
-from grsgd.job import launch
+from grsgd.job import launch, start
 from grsgd.mpi_environment import DEFAULTS, without_launcher
 from tests.support.launcher import start_command
 
@@ -79,6 +79,17 @@ def test_the_command_can_be_copied(library, place, capsys):
     as_root = {name for name in DEFAULTS if "AS_ROOT" in name}
     expected = DEFAULTS.keys() - (as_root if os.geteuid() else set())
     assert names == (expected if library == "openmpi" else {"OMP_NUM_THREADS"})
+
+
+@pytest.mark.parametrize("library", VERSIONS)
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_what_a_script_prints_is_passed_on_at_once_to_a_terminal(library, is_watched, place, monkeypatch):
+    """A progress bar is one line until it ends; lines of a log stay whole."""
+    place("mpiexec", f"echo '{VERSIONS[library]}'")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_watched, raising=False)
+    raw = ["--output", ":raw"] if is_watched and "Open MPI) 5" in VERSIONS[library] else []
+    assert start.job("own.py", [], 2).command[1:-3] == [*raw, "-n", "2"]
+    assert "--output" not in start.job("run.toml", [], 2).command
 
 
 def test_variables_that_are_set_are_not_set_again(place, capsys, monkeypatch):
