@@ -43,7 +43,7 @@ CODED_PACKETS = 3
 
 # ---- the communicator on which ranks rescue what they have measured
 
-RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE, RESCUED_TIMELINE = 0, 1, 2
+RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE, RESCUED_TIMELINE, ERROR_OF_ANOTHER = 0, 1, 2, 3
 
 # ---- the communicator of all processes, where they may die
 

@@ -217,6 +217,8 @@ def abort_on_error(mpi):
             return
         if issubclass(kind, SetupError) and thread is None:
             end_alike(value)
+        if getattr(value, OF_ANOTHER_RANK, False):
+            time.sleep(TOLD_SECONDS)  # the rank on which it arose prints it, and ends the job
         # When all ranks fail alike, the first one to report ends the others before they repeat it.
         time.sleep((2 * PASSING_ON_SECONDS if mpi.rank else 0) + stagger(mpi))
         report(mpi, value.with_traceback(trace), thread)
@@ -224,6 +226,16 @@ def abort_on_error(mpi):
 
     sys.excepthook = end
     threading.excepthook = lambda args: end(args.exc_type, args.exc_value, args.exc_traceback, args.thread.name)
+
+
+OF_ANOTHER_RANK = "_arose_on_another_rank"
+"""The attribute of errors that were raised anew on this rank."""
+TOLD_SECONDS = 5.0
+
+
+def note_as_told(error: BaseException):
+    """Have the rank on which an error arose print it, and not this one, if scripts do not catch it."""
+    setattr(error, OF_ANOTHER_RANK, True)
 
 
 def explain_setup_errors():
@@ -307,7 +319,7 @@ def end_after_failure(mpi, last: bool):
     if fault_tolerant():
         time.sleep(PASSING_ON_SECONDS)
         os._exit(1)
-    time.sleep(PASSING_ON_SECONDS if last else 5.0)
+    time.sleep(PASSING_ON_SECONDS if last else TOLD_SECONDS)
     mpi.Abort(1)
 
 

@@ -24,6 +24,7 @@ from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.gpu.select import select_transport
+from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import within
 from grsgd.config.complaints import describe
 from grsgd.errors import ConfigError, SetupError, UsageError
@@ -47,6 +48,9 @@ CHANGED = (
     "the gradient was changed between backward() and step() (clipping, GradScaler.unscale_): it is this rank's own "
     "until step(); call optimizer.synchronize() before, to change the mean of all ranks"
 )
+
+FAILURE_SECONDS = 0.5
+"""How long a step of this rank goes on after another rank has failed."""
 
 PROGRESS_MODES = ("auto", "thread", "inline")
 
@@ -82,6 +86,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._roll_call = roll_call
         self._started = self._began = False
         self._step_under_way = False
+        self._failure: tuple[object, float] | None = None
+        """Of a recording in which another rank has failed: its stop signal, and when this rank has heard of it."""
+        self._is_broken = False
+        """Whether a hook of the algorithm was broken off: messages of it may be under way."""
         self._loaded: dict | None = None
         """The algorithm's state that was loaded where the model does not fit, or not yet: the next step looks again."""
         self._has_warned_of_state = False
@@ -429,7 +437,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         in_step = self._step_under_way and self.algorithm.traits.synchronous
         self._roll_call.watch(self.steps + 1 if in_step else 0, self.algorithm.name)
         if self.stop_signal is not None:
-            self.stop_signal.watch()
+            try:
+                self.stop_signal.watch()
+            except Stopped:
+                if not self.stop_signal.failed or self._waits_in_vain():
+                    raise
+
+    def _waits_in_vain(self) -> bool:
+        """Whether another rank has failed so long ago that what it had sent before would be here: a step that can still
+        end is ended, so that a training that is broken off on all ranks is so between two steps."""
+        now = self.driver.clock()
+        if self._failure is None or self._failure[0] is not self.stop_signal:
+            self._failure = self.stop_signal, now
+        return now - self._failure[1] > FAILURE_SECONDS
 
     @property
     def _is_at_rest(self) -> bool:

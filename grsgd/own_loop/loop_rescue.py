@@ -1,6 +1,9 @@
 """The run file of a recorded loop that ends before its time."""
 
+import pickle
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from grsgd.comm import tags
@@ -59,13 +62,43 @@ class LoopRescue(Rescue):
         self._save(reason, FAILURE_SECONDS, tags.RESCUE_AFTER_FAILURE, set(self.stop_signal.comm.lost))
 
     def failed(self, error: BaseException):
-        """Save, when this rank or another one has failed. Does not return where it was another one.
+        """Save, when this rank or another one has failed; raise the other one's error, where it was another one.
 
-        The error itself is printed by whoever catches it, at last by `launch.abort_on_error`.
+        So an error that the script catches, as a search does that prunes, leaves the block on all ranks. One that it
+        does not catch is printed by `launch.abort_on_error`, of the rank on which it arose.
         """
         told = isinstance(error, Stopped)
         if not told and not self._told(launch.stagger(self.mpi)):
             self.stop_signal.fail(self._reason(error))
+            self._pass_on(error)
         self.end(self.stop_signal.reason)
         if told:
-            launch.end_after_failure(self.mpi, last=False)  # the rank that has failed ends the job before
+            raise self._error_of_another() from None
+
+    def _pass_on(self, error: BaseException):
+        """Send an error to all other ranks, which may be told of it in a step."""
+        try:
+            content = pickle.dumps(error)
+        except Exception:  # its class need not allow it
+            content = b""
+        for rank in set(range(self.mpi.size)) - {self.mpi.rank, *self.stop_signal.comm.lost}:
+            with suppress(RuntimeError):  # it has died
+                _under_way.append(self.mpi.isend(content, rank, tags.ERROR_OF_ANOTHER))
+
+    def _error_of_another(self) -> BaseException:
+        """Return the error of the rank that has failed, or a RuntimeError that says the same."""
+        deadline = time.perf_counter() + FAILURE_SECONDS
+        error = RuntimeError(self.stop_signal.reason)
+        while time.perf_counter() < deadline:
+            with suppress(Exception):  # an error that cannot be made again, or a rank that has died meanwhile
+                if self.mpi.iprobe(tag=tags.ERROR_OF_ANOTHER):
+                    content = self.mpi.recv(tag=tags.ERROR_OF_ANOTHER)
+                    error = pickle.loads(content) if content else error
+                    break
+            time.sleep(1e-3)
+        launch.note_as_told(error)
+        return error
+
+
+_under_way: list = []
+"""Messages with errors: their buffers must outlive the call that has sent them."""

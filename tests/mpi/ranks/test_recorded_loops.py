@@ -1,6 +1,7 @@
 """Loops of users that are recorded, against `grsgd train` and against what was logged."""
 
 import csv
+import time
 from pathlib import Path
 
 import numpy as np
@@ -187,17 +188,21 @@ def test_a_loss_that_is_not_finite_is_a_divergence(folder):
 
 
 @pytest.mark.ranks(1, 2)
-def test_an_error_on_all_ranks_goes_on_after_the_file_is_written(folder):
+@pytest.mark.parametrize("trial", range(4))
+def test_an_error_on_all_ranks_goes_on_after_the_file_is_written(folder, trial):
+    """Also where a rank is told of another's error in a step."""
     model = network()
     optimizer = distributed(model)
-    with pytest.raises(KeyError, match="mine"), grsgd.recording(folder / "mine.h5", optimizer) as run:
-        for _ in range(3):
+    with pytest.raises(KeyError, match="mine"), grsgd.recording(folder / f"mine-{trial}.h5", optimizer) as run:
+        for step in range(3):
+            if WORLD.rank == 1 and step == 2:
+                time.sleep(0.05 * trial)
             take_step(model, optimizer)
         run.log(loss=1)
-        WORLD.barrier()  # a rank that is still in a step would be told of the error of another
         raise KeyError("mine")
-    optimizer.finish()
-    found = loaded(folder / "mine.h5")
+    (optimizer.close if trial % 2 else optimizer.finish)()
+    WORLD.barrier()
+    found = loaded(folder / f"mine-{trial}.h5")
     assert found.attributes["ended"] == "failed" and found.attributes["reason"].startswith("KeyError: 'mine' on rank")
     assert found.ranks["steps"].tolist() == [3] * COUNT and found.curve["train_loss"].tolist() == [1]
 
