@@ -15,7 +15,10 @@ from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.pieces import power_of_two
 from grsgd.comm.pollables import Delay, Until
+from grsgd.lazy import LazyModule
 from grsgd.models.values import fill
+
+torch = LazyModule("torch")
 
 
 class QuorumOptions(StrategyOptions):
