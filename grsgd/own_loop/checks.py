@@ -1,10 +1,45 @@
 """Checks of a script that grsgd did not write, before training and in every step."""
 
+import inspect
 import warnings
+from collections.abc import Iterable
 
 import torch
 
 from grsgd.models.replica import Replica
+
+WRAPPED_ALREADY = ("DistributedDataParallel", "FullyShardedDataParallel")
+"""Classes that train a module together with other processes themselves."""
+
+
+def check_arguments(model, optimizer, algorithm):
+    """Raise ValueError if the arguments of `distribute` are not a model, an optimizer and the name of an algorithm."""
+    if isinstance(optimizer, torch.nn.Module) and hasattr(model, "param_groups"):
+        raise ValueError("the optimizer comes after the model: distribute(model, optimizer, algorithm)")
+    if not isinstance(model, torch.nn.Module):
+        several = isinstance(model, Iterable) and not isinstance(model, str)
+        hint = "; of several make one, by torch.nn.ModuleList" if several else ""
+        raise ValueError(f"the model is {kind_of(model)}: must be a torch.nn.Module{hint}")
+    if isinstance(optimizer, type):
+        raise ValueError(f"the optimizer is a class: make one, {optimizer.__name__}(model.parameters(), ...)")
+    if not hasattr(optimizer, "param_groups") or not callable(getattr(optimizer, "step", None)):
+        several = isinstance(optimizer, tuple | list | dict)
+        hint = "; of several give one, leave the others as they are, and step them after it" if several else ""
+        raise ValueError(f"the optimizer is {kind_of(optimizer)}: must be a torch.optim.Optimizer{hint}")
+    if not isinstance(algorithm, str):
+        raise ValueError(f"the algorithm is {kind_of(algorithm)}: must be a name, one of `grsgd algorithms`")
+    names = {cls.__name__ for cls in type(model).__mro__}
+    for name in names.intersection(WRAPPED_ALREADY):
+        raise ValueError(
+            f"the model is a {name}, which trains it with other processes itself: give distribute() its module"
+        )
+
+
+def kind_of(thing) -> str:
+    """Return a name of the kind of a thing, for a message."""
+    if thing is None:
+        return "None"
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
 
 
 def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, sends_gradients: bool):
@@ -14,8 +49,34 @@ def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, se
         raise ValueError("LBFGS calls its closure several times a step; distribute() takes optimizers that need none")
     if isinstance(optimizer, torch.optim.SparseAdam) and sends_gradients:
         raise ValueError("SparseAdam needs sparse gradients; this algorithm sends gradients, and dense ones only")
+    if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):
+        inside = next(
+            (key for key, value in vars(optimizer).items() if hasattr(value, "param_groups")), "base_optimizer"
+        )
+        raise ValueError(
+            f"{name} takes two gradients a step, and other ranks learn of the second: distribute the one inside of it, "
+            f"optimizer.{inside} = grsgd.distribute(model, optimizer.{inside}, ...), and step {name}"
+        )
+    if needs_closure(optimizer):
+        raise ValueError(f"step() of {name} needs a closure; distribute() takes optimizers that need none")
+    check_groups(model, optimizer.param_groups, name)
+
+
+def needs_closure(optimizer) -> bool:
+    """Return whether ``step()`` cannot be called without an argument."""
+    try:
+        inspect.signature(type(optimizer).step).bind(optimizer)  # schedulers put another one before it
+    except TypeError:
+        return True
+    except ValueError:  # no signature can be found
+        return False
+    return False
+
+
+def check_groups(model: torch.nn.Module, groups: list[dict], name: str):
+    """Raise ValueError if the groups of an optimizer, ``name``, have parameters that are not the model's."""
     models = {id(p) for p in model.parameters()}
-    others = [tuple(p.shape) for group in optimizer.param_groups for p in group["params"] if id(p) not in models]
+    others = [tuple(p.shape) for group in groups for p in group["params"] if id(p) not in models]
     if others:
         raise ValueError(
             f"{len(others)} of the parameters of {name} are not the model's (the first has shape {others[0]}): "

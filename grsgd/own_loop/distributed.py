@@ -31,15 +31,17 @@ from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job import launch, words
 from grsgd.models.replica import Replica, views
 from grsgd.own_loop import resume
-from grsgd.own_loop.checks import InPlace, check_optimizer
+from grsgd.own_loop.checks import InPlace, check_arguments, check_optimizer
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import Gradients, on_gradients
-from grsgd.own_loop.ranks import check_shards, world
+from grsgd.own_loop.other_steps import OtherSteps
+from grsgd.own_loop.ranks import check_shards, communicator
 from grsgd.own_loop.recorded import Recorded
 from grsgd.own_loop.roll_call import FINISH, Answers, RollCall, roll_call
 from grsgd.own_loop.times import LoopTimes
 from grsgd.own_loop.tracing import untraced
+from grsgd.own_loop.wrapping import WrappingOptimizer
 from grsgd.training import device as gpu
 from grsgd.training import unwrapped
 from grsgd.training.times import TimedOptimizer
@@ -57,7 +59,7 @@ PROGRESS_MODES = ("auto", "thread", "inline")
 _unfinished: list["DistributedOptimizer"] = []
 
 
-class DistributedOptimizer(torch.optim.Optimizer):
+class DistributedOptimizer(WrappingOptimizer):
     """A torch optimizer whose ``step()`` also mixes the models of all ranks; made by `distribute`.
 
     Everything else is the wrapped optimizer's: ``param_groups``, ``state``, learning-rate schedulers, and
@@ -68,7 +70,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """``optimizer``: a `TimedOptimizer`; ``gradients``: those that ``algorithm`` sends, or None; ``transport``: how
         arrays travel (`grsgd.comm.gpu.select.Choice`)."""
         driver, uncounted = context.driver, context.uncounted_comm
-        self.optimizer, self.replica, self.algorithm, self.driver = optimizer.optimizer, replica, algorithm, driver
+        self.optimizer, self.model = optimizer.optimizer, replica.model
+        self.replica, self.algorithm, self.driver = replica, algorithm, driver
         self.seed, self.transport = context.seed, transport
         self.why_allreduce: str | None = None
         """With ``variant = "auto"``: which all-reduce was chosen, and why."""
@@ -105,12 +108,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         driver.watch = self._watch
         if algorithm.traits.in_background and uncounted.size > 1 and driver.progress_mode == "inline":
             self._hooks += on_gradients(replica, driver.poll)
+        self._hooks.append(OtherSteps(self.optimizer, replica.trained, lambda: self.steps, self._gradients_are_own))
         _unfinished.append(self)
         atexit.register(self._check_finished)
-
-    param_groups = property(lambda self: self.optimizer.param_groups)
-    state = property(lambda self: self.optimizer.state)
-    defaults = property(lambda self: self.optimizer.defaults)
+        self.is_made = True
 
     @untraced
     def step(self, closure=None):
@@ -133,16 +134,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._gradients is None:
-            self._begin_step()  # for models whose forward was not called as a module
-            self._run(self.algorithm.step)
-        else:
-            if self._gradients.changed() and not self._gradients.reduced and not self._warned:
+        if self._gradients is not None and self._gradients.changed() and not self._gradients.reduced:
+            if not self._warned:
                 self._warned = True
                 warnings.warn(CHANGED, stacklevel=5)
-            self._reduce()
-            self.times.run_update(self.algorithm.update)
-            self._gradients.forget()
+        try:
+            self._apply()
+        except Exception as error:
+            if closure is None or "closure" not in str(error):
+                raise
+            raise RuntimeError(
+                f"{type(self.optimizer).__name__} asks for its closure, which distribute() calls once, before it steps; "
+                f"an optimizer that calls it itself cannot be distributed ({error})"
+            ) from error
         self._step_under_way = False
         self.times.step_ended()
         self.moment = self.driver.clock()
@@ -151,6 +155,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self.stop_signal is not None:
             self.stop_signal.watch()
         return loss
+
+    def _apply(self):
+        """Update the model; all that is sent in a step and was not sent before, is sent here."""
+        if self._gradients is None:
+            self._begin_step()  # for models whose forward was not called as a module
+            self._run(self.algorithm.step)
+        else:
+            self._reduce()
+            self.times.run_update(self.algorithm.update)
+            self._gradients.forget()
 
     @untraced
     def synchronize(self):
@@ -353,28 +367,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             kept, self._loaded = self._loaded, None
             resume.check_model(kept, self.replica)
 
-    def register_state_dict_pre_hook(self, hook, prepend=False):
-        return self.optimizer.register_state_dict_pre_hook(self._given_this(hook), prepend)
-
-    def register_state_dict_post_hook(self, hook, prepend=False):
-        return self.optimizer.register_state_dict_post_hook(self._given_this(hook), prepend)
-
-    def register_load_state_dict_pre_hook(self, hook, prepend=False):
-        return self.optimizer.register_load_state_dict_pre_hook(self._given_this(hook), prepend)
-
-    def register_load_state_dict_post_hook(self, hook, prepend=False):
-        return self.optimizer.register_load_state_dict_post_hook(self._given_this(hook), prepend)
-
-    def _given_this(self, hook):
-        """Return ``hook`` for the wrapped optimizer, to be called with this one in its place."""
-        return lambda _, *arguments: hook(self, *arguments)
-
-    def add_param_group(self, param_group):
-        raise ValueError("add all parameters to the optimizer before distribute()")
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError("a distributed optimizer cannot be copied or saved: save its state_dict()")
-
     def __repr__(self):
         return f"{type(self).__name__}({self.algorithm.name}, {self.optimizer!r})"
 
@@ -402,6 +394,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 if not self._gradients.sent_in_vain():
                     break
             self._gradients.take()
+
+    def _gradients_are_own(self) -> bool:
+        """Return whether gradients have been computed that will be averaged in `step`."""
+        return self._gradients is not None and self._step_under_way and not self._gradients.reduced
 
     def _run(self, hook):
         self._is_broken = True
@@ -503,10 +499,11 @@ def distribute(
     already. A script that does not catch it ends with its one line and exit code 2.
     """
     words.of_script()
-    mpi = comm if comm is not None else world()
+    mpi = communicator(comm, "distribute(): comm")
     launch.abort_on_error(mpi)
     calling = roll_call(mpi, f"in distribute(model, optimizer, {algorithm!r})", timeout)
     with launch.collective_setup(mpi, timeout), as_config_error():
+        check_arguments(model, optimizer, algorithm)
         cls = algorithm_of(algorithm)
         chosen = options_of(cls, options)
         if progress_mode not in PROGRESS_MODES:
@@ -557,7 +554,10 @@ def check_not_distributed(model: torch.nn.Module):
     """Raise ConfigError if a model shares a parameter with one that is distributed."""
     taken = {id(p) for other in _unfinished for p in other.replica.model.parameters()}
     if any(id(p) in taken for p in model.parameters()):
-        raise ConfigError("the model, or a part of it, is distributed already: call finish() of that optimizer")
+        raise ConfigError(
+            "the model, or a part of it, is distributed already: call finish() of that optimizer; of two optimizers "
+            "for one model give distribute() the first, leave the other as it is, and step it after the first"
+        )
 
 
 def check_same_size(mpi, replica: Replica):

@@ -150,7 +150,7 @@ class EarlyGradients(Gradients):
             self._in_vain = self._in_vain + 1 if self._is_in_vain else 0
         if self._is_in_vain and not self._has_warned:
             self._has_warned = True
-            warnings.warn(TOO_EARLY, RuntimeWarning, stacklevel=7)
+            warnings.warn(TOO_EARLY, RuntimeWarning, stacklevel=8)
         self._sent[:] = [None] * len(self._sent)
         self._is_open = False
         return self.place.flags[-1].item() != 0

@@ -34,6 +34,25 @@ def world():
     return mpi
 
 
+def communicator(comm, name: str):
+    """Return ``comm``, an mpi4py communicator, or MPI_COMM_WORLD if it is None; ``name``: that of the argument.
+
+    Raises SetupError, on all ranks, for anything else, and on a rank that the communicator does not have.
+    """
+    if comm is None:
+        return world()
+    if not all(hasattr(comm, method) for method in ("Get_rank", "Get_size", "allgather", "Dup")):
+        world()
+        what = f"{name} = {comm!r}: must be an mpi4py communicator; options of the algorithm are given by name"
+        raise SetupError(what, is_printed=is_main())
+    if not comm:
+        world()
+        raise SetupError(
+            f"{name} is the null communicator: rank {rank()} of the job is not in it, and must not call this"
+        )
+    return comm
+
+
 @functools.cache
 def guard():
     """Have an exception on this rank, and its end, end what other ranks would else wait for."""

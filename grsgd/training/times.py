@@ -43,7 +43,8 @@ class TimedOptimizer:
     def step(self):
         """Update the parameters; those without content have no gradients, of which not every optimizer thinks."""
         begin = self.clock()
-        if not self.param_groups[0]["params"][0].is_meta:
+        first = next((p for group in self.param_groups for p in group["params"]), None)
+        if first is None or not first.is_meta:
             unwrapped.step(self.optimizer)
         if threading.get_ident() == self._thread:
             self.seconds += self.clock() - begin

@@ -4,18 +4,41 @@ A ``record_function`` takes 20 us in the middle of a training, and a small model
 compiler takes 1.7 s.
 """
 
+import threading
+from collections.abc import Callable
+
 import torch
 from torch.autograd import profiler
 from torch.optim import optimizer as module
+
+_stepping: set[int] = set()
+"""Threads that are in `step`."""
 
 
 def step(optimizer: torch.optim.Optimizer):
     """Do what ``optimizer.step()`` does."""
     wrapped = type(optimizer).step
-    if not getattr(wrapped, "hooked", False) or "step" in vars(optimizer) or is_watched(optimizer):
-        optimizer.step()
-    else:
-        wrapped.__wrapped__(optimizer)
+    thread = threading.get_ident()
+    _stepping.add(thread)
+    try:
+        if not getattr(wrapped, "hooked", False) or "step" in vars(optimizer) or is_watched(optimizer):
+            optimizer.step()
+        else:
+            wrapped.__wrapped__(optimizer)
+    finally:
+        _stepping.discard(thread)
+
+
+def is_under_way() -> bool:
+    """Return whether this thread is in `step`: of its optimizer, or of others that its optimizer steps in turn."""
+    return threading.get_ident() in _stepping
+
+
+def unseen(hook: Callable) -> Callable:
+    """Return a hook on steps that need not see those taken by `step`, and that `torch.compile` does not trace."""
+    hook = torch.compiler.disable(hook)
+    hook.may_miss_steps = True
+    return hook
 
 
 def is_watched(optimizer: torch.optim.Optimizer) -> bool:
@@ -24,8 +47,8 @@ def is_watched(optimizer: torch.optim.Optimizer) -> bool:
         profiler._is_profiler_enabled
         or optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
-        or module._global_optimizer_pre_hooks
-        or module._global_optimizer_post_hooks
+        or not all(hasattr(hook, "may_miss_steps") for hook in module._global_optimizer_pre_hooks.values())
+        or not all(hasattr(hook, "may_miss_steps") for hook in module._global_optimizer_post_hooks.values())
     )
 
 

@@ -1,0 +1,112 @@
+"""Steps by which a script would train a distributed model past the other ranks: each is refused in one line."""
+
+from collections.abc import Callable
+from functools import wraps
+
+import torch
+from torch.optim import optimizer as torchs
+
+from grsgd.training import unwrapped
+
+_watching: list["OtherSteps"] = []
+
+
+class OtherSteps:
+    """Looks at every step of a torch optimizer in this process, until ``remove()``.
+
+    A step of ``optimizer``, the one that was given to `distribute`, is refused before it is taken. Another optimizer
+    may have parameters of the model: those that ``optimizer`` lacks, or all, as a wrapper of the distributed one. Its
+    step is refused afterwards if no distributed step was taken in it, and it has changed parameters of ``optimizer``,
+    or applied gradients of this rank alone where all ranks are to apply their mean.
+
+    Parameters
+    ----------
+    trained
+        The parameters of the model that are trained.
+    steps
+        Returns how many distributed steps were taken.
+    is_own
+        Returns whether the gradients that are there belong to this rank alone, and will be averaged.
+    """
+
+    def __init__(self, optimizer, trained: list[torch.nn.Parameter], steps: Callable, is_own: Callable):
+        self.optimizer, self.steps, self.is_own = optimizer, steps, is_own
+        self._trained = {id(p) for p in trained}
+        self._begun: dict[int, tuple] = {}
+        """`_state` before a step of another optimizer that is under way, by the identity of that optimizer."""
+        self._hooks = [
+            torchs.register_optimizer_step_pre_hook(unwrapped.unseen(self._before)),
+            torchs.register_optimizer_step_post_hook(unwrapped.unseen(self._after)),
+        ]
+        if not getattr(type(optimizer).step, "hooked", False):
+            notice_steps_of(type(optimizer))
+        _watching.append(self)
+
+    def remove(self):
+        """From now on any optimizer may step."""
+        for hook in self._hooks:
+            hook.remove()
+        _watching[:] = [other for other in _watching if other is not self]
+
+    def refuse(self, optimizer):
+        """Raise RuntimeError if ``optimizer`` was given to `distribute`, and the script steps it."""
+        if optimizer is self.optimizer and not unwrapped.is_under_way():
+            raise RuntimeError(
+                f"step() of the {type(optimizer).__name__} that was given to distribute(): no other rank learns of it; "
+                "call step() of what distribute() has returned"
+            )
+
+    def _before(self, optimizer, arguments, named):
+        self.refuse(optimizer)
+        if not unwrapped.is_under_way():
+            self._begun[id(optimizer)] = self._state(optimizer)
+
+    def _after(self, optimizer, arguments, named):
+        steps, versions, is_own = self._begun.pop(id(optimizer), (0, {}, False))
+        if self._trained.isdisjoint(versions) or self.steps() > steps or not has_changed(optimizer, versions):
+            return
+        name = type(optimizer).__name__
+        if any(id(p) in versions for group in self.optimizer.param_groups for p in group["params"]):
+            raise RuntimeError(
+                f"step() of another optimizer, {name}, with parameters that distribute() trains: no other rank learns "
+                "of it; call step() of what distribute() has returned, or train a copy of the model"
+            )
+        if is_own:
+            raise RuntimeError(
+                f"step() of another optimizer, {name}, with gradients of this rank alone: call it after step() or "
+                "synchronize() of what distribute() has returned"
+            )
+
+    def _state(self, optimizer) -> tuple[int, dict[int, int], bool]:
+        """Return the count of steps, `versions_of` an optimizer, and whether the gradients are this rank's own."""
+        return self.steps(), versions_of(optimizer), self.is_own()
+
+
+def versions_of(optimizer) -> dict[int, int]:
+    """Return how often torch has counted a change of each parameter, by the parameter's identity."""
+    return {id(p): p._version for group in optimizer.param_groups for p in group["params"]}
+
+
+def has_changed(optimizer, versions: dict[int, int]) -> bool:
+    """Return whether parameters have changed since ``versions``; torch does not count changes by fused optimizers."""
+    return any(group.get("fused") for group in optimizer.param_groups) or versions_of(optimizer) != versions
+
+
+def notice_steps_of(cls: type):
+    """Have `OtherSteps` see the steps of a class that torch puts no hooks on, in the way of torch with its own."""
+    step = cls.step
+    if hasattr(step, "is_noticed"):
+        return
+
+    @torch.compiler.disable
+    def look(optimizer):
+        for other in list(_watching):
+            other.refuse(optimizer)
+
+    @wraps(step)
+    def noticed(self, *arguments, **named):
+        look(self)
+        return step(self, *arguments, **named)
+
+    noticed.is_noticed = True
+    cls.step = noticed

@@ -1,0 +1,82 @@
+"""What a distributed optimizer has of the optimizer that it wraps, and what it does not let through."""
+
+import torch
+
+from grsgd.own_loop.checks import check_groups
+
+
+class WrappingOptimizer(torch.optim.Optimizer):
+    """An optimizer whose groups, state, hooks and further attributes are those of another, ``self.optimizer``.
+
+    Public attributes that this class does not have are read from the wrapped optimizer and set there: ``train()`` and
+    ``eval()`` of schedule-free ones. Methods that step in another way than ``step()`` are refused: no other rank would
+    learn of it.
+    """
+
+    optimizer: torch.optim.Optimizer
+    model: torch.nn.Module
+    """Which the wrapped optimizer trains."""
+    is_made = False
+    """Whether attributes that are set may be those of the wrapped optimizer."""
+
+    @property
+    def param_groups(self) -> list[dict]:
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict]):
+        check_groups(self.model, groups, type(self.optimizer).__name__)
+        self.optimizer.param_groups = groups
+
+    @property
+    def state(self):
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, state):
+        self.optimizer.state = state
+
+    @property
+    def defaults(self) -> dict:
+        return self.optimizer.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict):
+        self.optimizer.defaults = defaults
+
+    def __getattr__(self, name: str):  # called for what is not found here
+        if name.startswith("_") or "optimizer" not in vars(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = getattr(self.optimizer, name)
+        if "step" in name and callable(found):
+            raise AttributeError(
+                f"{type(self.optimizer).__name__}.{name}() would change the model without the other ranks: give "
+                f"distribute() the optimizer inside of it, and call {name}() of the one around"
+            )
+        return found
+
+    def __setattr__(self, name: str, value):
+        is_here = name in vars(self) or name.startswith("_") or hasattr(type(self), name) or not self.is_made
+        object.__setattr__(self if is_here or not hasattr(self.optimizer, name) else self.optimizer, name, value)
+
+    def register_state_dict_pre_hook(self, hook, prepend=False):
+        return self.optimizer.register_state_dict_pre_hook(self._given_this(hook), prepend)
+
+    def register_state_dict_post_hook(self, hook, prepend=False):
+        return self.optimizer.register_state_dict_post_hook(self._given_this(hook), prepend)
+
+    def register_load_state_dict_pre_hook(self, hook, prepend=False):
+        return self.optimizer.register_load_state_dict_pre_hook(self._given_this(hook), prepend)
+
+    def register_load_state_dict_post_hook(self, hook, prepend=False):
+        return self.optimizer.register_load_state_dict_post_hook(self._given_this(hook), prepend)
+
+    def _given_this(self, hook):
+        """Return ``hook`` for the wrapped optimizer, to be called with this one in its place."""
+        return lambda _, *arguments: hook(self, *arguments)
+
+    def add_param_group(self, param_group):
+        raise ValueError("add all parameters to the optimizer before distribute()")
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a distributed optimizer cannot be copied or saved: save its state_dict()")
