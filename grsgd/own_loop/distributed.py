@@ -1,7 +1,6 @@
 """For people with a training loop of their own: any algorithm as a torch optimizer."""
 
 import atexit
-import copy
 import os
 import sys
 import warnings
@@ -32,6 +31,7 @@ from grsgd.job import launch, words
 from grsgd.models.replica import Replica, views
 from grsgd.own_loop import resume
 from grsgd.own_loop.checks import InPlace, check_arguments, check_optimizer
+from grsgd.own_loop.copying import copy_of
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import Gradients, on_gradients
@@ -144,8 +144,8 @@ class DistributedOptimizer(WrappingOptimizer):
             if closure is None or "closure" not in str(error):
                 raise
             raise RuntimeError(
-                f"{type(self.optimizer).__name__} asks for its closure, which distribute() calls once, before it steps; "
-                f"an optimizer that calls it itself cannot be distributed ({error})"
+                f"{type(self.optimizer).__name__} asks for its closure, which distribute() calls once, before it: "
+                f"an optimizer that calls the closure itself cannot be distributed ({error})"
             ) from error
         self._step_under_way = False
         self.times.step_ended()
@@ -266,13 +266,15 @@ class DistributedOptimizer(WrappingOptimizer):
         """Return a copy of the model with the average of all ranks' parameters and buffers; on all ranks.
 
         It is what the algorithm calls its model at this moment: the ranks' models as they are when each rank comes
-        here, weighted by the algorithm (push-sum), or its centre (``easgd``). Of weighted models, those in messages
-        under way are missing. Training goes on afterwards as if nothing had been asked. After `finish`, on any rank: a
-        copy of the model.
+        here, weighted by the algorithm (push-sum), or its centre (``easgd``). Models in messages under way are missing,
+        so the average of an asynchronous algorithm may test better than the final model: call `rest` before, to have
+        them in it. Training goes on afterwards as if nothing had been asked. After `finish`, on any rank: a copy of the
+        model. Tensors that modules keep with a graph are copied without it; what cannot be copied, such as a lock, is
+        shared with the model, with a warning.
 
-        Raises what `step` raises.
+        Raises what `step` raises, and RuntimeError if the model's class makes no copy.
         """
-        result = copy.deepcopy(self.replica.model)
+        result = copy_of(self.replica.model, "averaged_model()")
         if self.finished:
             return result
         self._in_place.check()

@@ -1,0 +1,69 @@
+"""A copy of a model, also where copy.deepcopy gives up: tensors with a graph, and objects that cannot be copied."""
+
+import copy
+import warnings
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+OF_MODULES = {"_parameters", "_buffers", "_modules"}
+"""Tables of a module that are copied entry by entry."""
+
+
+class WithoutGraphs(TorchFunctionMode):
+    """While entered, copy.deepcopy copies tensors without their graphs, such as a loss that a module keeps."""
+
+    def __torch_function__(self, function, types, arguments=(), named=None):
+        if function is torch.Tensor.__deepcopy__ and not arguments[0].is_leaf:
+            tensor, memo = arguments
+            memo[id(tensor)] = copied = tensor.detach().clone()
+            return copied
+        return function(*arguments, **(named or {}))
+
+
+def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
+    """Return a copy of ``model`` with parameters and buffers of its own, and without graphs.
+
+    What cannot be copied, such as a lock or an open file, is shared by both; a warning names it and ``call``. Raises
+    RuntimeError if the model's class makes no copy, or one with the same parameters.
+    """
+    with WithoutGraphs():
+        try:
+            copied = copy.deepcopy(model)
+        except Exception:  # of any kind: objects of users say why they cannot be copied
+            try:
+                copied = copy.deepcopy(model, shared_in_copy(model, call))
+            except Exception as error:
+                raise RuntimeError(f"{call}: copy.deepcopy of {type(model).__name__} fails: {error}") from error
+    own = {id(p) for p in copied.parameters()}
+    if copied is model or any(id(p) in own for p in model.parameters()):
+        raise RuntimeError(f"{call}: copy.deepcopy of {type(model).__name__} shares parameters with it: copy them, too")
+    return copied
+
+
+def shared_in_copy(model: torch.nn.Module, call: str) -> dict:
+    """Return a memo for copy.deepcopy with the attributes of modules that cannot be copied, as copies of themselves."""
+    shared: dict = {}
+    modules = {id(module): module for module in model.modules()}  # not to be copied here
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key in OF_MODULES:
+                continue
+            for place, part in parts_of(key, value):
+                try:
+                    copy.deepcopy(part, modules | shared)
+                except Exception as error:
+                    shared[id(part)] = part
+                    where = f"{name}.{place}".lstrip(".")
+                    said = f"{call}: the copy shares {where!r} with the model: {error}"
+                    warnings.warn(said, RuntimeWarning, stacklevel=7)
+    return shared
+
+
+def parts_of(key: str, value) -> list[tuple[str, object]]:
+    """Return an attribute's parts that are copied alone, each with its place: the entries of a dictionary or a list."""
+    if type(value) is dict:
+        return [(f"{key}[{each!r}]", part) for each, part in value.items()]
+    if type(value) is list:
+        return [(f"{key}[{index}]", part) for index, part in enumerate(value)]
+    return [(key, value)]
