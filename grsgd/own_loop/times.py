@@ -1,5 +1,7 @@
 """Where the time of a loop goes that grsgd did not write, as far as its optimizer can see."""
 
+import torch
+
 from grsgd.training.times import RankTotals, TimedOptimizer, timed
 
 
@@ -20,6 +22,8 @@ class LoopTimes:
         """Forward passes whose number of samples could not be told."""
         self.samples_of_step = 0
         self._computing_since: float | None = None
+        self._is_first = False
+        """Whether a forward pass of this step was seen outside of backward passes."""
 
     def run(self, hook):
         """Drive one of the algorithm's hooks to its end."""
@@ -43,7 +47,14 @@ class LoopTimes:
                 self._computing_since = end
 
     def forward(self, samples: int | None):
-        """A forward pass in training begins."""
+        """A forward pass in training begins.
+
+        One within a backward pass computes another again, as checkpoints do: it counts where the first was not seen.
+        """
+        if torch._C._current_graph_task_id() == -1:
+            self._is_first = True
+        elif self._is_first:
+            return
         self.samples_of_step += samples or 0
         self.unknown_samples += samples is None
         if self._computing_since is None:
@@ -59,7 +70,7 @@ class LoopTimes:
         self.totals.steps += 1
         self.totals.samples += self.samples_of_step
         self.unseen_steps += self._computing_since is None
-        self.samples_of_step, self._computing_since = 0, None
+        self.samples_of_step, self._computing_since, self._is_first = 0, None, False
 
     def _note_computing(self):
         if self._computing_since is not None:

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from grsgd.algorithms import equal
 from grsgd.own_loop import distributed
@@ -550,8 +551,34 @@ def test_times_and_samples_are_those_of_the_steps(monkeypatch):
     on_threads(monkeypatch, 1, work)
 
 
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_samples_of_a_model_in_a_checkpoint_count_once(use_reentrant, monkeypatch):
+    """Whether the model is called with gradients and again in the backward pass, or in the backward pass alone."""
+
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "local_sgd", mpi)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for _ in range(2):
+                x = torch.ones(3, 4, dtype=torch.float64, requires_grad=True)
+                checkpoint(model, x, use_reentrant=use_reentrant).sum().backward()
+            optimizer.step()
+        assert optimizer.times.totals.samples == 12 and optimizer.times.unseen_steps == 0
+        optimizer.finish()
+
+    on_threads(monkeypatch, 1, work)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_the_number_of_samples_is_the_length_of_the_first_tensor():
     x = torch.zeros(3, 2)
+    sequences, loop = [torch.zeros(size, 2) for size in (4, 2, 3)], []
+    loop.append(loop)
+    assert length((loop, x)) == length({"loop": loop, "x": x}) == 3 and length(loop) is None
+    assert length(nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False)) == 3
+    assert length(torch.nested.nested_tensor(sequences)) == 3
+    assert length(torch.nested.nested_tensor(sequences, layout=torch.jagged)) == 3
     assert length(((), {})) is None and length((torch.tensor(1.0), "text")) is None
     assert length(((x, torch.zeros(4)), {})) == length(((), {"ids": x})) == length((([{"pixels": x}],), {})) == 3
 
