@@ -226,16 +226,16 @@ def test_a_loop_that_diverges_does_not_leave_an_earlier_file_in_silence(monkeypa
 def test_samples_and_computing_are_counted_where_a_part_is_called(monkeypatch, tmp_path, n):
     def work(mpi):
         model, optimizer = distributed_of(mpi)
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            with recording.recording(tmp_path / "x.h5", optimizer):
-                take_steps(optimizer, model.loss, 6)
-                assert all(not hook for part in (model.second,) for hook in part._forward_pre_hooks)
-                optimizer.finish()
-            assert not model.first._forward_pre_hooks
-        return [str(warning.message) for warning in said]
+        with recording.recording(tmp_path / "x.h5", optimizer):
+            take_steps(optimizer, model.loss, 6)
+            assert all(not hook for part in (model.second,) for hook in part._forward_pre_hooks)
+            optimizer.finish()
+        assert not model.first._forward_pre_hooks
 
-    said = on_threads(monkeypatch, n, work)[0]
+    with warnings.catch_warnings(record=True) as caught:  # of all threads
+        warnings.simplefilter("always")
+        on_threads(monkeypatch, n, work)
+    said = [str(warning.message) for warning in caught]
     run = load_run(tmp_path / "x.h5")
     assert run.ranks["samples"].tolist() == [6 * BATCH] * n and run.curve["samples"][-1] == 6 * n * BATCH
     assert (run.ranks["compute_seconds"] > 0).all()

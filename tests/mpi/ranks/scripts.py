@@ -6,7 +6,7 @@ A row of `ROWS` is a script: a model, an optimizer and what it does in a step. W
 import copy
 import io
 import warnings
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import mse_loss
 
-from grsgd.own_loop.distributed import DistributedOptimizer
+from grsgd.own_loop.distributed import DistributedOptimizer, distribute
 
 
 class Net(nn.Module):
@@ -102,6 +102,21 @@ def thrown_away(run, step):
     run.optimizer.zero_grad()
     run.backward(step, part=1)
     run.optimizer.step()
+
+
+def pruned(run, step):
+    """Now and then all ranks give up another training, as a search does with a trial."""
+    if run.ours and step % 3 == 0:
+        with torch.random.fork_rng():
+            model = Net().double()
+        trial = distribute(model, HEAVY(model.parameters()), run.optimizer.algorithm.name, timeout=20)
+        with suppress(ValueError):
+            x, y = run.batch(step)
+            mse_loss(model(x), y).backward()
+            trial.step()
+            raise ValueError("pruned")
+        trial.close()
+    plain(run, step)
 
 
 def closure(run, step):
@@ -344,6 +359,7 @@ ROWS = {
     "zeros": (zeros, HEAVY),
     "model.zero_grad": (model_zero_grad, HEAVY),
     "thrown away": (thrown_away, sgd()),
+    "pruned": (pruned, HEAVY),
     "closure": (closure, HEAVY),
     "accumulated": (accumulated, HEAVY),
     "clipped": (clipped, HEAVY),
