@@ -34,6 +34,7 @@ _PLACES = {
     "load_model": "grsgd.training.loading",
     "load_run": "grsgd.runs.run_file",
     "local_rank": "grsgd.own_loop.ranks",
+    "plot": "grsgd.runs.plot",
     "rank": "grsgd.own_loop.ranks",
     "recording": "grsgd.own_loop.recording",
     "shard": "grsgd.own_loop.ranks",

@@ -353,7 +353,7 @@ def report(options) -> int:
     at_terminal, skipped = sys.stdout.isatty(), SkippedFiles()
     form = options.format or ("text" if at_terminal else "md")
     width = shutil.get_terminal_size((WIDTH, 0)).columns if form == "text" else WIDTH
-    columns = [name.strip() for name in options.columns.split(",")] if options.columns else None
+    columns = in_list(options.columns or "") or None
     print(table(options.files, options.group, form, columns, options.all, width, skipped))
     return skipped.exit_code
 
@@ -364,9 +364,15 @@ def plot(options) -> int:
     from grsgd.runs.plot import plot as draw
 
     skipped = SkippedFiles()
-    draw(options.files, options.out, skipped)
+    look = {"panels": in_list(options.panels), "labels": in_list(options.labels), "title": options.title}
+    draw(options.files, options.out, skipped, **look, size=options.size)
     print(options.out)
     return skipped.exit_code
+
+
+def in_list(words: str) -> list[str]:
+    """Return the words between commas."""
+    return [word.strip() for word in words.split(",")] if words else []
 
 
 class SkippedFiles:

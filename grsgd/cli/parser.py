@@ -228,6 +228,27 @@ def add_plot(add):
     sub.add_argument(
         "-o", "--out", default="runs.png", metavar="FIG", help="a .png, .pdf or .svg file (default: %(default)s)"
     )
+    sub.add_argument(
+        "--panels",
+        default="",
+        metavar="A,B,C",
+        help="these panels alone, such as accuracy/time,sent; an unknown name lists all (default: what the runs have)",
+    )
+    sub.add_argument("--labels", default="", metavar="A,B,C", help="names of the curves, in the order of the legend")
+    sub.add_argument("--title", default="", metavar="TEXT", help="stands above the figure")
+    sub.add_argument("--size", type=inches, metavar="WxH", help="inches, such as 3.5x2.5 (default: what all needs)")
+
+
+def inches(text: str) -> tuple[float, float]:
+    """Return the width and the height that a size such as 3.5x2.5 says."""
+    width, _, height = text.partition("x")
+    try:
+        size = float(width), float(height)
+    except ValueError:
+        size = 0.0, 0.0
+    if not all(1 <= side <= 100 for side in size):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 3.5x2.5, of 1 to 100 inches")
+    return size
 
 
 def add_topology(add):

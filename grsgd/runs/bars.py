@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from grsgd.runs.curves import is_tested, time_label
+from grsgd.runs.curves import by_clock, is_tested, time_label
 from grsgd.runs.measures import (
     bytes_sent,
     bytes_sent_once,
+    is_virtual,
     other_seconds,
     seconds,
     seconds_per_step,
@@ -30,10 +33,17 @@ LEAST_PART = 0.002
 """Share of the longest run from which on a part of the time is drawn."""
 
 
-def draw_bars(every: Sequence[Axes], series: list[Series]) -> None:
-    """Draw the panels that `panels` has found for the series. More than two are narrow: their titles stand higher."""
-    for axes, panel in zip(every, panels(series), strict=True):
-        title = panel(axes, series)
+class Bars(NamedTuple):
+    """A panel of bars. name: among the panels of a figure; draw: draws it of all series, and returns its title."""
+
+    name: str
+    draw: Callable[[Axes, list[Series]], str]
+
+
+def draw_bars(every: Sequence[Axes], series: list[Series], drawn: Sequence[Bars]) -> None:
+    """Draw some of `panels`, one on each axes. More than two are narrow: their titles stand higher."""
+    for axes, bars in zip(every, drawn, strict=True):
+        title = bars.draw(axes, series)
         narrow = len(every) > 2
         axes.set_title(title, loc="left", pad=30 if narrow else None)
         if narrow:
@@ -42,23 +52,35 @@ def draw_bars(every: Sequence[Axes], series: list[Series]) -> None:
             _legend_above(axes, columns=2 if narrow else len(TONES))
 
 
-def panels(series: list[Series]) -> list[Callable[[Axes, list[Series]], str]]:
-    """Return what draws each of the panels in which there is something to see; all return their title."""
+def panels(series: list[Series]) -> list[Bars]:
+    """Return the panels in which there is something to see. Times by the clock and simulated ones have panels of their
+    own, because their seconds are not the same."""
     runs = [run for one in series for run in one.runs]
     found = []
-    if known_values(map(seconds_per_step, runs)) and not all(is_tested([one]) for one in series):
-        found.append(_draw_step)
+    for alike in by_clock(series):
+        if known_values(seconds_per_step(run) for one in alike for run in one.runs):
+            found.append(Bars("step", partial(_draw_step, shown=alike)))
     if any(bytes_sent(run) > 0 for run in runs):
-        found.append(_draw_sent)
-    if any(seconds(run) > 0 for run in runs):
-        found.append(_draw_split)
+        found.append(Bars("sent", _draw_sent))
+    for alike in by_clock(series):
+        if any(seconds(run) > 0 for one in alike for run in one.runs):
+            found.append(Bars("split", partial(_draw_split, shown=alike)))
     return found
 
 
-def _draw_step(axes: Axes, series: list[Series]) -> str:
-    """The time of a step, in milliseconds."""
-    _draw_medians(axes, series, lambda run: 1000 * seconds_per_step(run))
-    axes.set_xlabel(time_label(series).replace("[s]", "[ms]"))
+def shown_by_default(series: list[Series]) -> list[Bars]:
+    """Return the panels that are drawn where none are asked for: the time of a step where accuracies are missing."""
+    all_tested = all(is_tested([one]) for one in series)
+    return [bars for bars in panels(series) if bars.name != "step" or not all_tested]
+
+
+def _draw_step(axes: Axes, series: list[Series], shown: list[Series]) -> str:
+    """The time of a step, in milliseconds; bars of the series ``shown`` alone."""
+    virtual = is_virtual(shown[0].runs[0])
+    _draw_medians(
+        axes, series, lambda run: 1000 * seconds_per_step(run) if is_virtual(run) is virtual else math.nan
+    )
+    axes.set_xlabel(time_label(shown).replace("[s]", "[ms]"))
     return "time of a step"
 
 
@@ -92,17 +114,18 @@ def _draw_medians(axes: Axes, series: list[Series], of: Callable[[Run], float]) 
     _end(axes, highs)
 
 
-def _draw_split(axes: Axes, series: list[Series]) -> str:
-    """Draw how the time of a run was spent, from its start to its end."""
-    splits = [[time_split(run) | {"other": other_seconds(run)} for run in one.runs] for one in series]
-    left, longest = np.zeros(len(series)), max(_finite([seconds(run) for one in series for run in one.runs]), default=0)
+def _draw_split(axes: Axes, series: list[Series], shown: list[Series]) -> str:
+    """Draw how the time of a run was spent, from its start to its end; bars of the series ``shown`` alone."""
+    rows = [row for row, one in enumerate(series) if one.index in {other.index for other in shown}]
+    splits = [[time_split(run) | {"other": other_seconds(run)} for run in one.runs] for one in shown]
+    left, longest = np.zeros(len(shown)), max(_finite([seconds(run) for one in shown for run in one.runs]), default=0)
     for part, (grey, hatch) in TONES.items():
         widths = np.array([_median([split[part] for split in of_one]) for of_one in splits])
         if (widths > LEAST_PART * longest).any():
-            axes.barh(range(len(series)), widths, 0.6, left, color=grey, hatch=hatch, edgecolor="black", label=part)
+            axes.barh(rows, widths, 0.6, left, color=grey, hatch=hatch, edgecolor="black", label=part)
             left += widths
     _end(axes, left)
-    axes.set_xlabel(f"{time_label(series)}, mean over the ranks")
+    axes.set_xlabel(f"{time_label(shown)}, mean over the ranks")
     return "time split"
 
 

@@ -33,6 +33,11 @@ class Quantity(NamedTuple):
     metric: Metric | None = None
     """That it is the test value of, if it is one."""
 
+    @property
+    def name(self) -> str:
+        """Its name among the panels of a figure: that of the metric, or of the dataset."""
+        return self.metric.name if self.metric else self.dataset
+
     def of(self, run: Run) -> np.ndarray:
         """Return its value at each snapshot, NaN where not known."""
         if self.metric is not None:
@@ -42,7 +47,12 @@ class Quantity(NamedTuple):
         return np.full(len(run.curve["time"]), math.nan) if values is None else self.factor * values.astype(float)
 
     def is_known(self, series: list[Series]) -> bool:
-        return any(known_values(self.of(run)) for one in series for run in one.runs)
+        """Return whether any run has a value at a snapshot, or at its end."""
+        return any(known_values([*self.of(run), self.final(run)]) for one in series for run in one.runs)
+
+    def final(self, run: Run) -> float:
+        """Return its value of the final model, NaN where not known."""
+        return self.factor * final_of(run) if self.metric is not None and metric_of(run) == self.metric else math.nan
 
 
 LOSS = Quantity("train_loss", "training loss", "training loss")
@@ -50,16 +60,26 @@ SAMPLES = Quantity("samples", "samples of all ranks", "samples")
 
 
 class Axis(NamedTuple):
-    """An axis that curves are drawn over: its values at each snapshot, and at the end."""
+    """An axis that curves of some series are drawn over: its values at each snapshot, and at the end."""
 
     name: str
     label: str
     of: Callable[[Run], np.ndarray]
     end: Callable[[Run], float]
+    series: list[Series]
 
 
-def time_axis(series: list[Series]) -> Axis:
-    return Axis("time", time_label(series), lambda run: run.curve["time"], seconds)
+def time_axes(series: list[Series]) -> list[Axis]:
+    """Return an axis for runs by the clock and one for simulated runs, as far as there are such: their seconds are not
+    the same."""
+    time = lambda run: run.curve["time"]  # noqa: E731
+    return [Axis("time", time_label(alike), time, seconds, alike) for alike in by_clock(series)]
+
+
+def by_clock(series: list[Series]) -> list[list[Series]]:
+    """Return the series of runs by the clock, and those of simulated runs, without empty lists."""
+    both = [[one for one in series if is_virtual(one.runs[0]) is virtual] for virtual in (False, True)]
+    return [alike for alike in both if alike]
 
 
 def samples_axis(series: list[Series]) -> Axis:
@@ -74,6 +94,7 @@ def samples_axis(series: list[Series]) -> Axis:
         "epochs" if in_epochs else "samples",
         lambda run: run.curve["samples"] / unit(run),
         lambda run: samples(run) / unit(run),
+        series,
     )
 
 
@@ -82,15 +103,33 @@ def time_label(series: list[Series]) -> str:
 
 
 def quantities(series: list[Series]) -> list[Quantity]:
-    """Return what the runs have curves of: their metrics, or losses if all have these, and what users have logged."""
+    """Return what is drawn of the runs by themselves: their metrics, or losses if all have these, and what users have
+    logged; samples where there is nothing else."""
+    found = [quantity for quantity in own_quantities(series) if quantity.is_known(series)]
+    if is_tested(series):
+        return [*tested(series), *found]
+    if all(LOSS.is_known([one]) for one in series):
+        return [LOSS, *found]
+    return found or [SAMPLES] * any(len(run.curve["time"]) for one in series for run in one.runs)
+
+
+def all_quantities(series: list[Series]) -> list[Quantity]:
+    """Return all that can be drawn of the runs as curves."""
+    every = [*tested(series), LOSS, *own_quantities(series), SAMPLES]
+    return [quantity for quantity in every if quantity.is_known(series)]
+
+
+def tested(series: list[Series]) -> list[Quantity]:
+    """Return the metrics of the runs whose test values are known."""
+    runs = [run for one in series for run in one.runs]
+    return [*map(quantity_of, metrics_of([run for run in runs if known_values([*values_of(run), final_of(run)])]))]
+
+
+def own_quantities(series: list[Series]) -> list[Quantity]:
+    """Return what users have logged, `MAX_OWN` at most."""
     runs = [run for one in series for run in one.runs]
     own = {name: None for run in runs for name in run.curve if name not in LAYOUT["curve"].keys() | columns_of(run)}
-    found = [Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name)]
-    found = [quantity for quantity in found if quantity.is_known(series)]
-    if is_tested(series):
-        tested = [run for run in runs if known_values([*values_of(run), final_of(run)])]
-        return [*map(quantity_of, metrics_of(tested)), *found]
-    return [LOSS, *found] if all(LOSS.is_known([one]) for one in series) else found
+    return [Quantity(name, name, name) for name in [*own][:MAX_OWN] if _is_curve(series, name)]
 
 
 def _is_curve(series: list[Series], name: str) -> bool:
@@ -107,10 +146,10 @@ def is_tested(series: list[Series]) -> bool:
     return any(known_values([*values_of(run), final_of(run)]) for one in series for run in one.runs)
 
 
-def draw_curves(axes: Axes, series: list[Series], quantity: Quantity, over: Axis) -> dict[str, Artist]:
+def draw_curves(axes: Axes, quantity: Quantity, over: Axis) -> dict[str, Artist]:
     """Draw one panel; returns the entries that it needs in the legend, by their labels."""
     entries: dict[str, Artist] = {}
-    for one in series:
+    for one in over.series:
         drawn = [run for run in one.runs if known_values(quantity.of(run))]
         if drawn:
             entries[one.name] = Line2D([], [], **one.style)
@@ -126,7 +165,7 @@ def draw_curves(axes: Axes, series: list[Series], quantity: Quantity, over: Axis
                 entries.setdefault(one.name, Line2D([], [], **one.style))
                 entries["final model"] = Line2D([], [], **_final_style("black"))
     if quantity.metric:
-        for target in sorted(_targets(series, quantity.metric)):
+        for target in sorted(_targets(over.series, quantity.metric)):
             axes.axhline(quantity.factor * target, **TARGET)
             entries[f"target {quantity.metric.words}"] = Line2D([], [], **TARGET)
     axes.set_title(f"{quantity.title} over {over.name}", loc="left")
@@ -175,9 +214,7 @@ def _draw_final(axes: Axes, one: Series, quantity: Quantity, over: Axis) -> bool
     """Mark the final model where its value is not the last snapshot's; returns whether it is so."""
     finals, ends = [], []
     for run in one.runs:
-        if metric_of(run) != quantity.metric:
-            continue
-        final, x, y = quantity.factor * final_of(run), over.of(run), quantity.of(run)
+        final, x, y = quantity.final(run), over.of(run), quantity.of(run)
         if not math.isnan(final) and not (len(y) and abs(y[-1] - final) < 1e-6):
             finals.append(final)
             ends.append(x[-1] if len(x) else over.end(run))

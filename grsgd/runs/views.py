@@ -79,11 +79,9 @@ def frame(run: Run, which: str = "curve"):
 
 def figure(run: Run):
     """Return the figure that ``grsgd plot`` draws of the run."""
-    from grsgd.runs.plot import draw
-    from grsgd.runs.series import Series
-    from grsgd.runs.several import names
+    from grsgd.runs.plot import plot
 
-    return draw([Series(names([""], [run])[0], [run], 0)])
+    return plot([run])
 
 
 def _is_known(values: np.ndarray) -> bool:

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import grsgd
 from grsgd.cli import main
-from grsgd.errors import RunFileError
+from grsgd.errors import RunFileError, UsageError
 from grsgd.runs import plot as figures
 from grsgd.runs.plot import SUFFIXES, plot
 from grsgd.runs.run_file import save_run
@@ -173,6 +174,67 @@ def test_samples_and_virtual_time(save):
     assert over_time.get_xlabel() == "simulated time [s]"
 
 
+def test_simulated_times_and_times_by_the_clock_have_axes_of_their_own(save):
+    """Both have seconds, which are not the same; over samples they are beside each other."""
+    paths = save([fake_run(), fake_run("sync", clock="virtual", virtual_seconds=9.0), fake_run("more")])
+    panels = draw(paths)
+    labels = [axes.get_xlabel().split(",")[0] for axes in panels]
+    assert labels == ["time [s]", "simulated time [s]", "epochs", "sent [MiB]", "time [s]", "simulated time [s]"]
+    curves = [len([line for line in axes.lines if len(line.get_xdata()) > 2]) for axes in panels[:3]]
+    assert curves == [2, 1, 3]
+    steps = figures.plot(paths, panels=["step"]).get_axes()
+    assert [axes.get_xlabel() for axes in steps] == ["time [ms]", "simulated time [ms]"]
+
+
+# ---- how a figure looks
+
+
+def test_panels_labels_title_and_size_are_chosen(save, tmp_path):
+    paths = save([fake_run(), fake_run("sync")])
+    figure = plot(paths, tmp_path / "a.pdf", panels=["accuracy/time", "sent"], labels=["ours", "theirs"], title="a $")
+    assert titles(figure.get_axes()) == ["test accuracy over time", "payload sent by all ranks"]
+    assert entries(figure.get_axes()[0])[:2] == ["ours", "theirs"] and figure.get_suptitle() == r"a \$"
+    both = plot(paths, panels=["train_loss", "accuracy/samples"], size=(3.5, 5.0))
+    assert tuple(both.get_size_inches()) == (3.5, 5.0)
+    shown = ["training loss over time", "training loss over samples", "test accuracy over samples"]
+    assert titles(both.get_axes()) == shown
+    assert titles(plot(paths, panels=["samples"]).get_axes()) == ["samples of all ranks over time"]
+    for panels in (["nothing"], ["accuracy/speed"], ["sent/time"]):
+        with pytest.raises(UsageError, match=r"unknown panel .*; allowed: accuracy, train_loss, samples, step, sent, "):
+            plot(paths, panels=panels)
+    with pytest.raises(UsageError, match=r"^--labels: 1 for 2 curves, which are: gossip, 4 ranks; sync, 4 ranks$"):
+        plot(paths, labels=["ours"])
+
+
+def test_several_runs_from_python(save):
+    runs = [fake_run(), fake_run("sync", final_test_accuracy=0.1), fake_run(seed=2)]
+    figure = grsgd.plot([*save(runs[:1]), *runs[1:]])
+    assert entries(figure.get_axes()[0])[:2] == ["gossip, 4 ranks, 2 seeds", "sync, 4 ranks"]
+    assert titles(grsgd.plot(runs[:1]).get_axes()) == titles(runs[0].plot().get_axes())
+
+
+def test_a_figure_by_command(save, tmp_path, capsys):
+    files, out = list(map(str, save([fake_run(), fake_run("sync")]))), str(tmp_path / "a.svg")
+    words = ["--panels", "accuracy/time, sent", "--labels", "ours,theirs", "--title", "Both", "--size", "3.5x4"]
+    assert main(["plot", *files, "-o", out, *words]) == 0
+    assert 'width="252pt" height="288pt"' in Path(out).read_text()
+    assert main(["plot", *files, "-o", out, "--panels", "speed"]) == 2
+    assert "unknown panel 'speed'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plot", *files, "--size", "3"])
+
+
+@pytest.mark.parametrize("count", exhaustive_unless([18], [2, 18, 40]))
+def test_curves_have_room_however_many_runs_there_are(count, save):
+    name = "an-algorithm-with-a-rather-long-name-and-many-options"
+    figure = figures.draw(as_series(*load_runs(save([fake_run(f"{name}-{i}") for i in range(count)]))))
+    figure.draw_without_rendering()
+    over_time, _, sent, _ = figure.get_axes()
+    height = over_time.get_position().height * figure.get_size_inches()[1]
+    page = figure.get_size_inches()[1]
+    assert height > 2.4 and height / page > 0.2
+
+
 def test_seeds_share_a_median_a_band_and_a_bar(save):
     runs = [fake_run(seed=seed, snapshots=3 + seed) for seed in (1, 2, 3)] + [fake_run("sync")]
     for run, factor in zip(runs, (1.0, 0.5, 0.9, 1.0), strict=True):
@@ -208,11 +270,10 @@ def test_seeds_without_a_time_in_common_are_lines(save):
 
 
 def test_the_time_split_adds_up_to_the_time(save):
-    split = draw(save([fake_run(), fake_run("virtual", clock="virtual", virtual_seconds=37.5)]))[-1]
-    ends = {}
-    for bar in split.patches:
-        ends[bar.get_y()] = max(ends.get(bar.get_y(), 0), bar.get_x() + bar.get_width())
-    assert list(ends.values()) == [50.0, 37.5] and split.get_xlim()[1] > 52
+    both = draw(save([fake_run(), fake_run("virtual", clock="virtual", virtual_seconds=37.5)]))[-2:]
+    for split, row, end in zip(both, (0, 1), (50.0, 37.5), strict=True):
+        assert max(bar.get_x() + bar.get_width() for bar in split.patches) == end < split.get_xlim()[1]
+        assert {round(bar.get_y() + bar.get_height() / 2) for bar in split.patches} == {row}
     alone = draw(save([fake_run("virtual", clock="virtual", virtual_seconds=37.5)]))[-1]
     assert [text.get_text() for text in alone.get_legend().get_texts()] == ["compute", "communicate", "wait"]
 
