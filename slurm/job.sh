@@ -62,6 +62,12 @@ end_launch() {
     fi
 }
 
+# has_checkpoints FOLDER: whatever letters its name has; `compgen -G` would take brackets in it for a pattern.
+has_checkpoints() {
+    local found=("$1"/samples-*)
+    [[ -e ${found[0]} ]]
+}
+
 # train RANKS FILE.h5 CONFIG.toml [--set key=value ...]: the file is written to scratch and then moved, whole or not at
 # all; if it cannot be moved, it stays there. After a signal it has what was measured until then. With $EVERY checkpoints
 # are taken; a run that ends after one, which its exit code says, is put into the queue again, and goes on.
@@ -70,7 +76,7 @@ train() {
     shift 2
     if [[ -n ${EVERY:-} ]]; then
         ending=USR1
-        set -- "$@" --every "$EVERY" "$(compgen -G "$kept/samples-*" > /dev/null && echo --resume || echo --checkpoint)" "$kept"
+        set -- "$@" --every "$EVERY" "$(has_checkpoints "$kept" && echo --resume || echo --checkpoint)" "$kept"
     fi
     mkdir -p "$SCRATCH" "$(dirname "$file")"
     folder=$(mktemp -d "$SCRATCH/grsgd-$SLURM_JOB_ID-XXXXXX")  # others may write there, but must not know the name

@@ -16,7 +16,7 @@ import numpy as np
 from experiments.bench.side_by_side import announce, median_and_range, report, slowest, start
 from grsgd.algorithms.ring_allreduce import RingAllreduce
 from grsgd.config import parse
-from grsgd.job.prepare import Keeping
+from grsgd.job.keeping import Keeping
 from grsgd.job.run import run
 from grsgd.training.checkpoints import Every
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from grsgd.algorithms.base import Traits
 from grsgd.algorithms.diloco import OuterOptions, outer_update
 from grsgd.algorithms.parameter_server.algorithm import LostWorkerOptions, ParameterServer
-from grsgd.algorithms.parameter_server.server import FINISHED, Server
+from grsgd.algorithms.parameter_server.server import Server
 from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast
@@ -289,7 +289,7 @@ class Decoupled(ParameterServer, name="decoupled"):
         return self.server.all_done()
 
     def finish(self, server):
-        message = np.array([FINISHED - self.local_steps], np.int64)
+        message = np.array([self.last_word - self.local_steps], np.int64)
         told = self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
         if not self.local_steps:
             return told

@@ -53,7 +53,7 @@ def train_on_all_ranks(options) -> int:
         with importing():
             from grsgd.job import launch, words
             from grsgd.job.conclusion import SavedElsewhere
-            from grsgd.job.prepare import Keeping
+            from grsgd.job.keeping import Keeping
             from grsgd.job.rescue import path_of
             from grsgd.job.run import run
             from grsgd.runs.ending import Ended, how_ended

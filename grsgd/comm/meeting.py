@@ -72,6 +72,11 @@ class Meeting:
             yield self._exchange
         return self._exchange.Test() and step > self._said[:-1].max()
 
+    def arranged(self):
+        """Schedule, on a rank that others meet: end what arranges the meeting, if this rank has not yet."""
+        if self._exchange is not None:
+            yield self._exchange
+
     def over(self, reasons: float | None = None) -> str:
         """Note, on all ranks, that they have met; returns why the run is to end, or GO_ON.
 

@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -26,9 +25,9 @@ from grsgd.errors import ConfigError
 from grsgd.job import alike, launch
 from grsgd.job import network_counters as interfaces
 from grsgd.job.handover import Handover, Task
+from grsgd.job.keeping import Keeping, find_resumed, go_on, say_from_where
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import Rescue
-from grsgd.job.resume import Resumed, find
 from grsgd.job.silence import Silence
 from grsgd.job.startup import StartUp
 from grsgd.job.survivors import Survival
@@ -38,7 +37,7 @@ from grsgd.mpi_environment import fault_tolerant
 from grsgd.runs.run_file import check_content, check_writable
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
-from grsgd.training.checkpoints import Checkpoints, Every
+from grsgd.training.checkpoints import Checkpoints
 from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.memory import check_fits
@@ -47,17 +46,6 @@ from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY
 from grsgd.training.trainer import Trainer
 from grsgd.training.trial_batch import check_batch
-
-
-class Keeping(NamedTuple):
-    """Checkpoints of a run: the folder they go to and how often, and the folder of those that it goes on from."""
-
-    folder: Path | None = None
-    every: Every | None = None
-    resume: Path | None = None
-
-
-NOTHING_KEPT = Keeping()
 
 
 class Communicators:
@@ -148,10 +136,14 @@ def prepare(
         trainer = make() if mpi.rank < ranks else None
         start_up.passed("algorithm")
     if keeping.folder:
-        meeting = Meeting(comms.communicator(), driver, config.traits.synchronous)
+        keeps_step = config.algorithm_class.keeps_step(config.algorithm_options, ranks)
+        meeting = Meeting(comms.communicator(), driver, keeps_step)
         trainer.checkpoints = Checkpoints(keeping.folder, keeping.every, meeting, trainer.config)
+        with launch.collective_setup(mpi, timeout):
+            trainer.checkpoints.check(trainer)
     if resumed:
-        resumed.give_model(trainer.replica)
+        with launch.collective_setup(mpi, timeout):
+            resumed.give_model(trainer.replica)
         trainer.on_started = partial(go_on, resumed, trainer)
     if trainer:
         driver.run(trainer.broadcast_initial_model())
@@ -216,7 +208,6 @@ def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, ti
         config.check_measured()
         check_spares(config, keeping, spares, mpi.size)
         config.check_ranks(ranks)
-        check_keeping(config, keeping)
         if timeline and survives(config, keeping):
             raise ConfigError("--timeline: not where the run goes on without processes that die (--with-ft ulfm)")
         if mpi.rank == 0:
@@ -233,15 +224,6 @@ def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, ti
             mpi, timeout, config.comm.progress_mode, prepare_thread=use_device, compute_seconds=least
         )
     return Place(device, use_device, local_ranks, driver)
-
-
-def find_resumed(mpi, config: Config, keeping: Keeping) -> tuple[Resumed | None, Config]:
-    """Return the run that this one goes on from, if it does, and the configuration with which; raises SetupError."""
-    resumed = find(mpi, keeping.resume, config.comm.timeout) if keeping.resume else None
-    if resumed:
-        with launch.collective_setup(mpi, config.comm.timeout):
-            config = resumed.configured(config, mpi.size)
-    return resumed, config
 
 
 class Inputs(NamedTuple):
@@ -313,12 +295,6 @@ def describe_job(mpi, trainer: Trainer | None, place: Place, ranks: int) -> dict
     return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
 
 
-def say_from_where(resumed: Resumed, ranks: int):
-    """Print which run so many ranks go on from."""
-    others = f"; {ranks} ranks start from the average of the models of {resumed.ranks}"
-    print(f"{resumed}: goes on from here{others * (resumed.ranks != ranks)}", file=sys.stderr, flush=True)
-
-
 def make_survival(
     config: Config, comms: Communicators, place: Place, processes: list[tuple[str, int]], make: Callable[[], Trainer]
 ) -> Survival:
@@ -368,29 +344,6 @@ def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
         raise ConfigError(f"--spares {spares}: with {config.algorithm.name} the run ends when a rank dies")
     if keeping.folder or keeping.resume:
         raise ConfigError(f"--spares {spares}: not with --checkpoint or --resume")
-
-
-def check_keeping(config: Config, keeping: Keeping):
-    """Raise ConfigError where no checkpoints can be taken."""
-    if keeping.folder and config.algorithm_class.remembers is None:
-        raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say what to keep (`remembers`)")
-    if keeping.folder and config.traits.tolerates_lost_ranks:
-        option = "scheme = 'tolerant'" if config.traits.tolerates_silent_ranks else "on_lost_worker = 'evict'"
-        raise ConfigError(f"--checkpoint: not with algorithm.{option}")
-    if keeping.folder and keeping.folder != keeping.resume and any(keeping.folder.glob("samples-*")):
-        raise ConfigError(
-            f"--checkpoint {keeping.folder}: there are checkpoints of another run: --resume {keeping.folder} goes on "
-            "with it; or name another folder"
-        )
-
-
-def go_on(resumed: Resumed, trainer: Trainer):
-    """Put a rank whose algorithm has started where it was."""
-    resumed.restore(trainer)
-    if trainer.checkpoints is not None:
-        is_same = trainer.checkpoints.folder.resolve() == resumed.folder.resolve()
-        kept = trainer.snapshots.count if is_same else 0
-        trainer.checkpoints.start(resumed.samples, trainer.totals.steps, kept)
 
 
 def model_bytes(model: torch.nn.Module, config: Config) -> int:

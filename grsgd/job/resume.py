@@ -1,8 +1,11 @@
 """A run that goes on from a checkpoint: which one, and what each rank takes from it."""
 
+import math
 import sys
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +15,19 @@ from grsgd import config as configurations
 from grsgd.algorithms.central import CentralAlgorithm
 from grsgd.comm.watchdog import within
 from grsgd.config import Config
-from grsgd.config.reading import code_in
+from grsgd.config.sources import digests_of
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch
 from grsgd.models.replica import Replica
 from grsgd.models.values import fill
-from grsgd.outside import names_from
-from grsgd.training.checkpoints import MAY_CHANGE, curve_of, file_of, name_of, read, samples_of
+from grsgd.training.checkpoint_file import read
+from grsgd.training.checkpoint_folder import COMPLETE, Found, checkpoints, file_of, name_of, parts
+from grsgd.training.curve_file import CurveFile
 from grsgd.training.rank_state import restore
 from grsgd.training.trainer import Trainer
+
+MAY_CHANGE = ("train", "comm", "device", "stragglers")
+"""Parts of a configuration that may be others when a run goes on."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,8 @@ class Resumed:
 
     folder: of the checkpoints. samples: of all ranks, at this one. ranks: of the job that has made it. state: of this
     rank, or, where there were other ranks, of rank 0. model: parameters and buffers, the average of all ranks'; on rank
-    0 alone, and only where there were other ranks. config: the configuration, as TOML.
+    0 alone, and only where there were other ranks. config: the configuration, as TOML. reached: samples and seconds of
+    the run, as far as any rank knew.
     """
 
     folder: Path
@@ -38,6 +46,7 @@ class Resumed:
     state: dict
     model: tuple[np.ndarray, np.ndarray] | None
     config: str
+    reached: tuple[float, float] = (0.0, 0.0)
 
     def __str__(self):
         return str(self.folder / name_of(self.samples))
@@ -47,36 +56,70 @@ class Resumed:
         """Seconds that the run had taken."""
         return self.state["progress"]["elapsed"]
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of the checkpoint's folder and of its curve's."""
+        return name_of(self.samples), self.state["curve"]["name"]
+
     def configured(self, config: Config, ranks: int) -> Config:
         """Return the configuration with all options of the algorithm as they were decided; raises ConfigError if it is
-        not the one of the checkpoint, or cannot go on with so many ranks."""
-        wanted = tomllib.loads(config.toml())
-        with names_from(self, own=code_in(wanted), remedy="the configuration of this job names no such code"):
-            before = configurations.parse(tomllib.loads(self.config), str(self))
-        for key, was in tomllib.loads(before.toml()).items():
-            now = wanted.get(key)
-            if key in MAY_CHANGE or now == was:
-                continue
-            if key == "algorithm" and now["name"] == was["name"]:
+        not the one of the checkpoint, or cannot go on with so many ranks.
+
+        The checkpoint may be a stranger's: nothing that it names is imported unless this run names it, too.
+        """
+        try:
+            before, wanted = tomllib.loads(self.config), tomllib.loads(config.toml())
+        except (tomllib.TOMLDecodeError, RecursionError):
+            raise ConfigError(f"{self}: its configuration is not TOML") from None
+        for key in {**before, **wanted}:
+            was, now = before.get(key), wanted.get(key)
+            if key == "algorithm" and isinstance(was, dict) and was.get("name") == now["name"]:
                 now = {name: was.get(name) if value == "auto" else value for name, value in now.items()}
-            if now != was:
+                wanted[key] = now
+            if key not in MAY_CHANGE and now != was:
                 raise ConfigError(f"{self}: was made with another {difference(key, was, now)}")
         if ranks != self.ranks and issubclass(config.algorithm_class, CentralAlgorithm):
             raise ConfigError(f"{self}: is of {self.ranks} ranks, a server among them: go on with as many")
-        return config.model_copy(update={"algorithm": before.algorithm})
+        return configurations.parse(wanted, str(self))
+
+    def other_code(self, config: Config) -> list[str]:
+        """Return a line for each file of one's own code that is another one than when the checkpoint was taken."""
+        before, now = self.state["code"], digests_of(config)
+        return [
+            f"{self}: {name.removesuffix('_sha256')} has changed since: SHA-256 {short(before.get(name))}, "
+            f"now {digest!r}; the run goes on with the code of now"
+            for name, digest in now.items()
+            if before.get(name) != digest
+        ]
 
     def give_model(self, replica: Replica):
-        """Put the average of all models into a replica, where ranks are others than they were."""
+        """Put the average of all models into a replica, where ranks are others than they were; raises ConfigError for
+        one that does not fit."""
         if self.model is not None:
-            fill(replica.params, self.model[0])
-            fill(replica.buffers, self.model[1])
+            try:
+                fill(replica.params, self.model[0])
+                fill(replica.buffers, self.model[1])
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"{self}: {unfit(error)}") from None
 
-    def restore(self, trainer: Trainer):
-        """Put a rank whose algorithm has started where it was; or, among other ranks, as far in the run."""
-        if self.ranks == trainer.comm.size:
-            restore(trainer, self.state)
-            self._restore_curve(trainer)
-            return
+    def restore(self, trainer: Trainer) -> CurveFile | None:
+        """Put a rank whose algorithm has started where it was; or, among other ranks, as far in the run.
+
+        Returns the file of its snapshots, if those are all what they were. Raises ConfigError for a state that does not
+        fit.
+        """
+        if self.ranks != trainer.comm.size:
+            self._begin(trainer)
+            return None
+        try:
+            restore(trainer, self.state, *self.reached)
+            kept = self.state["curve"]
+            curve = CurveFile(self.folder, trainer.comm.rank, kept["name"], kept["digests"])
+            return curve if curve.give(trainer.snapshots) else None
+        except Exception as error:  # a state of another version, or a stranger's, may be anything
+            raise ConfigError(f"{self}: {unfit(error)}") from error
+
+    def _begin(self, trainer: Trainer):
         batch, ranks = trainer.config.data.batch_size, trainer.comm.size
         steps = self.samples // (batch * ranks)
         trainer.progress.elapsed_before = self.elapsed
@@ -84,64 +127,98 @@ class Resumed:
         trainer.totals.steps, trainer.totals.samples = steps, steps * batch
         trainer.go_on_from(steps)
 
-    def _restore_curve(self, trainer: Trainer):
-        """Bring the snapshots back."""
-        count, path = trainer.snapshots.count, self.folder / curve_of(trainer.comm.rank)
-        with open(path, "rb") as file:
-            for _ in range(count):
-                trainer.snapshots.append(file.read(trainer.snapshots.bytes))
-
 
 def difference(key: str, was, now) -> str:
     """Return the first key in which two parts of a configuration differ, with both values."""
     if not isinstance(was, dict) or not isinstance(now, dict):
-        return f"{key}: {was!r}, now {now!r}"
+        return f"{key}: {short(was)}, now {short(now)}"
     first = next(name for name in {**was, **now} if was.get(name) != now.get(name))
-    return f"{key}.{first}: {was.get(first)!r}, now {now.get(first)!r}"
+    return f"{key}.{first}: {short(was.get(first))}, now {short(now.get(first))}"
+
+
+def short(value) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def find(mpi, folder: Path, timeout: float) -> Resumed | None:
-    """Return what this rank goes on from: the newest checkpoint of which every rank finds its file. None, on all ranks,
-    where there is but a part of a first one: the job was killed while that was written, and the run begins anew.
+    """Return what this rank goes on from: the newest checkpoint that is whole. None, on all ranks, where there is but a
+    part of a first one: the job was killed while that was written, and the run begins anew.
 
-    Raises SetupError, on all ranks.
+    Says, in a line each, which newer ones are not whole, and why. Raises SetupError, on all ranks.
     """
     with within(timeout, "looking for checkpoints"):
-        there = mpi.allgather(samples_of(folder, mpi.rank))
-    common, has_one = set.intersection(*there), len(set.union(*there)) == 1
+        told = mpi.allgather((parts(folder, mpi.rank, mpi.size), (folder / COMPLETE).exists()))
+    found = checkpoints(part for of_rank, _ in told for part in of_rank)
+    problems = []
+    for checkpoint in found:
+        problem, resumed = checkpoint.problem, None
+        if not problem:
+            problem, resumed = together(mpi, timeout, partial(load, folder, checkpoint, mpi))
+        if resumed:
+            for line in problems if mpi.rank == 0 else ():
+                print(f"{line}: goes back to an older one", file=sys.stderr, flush=True)
+            with within(timeout, "telling all ranks how far the run is"):
+                reached = mpi.allgather(resumed.reached)
+            return replace(resumed, reached=tuple(map(max, zip(*reached, strict=True))))
+        place = folder / name_of(checkpoint.samples)
+        problems.append(f"{place}: {problem.removeprefix(f'{place}/')}")
+    was_complete = told[0][1]
+    is_first = len(found) == 1 and found[0].ranks and found[0].problem and not was_complete
     with launch.collective_setup(mpi, timeout):
-        if not there[0] and not has_one:
-            raise RunFileError(f"{folder}: there is no checkpoint of rank 0")
-        ranks = mpi.size
-        if mpi.rank == 0 and there[0]:  # others may not see its files
-            ranks = read(folder / name_of(max(common or there[0])) / file_of(0))[1]["ranks"]
-    with within(timeout, "telling all ranks how many there were"):
-        ranks = mpi.bcast(ranks)
-    is_same = ranks == mpi.size
-    with launch.collective_setup(mpi, timeout):
-        complete = common if is_same else set.intersection(*(samples_of(folder, rank) for rank in range(ranks)))
-        if not complete and not has_one:
-            whose = "of which every rank finds its file" if is_same else f"with the files of all {ranks} ranks"
-            raise RunFileError(f"{folder}: there is no checkpoint {whose}")
-    if not complete:
-        if mpi.rank == 0:
-            print(f"{folder}: the first checkpoint is not complete: the run begins anew", file=sys.stderr, flush=True)
-        return None
-    with launch.collective_setup(mpi, timeout):
-        samples = max(complete)
-        state, attributes = read(folder / name_of(samples) / file_of(mpi.rank if is_same else 0))
-        model = None if is_same or mpi.rank else average(folder / name_of(samples), ranks)
-        return Resumed(folder, samples, ranks, state, model, attributes["config"])
+        if not found:
+            raise RunFileError(f"{folder}: there is no checkpoint")
+        if not is_first:
+            raise RunFileError(f"{problems[0]}; no checkpoint is whole: --checkpoint in another folder begins anew")
+    if mpi.rank == 0:
+        print(f"{folder}: the first checkpoint is not complete: the run begins anew", file=sys.stderr, flush=True)
+    return None
+
+
+def together(mpi, timeout: float, read: Callable[[], Resumed]) -> tuple[str, Resumed | None]:
+    """Return what each rank has read; or the first problem that any rank has had, and None on all."""
+    try:
+        problem, resumed = "", read()
+    except RunFileError as error:
+        problem, resumed = str(error), None
+    launch.barrier(mpi, timeout)
+    with within(timeout, "asking all ranks whether they can read a checkpoint"):
+        problem = next(filter(None, mpi.allgather(problem)), "")
+    return problem, None if problem else resumed
+
+
+def load(folder: Path, checkpoint: Found, mpi) -> Resumed:
+    """Read this rank's part of a checkpoint, or, where there were other ranks, that of rank 0; raises RunFileError."""
+    place, is_same = folder / name_of(checkpoint.samples), checkpoint.ranks == mpi.size
+    _, state, config = read(place / file_of(mpi.rank if is_same else 0))
+    try:
+        model = None if is_same or mpi.rank else average(place, checkpoint.ranks)
+        progress = state["progress"]
+        reached = float(progress["samples"]), float(progress["elapsed"])
+        str(state["curve"]["name"]), dict(state["code"])
+    except RunFileError:
+        raise
+    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise RunFileError(f"{place}: {unfit(error)}") from None
+    return Resumed(folder, checkpoint.samples, checkpoint.ranks, state, model, config, reached)
+
+
+def unfit(error: Exception) -> str:
+    """Say in one line why a state cannot be gone on from."""
+    what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return f"is not what this version of grsgd, or of your own code, goes on from ({what})"
 
 
 def average(folder: Path, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the average of all ranks' parameters, by their weights, and of their buffers."""
-    states = [read(folder / file_of(rank))[0] for rank in range(ranks)]
+    states = [read(folder / file_of(rank))[1] for rank in range(ranks)]
     weights = torch.tensor([state["weight"] for state in states], dtype=torch.float64)
     models = {
         name: [torch.from_numpy(state["result"].get(name, state["model"][name])) for state in states]
         for name in ("parameters", "buffers")
     }
+    if not 0 < weights.sum() < math.inf:
+        raise ValueError(f"weights that sum to {weights.sum():g}")
     shares = weights / weights.sum()
     parameters = sum(share * model for share, model in zip(shares, models["parameters"], strict=True))
     buffers = sum(models["buffers"]) / ranks

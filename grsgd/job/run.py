@@ -14,7 +14,8 @@ from grsgd.comm.watchdog import PASSING_ON_SECONDS, within
 from grsgd.config import Config
 from grsgd.job import launch, survivors
 from grsgd.job.conclusion import RunEnd, SavedElsewhere, evaluate
-from grsgd.job.prepare import NOTHING_KEPT, Communicators, Keeping, Prepared, prepare
+from grsgd.job.keeping import NOTHING_KEPT, Keeping, alone
+from grsgd.job.prepare import Communicators, Prepared, prepare
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.signals import EXIT_CODE, Interruption
 from grsgd.job.startup import StartUp
@@ -49,7 +50,7 @@ def run(
     Raises SetupError, on all ranks, for what is wrong with configuration, data or output path; SavedElsewhere
     on the rank that saves if a file could not be written in the end.
     """
-    with Interruption(partial(before_training, mpi)) as interruption:
+    with Interruption(partial(before_training, mpi)) as interruption, alone(mpi, config, keeping):
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
         line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
         job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models, keeping, spares, timeline)

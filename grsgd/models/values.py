@@ -30,8 +30,10 @@ def value_of(value):
 
 
 def fill(into: Flat | torch.Tensor, content: np.ndarray):
-    """Copy an array into where a tensor lies."""
+    """Copy an array into where a tensor of the same shape lies; raises ValueError for another shape."""
     tensor = into.tensor if isinstance(into, Flat) else into
+    if tensor.shape != content.shape:
+        raise ValueError(f"an array of shape {list(content.shape)} for a tensor of shape {list(tensor.shape)}")
     tensor.copy_(torch.from_numpy(content))
 
 
@@ -41,6 +43,8 @@ def set_value(owner, name: str, value):
     if isinstance(now, Flat | torch.Tensor):
         fill(now, value)
     elif isinstance(now, np.ndarray):
+        if now.shape != np.shape(value):
+            raise ValueError(f"{name}: an array of shape {list(np.shape(value))} for one of shape {list(now.shape)}")
         now[...] = value
     elif isinstance(now, tuple):
         setattr(owner, name, type(now)(*value))

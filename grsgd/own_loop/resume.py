@@ -67,7 +67,7 @@ def restore(algorithm: Algorithm, kept: dict):
     """
     try:
         algorithm.restore({name: as_array(value) for name, value in kept["state"].items()})
-    except AttributeError as error:
+    except (AttributeError, ValueError) as error:
         raise ConfigError(f"state_dict of {algorithm.name} with other options ({error}): {ANEW}") from None
     algorithm.rng.bit_generator.state = kept["random"]
 

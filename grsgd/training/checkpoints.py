@@ -1,20 +1,16 @@
-"""Checkpoints: what every rank needs to go on, in a folder that outlives the job.
+"""When a run takes checkpoints: the state of every rank (`rank_state`), in a folder that outlives the job.
 
-``FOLDER/samples-000000012800/rank-0003.h5`` is the state of a rank (`rank_state`), ``FOLDER/curve-rank-0003.bin`` its
-snapshots so far. Each rank writes its own files, beside the training. A checkpoint is complete when every rank finds
-its file.
+Each rank writes its own files (`checkpoint_folder`), beside the training. A checkpoint is whole when all ranks have.
 """
 
-import json
-import os
-import re
+import secrets
+import sys
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from grsgd.comm import tags
@@ -23,18 +19,19 @@ from grsgd.comm.meeting import GO_ON, Meeting
 from grsgd.comm.pollables import Until
 from grsgd.comm.stop_signal import Stopped
 from grsgd.config import Config
-from grsgd.errors import ConfigError, RunFileError
+from grsgd.config.sources import digests_of
+from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
-from grsgd.runs.hdf5 import Reader
-from grsgd.training.rank_state import state_of
+from grsgd.training import checkpoint_file
+from grsgd.training.checkpoint_file import Header
+from grsgd.training.checkpoint_folder import COMPLETE, file_of, make_place, name_of, remove_others
+from grsgd.training.curve_file import CurveFile
+from grsgd.training.rank_state import state_of, state_of_optimizer
 
 KEPT = 2
-"""Complete checkpoints that are kept."""
-CHUNK = 2**20
-"""Elements of an array that are written at once: in between the training goes on."""
-NAME = re.compile(r"samples-([0-9]{12,})")
-MAY_CHANGE = ("train", "comm", "device", "stragglers")
-"""Parts of a configuration that may be others when a run goes on."""
+"""Whole checkpoints that are kept."""
+ID_BITS = 52
+"""Of a random number that ranks tell each other as float64."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path, every: Every, meeting: Meeting, config: Config):
         self.folder, self.every, self.meeting, self.config = folder, every, meeting, config.toml()
+        self.code = digests_of(config)
+        """Of the files that the configuration takes something from."""
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep
         self.rests_between_steps = config.traits.rests_between_steps
         self.last: Path | None = None
@@ -87,17 +86,27 @@ class Checkpoints:
         self._step, self._time = 0, time.monotonic()
         """This rank's step, and when it was."""
         self._meets = False
-        """Whether ranks in lockstep rest because one of them has asked."""
-        self._kept = 0
-        """Snapshots whose bytes are in the file of the curve."""
+        """Whether this rank rests because one of them has asked."""
+        self._curve = CurveFile(folder, self.comm.rank)
+        self._whole: list[tuple[str, str]] = []
+        """The whole checkpoints that are kept: the names of each one's folder, and of its curve's."""
 
-    def start(self, at: int, step: int, kept: int):
-        """Go on from the checkpoint of so many samples, before this rank's step ``step``; the file of the curve has the
-        first ``kept`` snapshots."""
-        self._at, self._step, self._kept, self._time = at, step, kept, time.monotonic()
-        for samples in samples_of(self.folder, self.comm.rank):
-            if samples > at:  # not complete, or of a run that has gone another way
-                self._remove(samples)
+    def check(self, trainer):
+        """Raise ConfigError if no file could hold what the optimizer keeps."""
+        try:
+            checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
+        except TypeError as error:
+            raise ConfigError(f"--checkpoint: optimizer {trainer.config.optimizer.name}: {error}") from None
+
+    def start(self, at: int, step: int, names: tuple[str, str] | None, curve: CurveFile | None):
+        """Go on from a checkpoint of so many samples ``at``, before this rank's step ``step``.
+
+        ``names``: of the checkpoint's folder and its curve's, if they are in this folder; ``curve``: its curve, if new
+        snapshots can be appended. Newer checkpoints, none of which is whole, stay until the next one is.
+        """
+        self._at, self._step, self._time = at, step, time.monotonic()
+        self._whole = [names] if names else []
+        self._curve = curve or self._curve
 
     def watch(self, step: int):
         """Look whether it is time, or somebody has asked for a checkpoint; called while this rank waits, too."""
@@ -138,32 +147,33 @@ class Checkpoints:
 
         ``ended``: whether this rank has. Raises Stopped as `before_step`.
         """
-        if self.in_lockstep:  # all have ended, or none has
-            if ended:
-                yield from self.meeting.end()
-                yield from self.written()
-                return True
-            reason = self.meeting.over() if self._meets else GO_ON
-        else:
-            votes = np.array([float(ended), float(bool(self.meeting.reason))])
-            yield from halving_doubling_allreduce(self.comm, votes, tags.CHECKPOINT)
-            reason = self.meeting.over(votes[1])
-            if votes[0]:
-                yield from self.meeting.end()
-                yield from self.written()
-                return True
-        yield from self._take(trainer, reason)
+        votes = np.array([ended, self._meets, bool(self.meeting.reason)], float)
+        yield from halving_doubling_allreduce(self.comm, votes, tags.CHECKPOINT)
+        have_ended, meet, want_the_end = votes
+        if have_ended:
+            yield from self.meeting.end()
+            yield from self.written()
+            return True
+        if meet:
+            yield from self.meeting.arranged()
+        yield from self._take(trainer, self.meeting.over(want_the_end) if meet else GO_ON)
         return False
 
     def _take(self, trainer, reason: str):
         """Schedule, on all ranks at once: copy the state, and begin to write it; raises Stopped for a reason."""
         yield from self.written()
-        samples = np.array([float(trainer.totals.samples)])
-        yield from halving_doubling_allreduce(self.comm, samples, tags.CHECKPOINT)
-        if int(samples[0]) > self._at:
-            self._at, self._step, self._time = int(samples[0]), trainer.totals.steps, time.monotonic()
-            state = state_of(trainer)
-            self._thread = threading.Thread(target=self._write, args=(state, trainer.snapshots, self._at), daemon=True)
+        id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
+        told = np.array([trainer.totals.samples, id], float)
+        yield from halving_doubling_allreduce(self.comm, told, tags.CHECKPOINT)
+        if int(told[0]) > self._at:
+            self._at, self._step, self._time = int(told[0]), trainer.totals.steps, time.monotonic()
+            header = Header(f"{int(told[1]):013x}", self._at, self.comm.size, self.comm.rank)
+            try:
+                state = state_of(trainer)
+            except Exception as error:  # of an optimizer or a model of somebody's own: training goes on
+                self._has_failed(error)
+                state = None
+            self._thread = threading.Thread(target=self._write, args=(state, trainer.snapshots, header), daemon=True)
             self._thread.start()
         if reason:
             yield from self.written()
@@ -177,112 +187,39 @@ class Checkpoints:
         yield Until(lambda: not thread.is_alive(), "writing a checkpoint")
         failed = np.array([float(bool(self.problem))])
         yield from halving_doubling_allreduce(self.comm, failed, tags.CHECKPOINT)
-        if not failed[0]:
-            self.last = self.folder / name_of(self._at)
-            self._remove_old()
+        if failed[0]:
+            return
+        name = name_of(self._at)
+        self.last = self.folder / name
+        self._whole = [*self._whole, (name, self._curve.name)][-KEPT:]
+        remove_others(self.folder, {name for names in self._whole for name in names}, self.comm.rank, self.comm.size)
+        if self.comm.rank == 0:
+            with suppress(OSError):
+                (self.folder / COMPLETE).touch()
 
     def warnings(self) -> list[str]:
         return [f"the last checkpoint could not be written: {self.problem}"] if self.problem else []
 
-    def _write(self, state: dict, snapshots, samples: int):
+    def _write(self, state: dict | None, snapshots, header: Header):
+        if state is None:
+            return
         try:
-            rank = self.comm.rank
-            self._write_curve(snapshots, state["curve"]["numbers"])
-            path = self.folder / name_of(samples) / file_of(rank)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            count = 1 + max(state["curve"]["numbers"], default=-1)
+            self._curve.write(snapshots, count, header.id)
+            state["code"] = self.code
+            state["curve"] |= {"name": self._curve.name, "digests": self._curve.digests[:count]}
+            path = self.folder / name_of(header.samples) / file_of(header.rank)
+            make_place(path.parent)
             with atomic_write(path) as temporary:
-                write(temporary, state, {"ranks": self.comm.size, "rank": rank, "config": self.config})
+                checkpoint_file.write(temporary, header, state, self.config)
             self.problem = ""
-        except (OSError, RuntimeError) as error:  # HDF5 raises the other one where it cannot close a file
-            self.problem = f"{self.folder}: {getattr(error, 'strerror', None) or error}"
+        except Exception as error:  # HDF5 raises any; and what an optimizer keeps may fit into no file
+            self._has_failed(error)
 
-    def _write_curve(self, snapshots, numbers: list[int]):
-        """Append the snapshots that are not in the file of the curve yet."""
-        count = 1 + max(numbers, default=-1)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / curve_of(self.comm.rank), "r+b" if self._kept else "wb") as file:
-            for number in range(self._kept, count):
-                content = snapshots.content(number)
-                file.seek(number * len(content))
-                file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        self._kept = count
-
-    def _remove_old(self):
-        """Remove this rank's files of all but the last complete checkpoints."""
-        mine = sorted(samples for samples in samples_of(self.folder, self.comm.rank) if samples <= self._at)
-        for samples in mine[:-KEPT]:
-            self._remove(samples)
-
-    def _remove(self, samples: int):
-        folder = self.folder / name_of(samples)
-        with suppress(OSError):
-            (folder / file_of(self.comm.rank)).unlink()
-            folder.rmdir()  # if it was the last one's
-
-
-def name_of(samples: int) -> str:
-    return f"samples-{samples:012d}"
-
-
-def file_of(rank: int) -> str:
-    return f"rank-{rank:04d}.h5"
-
-
-def curve_of(rank: int) -> str:
-    return f"curve-rank-{rank:04d}.bin"
-
-
-def samples_of(folder: Path, rank: int) -> set[int]:
-    """Return at how many samples the folder has checkpoints of the rank."""
-    found = (NAME.fullmatch(path.parent.name) for path in folder.glob(f"samples-*/{file_of(rank)}"))
-    return {int(match[1]) for match in found if match}
-
-
-# ---- files
-
-
-def write(path: Path, state: dict, attributes: dict):
-    """Write a state: groups and datasets for its arrays, and one JSON text with all else."""
-    values: dict = {}
-    with h5py.File(path, "w") as file:
-        file.attrs.update({key: value for key, value in attributes.items() if key != "config"})
-        _put(file, values, state)
-        for name, text in (("values", json.dumps(values)), ("config", attributes["config"])):
-            file[name] = np.frombuffer(text.encode(), np.uint8)
-
-
-def _put(group: h5py.Group, values: dict, tree: dict):
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            _put(group.require_group(name), values.setdefault(name, {}), value)
-        elif isinstance(value, np.ndarray):
-            dataset = group.create_dataset(name, value.shape, value.dtype)
-            flat = value.reshape(-1)
-            if value.ndim != 1:
-                dataset[...] = value
-                continue
-            for begin in range(0, flat.size, CHUNK):
-                dataset[begin : begin + CHUNK] = flat[begin : begin + CHUNK]
-        else:
-            values[name] = value
-
-
-def read(path: Path) -> tuple[dict, dict]:
-    """Return a state and its attributes; raises RunFileError."""
-    try:
-        with h5py.File(path, "r") as file:
-            attributes, tree = Reader(file, path.stat().st_size).tree()
-        values, config = (tree.pop(name).tobytes().decode() for name in ("values", "config"))
-        return merged(tree, json.loads(values)), attributes | {"config": config}
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise RunFileError(f"{path}: not a checkpoint, or a damaged one: {error}") from None
-
-
-def merged(arrays: dict, values: dict) -> dict:
-    """Return the tree of both."""
-    both = dict(values)
-    for name, value in arrays.items():
-        both[name] = merged(value, values.get(name, {})) if isinstance(value, dict) else value
-    return both
+    def _has_failed(self, error: Exception):
+        """Note why a checkpoint could not be written, and say so at once if it is another reason than before."""
+        before = self.problem
+        self.problem = f"{self.folder}: {getattr(error, 'strerror', None) or error}"
+        if self.problem != before:
+            line = f"rank {self.comm.rank}: a checkpoint could not be written, training goes on: {self.problem}"
+            print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)

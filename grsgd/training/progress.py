@@ -27,34 +27,61 @@ EARLY_MARKS = 6
 
 class Marks:
     """``count`` marks, evenly spread over a run; the last one is its ``end``. ``early`` more lie before them: at 1/2,
-    1/4, 1/8 ... of the first, so that a run that is ended long before its time has a curve, too."""
+    1/4, 1/8 ... of the first, so that a run that is ended long before its time has a curve, too.
 
-    def __init__(self, end: float, count: int, early: int = 0):
+    ``in_seconds``: whether values are seconds, not samples.
+    """
+
+    def __init__(self, end: float, count: int, early: int = 0, in_seconds: bool = False, shift: int = 0):
         self.end = end
         self.count = count
         self.early = early
+        self.in_seconds = in_seconds
+        self.shift = shift
+        """How many more marks the run has had, before it went on with these ones, than these would have been."""
         self.passed = 0
         """How many marks have been passed."""
 
     @property
     def total(self) -> int:
         """All marks, early ones and the end included."""
-        return self.early + self.count
+        return self.shift + self.early + self.count
 
     def due(self, value: float) -> int:
         """Return how many marks lie between the last call's value and this one; the end does not count."""
         before = self.passed
+        self.passed = max(before, self.shift + self.reached(value))
+        return self.passed - before
+
+    def reached(self, value: float) -> int:
+        """Return how many of these marks are at most ``value``."""
         reached = min(int(value * self.count / self.end), self.count - 1)
         early = sum(value * self.count * 2**halving >= self.end for halving in range(1, self.early + 1))
-        self.passed = max(before, self.early + reached if reached else early)
-        return self.passed - before
+        return self.early + reached if reached else early
+
+    def state(self) -> dict:
+        """Return what `go_on` needs to know of the marks of a run that goes on."""
+        return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
+
+    def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
+        """Go on, with these marks from here on, in a run that has had those of ``state`` for so many samples and
+        seconds, the first ``early`` of them early ones. Returns how many of all marks are early ones now.
+
+        All ranks must be given the same, for mark k is the same for all.
+        """
+        before = Marks(**state)
+        had = before.shift + before.reached(seconds if before.in_seconds else samples)
+        would_have_had = self.reached(seconds if self.in_seconds else samples)
+        self.shift = had - would_have_had
+        return min(had, early) + max(self.early - would_have_had, 0)
 
     @property
     def next(self) -> float:
         """The next mark that has not been passed."""
-        if self.passed < self.early:
-            return self.end / self.count / 2 ** (self.early - self.passed)
-        return self.end * (self.passed - self.early + 1) / self.count
+        passed = max(self.passed - self.shift, 0)
+        if passed < self.early:
+            return self.end / self.count / 2 ** (self.early - passed)
+        return self.end * (passed - self.early + 1) / self.count
 
 
 class Progress:
@@ -88,7 +115,7 @@ class Progress:
         self.began = 0.0
         self.elapsed_before = 0.0
         """Seconds that the run has taken before this process."""
-        self.marks = Marks(end if end is not None else seconds, snapshots, early_marks)
+        self.marks = Marks(end if end is not None else seconds, snapshots, early_marks, in_seconds=end is None)
 
     def start(self):
         """Begin to measure time."""

@@ -36,14 +36,19 @@ def state_of(trainer: Trainer) -> dict:
             "moments": [moment_to_json(moment) for moment in curve.moments],
             "numbers": list(curve.numbers),
             "weights": list(curve.weights),
+            "early": curve.early,
+            "marks": progress.marks.state(),
         },
         "weight": trainer.algorithm.weight,
         "result": result_of(trainer),
     }
 
 
-def restore(trainer: Trainer, state: dict):
-    """Put a rank that has not taken a step yet into a state; its algorithm has started."""
+def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
+    """Put a rank that has not taken a step yet into a state; its algorithm has started.
+
+    ``samples``, ``seconds``: how far the run is, as far as any rank knows, and so the same on all ranks.
+    """
     replica, model = trainer.replica, state["model"]
     fill(replica.params, model["parameters"])
     fill(replica.buffers, model["buffers"])
@@ -51,6 +56,8 @@ def restore(trainer: Trainer, state: dict):
     for number, tensor in enumerate(replica.outside()):
         fill(tensor, model["others"][str(number)])
     restore_optimizer(trainer.optimizer.optimizer, state["optimizer"])
+    if missing := trainer.algorithm.state().keys() - state["algorithm"].keys():
+        raise KeyError(f"{', '.join(sorted(missing))} of {trainer.config.algorithm.name}")
     trainer.algorithm.restore(state["algorithm"])
     trainer.algorithm.staleness.update(Counter(dict(state["staleness"])))
     for name, value in state["totals"].items():
@@ -64,6 +71,8 @@ def restore(trainer: Trainer, state: dict):
     curve = trainer.snapshots
     curve.moments = [moment_from_json(moment) for moment in state["curve"]["moments"]]
     curve.numbers, curve.weights = list(state["curve"]["numbers"]), list(state["curve"]["weights"])
+    marks = state["curve"]["marks"]
+    curve.early = trainer.progress.marks.go_on(marks, samples, seconds, state["curve"]["early"])
     trainer.go_on_from(trainer.totals.steps)
     restore_streams(trainer, state["streams"])  # last: making the batches has drawn from them
 
@@ -85,17 +94,21 @@ def state_of_optimizer(optimizer: torch.optim.Optimizer) -> dict:
         str(number): {name: value_of(value) for name, value in of_one.items()}
         for number, of_one in whole["state"].items()
     }
-    return {"remembered": remembered, "groups": [dict(group) for group in whole["param_groups"]]}
+    groups = {
+        str(number): {name: value_of(value) for name, value in group.items()}
+        for number, group in enumerate(whole["param_groups"])
+    }
+    return {"remembered": remembered, "groups": groups}
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict):
-    remembered = {
-        int(number): {
-            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in of_one.items()
-        }
-        for number, of_one in state["remembered"].items()
-    }
-    optimizer.load_state_dict({"state": remembered, "param_groups": state["groups"]})
+    remembered = {int(number): with_tensors(of_one) for number, of_one in state["remembered"].items()}
+    groups = [with_tensors(state["groups"][str(number)]) for number in range(len(optimizer.param_groups))]
+    optimizer.load_state_dict({"state": remembered, "param_groups": groups})
+
+
+def with_tensors(values: dict) -> dict:
+    return {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 
 def state_of_streams(trainer: Trainer) -> dict:

@@ -218,7 +218,8 @@ class Trainer:
             ended = yield from self.steps() if self.gradients is not None else self.serve()
             if self.checkpoints is not None:
                 self.checkpoints.leave_steps()
-            yield from schedule_of(self.algorithm.drain)  # tells the others that this rank stops: they may wait for it
+            # Tells the others that this rank stops: they may wait for it.
+            yield from schedule_of(self.algorithm.drain if ended else self.algorithm.rest)
             if self.comm.rank in self.lost:
                 raise Stopped("the others went on without this rank, which was silent for too long")
             yield from self.progress.finish()

@@ -14,7 +14,7 @@ from grsgd.comm.compression import COMPRESSORS
 from grsgd.config import load
 from grsgd.errors import SetupError
 from grsgd.job import launch
-from grsgd.job.prepare import Keeping
+from grsgd.job.keeping import Keeping
 from grsgd.job.run import run
 from grsgd.training.checkpoints import Every
 from grsgd.training.saving import ModelFiles

@@ -1,17 +1,27 @@
 """Files of checkpoints, and what a rank reads again when it goes on."""
 
 import itertools
+import os
+from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pytest
+import torch
 
 from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError, RunFileError
-from grsgd.training.checkpoints import Every, read, samples_of, write
+from grsgd.training.checkpoint_file import Header, read, read_header, write
+from grsgd.training.checkpoints import Checkpoints, Every
+from grsgd.training.rank_state import restore_optimizer, state_of_optimizer
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.fuzz import damaged
+
+HEADER = Header("5f3a", 720, 2, 1)
 
 STATE = {
     "model": {"parameters": np.arange(5, dtype=np.float32), "buffers": np.zeros(0), "others": {"0": np.array(7)}},
-    "optimizer": {"remembered": {}, "groups": [{"lr": 0.1, "betas": [0.9, 0.99], "params": [0, 1]}]},
+    "optimizer": {"remembered": {}, "groups": {"0": {"lr": 0.1, "betas": [0.9, 0.99], "params": [0, 1]}}},
     "streams": {"algorithm": {"state": {"state": 2**127 + 1}}, "torch": np.arange(3, dtype=np.uint8)},
     "losses": {},
     "staleness": [[0, 3]],
@@ -27,34 +37,75 @@ def same(one, other) -> bool:
     return one == other
 
 
-def test_a_state_is_read_as_it_was_written(tmp_path):
-    write(tmp_path / "rank.h5", STATE, {"ranks": 2, "config": "seed = 1"})
-    state, attributes = read(tmp_path / "rank.h5")
-    assert same(STATE, state) and attributes == {"ranks": 2, "config": "seed = 1"}
+@pytest.fixture
+def path(tmp_path):
+    """The file of a checkpoint."""
+    write(tmp_path / "rank.h5", HEADER, STATE, "seed = 1")
+    return tmp_path / "rank.h5"
 
 
-@pytest.mark.parametrize("content", [b"", b"no HDF5", None])
-def test_a_damaged_file_is_named(tmp_path, content):
-    path = tmp_path / "rank.h5"
-    if content is None:
-        write(path, {"model": {}}, {"config": ""})
-        content = path.read_bytes()[:-200]
-    path.write_bytes(content)
-    with pytest.raises(RunFileError, match=f"^{path}: not a checkpoint, or a damaged one: [^\n]*$"):
+def test_a_state_is_read_as_it_was_written(path):
+    header, state, config = read(path)
+    assert (header, config) == (HEADER, "seed = 1") and same(STATE, state) and read_header(path) == HEADER
+
+
+@pytest.mark.parametrize("first", exhaustive_unless([0], range(0, 20_000, 250)))
+def test_whatever_is_damaged_is_refused_in_one_line(path, first):
+    content = path.read_bytes()
+    for seed in range(first, first + 250):
+        path.write_bytes(damaged(content, seed))
+        with pytest.raises(RunFileError, match=f"^{path}: [^\n]+$"):
+            read(path)
+
+
+def test_what_is_no_file_of_this_format_is_refused_in_one_line(path, tmp_path):
+    with h5py.File(path, "w") as older:
+        older.attrs["ranks"] = 2
+    with pytest.raises(RunFileError, match=f"^{path}: not a checkpoint of format 2, or a damaged one$"):
         read(path)
+    path.write_bytes(b'{"kind": "checkpoint of grsgd", "format": 3, "id": "1", "samples": 1, "ranks": 1, "rank": 0}')
+    with pytest.raises(RunFileError, match="of format 3, this version reads format 2$"):
+        read(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RunFileError, match="rank.h5: not a file$"):
+        read(path)
+    with pytest.raises(RunFileError, match="none.h5: No such file or directory$"):
+        read(tmp_path / "none.h5")
 
 
-def test_checkpoints_of_a_rank_are_found(tmp_path):
-    for name in (
-        "samples-000000000004/rank-0001.h5",
-        "samples-000000000012/rank-0001.h5",
-        "samples-000000000008/rank-0000.h5",
-        "samples-x/rank-0001.h5",
-    ):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).touch()
-    assert samples_of(tmp_path, 1) == {4, 12} and samples_of(tmp_path, 0) == {8}
-    assert samples_of(tmp_path / "none", 0) == set()
+@pytest.mark.parametrize("group", [{"kinds": {"weights"}}, {"call": print}, {"by": {1: 2}}])
+def test_what_fits_into_no_file_is_named(tmp_path, group):
+    (name,) = group
+    with pytest.raises(TypeError, match=f"optimizer/groups/0.*{name}"):
+        write(tmp_path / "rank.h5", HEADER, {"optimizer": {"groups": {"0": group}}}, "")
+
+
+def test_an_optimizer_that_no_file_can_hold_is_refused_before_training():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=torch.tensor(0.1))
+    trainer = SimpleNamespace(
+        optimizer=SimpleNamespace(optimizer=optimizer),
+        config=SimpleNamespace(optimizer=SimpleNamespace(name="mine.py:Opt")),
+    )
+    Checkpoints.check(None, trainer)
+    optimizer.param_groups[0]["kinds"] = {"weights"}
+    with pytest.raises(ConfigError, match="^--checkpoint: optimizer mine.py:Opt: /optimizer/groups/0/kinds: .* set "):
+        Checkpoints.check(None, trainer)
+
+
+def test_numbers_of_an_optimizer_that_are_tensors_come_back(path):
+    def optimizer():
+        return torch.optim.AdamW([torch.ones(2, requires_grad=True)], lr=torch.tensor(0.1), weight_decay=0.5)
+
+    one, other = optimizer(), optimizer()
+    one.param_groups[0]["params"][0].grad = torch.ones(2)
+    one.step()
+    one.param_groups[0]["lr"].fill_(0.25)
+    write(path, HEADER, state_of_optimizer(one), "")
+    restore_optimizer(other, read(path)[1])
+    assert torch.is_tensor(other.param_groups[0]["lr"]) and other.param_groups[0]["lr"] == 0.25
+    (before,), (after,) = one.state.values(), other.state.values()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("100", Every(steps=100)), ("0.5s", Every(seconds=0.5))])

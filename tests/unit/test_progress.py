@@ -46,6 +46,39 @@ def test_early_marks_halve_the_first_interval():
     assert [value for value in range(8) if marks.due(value)] == [2, 4] and marks.total == 3
 
 
+@pytest.mark.parametrize("early", [0, 6])
+@pytest.mark.parametrize("at", [0, 5, 60, 240, 450, 479])
+def test_the_same_marks_go_on_as_if_nothing_had_been(early, at):
+    marks, same = Marks(480, 10, early), Marks(480, 10, early)
+    marks.due(at)
+    assert same.go_on(marks.state(), at, 0.0, early) == early and same.shift == 0
+
+
+@pytest.mark.parametrize("early", [0, 6])
+@pytest.mark.parametrize(("end", "count"), [(480, 2), (480, 40), (960, 10), (2880, 5), (30, 10), (240, 1)])
+def test_other_marks_go_on_from_where_a_run_is(end, count, early):
+    """Those that are left are passed, each as often as there is a place for a snapshot; the end has one, too."""
+    at, marks, others = 250, Marks(480, 10, early), Marks(end, count, early)
+    taken = marks.due(at)
+    assert taken == early + 5
+    early_ones = others.go_on(marks.state(), at, 0.0, early)
+    others.passed = taken
+    passed = [value for value in range(at, end) if others.due(value)]
+    expected = [k * end / count for k in range(1, count) if k * end / count > at]
+    later = [value for value in passed if value >= end / count]
+    np.testing.assert_allclose(later, expected, atol=1)
+    assert others.passed == taken + len(passed) == others.total - 1
+    assert early_ones == early + len(passed) - len(later)
+
+
+def test_marks_in_samples_go_on_in_seconds():
+    marks, others = Marks(480, 10), Marks(20.0, 4, in_seconds=True)
+    marks.due(250)
+    others.go_on(marks.state(), 250, 7.0, 0)
+    others.passed = marks.passed
+    assert [second for second in range(7, 30) if others.due(second)] == [10, 15] and others.total == 5 + 2 + 1
+
+
 @seeded
 @given(end=st.integers(1, 10**7), count=st.integers(1, 100), data=st.data())
 def test_every_mark_is_passed_once(end, count, data):

@@ -65,3 +65,28 @@ def test_srun_gets_the_option_of_the_site_or_none(tmp_path, kind, option):
     variables = {"LAUNCHER": "auto", "SRUN_MPI": kind, "LAUNCH_OPTIONS": "", "PATH": f"{tmp_path}:/usr/bin:/bin"}
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == [*option, "--ntasks=4", "--kill-on-bad-exit=1", "python", "train.py"], done.stderr
+
+
+@pytest.mark.parametrize("name", ["results", "res[1]", "a b$(id)*?"])
+def test_a_job_that_was_requeued_goes_on_from_its_checkpoints_whatever_letters_are_in_their_path(tmp_path, name):
+    kept = tmp_path / name / "run.checkpoints"
+    script = """
+    set -euo pipefail; . slurm/job.sh
+    launch() { printf '%s\n' "$@"; exit 1; }
+    train 2 "$RESULTS/run.h5" config.toml
+    """
+    variables = {"SCRATCH": str(tmp_path), "RESULTS": str(tmp_path / name), "EVERY": "60s", "LAUNCHER": "mpiexec"}
+    variables |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n", "PATH": "/usr/bin:/bin"}
+
+    def words():
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 1 and not done.stderr
+        return done.stdout.splitlines()
+
+    first = words()
+    assert first[first.index(str(kept)) - 1] == "--checkpoint"
+    (kept / "samples-000000000720").mkdir(parents=True)
+    again = words()
+    assert again[again.index(str(kept)) - 1] == "--resume"

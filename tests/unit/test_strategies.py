@@ -268,6 +268,38 @@ def test_m_synchronous_rounds():
     assert strategy.lost(1, 6.0) == Decision(((0, 1.0),), True, (0,))
 
 
+def test_no_update_of_m_synchronous_is_of_fewer_when_workers_come_to_rest():
+    strategy = MSync(3, fastest=2)
+    assert strategy.push(0, 0, 1.0) == Decision()
+    assert strategy.rests(2, 2.0) == Decision()
+    assert strategy.rests(1, 3.0) == Decision((), False, (0,))
+    assert strategy.dropped == [1, 0, 0] and strategy.version == 0
+    assert strategy.rests(0, 4.0) == Decision()
+    strategy.go_on({0, 1, 2}, 5.0)
+    assert strategy.push(0, 0, 6.0) == Decision()
+    assert strategy.push(1, 0, 7.0) == Decision(((0, 1.0), (1, 1.0)), True, (0, 1))
+
+
+def test_the_sum_of_rennala_outlives_a_rest():
+    strategy = Rennala(2, gradients_per_update=3)
+    assert strategy.push(0, 0, 1.0) == strategy.push(1, 0, 1.0)._replace(gathered=((0, 1.0),), answers=(0,))
+    assert strategy.rests(1, 2.0) == strategy.rests(0, 2.0) == Decision()
+    other = Rennala(2, gradients_per_update=3)
+    for name in strategy.remembers:
+        setattr(other, name, getattr(strategy, name))
+    other.go_on({0, 1}, 3.0)
+    assert other.gathered == 2 and other.push(0, 0, 4.0) == Decision(((0, 1.0),), True, (0,))
+
+
+@pytest.mark.parametrize(("name", "options"), [("dssp", dict(s=0, r_max=0)), ("m_sync", dict(fastest=4)), *ALL])
+def test_those_that_keep_step_never_let_a_worker_lead(name, options):
+    strategy = STRATEGIES[name](4, **options)
+    run = simulate(strategy, random(4, 1), 300)
+    if name != "m_sync" or options.get("fastest") == 4:
+        assert strategy.keeps_step == (LIMITS[name](strategy.options) == 0 or name == "m_sync")
+    assert not strategy.keeps_step or max(run.leads) == 0
+
+
 def test_rennala_gathers_gradients_of_one_model():
     strategy = Rennala(2, gradients_per_update=3)
     assert strategy.push(0, 0, 1.0) == Decision(((0, 1.0),), False, (0,)) == strategy.push(0, 0, 2.0)

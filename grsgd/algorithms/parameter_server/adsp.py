@@ -78,6 +78,15 @@ class Adsp(Strategy):
         self.states = ["async"] * workers
         """The state of each worker at its last push, one of `STATES`."""
 
+    @property
+    def keeps_step(self):
+        return self.most_lead == 0
+
+    @property
+    def most_lead(self) -> float:
+        """Steps that a worker may lead by when it is answered."""
+        return self.options.s if self.options.ahead_mode == "apply" else self.options.smax
+
     def state(self, worker):
         return self.states[worker]
 
@@ -106,7 +115,7 @@ class Adsp(Strategy):
         return self.buffer.keys() - ahead
 
     def free(self, worker):
-        return self.lead(worker) <= (self.options.s if self.options.ahead_mode == "apply" else self.options.smax)
+        return self.lead(worker) <= self.most_lead
 
     def weight(self, worker):
         weight = super().weight(worker)

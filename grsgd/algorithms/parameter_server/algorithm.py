@@ -14,6 +14,7 @@ from grsgd.algorithms.parameter_server.bounded import Asp, DsspOptions
 from grsgd.algorithms.parameter_server.server import (
     EVICTED,
     FINISHED,
+    RESTING,
     Server,
     count_workers,
     make_strategy,
@@ -136,6 +137,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                     make_compressor(options, part), (context.seed, self.comm.rank, server), part
                 )
             self.payloads = {server: each.compressor.payload() for server, each in self.feedback.items()}
+        self.last_word = FINISHED
+        """The number by which this worker tells servers that it takes no more steps."""
         self.has_rested = False
         """Whether all workers have ended meanwhile, for a checkpoint, or in another process."""
 
@@ -160,6 +163,10 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
     @classmethod
     def workers(cls, options, ranks):
         return count_workers(options, ranks)
+
+    @classmethod
+    def keeps_step(cls, options, ranks):
+        return make_strategy(options, cls.workers(options, ranks)).keeps_step
 
     @classmethod
     def check(cls, options, ranks):
@@ -251,7 +258,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         if self.is_worker:
             for server in self.shards:
                 if server == self.comm.rank:
-                    self.server.worker_finished(server)
+                    self.server.worker_finished(server, self.last_word == RESTING)
                 else:
                     yield self.finish(server)
         if self.server is not None:
@@ -259,9 +266,14 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         if self.options.on_lost_worker == "evict":
             yield from self.exclude_lost_workers()
 
+    def rest(self):
+        self.last_word = RESTING
+        yield from self.drain()
+        self.last_word = FINISHED
+
     def finish(self, server: int):
-        """Begin to tell a server that this worker has ended its training; returns what to wait for."""
-        message = np.array([FINISHED], np.int64)
+        """Begin to tell a server that this worker has ended its training, or rests; returns what to wait for."""
+        message = np.array([self.last_word], np.int64)
         return self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
 
     def exclude_lost_workers(self):

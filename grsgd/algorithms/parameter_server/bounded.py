@@ -35,6 +35,8 @@ class Bsp(Strategy):
     tau = 0. A worker that is lost after its push is in the round's update; the next rounds do without it.
     """
 
+    keeps_step = True
+
     def due(self):
         return set(self.buffer) if self.active <= self.buffer.keys() else set()
 
@@ -52,6 +54,10 @@ class Ssp(Strategy):
     """
 
     Options = SspOptions
+
+    @property
+    def keeps_step(self):
+        return self.options.s == 0
 
     def free(self, worker):
         return self.lead(worker) <= self.options.s
@@ -81,6 +87,10 @@ class Dssp(Ssp):
         """Steps that each may still go on, whatever its lead."""
         self.pushed_at = [(start, start) for start in self.pulled_at]
         """Times of the last push but one and of the last one."""
+
+    @property
+    def keeps_step(self):
+        return self.options.s + self.options.r_max == 0
 
     def go_on(self, workers, now):
         super().go_on(workers, now)

@@ -26,6 +26,8 @@ torch = LazyModule("torch")
 FINISHED = -1
 """In place of the number of steps, in the message of a worker that has ended its training; less the steps that it has
 not pushed."""
+RESTING = -(2**62)
+"""The same of a worker that rests for a checkpoint."""
 EVICTED = -1
 """The version in an answer to a worker that the server has given up."""
 
@@ -144,12 +146,16 @@ class Server:
     def state(self) -> dict[str, object]:
         """Return what a checkpoint keeps, while all rest."""
         strategy = {name: getattr(self.strategy, name) for name in self.strategy.remembers}
-        return {"w": self.w, "applied": self.applied, "states": self.states, "strategy": strategy}
+        kept = {"w": self.w, "applied": self.applied, "states": self.states, "strategy": strategy}
+        return kept | ({"sum": self.gradient, "gathered": self.gathered} if self.gathered else {})
 
     def restore(self, state: dict[str, object]):
         """Go on where another process has ended."""
         self.applied, self.states = state["applied"], state["states"]
         fill(self.w, state["w"])
+        if "sum" in state:
+            fill(self.gradient, state["sum"])
+            self.gathered = state["gathered"]
         for name, value in state["strategy"].items():
             setattr(self.strategy, name, value)
 
@@ -166,8 +172,9 @@ class Server:
         while True:
             yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
             if message[0] <= FINISHED:
-                yield from self.receive_rest(worker, FINISHED - int(message[0]))
-                self.worker_finished(worker)
+                last_word = RESTING if message[0] <= RESTING else FINISHED
+                yield from self.receive_rest(worker, last_word - int(message[0]))
+                self.worker_finished(worker, last_word == RESTING)
                 if self.lost_ranks is not None:  # too late
                     yield self.send_lost_ranks(worker)
                 return
@@ -214,12 +221,13 @@ class Server:
         yield from self.push(worker)
         answer.copy_(self.answers[worker].tensor)
 
-    def worker_finished(self, worker: int):
-        """Note that ``worker`` has ended its training."""
+    def worker_finished(self, worker: int, rests: bool):
+        """Note that ``worker`` has ended its training, or ``rests`` for a checkpoint."""
         with self.lock:
             self.finished.add(worker)
             if worker not in self.evicted:
-                self.apply_decision(self.strategy.lost(worker, self.driver.clock()))
+                leaves = self.strategy.rests if rests else self.strategy.lost
+                self.apply_decision(leaves(worker, self.driver.clock()))
 
     def watch(self, others: list[int]):
         """Background schedule: give up workers that are silent for too long."""

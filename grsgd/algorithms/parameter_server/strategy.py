@@ -64,8 +64,10 @@ class Strategy:
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
-    remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped")
+    remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped", "gathered")
     """The attributes that a checkpoint keeps; while all rest, nothing is in the buffer and no worker is blocked."""
+    keeps_step: bool = False
+    """Whether no worker begins a step before all have pushed the one before: then all may rest before the same step."""
     limit: float = math.inf
     """Updates after whose number a gradient is dropped: it is too old."""
 
@@ -88,6 +90,8 @@ class Strategy:
         self.staleness = 0
         """tau of the last push: updates between the model of its gradient and the model it found."""
         self.active = set(range(workers))
+        self.resting: set[int] = set()
+        """Workers that are not active until `go_on`."""
         self.blocked: set[int] = set()
         """Active workers that have pushed and are not answered."""
         self.buffer: dict[int, int] = {}
@@ -101,8 +105,8 @@ class Strategy:
         self.delay_compensation = delay_compensation
 
     def go_on(self, workers: set[int], now: float):
-        """Let these workers go on, all with the present model, after a rest before which all were `lost`."""
-        self.active, self.blocked, self.buffer = set(workers), set(), {}
+        """Let these workers go on, all with the present model, after a rest of all."""
+        self.active, self.resting, self.blocked, self.buffer = set(workers), set(), set(), {}
         self.pulled_at = [now] * len(self.clocks)
 
     def push(self, worker: int, version: int, now: float) -> Decision:
@@ -128,6 +132,12 @@ class Strategy:
         self.active.remove(worker)
         self.blocked.discard(worker)
         return self.decide(now)
+
+    def rests(self, worker: int, now: float) -> Decision:
+        """``worker`` takes no step before `go_on`, as all others will: no other waits for it any more."""
+        self.check_active(worker)
+        self.resting.add(worker)
+        return self.lost(worker, now)
 
     def decide(self, now: float) -> Decision:
         for worker in self.too_old():

@@ -35,7 +35,8 @@ class MSync(Strategy):
                       else: put it into the buffer; at m of them w -= eta/n sum(buffer);  V += 1;  answer its workers
 
     tau = 0. A worker that is late for a round is in the next one: it goes on to the end of its gradient, which cannot
-    be interrupted. m = n is `Bsp`.
+    be interrupted. m = n is `Bsp`. While workers come to rest for a checkpoint, a round that too few are left for is
+    begun anew after it, and its gradients are dropped: no update is of fewer than m.
     """
 
     Options = MSyncOptions
@@ -48,8 +49,16 @@ class MSync(Strategy):
             raise ValueError(f"fastest = {m}: there are {workers} workers")
         self.m = max(workers - 1, 1) if m is None else m
 
+    @property
+    def keeps_step(self):
+        return self.m == len(self.clocks)
+
+    def too_old(self):
+        return set(self.buffer) if self.resting and len(self.active) < self.m else super().too_old()
+
     def due(self):
-        return set(self.buffer) if len(self.buffer) >= self.m or self.active <= self.buffer.keys() else set()
+        all_are_there = self.active <= self.buffer.keys() and not self.resting
+        return set(self.buffer) if len(self.buffer) >= self.m or all_are_there else set()
 
     @property
     def bound_gradients(self):
@@ -64,14 +73,15 @@ class Rennala(Strategy):
                       answer
 
     So a fast worker computes several of the B, and no worker waits. tau = 0. The paper's learning rate is that of the
-    mean, eta B/n here. What is gathered when the last worker has ended, or all rest for a checkpoint, is an update too.
+    mean, eta B/n here. The sum outlives a rest for a checkpoint; at the end of the last worker it is an update, too.
     """
 
     Options = RennalaOptions
     limit = 1
 
     def completes_update(self):
-        return self.gathered >= self.bound_gradients or not self.active
+        has_ended = not self.active and len(self.resting) < len(self.clocks)
+        return self.gathered >= self.bound_gradients or has_ended
 
     @property
     def bound_gradients(self):

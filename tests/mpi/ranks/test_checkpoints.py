@@ -1,6 +1,8 @@
 """Runs that are ended after a checkpoint, and go on from it."""
 
 import copy
+import errno
+import os
 import shutil
 import tomllib
 
@@ -12,11 +14,14 @@ from grsgd import load_run
 from grsgd.comm.meeting import Meeting
 from grsgd.config import parse
 from grsgd.errors import SetupError
-from grsgd.job.prepare import Keeping
+from grsgd.job.keeping import Keeping
 from grsgd.job.resume import Resumed
 from grsgd.job.run import run
 from grsgd.runs.ending import ASKED_TO_END
-from grsgd.training.checkpoints import KEPT, Every, file_of, name_of, read, samples_of
+from grsgd.training import checkpoint_file
+from grsgd.training.checkpoint_file import read
+from grsgd.training.checkpoint_folder import COMPLETE, file_of, name_of, samples_of
+from grsgd.training.checkpoints import KEPT, Every
 from grsgd.training.rank_state import state_of
 from grsgd.training.saving import ModelFiles
 from tests.support.ending import Ending
@@ -30,6 +35,7 @@ CONFIG = {
     "train": {"steps": STEPS, "snapshots": 4},
     "comm": {"timeout": 60.0},  # of ranks that compile, or write, on few cores
 }
+LONG, LONGER = {"steps": 40, "snapshots": 4}, {"steps": 80, "snapshots": 4}
 VARIANTS = {
     "ring_allreduce": {},
     "ring_allreduce, shared": {"variant": "shared"},
@@ -149,8 +155,9 @@ def test_a_run_whose_messages_are_under_way_goes_on_with_all_of_them(variant, tr
     kept, restored = folder / "kept", []
 
     def restore(resumed, trainer):
-        original(resumed, trainer)
+        curve = original(resumed, trainer)
         restored.append((copy.deepcopy(resumed.state), state_of(trainer)))  # training writes into its arrays
+        return curve
 
     original = Resumed.restore
     monkeypatch.setattr(Resumed, "restore", restore)
@@ -159,13 +166,14 @@ def test_a_run_whose_messages_are_under_way_goes_on_with_all_of_them(variant, tr
     slow = config(variant, train={"steps": steps, "snapshots": 4}, stragglers={"tail": delays})
     end, ended, _ = trained("ended", slow, Keeping(kept, Every(steps=2)), ENDED_AT)
     assert end.reason == ASKED_TO_END and end.checkpoint.parent == kept
-    state, _ = read(end.checkpoint / file_of(world.rank))
+    _, state, _ = read(end.checkpoint / file_of(world.rank))
     if "a" in state["algorithm"]:
         assert sum(world.allgather(state["algorithm"]["a"])) == pytest.approx(world.size, rel=1e-12)
     end, found, model = trained("resumed", slow, Keeping(kept, Every(steps=2), kept))
     ((before, after),) = restored
     for tree in before, after:
         del tree["progress"]["elapsed"]
+    del before["curve"]["name"], before["curve"]["digests"], before["code"]
     assert different(before, after) == []
     assert end.reason == "steps" and found.attributes["resumed"] == sum(world.allgather(before["totals"]["samples"]))
     # A worker of decoupled takes the others to be as far as itself: the run ends up to a round early.
@@ -201,7 +209,7 @@ def test_a_checkpoint_in_time_is_taken_by_all_at_once(trained, folder, world):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_part_of_a_first_checkpoint_is_none(left, trained, folder, world):
-    """A job that was killed while it wrote its first one begins anew."""
+    """A job that was killed while it wrote its first one begins anew; one whose files were lost does not."""
     kept = folder / "kept"
     trained("ended", config("dpsgd"), Keeping(kept, Every(steps=4)), ENDED_AT)
     _, _, expected = trained("whole", config("dpsgd"))
@@ -211,21 +219,106 @@ def test_a_part_of_a_first_checkpoint_is_none(left, trained, folder, world):
         for rank in {*range(world.size)} - {left}:
             (newer / file_of(rank)).unlink()
     world.Barrier()
+    with pytest.raises(SetupError, match=r": rank-000\d.h5 of \d ranks is missing; no checkpoint is "):
+        trained("other", config("dpsgd"), Keeping(kept, Every(steps=4), kept))
+    if world.rank == 0:
+        (kept / COMPLETE).unlink()
+    world.Barrier()
     _, found, model = trained("anew", config("dpsgd"), Keeping(kept, Every(steps=4), kept))
     assert "resumed" not in found.attributes and all(torch.equal(model[name], expected[name]) for name in expected)
     assert len(samples_of(kept, world.rank)) <= KEPT
 
 
-@pytest.mark.ranks(2, 3)
-def test_files_that_were_lost_are_no_first_checkpoint(trained, folder, world):
-    kept = folder / "kept"
-    trained("ended", config("dpsgd"), Keeping(kept, Every(steps=4)), ENDED_AT)
-    if world.rank == 0:
-        for rank, samples in enumerate(sorted(samples_of(kept, 0))):
-            (kept / name_of(samples) / file_of(rank)).unlink()
+@pytest.mark.ranks(3, 4)
+def test_the_newest_whole_checkpoint_is_gone_on_from_whatever_number_of_ranks_has_taken_it(trained, folder, world):
+    kept, few = folder / "kept", world.Split(world.rank < 2)
+    trained("first", config("dpsgd", train=LONG), Keeping(kept, Every(steps=1000)), ENDED_AT)
+    if world.rank < 2:
+        trained("fewer", config("dpsgd", train=LONG), Keeping(kept, Every(steps=8), kept), mpi=few)
     world.Barrier()
-    with pytest.raises(SetupError, match="there is no checkpoint of which every rank finds its file"):
-        trained("other", config("dpsgd"), Keeping(kept, Every(steps=4), kept))
+    newest = world.bcast(max(samples_of(kept, 0)))
+    end, found, model = trained("again", config("dpsgd", train=LONGER), Keeping(kept, Every(steps=8), kept))
+    assert found.attributes["resumed"] == newest and end.reason == "steps"
+    assert np.isfinite(found.curve["test_accuracy"]).all()
+    # A job of more ranks that is killed while it writes its first checkpoint: the one before is there for all.
+    older, newer = world.bcast(sorted(samples_of(kept, 0)))
+    if world.rank == 0:
+        (kept / name_of(newer) / file_of(world.size - 1)).unlink()
+    world.Barrier()
+    if world.rank < 2:
+        _, found, _ = trained("less", config("dpsgd", train=LONGER), Keeping(kept, Every(steps=1000), kept), mpi=few)
+        assert found.attributes["resumed"] == older
+    few.Free()
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_damaged_checkpoint_is_gone_on_from_the_one_before_it(trained, folder, world, capfd):
+    kept, copy = folder / "kept", folder / "copy"
+    trained("ended", config("dpsgd"), Keeping(kept, Every(steps=4)), ENDED_AT)
+    _, whole, expected = trained("whole", config("dpsgd"))
+    older, newer = sorted(samples_of(kept, world.rank))
+    if world.rank == 0:
+        with open(kept / name_of(newer) / file_of(1), "r+b") as file:
+            file.seek(3000)
+            file.write(b"damage")
+        shutil.copytree(kept, copy)
+    world.Barrier()
+    capfd.readouterr()
+    _, found, model = trained("resumed", config("dpsgd"), Keeping(kept, Every(steps=4), kept))
+    assert found.attributes["resumed"] == older and all(torch.equal(model[name], expected[name]) for name in expected)
+    np.testing.assert_array_equal(found.curve["test_accuracy"], whole.curve["test_accuracy"])
+    if world.rank == 0:
+        assert "rank-0001.h5: damaged: its digest is another one: goes back to an older one" in capfd.readouterr().err
+        (snapshots,) = copy.glob("curve-*/rank-0001.bin")
+        snapshots.write_bytes(bytes(snapshots.stat().st_size))
+    world.Barrier()
+    _, found, model = trained("shorter", config("dpsgd"), Keeping(None, None, copy))
+    assert all(torch.equal(model[name], expected[name]) for name in expected)
+    assert any("rank-0001.bin is damaged" in warning for warning in found.attributes["warnings"])
+    places = [list(whole.curve["samples"]).index(samples) for samples in found.curve["samples"]]
+    assert 0 < len(places) < len(whole.curve["samples"])
+    np.testing.assert_array_equal(found.curve["test_accuracy"], whole.curve["test_accuracy"][places])
+
+
+IN_STEP = [
+    {"strategy": "bsp"},
+    {"strategy": "bsp", "server": "shared"},
+    {"strategy": "adsp", "s": 0, "smax": 0},
+    {"strategy": "m_sync", "fastest": 2},
+]
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("options", IN_STEP)
+def test_checkpoints_change_no_update_where_workers_keep_step(options, trained, folder, world):
+    algorithm = {"name": "parameter_server"} | options
+    if options.get("server") == "shared":
+        algorithm["servers"] = 2
+    slow = {str(rank): {"probability": 1.0, "seconds": 0.002 * rank} for rank in range(1, world.size)}
+    same = config("dpsgd", algorithm=algorithm, stragglers={"tail": slow})
+    _, whole, expected = trained("whole", same)
+    kept = folder / "kept"
+    end, *_ = trained("ended", same, Keeping(kept, Every(steps=3)), ENDED_AT)
+    assert end.reason == ASKED_TO_END
+    _, found, model = trained("resumed", same, Keeping(kept, Every(steps=3), kept))
+    np.testing.assert_array_equal(found.ranks["steps"], whole.ranks["steps"])
+    assert all(torch.equal(model[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "grsgd"])
+def test_a_run_that_is_made_longer_has_a_curve_to_its_end(name, trained, folder, world):
+    kept = folder / "kept"
+    _, first, _ = trained("first", config(name), Keeping(kept, Every(steps=4)))
+    at = max(samples_of(kept, world.rank))
+    longer = config(name, train={"steps": 5 * STEPS, "snapshots": 10})
+    _, found, _ = trained("longer", longer, Keeping(None, None, kept))
+    before = first.curve["samples"][:-1]  # the last one is at the end that the first run has had
+    before = before[before <= at]
+    np.testing.assert_array_equal(found.curve["samples"][: len(before)], before)
+    marks, later = np.arange(1, 11) * 5 * STEPS * 6 * world.size / 10, found.curve["samples"][len(before) :]
+    marks = marks[marks > at]
+    # Ranks that run free may pass several marks in a step.
+    assert len(later) == len(marks) and (later >= marks).all() if name == "dpsgd" else len(later) > len(marks) / 2
 
 
 @pytest.mark.parametrize(
@@ -239,7 +332,7 @@ def test_what_does_not_fit_is_refused_on_all_ranks(tables, named, trained, folde
         trained("other", config("dpsgd", **tables), Keeping(kept, Every(steps=4), kept))
     with pytest.raises(SetupError, match="checkpoints of another run"):
         trained("other", config("dpsgd"), Keeping(kept, Every(steps=4)))
-    with pytest.raises(SetupError, match="no checkpoint of rank 0"):
+    with pytest.raises(SetupError, match="there is no checkpoint$"):
         trained("other", config("dpsgd"), Keeping(None, None, folder / "none"))
     evicting = {"name": "asgd", "server": "shared", "on_lost_worker": "evict"}
     with pytest.raises(SetupError, match="not with algorithm.on_lost_worker"):
@@ -258,10 +351,25 @@ def test_who_asks_when_nobody_steps_any_more_leaves_no_message(in_lockstep, comm
     assert not comm.backend.mpi.Iprobe()
 
 
-def test_a_full_disk_ends_no_run(trained, folder):
-    """The folder is a file: nothing can be written there."""
-    kept = folder / "kept"
-    kept.touch()
-    end, found, _ = trained("run", config("dpsgd"), Keeping(kept, Every(steps=4)))
-    assert end.reason == "steps" and end.checkpoint is None
-    assert any("kept: " in warning for warning in found.attributes["warnings"])
+def test_a_checkpoint_that_cannot_be_written_ends_no_run(trained, folder, world, capfd, monkeypatch):
+    """The disk of rank 0 is full at the first one, and an object does not fit into the second; a folder in which
+    nothing can be written is refused."""
+    kept, write = folder / "kept", checkpoint_file.write
+    problems = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), TypeError("a set")] if world.rank == 0 else []
+
+    def written(*arguments):
+        if problems:
+            raise problems.pop(0)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint_file, "write", written)
+    end, found, _ = trained("run", config("dpsgd", train=LONG), Keeping(kept, Every(steps=12)))
+    assert end.reason == "steps" and end.checkpoint == kept / name_of(36 * 6 * world.size)
+    assert "warnings" not in found.attributes  # which are of the last one
+    assert samples_of(kept, world.rank) == {36 * 6 * world.size}
+    if world.rank == 0:
+        said = capfd.readouterr().err
+        for why in ("No space left on device", "a set"):
+            assert f"rank 0: a checkpoint could not be written, training goes on: {kept}: {why}" in said
+    with pytest.raises(SetupError, match="run.h5: no checkpoint can be written there: File exists"):
+        trained("other", config("dpsgd"), Keeping(folder / "run.h5", Every(steps=4)))

@@ -1,0 +1,82 @@
+"""The checkpoints of a job: the folder they go to, which no other job uses meanwhile, and the one it goes on from."""
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from grsgd.config import Config
+from grsgd.errors import ConfigError
+from grsgd.job import launch
+from grsgd.job.resume import Resumed, find
+from grsgd.training.checkpoint_folder import take
+from grsgd.training.checkpoints import Every
+from grsgd.training.trainer import Trainer
+
+
+class Keeping(NamedTuple):
+    """Checkpoints of a run: the folder they go to and how often, and the folder of those that it goes on from."""
+
+    folder: Path | None = None
+    every: Every | None = None
+    resume: Path | None = None
+
+
+NOTHING_KEPT = Keeping()
+
+
+@contextmanager
+def alone(mpi, config: Config, keeping: Keeping):
+    """A context in which no other job takes checkpoints in the same folder; raises SetupError, on all ranks."""
+    lock = None
+    try:
+        with launch.collective_setup(mpi, config.comm.timeout):
+            check_keeping(config, keeping)
+        with launch.collective_setup(mpi, config.comm.timeout):
+            if keeping.folder and mpi.rank == 0:
+                lock = take(keeping.folder)
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def check_keeping(config: Config, keeping: Keeping):
+    """Raise ConfigError where no checkpoints can be taken."""
+    if keeping.folder and config.algorithm_class.remembers is None:
+        raise ConfigError(f"--checkpoint: {config.algorithm.name} does not say what to keep (`remembers`)")
+    if keeping.folder and config.traits.tolerates_lost_ranks:
+        option = "scheme = 'tolerant'" if config.traits.tolerates_silent_ranks else "on_lost_worker = 'evict'"
+        raise ConfigError(f"--checkpoint: not with algorithm.{option}")
+    if keeping.folder and keeping.folder != keeping.resume and any(keeping.folder.glob("samples-*")):
+        raise ConfigError(
+            f"--checkpoint {keeping.folder}: there are checkpoints of another run: --resume {keeping.folder} goes on "
+            "with it; or name another folder"
+        )
+
+
+def find_resumed(mpi, config: Config, keeping: Keeping) -> tuple[Resumed | None, Config]:
+    """Return the run that this one goes on from, if it does, and the configuration with which; raises SetupError."""
+    resumed = find(mpi, keeping.resume, config.comm.timeout) if keeping.resume else None
+    if resumed:
+        with launch.collective_setup(mpi, config.comm.timeout):
+            config = resumed.configured(config, mpi.size)
+        for line in resumed.other_code(config) if mpi.rank == 0 else ():
+            print(line, file=sys.stderr, flush=True)
+    return resumed, config
+
+
+def say_from_where(resumed: Resumed, ranks: int):
+    """Print which run so many ranks go on from."""
+    others = f"; {ranks} ranks start from the average of the models of {resumed.ranks}"
+    print(f"{resumed}: goes on from here{others * (resumed.ranks != ranks)}", file=sys.stderr, flush=True)
+
+
+def go_on(resumed: Resumed, trainer: Trainer):
+    """Put a rank whose algorithm has started where it was."""
+    curve = resumed.restore(trainer)
+    if trainer.checkpoints is not None:
+        is_same = trainer.checkpoints.folder.resolve() == resumed.folder.resolve()
+        trainer.checkpoints.start(
+            resumed.samples, trainer.totals.steps, resumed.names if is_same else None, curve if is_same else None
+        )

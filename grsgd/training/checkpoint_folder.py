@@ -1,0 +1,160 @@
+"""The folder of a run's checkpoints, as one rank sees it: which there are, which are whole, and which go.
+
+``FOLDER/samples-000000012800/rank-0003.h5`` is a rank's part of a checkpoint (`grsgd.training.checkpoint_file`), and
+``FOLDER/curve-5f3a.../rank-0003.bin`` has its snapshots so far. ``FOLDER/complete`` exists once a checkpoint was whole.
+All ranks share the folder, or each has its own.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from grsgd.errors import ConfigError, RunFileError
+from grsgd.files import exclusive_lock
+from grsgd.training.checkpoint_file import Header, read_header
+
+COMPLETE, LOCK = "complete", "lock"
+SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(h5|bin)")
+OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")
+LOCK_SECONDS = 5.0
+"""How long to wait for a job that ends just now."""
+
+
+class Part(NamedTuple):
+    """A file of a checkpoint, as its rank has found it; without header there is a problem, in one line."""
+
+    samples: int
+    rank: int
+    header: Header | None
+    problem: str = ""
+
+
+class Found(NamedTuple):
+    """A checkpoint after so many samples, of so many ranks; with a problem it is not whole, and that says why."""
+
+    samples: int
+    ranks: int = 0
+    problem: str = ""
+
+
+def name_of(samples: int) -> str:
+    return f"samples-{samples:012d}"
+
+
+def file_of(rank: int) -> str:
+    return f"rank-{rank:04d}.h5"
+
+
+def samples_of(folder: Path, rank: int) -> set[int]:
+    """Return at how many samples the folder has checkpoints of the rank."""
+    numbers = (int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match)
+    return {samples for samples in numbers if os.path.lexists(folder / name_of(samples) / file_of(rank))}
+
+
+def take(folder: Path) -> IO:
+    """Keep other jobs from taking checkpoints there, until the result is closed, or this process ends; raises
+    ConfigError where one does, and where nothing can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = exclusive_lock(folder / LOCK, LOCK_SECONDS)
+        if not any(map(SAMPLES.fullmatch, _names(folder))):
+            (folder / COMPLETE).unlink(missing_ok=True)  # of a run whose checkpoints somebody has removed
+        return lock
+    except TimeoutError:
+        raise ConfigError(
+            f"{folder}: another job takes its checkpoints there: name another folder, or wait until it has ended"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{folder}: no checkpoint can be written there: {error.strerror or error}") from None
+
+
+def parts(folder: Path, rank: int, ranks: int) -> list[Part]:
+    """Return the files of this rank, one of ``ranks``; as rank 0 those of ranks that are no more, too."""
+    found = []
+    for samples in sorted(int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match):
+        for number in _numbers(folder / name_of(samples), rank, ranks):
+            path = folder / name_of(samples) / file_of(number)
+            try:
+                header = read_header(path)
+                if (header.samples, header.rank) != (samples, number):
+                    raise RunFileError(f"{path}: is rank {header.rank}'s part after {header.samples} samples")
+                found.append(Part(samples, number, header))
+            except RunFileError as error:
+                found.append(Part(samples, number, None, str(error)))
+    return found
+
+
+def checkpoints(found: Iterable[Part]) -> list[Found]:
+    """Return the checkpoints of which these are all parts, the newest first."""
+    by_samples: dict[int, list[Part]] = {}
+    for part in found:
+        by_samples.setdefault(part.samples, []).append(part)
+    return [_checkpoint(samples, by_samples[samples]) for samples in sorted(by_samples, reverse=True)]
+
+
+def _checkpoint(samples: int, found: list[Part]) -> Found:
+    by_id: dict[str, list[Header]] = {}
+    for part in found:
+        if part.header is not None:
+            by_id.setdefault(part.header.id, []).append(part.header)
+    for headers in by_id.values():
+        ranks = headers[0].ranks
+        if len(headers) == ranks and {header.rank for header in headers} == {*range(ranks)}:
+            return Found(samples, ranks)
+    problems = [part.problem for part in found if part.problem]
+    if problems:
+        return Found(samples, 0, problems[0])
+    if len(by_id) > 1:
+        return Found(samples, 0, "its files are of several checkpoints")
+    (headers,) = by_id.values()
+    there, ranks = {header.rank for header in headers}, headers[0].ranks
+    missing = next(rank for rank in range(len(headers) + 1) if rank not in there)
+    return Found(samples, ranks, f"{file_of(missing)} of {ranks} ranks is missing")
+
+
+def remove_others(folder: Path, keep: set[str], rank: int, ranks: int):
+    """Remove this rank's files of all checkpoints and curves but those to keep; rank 0 those of ranks that are no more,
+    and what killed processes have left."""
+    for name in _names(folder):
+        place = folder / name
+        if name in keep or not OURS.fullmatch(name) or place.is_symlink():
+            continue
+        for number in _numbers(place, rank, ranks):
+            for path in (place / file_of(number), curve_in(place, number)):
+                with suppress(OSError):
+                    path.unlink()
+        with suppress(OSError):
+            if rank == 0:
+                for path in place.glob(".grsgd-*.tmp"):
+                    path.unlink()
+            place.rmdir()  # if it was the last one's
+
+
+def curve_in(place: Path, rank: int) -> Path:
+    """Return where a rank's snapshots are, in the folder of a curve."""
+    return place / f"rank-{rank:04d}.bin"
+
+
+def make_place(place: Path):
+    """Make the folder of a checkpoint or a curve; raises OSError, also where others have put a link."""
+    place.mkdir(parents=True, exist_ok=True)
+    if place.is_symlink():
+        raise OSError(f"{place} is a symbolic link")
+
+
+def _numbers(place: Path, rank: int, ranks: int) -> list[int]:
+    """Return the ranks whose files are this one's concern: only rank 0 reads the whole folder, which may be large."""
+    if rank:
+        return [rank] if os.path.lexists(place / file_of(rank)) or os.path.lexists(curve_in(place, rank)) else []
+    numbers = {int(match[1]) for match in map(RANK.fullmatch, _names(place)) if match}
+    return sorted(number for number in numbers if number == 0 or number >= ranks)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

@@ -1,0 +1,79 @@
+"""The snapshots of a rank in a folder of checkpoints: one file to which new ones are appended, and a digest of each."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from grsgd.training.checkpoint_folder import curve_in, make_place
+from grsgd.training.snapshots import NOT_KEPT, Snapshots
+
+NAME = re.compile(r"curve-[0-9a-f]{1,16}")
+
+
+class CurveFile:
+    """``name``: of the folder beside the checkpoints, "" before there is one. ``digests``: of the snapshots in it."""
+
+    def __init__(self, folder: Path, rank: int, name: str = "", digests: list[str] = ()):
+        self.folder, self.rank = folder, rank
+        self.name, self.digests = name, list(digests)
+        if name and not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a curve")
+
+    @property
+    def path(self) -> Path:
+        return curve_in(self.folder / self.name, self.rank)
+
+    def write(self, snapshots: Snapshots, count: int, id: str):
+        """Append the snapshots up to number ``count`` that are not in the file yet; ``id``: of the checkpoint.
+
+        Raises OSError.
+        """
+        if len(self.digests) >= count:
+            return
+        is_new = not self.name
+        place = self.folder / (self.name or f"curve-{id}")
+        make_place(place)
+        digests = list(self.digests)
+        with open(curve_in(place, self.rank), "xb" if is_new else "r+b", opener=_no_link) as file:
+            for number in range(len(digests), count):
+                content = snapshots.content(number)
+                file.seek(number * len(content))
+                file.write(content)
+                digests.append(hashlib.sha256(content).hexdigest())
+            file.flush()
+            os.fsync(file.fileno())
+        self.name, self.digests = place.name, digests
+
+    def give(self, snapshots: Snapshots) -> bool:
+        """Bring the snapshots back that are in the file, whose marks are there; returns whether all are what they were.
+
+        Those that are not count as not kept, which the warnings of ``snapshots`` say.
+        """
+        renumbered = {}
+        for number, content in enumerate(self._contents(snapshots.bytes)):
+            if content is not None:
+                renumbered[number] = len(renumbered)
+                snapshots.append(content)
+        if len(renumbered) < len(self.digests):
+            snapshots.trouble = f"{self.path} is damaged"
+        snapshots.numbers = [
+            renumbered.get(number, NOT_KEPT) if number >= 0 else number for number in snapshots.numbers
+        ]
+        return len(renumbered) == len(self.digests)
+
+    def _contents(self, bytes: int) -> Iterator[bytes | None]:
+        """Yield the snapshots, None for one that is damaged or missing."""
+        for number, digest in enumerate(self.digests):
+            try:
+                with open(self.path, "rb", opener=_no_link) as file:
+                    file.seek(number * bytes)
+                    content = file.read(bytes)
+            except OSError:
+                content = b""
+            yield content if hashlib.sha256(content).hexdigest() == digest else None
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)

@@ -1,0 +1,121 @@
+"""Which checkpoints there are in a folder, which are whole, and which go."""
+
+from pathlib import Path
+
+import pytest
+
+from grsgd.errors import ConfigError
+from grsgd.training.checkpoint_file import Header, write
+from grsgd.training.checkpoint_folder import (
+    COMPLETE,
+    checkpoints,
+    file_of,
+    name_of,
+    parts,
+    remove_others,
+    samples_of,
+    take,
+)
+
+
+def put(folder: Path, samples: int, ranks: int, id: str = "a", only=None):
+    """Write a checkpoint of so many ranks, or the files of ``only`` some."""
+    for rank in range(ranks) if only is None else only:
+        path = folder / name_of(samples) / file_of(rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, Header(id, samples, ranks, rank), {}, "")
+
+
+def found(folder: Path, ranks: int = 1) -> list[tuple]:
+    """Return the checkpoints that so many ranks find together: samples, ranks, problem."""
+    return [tuple(each) for each in checkpoints(part for rank in range(ranks) for part in parts(folder, rank, ranks))]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+def test_the_newest_whole_one_is_found_by_any_number_of_ranks(tmp_path, ranks):
+    put(tmp_path, 720, 4)
+    put(tmp_path, 900, 2)
+    put(tmp_path, 1000, 4, only=[0, 1, 3])
+    missing = "rank-0002.h5 of 4 ranks is missing"
+    assert found(tmp_path, ranks) == [(1000, 4, missing), (900, 2, ""), (720, 4, "")]
+
+
+def test_files_of_several_checkpoints_are_no_whole_one(tmp_path):
+    put(tmp_path, 360, 3)
+    put(tmp_path, 360, 3, "b", only=[1])
+    assert found(tmp_path) == [(360, 0, "its files are of several checkpoints")]
+
+
+def test_files_of_an_older_job_with_more_ranks_do_no_harm(tmp_path):
+    put(tmp_path, 360, 4)
+    put(tmp_path, 360, 2, "b")
+    assert found(tmp_path, 2) == [(360, 2, "")]
+
+
+def test_a_file_in_the_place_of_another_is_named(tmp_path):
+    put(tmp_path, 360, 2)
+    place = tmp_path / name_of(360)
+    (place / file_of(0)).rename(place / file_of(1))
+    assert found(tmp_path) == [(360, 0, f"{place}/rank-0001.h5: is rank 0's part after 360 samples")]
+
+
+def test_a_file_that_claims_many_ranks_is_one_of_them(tmp_path):
+    put(tmp_path, 360, 10**9, only=[0])
+    assert found(tmp_path) == [(360, 10**9, f"rank-0001.h5 of {10**9} ranks is missing")]
+
+
+def test_what_is_kept_stays_and_what_killed_jobs_have_left_goes(tmp_path):
+    for samples, ranks in ((240, 4), (360, 2), (480, 2), (720, 4)):
+        put(tmp_path, samples, ranks)
+        (tmp_path / name_of(samples) / ".grsgd-1-0123abcd.tmp").touch()
+    for curve in ("curve-1", "curve-2"):
+        (tmp_path / curve).mkdir()
+        for rank in range(4):
+            (tmp_path / curve / f"rank-000{rank}.bin").touch()
+    others = tmp_path / "notes", tmp_path / name_of(999)
+    others[0].mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / file_of(0)).touch()
+    others[1].symlink_to(tmp_path / "elsewhere")
+    for rank in (0, 1):
+        remove_others(tmp_path, {name_of(360), name_of(480), "curve-2"}, rank, 2)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {name_of(360), name_of(480), "curve-2", "notes", name_of(999), "elsewhere"}
+    assert found(tmp_path, 2)[1:] == [(480, 2, ""), (360, 2, "")] and len(list((tmp_path / "curve-2").iterdir())) == 4
+    assert (tmp_path / "elsewhere" / file_of(0)).exists()
+
+
+def test_two_jobs_take_no_checkpoints_in_one_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("grsgd.training.checkpoint_folder.LOCK_SECONDS", 0.05)
+    with take(tmp_path), pytest.raises(ConfigError, match=f"^{tmp_path}: another job takes its checkpoints there: "):
+        take(tmp_path)
+    take(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    for folder, why in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "kept", "Not a directory")):
+        with pytest.raises(ConfigError, match=f"^{folder}: no checkpoint can be written there: {why}$"):
+            take(folder)
+    (tmp_path / "lock").symlink_to(tmp_path / "file")
+    with pytest.raises(ConfigError, match="no checkpoint can be written there: Too many levels of symbolic links$"):
+        take(tmp_path)
+
+
+def test_a_folder_whose_checkpoints_were_removed_begins_anew(tmp_path):
+    (tmp_path / COMPLETE).touch()
+    put(tmp_path, 360, 1)
+    take(tmp_path).close()
+    assert (tmp_path / COMPLETE).exists()
+    remove_others(tmp_path, set(), 0, 1)
+    take(tmp_path).close()
+    assert not (tmp_path / COMPLETE).exists()
+
+
+def test_checkpoints_of_a_rank_are_found(tmp_path):
+    put(tmp_path, 4, 2, only=[1])
+    put(tmp_path, 12, 2, only=[1])
+    put(tmp_path, 8, 2, only=[0])
+    (tmp_path / "samples-x").mkdir()
+    assert samples_of(tmp_path, 1) == {4, 12} and samples_of(tmp_path, 0) == {8}
+    assert samples_of(tmp_path / "none", 0) == set()

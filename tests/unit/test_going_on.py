@@ -1,0 +1,115 @@
+"""The state of a rank from a file that may be anybody's: it is gone on from, or refused in one line."""
+
+import copy
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+
+from grsgd.errors import ConfigError
+from grsgd.job.resume import Resumed
+from grsgd.training.rank_state import state_of
+from tests.support.exhaustive import exhaustive_unless
+from tests.support.training import config, simulation
+
+OTHERS = [None, "text", [], {}, -1, 10**30, float("nan"), True, [[]], np.zeros(7), np.zeros((2, 2), np.complex64)]
+
+
+def trained(algorithm):
+    """Return a trainer that has ended, of a job of one rank."""
+    job = simulation(algorithm, 1)
+    job.train()
+    return job.trainers[0]
+
+
+def resumed(state: dict, toml: str = "") -> Resumed:
+    return Resumed(Path("kept"), 32, 1, state, None, toml, (32, 1.0))
+
+
+def kept(trainer) -> dict:
+    state = state_of(trainer)
+    state["curve"] |= {"name": "", "digests": []}
+    return state | {"code": {}}
+
+
+def leaves(tree: dict, path=()):
+    for name, value in tree.items():
+        yield (*path, name)
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, name))
+
+
+def spoilt(state: dict, random) -> dict:
+    """Return a copy of a state in which one value is missing, or another one."""
+    state = copy.deepcopy(state)
+    places = list(leaves(state))
+    *path, last = places[random.integers(len(places))]
+    tree = state
+    for name in path:
+        tree = tree[name]
+    if random.random() < 0.3:
+        del tree[last]
+    else:
+        tree[last] = copy.deepcopy(OTHERS[random.integers(len(OTHERS))])
+    return state
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "first"),
+    exhaustive_unless(
+        lambda _, first: not first, [(a, k) for a in ("dpsgd", "grsgd", "asgd") for k in range(0, 2000, 40)]
+    ),
+)
+def test_a_state_that_does_not_fit_is_refused_in_one_line(algorithm, first):
+    section = {"name": algorithm, "server": "shared"} if algorithm == "asgd" else algorithm
+    trainer = trained(section)
+    state = kept(trainer)
+    resumed(copy.deepcopy(state)).restore(trainer)
+    for seed in range(first, first + 40):
+        try:
+            resumed(spoilt(state, np.random.default_rng(seed))).restore(trainer)
+        except ConfigError as error:
+            assert str(error).startswith("kept/samples-000000000032: is not what ") and "\n" not in str(error)
+
+
+def test_an_algorithm_that_remembers_more_than_is_there_is_not_gone_on_with():
+    trainer = trained("dpsgd")
+    state = kept(trainer)
+    del state["algorithm"]["k"]
+    with pytest.raises(ConfigError, match="goes on from .KeyError: 'k of dpsgd'.$"):
+        resumed(state).restore(trainer)
+
+
+def test_another_configuration_is_refused_before_anything_in_it_is_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("theirs.py").write_text("open('ran', 'w')")
+    mine = config("dpsgd")
+    content = tomllib.loads(mine.toml())
+    assert resumed({}, mine.toml()).configured(mine, 1).toml() == mine.toml()
+    for table, name in (
+        ("algorithm", "theirs.py:A"),
+        ("model", "os:system"),
+        ("data", "theirs.py:d"),
+        ("optimizer", "x:y"),
+    ):
+        theirs = tomli_w.dumps(content | {table: {"name": name}})
+        with pytest.raises(ConfigError, match=f"^kept/samples-000000000032: was made with another {table}[.]"):
+            resumed({}, theirs).configured(mine, 1)
+    with pytest.raises(ConfigError, match="its configuration is not TOML$"):
+        resumed({}, "[").configured(mine, 1)
+    with pytest.raises(ConfigError, match=r"another seed: 'x{150,}\.\.\., now 0$"):
+        resumed({}, tomli_w.dumps(content | {"seed": "x" * 10**6})).configured(mine, 1)
+    assert not Path("ran").exists()
+
+
+def test_code_that_has_changed_is_said():
+    state = {"code": {"model_code_sha256": "1f"}}
+    assert (
+        resumed(state)
+        .other_code(config("dpsgd"))[0]
+        .startswith("kept/samples-000000000032: model_code has changed since: SHA-256 '1f', now None")
+    )
+    assert dataclasses.replace(resumed({"code": {}})).other_code(config("dpsgd")) == []
