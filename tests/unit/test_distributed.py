@@ -617,6 +617,24 @@ def test_a_rank_that_takes_more_steps_is_told(monkeypatch):
     on_threads(monkeypatch, 2, work)
 
 
+@pytest.mark.parametrize("algorithm", ["grsgd", "adpsgd", "gossip"])
+def test_weights_that_are_restored_before_the_end_stay(algorithm, monkeypatch):
+    """After `rest`: before it, messages under way are merged into them."""
+
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), algorithm, mpi, timeout=20.0, progress_mode="inline")
+        for k in range(STEPS):
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
+        best = optimizer.averaged_model()
+        optimizer.rest()
+        model.load_state_dict(best.state_dict())
+        optimizer.finish()
+        torch.testing.assert_close(vector(model), vector(best), rtol=1e-12, atol=1e-14)
+
+    on_threads(monkeypatch, 2, work)
+
+
 # ---- buckets of gradients
 
 

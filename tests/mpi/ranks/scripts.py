@@ -317,6 +317,69 @@ def per_sample(run, step):
     run.optimizer.step()
 
 
+class SharpnessAware:
+    """Around an optimizer: the gradient that it applies is that of a step up the first one."""
+
+    def __init__(self, base):
+        self.base, self.up = base, []
+
+    @torch.no_grad()
+    def first_step(self):
+        parameters = [p for p in self.base.param_groups[0]["params"] if p.grad is not None]
+        norm = torch.stack([p.grad.norm() for p in parameters]).norm()
+        self.up = [(p, 0.05 * p.grad / norm) for p in parameters]
+        for p, up in self.up:
+            p.add_(up)
+
+    @torch.no_grad()
+    def second_step(self):
+        for p, up in self.up:
+            p.sub_(up)
+        self.base.step()
+
+
+def sharpness_aware(run, step):
+    sharp = run.kept.setdefault("sharp", SharpnessAware(run.optimizer))
+    run.optimizer.zero_grad()
+    run.backward(step)
+    run.synchronize()
+    sharp.first_step()
+    run.optimizer.zero_grad()
+    run.backward(step, part=1)
+    sharp.second_step()
+
+
+class Averaging(torch.optim.SGD):
+    """Schedule-free, in that a model to be tested is the average of those that are trained."""
+
+    average = trained = None
+    evaluations = 0
+
+    @torch.no_grad()
+    def eval(self):
+        parameters = self.param_groups[0]["params"]
+        self.evaluations += 1
+        self.trained = [p.clone() for p in parameters]
+        self.average = self.average or self.trained
+        self.average = [a.lerp(p, 1 / self.evaluations) for a, p in zip(self.average, self.trained, strict=True)]
+        torch._foreach_copy_(parameters, self.average)
+
+    @torch.no_grad()
+    def train(self):
+        if self.trained is not None:
+            torch._foreach_copy_(self.param_groups[0]["params"], self.trained)
+
+
+def averaging(parameters):
+    return Averaging(parameters, lr=0.1, momentum=0.9)
+
+
+def schedule_free(run, step):
+    run.optimizer.train()
+    plain(run, step)
+    run.optimizer.eval()
+
+
 def frozen_first(net):
     net.first.requires_grad_(False)
 
@@ -387,5 +450,7 @@ ROWS = {
     "compiled whole": (compiled_whole, HEAVY),
     "compiled closure": (compiled_closure, HEAVY),
     "per sample": (per_sample, HEAVY),
+    "sharpness aware": (sharpness_aware, HEAVY),
+    "schedule free": (schedule_free, averaging),
 }
 """By name: what a script does in a step, its optimizer, and what it does to the model before `distribute`."""
