@@ -210,6 +210,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._compare_shards()
         self._end()
 
+    @untraced
     def close(self):
         """Give the training up, on all ranks, in place of `finish`: the model keeps what this rank has trained.
 
