@@ -2,10 +2,15 @@
 
 import math
 
-from grsgd.runs.measures import bytes_sent, is_virtual, seconds, time_to_target
-from grsgd.runs.metric import final_of, metric_of, target_of
+from grsgd.runs.measures import best, bytes_sent, is_virtual, seconds, time_to_target
+from grsgd.runs.metric import Metric, final_of, metric_of, target_of
 from grsgd.runs.numbers import human_bytes, number
 from grsgd.runs.run_file import Run
+
+FAR_POINTS = 10.0
+"""Percentage points by which a final value is far worse than the best."""
+FAR_PART = 1 / 3
+"""So of values without per cent: as a part of the larger of the two."""
 
 
 def result_line(run: Run) -> str:
@@ -20,5 +25,18 @@ def result_line(run: Run) -> str:
             reached = time_to_target(run)
             when = "not reached" if math.isnan(reached) else f"after {number(reached)} {unit}"
             parts[0] += f" ({metric.chosen(target)} {when})"
+        parts += far_below_best(metric, final, best(run))
     sent = [f"{human_bytes(bytes_sent(run))} sent"] if run.attributes["ranks"] > 1 else []
     return ", ".join([*parts, f"{number(seconds(run))} {unit} of training", *sent])
+
+
+def far_below_best(metric: Metric, final: float, best: float) -> list[str]:
+    """Return how much worse the final value is than the best that the run had, in words, if it is far worse: training
+    has come apart."""
+    gap = abs(final - best)
+    if not metric.is_better(best, final):
+        return []
+    if metric.unit == "%":
+        return [f"worse than at its best by {100 * gap:.0f} points"] if 100 * gap >= FAR_POINTS else []
+    is_far = gap >= FAR_PART * max(abs(final), abs(best))
+    return [f"worse than at its best, which was {metric.text(best)}"] if is_far else []

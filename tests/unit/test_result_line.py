@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from grsgd.runs.result_line import result_line
+from grsgd.runs.metric import Metric
+from grsgd.runs.result_line import far_below_best, result_line
 from tests.support.runs import fake_run
 
 
@@ -32,3 +33,26 @@ def test_what_was_not_measured_is_left_out(run):
     run.attributes |= {"final_test_accuracy": math.nan, "clock": "virtual", "virtual_seconds": 0.256}
     run.curve["test_accuracy"][:] = math.nan
     assert result_line(run).startswith("0.26 simulated s of training, ")
+
+
+@pytest.mark.parametrize(
+    ("final", "words"),
+    [(0.1, "10.00 % test accuracy, worse than at its best by 85 points, 12"), (0.9, "90.00 % test accuracy, 12.3 s")],
+)
+def test_a_run_that_ends_far_below_its_best(run, final, words):
+    run.attributes |= {"final_test_accuracy": final, "target_accuracy": None}
+    assert result_line(run).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("metric", "best", "final", "words"),
+    [
+        (Metric("perplexity"), 7.25, 30.0, ["worse than at its best, which was 7.25"]),
+        (Metric("perplexity"), 7.25, 8.0, []),
+        (Metric("f1", higher_is_better=True), 0.9, 0.5, ["worse than at its best, which was 0.9"]),
+        (Metric("f1", higher_is_better=True), 0.9, 0.95, []),
+        (Metric("perplexity"), math.nan, 8.0, []),
+    ],
+)
+def test_other_metrics_end_far_from_their_best(metric, best, final, words):
+    assert far_below_best(metric, final, best) == words
