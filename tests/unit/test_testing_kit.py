@@ -111,6 +111,12 @@ def test_what_is_wrong_is_found(wrong, name, test, words):
         getattr(wrong(name, keeps_mean=True), test)()
 
 
+def test_what_trains_too_slowly_is_told_the_limit_and_what_sets_it():
+    words = "expected less than 4e-09, the part distance = 1e-09 of the 4 at the start: .* set `distance` in"
+    with pytest.raises(AssertionError, match=words):
+        kit("dpsgd", ranks=(3,), distance=1e-9).test_it_trains()
+
+
 def test_the_documented_test(tmp_path):
     """Its few lines, for the documented algorithm, by pytest itself from another folder; nothing under mpiexec."""
     document, folder = DOCUMENT.read_text(), tmp_path / "mine"
