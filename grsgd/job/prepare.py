@@ -290,7 +290,9 @@ def trainer_maker(
 def describe_job(mpi, trainer: Trainer | None, place: Place, ranks: int) -> dict:
     """Return attributes of the run file, on all processes at once: what trains, and where each rank does."""
     attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
-    attributes |= {"hosts": launch.hosts(mpi)[:ranks], "gpus": mpi.allgather(gpu.name(place.device))[:ranks]}
+    machines = {"hosts": launch.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
+    machines["gpus"] = mpi.allgather(gpu.name(place.device))
+    attributes |= {name: each[:ranks] for name, each in machines.items()}
     of_run = ("commit", "started")  # alike on all ranks
     return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
 

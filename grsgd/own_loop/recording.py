@@ -131,6 +131,7 @@ class LoopRun:
         with within(self._driver.timeout, "recording(), to which all ranks must come"):
             self._backends = [MpiBackend(mpi, self._driver.timeout).dup() for _ in range(2)]
             attributes |= {"hosts": launch.hosts(mpi), "gpus": mpi.allgather(gpu.name(optimizer.replica.device))}
+            attributes["processors"] = mpi.allgather(gpu.processor())
             attributes["resumed"] = sum(mpi.allgather(int(before.measured["samples"]))) or None
             attributes["commit"], processes = mpi.bcast(attributes["commit"]), launch.processes(mpi)
         self._mpi = self._backends[0].mpi

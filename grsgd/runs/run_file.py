@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 
 from grsgd.files import atomic_write, remove_leftovers, temporary_beside
+from grsgd.runs import about
 from grsgd.runs.hdf5 import Reader, plain
 from grsgd.runs.layout import ATTRIBUTES, FORMAT, KNOWN, LAYOUT, UNITS
 from grsgd.runs.old_format import from_format_1
@@ -193,7 +194,8 @@ def _as_written(run: Run) -> Run:
 
 
 def _fill(file: h5py.File, run: Run) -> None:
-    _write(file, {"format": FORMAT, **run.attributes}, {})
+    attributes = {"format": FORMAT, **run.attributes}
+    _write(file, attributes | {about.GROUP: about.described(attributes)}, {})
     units = UNITS | run.units
     for group in LAYOUT:
         _write(file.create_group(group), getattr(run, group), units)
@@ -203,6 +205,7 @@ def _fill(file: h5py.File, run: Run) -> None:
 def _gather(reader: Reader) -> Run:
     attributes, extra = reader.tree()
     version = attributes.pop("format", None)
+    extra.pop(about.GROUP, None)
     if not isinstance(version, int):
         raise ValueError("not a run file: attribute 'format' is missing")
     if version > FORMAT:

@@ -1,11 +1,16 @@
 """The device on which a rank trains: which one it is, and one pool of its memory for torch and CuPy."""
 
 import os
+import platform
+import re
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 
+from grsgd.comm.driver import available_cores
 from grsgd.errors import ConfigError
 
 
@@ -48,6 +53,17 @@ def use(device: torch.device):
 def name(device: torch.device) -> str:
     """Return what the device is, such as "NVIDIA H200 0", with its number on this host."""
     return f"{torch.cuda.get_device_name(device)} {device.index}" if device.type == "cuda" else "none"
+
+
+def processor() -> str:
+    """Return what computes beside a GPU, such as "AMD EPYC 9654, 4 of 96 cores, 1 thread": the processor of this host,
+    the cores on which this process may run, and torch's threads."""
+    model = platform.processor() or platform.machine()
+    with suppress(OSError):
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        model = found[1].strip() if found else model
+    threads = torch.get_num_threads()
+    return f"{model}, {available_cores()} of {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}"
 
 
 @cache

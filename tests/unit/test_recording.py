@@ -228,14 +228,14 @@ def test_samples_and_computing_are_counted_where_a_part_is_called(monkeypatch, t
         model, optimizer = distributed_of(mpi)
         with recording.recording(tmp_path / "x.h5", optimizer):
             take_steps(optimizer, model.loss, 6)
-            assert all(not hook for part in (model.second,) for hook in part._forward_pre_hooks)
+            assert not model.second._forward_pre_hooks
             optimizer.finish()
         assert not model.first._forward_pre_hooks
 
-    with warnings.catch_warnings(record=True) as caught:  # of all threads
+    with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         on_threads(monkeypatch, n, work)
-    said = [str(warning.message) for warning in caught]
+    said = [str(warning.message) for warning in told]
     run = load_run(tmp_path / "x.h5")
     assert run.ranks["samples"].tolist() == [6 * BATCH] * n and run.curve["samples"][-1] == 6 * n * BATCH
     assert (run.ranks["compute_seconds"] > 0).all()

@@ -137,6 +137,7 @@ def test_units_format_and_readable_text(saved):
         file.visititems(lambda name, item: units.update({name: item.attrs.get("unit")}))
         assert all(file[f"{group}/{name}"].attrs["description"] for group in LAYOUT for name in LAYOUT[group])
     assert {name: unit for name, unit in units.items() if unit != "1"} == {
+        "about": None,
         "curve": None,
         "curve/time": "s",
         "curve/step": "steps",
