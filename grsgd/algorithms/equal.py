@@ -29,12 +29,14 @@ def broadcast_tensor(comm, tensor: torch.Tensor):
 
 
 def differing(comm, numbers: np.ndarray):
-    """Schedule: return on how many ranks each of these int64 numbers is another one than on rank 0, float64."""
+    """Schedule: return on how many ranks each of these int64 numbers is another one than on rank 0, float64, and which
+    are on this rank, bool."""
     of_root = numbers.copy()
     yield from broadcast(comm, of_root)
-    ranks = (numbers != of_root).astype(np.float64)
+    mine = numbers != of_root
+    ranks = mine.astype(np.float64)
     yield from halving_doubling_allreduce(comm, ranks)
-    return ranks
+    return ranks, mine
 
 
 def make_equal(comm, tensors: list[torch.Tensor]):
@@ -42,8 +44,8 @@ def make_equal(comm, tensors: list[torch.Tensor]):
     real or complex numbers, else rank 0's. Those of other shapes on some ranks stay what they are."""
     if comm.size == 1 or not tensors:
         return
-    other_size = yield from differing(comm, np.array([tensor.nbytes for tensor in tensors], np.int64))
-    other_content = yield from differing(comm, digests(tensors))
+    other_size, _ = yield from differing(comm, np.array([tensor.nbytes for tensor in tensors], np.int64))
+    other_content, _ = yield from differing(comm, digests(tensors))
     for tensor, is_alike, differs in zip(tensors, other_size == 0, other_content > 0, strict=True):
         if not (is_alike and differs):
             continue

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.equal_models import EqualModels
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
@@ -44,7 +45,7 @@ from grsgd.training.memory import check_fits
 from grsgd.training.progress import EARLY_MARKS
 from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY
-from grsgd.training.trainer import Trainer
+from grsgd.training.trainer import Trainer, ignore
 from grsgd.training.trial_batch import check_batch
 
 
@@ -147,6 +148,8 @@ def prepare(
         trainer.on_started = partial(go_on, resumed, trainer)
     if trainer:
         driver.run(trainer.broadcast_initial_model())
+        if trainer.membership is None:
+            trainer.equal_models = EqualModels(trainer.algorithm, say=ignore)  # the run file has it, and the end
     attributes = reasons | {"transfer": transfer.name, "transfers": str(transfer)}
     attributes |= {"resumed": resumed.samples if resumed else None}
     with within(timeout, "telling all ranks where they are"):

@@ -17,6 +17,7 @@ from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Traits
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.equal import broadcast_tensor, make_equal
+from grsgd.algorithms.equal_models import EqualModels
 from grsgd.algorithms.find import find
 from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
@@ -96,6 +97,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._loaded: dict | None = None
         """The algorithm's state that was loaded where the model does not fit, or not yet: the next step looks again."""
         self._has_warned_of_state = False
+        self.equal_models = EqualModels(algorithm)
         prepare = type(algorithm).before_backward
         self._prepares = prepare is not Algorithm.before_backward or algorithm.traits.in_background
         """Whether there may be something to do before a gradient is computed."""
@@ -147,6 +149,8 @@ class DistributedOptimizer(WrappingOptimizer):
                 f"{type(self.optimizer).__name__} asks for its closure, which distribute() calls once, before it: "
                 f"an optimizer that calls the closure itself cannot be distributed ({error})"
             ) from error
+        if self.equal_models.is_due(self.steps + 1):
+            self._run(partial(self.equal_models.look, self.steps + 1))
         self._step_under_way = False
         self.times.step_ended()
         self.moment = self.driver.clock()
@@ -206,6 +210,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._drain()
         self.driver.run(all_finish.come())  # an average's messages must not meet those of another call
         self.driver.run(schedule_of(self.algorithm.average))
+        self.driver.run(self.equal_models.at_end())
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside()))
         self._compare_shards()
         self._end()
@@ -294,6 +299,7 @@ class DistributedOptimizer(WrappingOptimizer):
             buffer = result.get_buffer(name)
             if buffer.shape == view.shape:
                 buffer.copy_(view)
+        self.driver.run(self.equal_models.look(self.steps))
         self.replica.follow(result)
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside(result)))
         return result

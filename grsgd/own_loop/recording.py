@@ -284,7 +284,8 @@ class LoopRun:
             warnings.warn(f"recording(): {what}", RuntimeWarning, stacklevel=2)
 
     def _warnings(self) -> list[str]:
-        found, times = [*self._before.warnings, *self.optimizer.algorithm.warnings()], self.optimizer.times
+        optimizer, times = self.optimizer, self.optimizer.times
+        found = [*self._before.warnings, *optimizer.algorithm.warnings(), *optimizer.equal_models.warnings]
         if unseen := times.unseen_steps - self._unseen:
             found.append(
                 f"{unseen} of {self.step} steps had no forward pass of the model in training mode: computing their "

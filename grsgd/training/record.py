@@ -54,6 +54,7 @@ class Record:
             dict(trainer.algorithm.staleness),
             [
                 *trainer.algorithm.warnings(),
+                *trainer.equal_models.warnings,
                 *trainer.snapshots.warnings(),
                 *(trainer.checkpoints.warnings() if trainer.checkpoints else []),
             ],

@@ -14,6 +14,7 @@ from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.central import CentralAlgorithm, Excluded, workers_of
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.equal_models import EqualModels
 from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.group import Group
@@ -105,6 +106,7 @@ class Trainer:
             clock=self.driver.clock,
         )
         self.algorithm = self.make_algorithm(context)
+        self.equal_models = EqualModels(self.algorithm, is_looked_at=False)
         self.gradients = self.make_gradients()
         """None on a rank that does not train."""
         self.loss: float | None = None
@@ -183,6 +185,7 @@ class Trainer:
                 self.take_snapshot(self.progress.marks.total - len(self.snapshots))
             if self.membership is None:  # else others may die meanwhile: see grsgd.job.survivors
                 yield from schedule_of(self.algorithm.average)
+                yield from self.equal_models.at_end()
         except Stopped as stopped:
             self.driver.abandon()  # what is under way in the background must not change the replica any more
             if len(self.snapshots) < self.progress.marks.total:  # else the run was over but for the average
@@ -274,6 +277,8 @@ class Trainer:
             if self.kept is None or not self.kept.is_absent:
                 self.totals.samples += self.config.data.batch_size
             self.progress.advance(self.config.data.batch_size)
+            if self.equal_models.is_due(self.totals.steps):
+                yield from self.equal_models.look(self.totals.steps)
             self.watch()
             rest = self.driver.clock() - begin - (self.totals.seconds - counted)
             self.totals.compute_seconds += max(rest, 0.0)  # rounding, in simulated time

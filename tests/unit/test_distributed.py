@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from grsgd.algorithms import equal
+from grsgd.algorithms import equal, equal_models
 from grsgd.own_loop import distributed
 from grsgd.own_loop.distributed import DistributedOptimizer, distribute
 from grsgd.own_loop.forward_hook import length
@@ -232,6 +232,79 @@ def test_tensors_of_other_sizes_are_refused(monkeypatch):
             distribute(model, sgd(model), "dpsgd", mpi)
 
     on_threads(monkeypatch, 2, work)
+
+
+def apart(monkeypatch, change, steps, **options):
+    """The models of three ranks after training, whose rank 1 does ``change(model, optimizer)``; and the warnings."""
+
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0, **options)
+        for k in range(steps):
+            plain(model, optimizer, lambda k: loss(model, mpi.rank, k), k)
+            if mpi.rank == 1 and k == 1:
+                change(model, optimizer)
+        before = vector(model), vector(optimizer.averaged_model())
+        optimizer.finish()
+        return *before, vector(model), optimizer.equal_models.warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return list(zip(*on_threads(monkeypatch, 3, work), strict=True))
+
+
+def other_rate(model, optimizer):
+    optimizer.param_groups[0]["lr"] *= 2
+
+
+def other_weights(model, optimizer):
+    with torch.no_grad():
+        model[2].weight.mul_(0.5)
+
+
+@pytest.mark.parametrize(
+    "change, first", [(other_rate, "0.weight"), (other_weights, "2.weight"), (lambda model, optimizer: None, None)]
+)
+@pytest.mark.parametrize("every", [2, 100])
+def test_replicas_that_come_apart_are_warned_of_and_made_equal(change, first, every, monkeypatch):
+    """Seen in a sample while training, and by all bits in the end; equal ones keep theirs."""
+    monkeypatch.setattr(equal_models, "EVERY", every)
+    models, averages, ends, said = apart(monkeypatch, change, steps=4)
+    assert torch.equal(ends[0], ends[1]) and torch.equal(ends[0], ends[2])
+    if first is None:
+        assert torch.equal(ends[0], models[0]) and said == ([], [], [])
+        return
+    torch.testing.assert_close(ends[0], sum(models) / 3)
+    assert torch.equal(averages[0], averages[1])
+    (line,), *others = said
+    assert others == [[], []]
+    assert f"after 4 steps those of ranks 1 are not rank 0's, first in {first!r}: did the" in line
+
+
+def test_one_number_that_differs_is_found_in_the_end(monkeypatch):
+    """Though no sample has it."""
+    monkeypatch.setattr(equal_models, "SAMPLE", 2)
+
+    def change(model, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.0
+        with torch.no_grad():
+            model[2].weight[1, 2] += 1
+
+    def stop(model, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.0
+
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "ring_allreduce", mpi, timeout=20.0)
+        (change if mpi.rank == 1 else stop)(model, optimizer)
+        plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            optimizer.finish()
+        return vector(model), optimizer.equal_models.warnings
+
+    (one, other), said = zip(*on_threads(monkeypatch, 2, work), strict=True)
+    assert torch.equal(one, other) and "after training those of ranks 1 are not rank 0's, first in '2.w" in said[0][0]
 
 
 @pytest.mark.filterwarnings("error:overflow")

@@ -1,0 +1,94 @@
+"""Whether the models that an algorithm keeps equal on all ranks are equal: looked at now and then, and at the end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from grsgd.algorithms.averaging import exact_average
+from grsgd.algorithms.base import Algorithm
+from grsgd.algorithms.equal import differing
+from grsgd.comm.allreduce import halving_doubling_allreduce
+from grsgd.lazy import LazyModule
+from grsgd.models.digests import digests
+
+torch = LazyModule("torch")
+
+EVERY = 100
+"""Steps from one look at a sample to the next: 0.1 to 0.3 ms a look are microseconds a step."""
+SAMPLE = 1024
+"""The most numbers of a model that are looked at in training; others each time."""
+CAUSES = (
+    "did the learning rate differ (ReduceLROnPlateau on each rank's own loss), was a model or an optimizer's state "
+    "loaded on one rank alone, did another optimizer step, or a layer write its own weights (Embedding(max_norm=...))?"
+)
+
+
+def warn(line: str):
+    """Warn as Python does."""
+    warnings.warn(line, RuntimeWarning, stacklevel=2)
+
+
+class EqualModels:
+    """Compares the models of all ranks with rank 0's, where the algorithm keeps them equal bit for bit.
+
+    What the algorithm does then is right for each rank alone, so training goes on: rank 0 says so once, and `at_end`
+    makes the models their mean. All messages are uncounted. ``is_looked_at``: False where nothing is ever compared,
+    such as in simulated time, where each message would take some. ``say``: called with the line on rank 0, at once.
+    """
+
+    def __init__(self, algorithm: Algorithm, is_looked_at: bool = True, say: Callable[[str], None] = warn):
+        traits, self.replica = algorithm.traits, algorithm.replica
+        self.say = say
+        self.name, self.comm = algorithm.name, algorithm.uncounted_comm
+        all_come = not (traits.tolerates_lost_ranks or traits.tolerates_silent_ranks)
+        self.is_looked_at = is_looked_at and traits.equal_models and all_come and self.comm.size > 1
+        self.warnings: list[str] = []
+        """On rank 0: what users must know, a line each."""
+        self._looks = 0
+
+    def is_due(self, steps: int) -> bool:
+        """Return whether all ranks are to `look` after so many steps."""
+        return self.is_looked_at and steps % EVERY == 0
+
+    def look(self, steps: int):
+        """Schedule, on all ranks after as many steps: compare a sample of the parameters."""
+        if not self.is_looked_at:
+            return
+        x = self.replica.params.tensor
+        stride = -(-x.numel() // SAMPLE)
+        first = 7919 * self._looks % stride  # a prime: others each time, in the end all
+        self._looks += 1
+        sample = x[first::stride].cpu().contiguous()
+        numbers = sample.view(getattr(torch, f"int{8 * sample.element_size()}")).numpy().astype(np.int64)
+        begins = np.cumsum([0, *(p.numel() for p in self.replica.trained)])
+        places = first + stride * np.arange(numbers.size)
+        yield from self._compare(numbers, np.searchsorted(begins, places, "right") - 1, f"after {steps} steps")
+
+    def at_end(self):
+        """Schedule, on all ranks after training: compare all parameters, and make them the mean if they differ."""
+        if not self.is_looked_at:
+            return
+        numbers = digests(p.data for p in self.replica.trained)
+        if (yield from self._compare(numbers, np.arange(numbers.size), "after training")):
+            yield from exact_average(self.comm, self.replica.params)
+
+    def _compare(self, numbers: np.ndarray, parameters: np.ndarray, when: str):
+        """Schedule: return whether any of the numbers differs on some rank; ``parameters``: of which each number is."""
+        counts, mine = yield from differing(self.comm, numbers)
+        if not counts.any():
+            return False
+        ranks = np.zeros(self.comm.size)
+        ranks[self.comm.rank] = mine.any()
+        yield from halving_doubling_allreduce(self.comm, ranks)
+        if self.comm.rank == 0 and not self.warnings:
+            first = self.replica.name_of(self.replica.trained[parameters[np.flatnonzero(counts)[0]]])
+            others = ", ".join(map(str, np.flatnonzero(ranks)))
+            self.warnings.append(
+                f"{self.name} keeps all models equal, but {when} those of ranks {others} are not rank 0's, first in "
+                f"{first!r}: {CAUSES} The models are made their mean at the end"
+            )
+            self.say(self.warnings[0])
+        return True
