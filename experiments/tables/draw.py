@@ -16,26 +16,15 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.tables.outcome import (
-    AT_LEAST,
-    AT_MOST,
-    EVIDENCE,
-    INCONCLUSIVE,
-    REFUTED,
-    SAME_DIRECTION,
-    SUPPORTED,
-    Case,
-)
+from experiments.tables.outcome import Case
 from experiments.tables.sample import Sample
-from experiments.tables.wording import condition
-from grsgd.runs.series import COLOURS, style
+from grsgd.runs.series import style
 
 matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # the same figure is the same file
 HATCHES = ("", "////", "\\\\\\\\", "xxxx", "----", "++++", "||||", "||--")
 LEVEL_LINES = ((0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 3)))
 FONTS = ["DejaVu Sans", "Verdana", "sans-serif"]
 GREY = "#666666"
-VERDICT_COLOURS = {SUPPORTED: COLOURS[2], SAME_DIRECTION: COLOURS[5], REFUTED: COLOURS[1], INCONCLUSIVE: "#888888"}
 WIDTH, HEIGHT = 4.6, 3.3
 """Inches of a panel."""
 PANELS_IN_A_ROW = 3
@@ -164,12 +153,12 @@ def _draw_estimates(ax, cases: Mapping[float, Case], label: str, look: dict):
         ax.errorbar(x, case.estimate, [[case.estimate - case.low], [case.high - case.estimate]], capsize=3, **look)
 
 
-def _limits(cases: Iterable[Case], of_all: tuple[float, float]) -> tuple[float, float]:
+def limits(estimates: Iterable[float], of_all: tuple[float, float]) -> tuple[float, float]:
     """Return where an axis is to end: intervals that go far beyond all estimates are cut off.
 
     of_all: where it would end with the whole of them.
     """
-    estimates = [0.0, *(case.estimate for case in cases)]
+    estimates = [0.0, *estimates]
     beyond = 2 * (max(estimates) - min(estimates)) or math.inf
     return max(of_all[0], min(estimates) - beyond), min(of_all[1], max(estimates) + beyond)
 
@@ -214,8 +203,8 @@ def _scale_axes(ax, panel: Panel):
         ax.minorticks_off()
     cases = [case for points in panel.estimates.values() for case in points.values() if case.estimate is not None]
     if cases:
-        ax.set_ylim(*_limits(cases, ax.get_ylim()))
-    if panel.logy:
+        ax.set_ylim(*limits((case.estimate for case in cases), ax.get_ylim()))
+    if panel.logy and not panel.bars:  # the length of a bar says something from 0 on alone
         ax.set_yscale("log")
     elif not panel.curves and not panel.estimates:
         ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
@@ -241,47 +230,6 @@ def _legend(figure: Figure, axes):
     if handles:
         columns = max(1, min(len(handles), int(12 * figure.get_figwidth() / (6 + max(map(len, handles))))))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
-
-
-def forest(cases: Sequence[Case], numbers: Sequence[float] = ()) -> str:
-    """Return the estimates of cases of one unit with their intervals below each other, as SVG. numbers: the paper's.
-
-    Evidence has the colour of its verdict, and filled points; what is not counted is grey, and open. Estimates that are
-    bounds point to where the effect may lie.
-    """
-    by_condition = {}
-    for case in cases:
-        by_condition.setdefault(condition(case), []).append(case)
-    rows = [row for name, some in by_condition.items() for row in (name, *some)]
-    figure = Figure(figsize=(5.4, 0.9 + 0.21 * len(rows)), layout="constrained")
-    ax = figure.subplots()
-    for place, row in enumerate(rows):
-        if isinstance(row, Case):
-            _draw_interval(ax, place, row)
-        else:
-            ax.annotate(row, (0.01, place), xycoords=ax.get_yaxis_transform(), va="center", fontsize=8, weight="bold")
-    ax.axvline(0, color="black", linewidth=0.8)
-    for number in numbers:
-        ax.axvline(number, color=GREY, linestyle="--", linewidth=1.2)
-        words, at = f"paper: {number:g}", (2, -9 if list(numbers).index(number) % 2 else 3)
-        ax.annotate(words, (number, 1), at, ax.get_xaxis_transform(), "offset points", fontsize=8)
-    names = {place: row.baseline for place, row in enumerate(rows) if isinstance(row, Case)}
-    ax.set_yticks(list(names), list(names.values()), fontsize=8)
-    ax.set_ylim(len(rows) - 0.5, -0.7)
-    ax.set_xlim(*_limits(cases, ax.get_xlim()))
-    turned = cases[0].turned_unit()
-    ax.set_xlabel(turned if turned == cases[0].unit else f"left of 0: {turned}; right: {cases[0].unit}")
-    ax.grid(alpha=0.3, axis="x")
-    return as_svg(figure)
-
-
-def _draw_interval(ax, place: float, case: Case):
-    colour = VERDICT_COLOURS[case.verdict] if case.kind == EVIDENCE else GREY
-    fill = colour if case.kind == EVIDENCE else "white"
-    limits = [case.estimate if limit is None else limit for limit in (case.low, case.high)]
-    ax.plot(limits, [place, place], color=colour, linewidth=1.6)
-    marker = {AT_LEAST: ">", AT_MOST: "<"}.get(case.bound, "o")
-    ax.plot(case.estimate, place, marker, color=colour, markerfacecolor=fill, markersize=5)
 
 
 def as_svg(figure: Figure) -> str:

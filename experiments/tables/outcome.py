@@ -37,11 +37,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """``svg``: a file name, in the folder of the outcome. ``times``: whether it shows some."""
+    """``svg``: a file name, in the folder of the outcome. ``times``: whether it shows some; ``shows``: which, a key of
+    `show.QUANTITIES`."""
 
     caption: str
     svg: str
     times: bool = True
+    shows: str = "times"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tabulate import tabulate
 from experiments.tables import claims as paper_claims
 from experiments.tables import downloads, wording
 from experiments.tables.claims import ClaimResult, PaperResult
-from experiments.tables.draw import forest
+from experiments.tables.forest import forest
 from experiments.tables.outcome import Case, Figure, Outcome, Table, load
 from experiments.tables.scale import SCALES
 from grsgd.files import atomic_write

@@ -20,11 +20,12 @@ class Section:
     def table(self, caption: str, headers: list[str], rows: list[list]):
         self.tables.append(Table(caption, headers, [[str(cell) for cell in row] for row in rows]))
 
-    def figure(self, caption: str, panels: list[Panel], times: bool = True):
-        """times: whether it shows some, so that the simulator's error belongs under it."""
+    def figure(self, caption: str, panels: list[Panel], times: bool = True, shows: str = "times"):
+        """times: whether it shows some, so that the simulator's error belongs under it; shows: which, as of
+        `Figure`."""
         svg = f"{self.name}-{len(self.figures) + 1}.svg"
         draw(self.folder / svg, panels)
-        self.figures.append(Figure(caption, svg, times))
+        self.figures.append(Figure(caption, svg, times, shows))
 
     def note(self, text: str):
         self.notes.append(text)

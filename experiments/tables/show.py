@@ -20,6 +20,11 @@ from grsgd.training.description import commit
 
 MIN_STEP_CPU_SECONDS = 0.02
 """Seconds of the processor's time from which on a testbed slows computations evenly (docs/testbed.md)."""
+QUANTITIES = {
+    "times": measures.seconds_per_step,
+    "waiting": lambda run: float(part_of_a_step(run, "wait").mean()),
+}
+"""Numbers of a run that figures show, and that simulated runs are held against the clock with."""
 MOST_ERRORS = 8
 """Of the simulator, that are told one by one."""
 
@@ -107,12 +112,17 @@ def caveats(plan: Plan, used: dict[RunSpec, Run]) -> list[str]:
 def with_simulator_errors(outcomes: dict[str, Outcome], plan: Plan) -> list[Outcome]:
     """Return the outcomes with the simulator's error in their captions and beside their simulated cases: that of the
     target's own trainings, or else of all targets of the paper."""
-    own = {name: simulator_errors(plan, name) for name in outcomes}
+    own = {what: {name: simulator_errors(plan, name, what) for name in outcomes} for what in QUANTITIES}
     shown = []
+
+    def note_of(name: str, what: str) -> str:
+        alike = [other for other in outcomes if outcomes[other].paper == outcomes[name].paper]
+        of_paper = [error for other in alike for error in own[what][other]]
+        return error_note(own[what][name] or of_paper, "the same" if own[what][name] else "other", what)
+
     for name, found in outcomes.items():
-        of_paper = [error for other in own if outcomes[other].paper == found.paper for error in own[other]]
-        note = error_note(own[name] or of_paper, "the same" if own[name] else "other")
-        figures = [with_error(figure, note, found.runs) for figure in found.figures]
+        note = note_of(name, "times")
+        figures = [with_error(figure, note_of(name, figure.shows), found.runs) for figure in found.figures]
         findings = [
             replace(finding, cases=[case_with_error(case, note) for case in finding.cases])
             for finding in found.findings
@@ -121,9 +131,9 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plan: Plan) -> list[Outc
     return shown
 
 
-def error_note(errors: list[tuple[str, float]], which: str) -> str:
-    """Return how far simulated times are from measured ones, in words: for each algorithm, or of many, in the middle
-    and at both ends."""
+def error_note(errors: list[tuple[str, float]], which: str, what: str = "times") -> str:
+    """Return how far simulated times, or what else, are from measured ones, in words: for each algorithm, or of many,
+    in the middle and at both ends."""
     if not errors:
         return "not held against the clock here"
     ordered = sorted(errors, key=lambda error: error[1])
@@ -131,14 +141,14 @@ def error_note(errors: list[tuple[str, float]], which: str) -> str:
     if len(words) > MOST_ERRORS:
         middle = median(error for _, error in errors)
         words = [f"median {middle:+.0%}, from {words[0]} to {words[-1]}, of {len(words)}"]
-    return f"against measured times of {which} trainings: {', '.join(words)}"
+    return f"against measured {what} of {which} trainings: {', '.join(words)}"
 
 
 def with_error(figure: Figure, note: str, runs: list[dict]) -> Figure:
-    """Return a figure with the simulator's error in its caption, if it shows simulated times."""
+    """Return a figure with the simulator's error in its caption, if it shows simulated times or waiting."""
     if not figure.times or not any(run["source"] in (SIMULATED, TIMING_ONLY) for run in runs):
         return figure
-    return replace(figure, caption=f"{figure.caption} Simulated times, {note}.")
+    return replace(figure, caption=f"{figure.caption} Simulated {figure.shows}, {note}.")
 
 
 def case_with_error(case: Case, note: str) -> Case:
@@ -147,15 +157,21 @@ def case_with_error(case: Case, note: str) -> Case:
     return replace(case, simulator_error=note) if case.source in (SIMULATED, TIMING_ONLY) and is_time else case
 
 
-def simulator_errors(plan: Plan, target: str) -> list[tuple[str, float]]:
+def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[tuple[str, float]]:
     """Return how far simulated times of a target are from measured ones of the same trainings, as shares of those, with
-    the names of the configurations. A host that is really slow is simulated as a rank that computes more slowly."""
+    the names of the configurations. A host that is really slow is simulated as a rank that computes more slowly.
+
+    what: of `QUANTITIES`. Samples are of times; where nothing was measured, as of waiting that there is none, there is
+    no share.
+    """
     measured, simulated = {}, {}
     results = plan.results(target)
     for key, need in plan.needs[target].items():
         result = results[key]
+        if isinstance(result, sample.Sample) and what != "times":
+            continue
         if not isinstance(result, sample.Sample):
-            result = sample.of(result, measures.seconds_per_step)
+            result = sample.of(result, QUANTITIES[what])
         if (middle := result.median()) is not None:
             alike = replace(need, setting=need.setting.but(source=SIMULATED))
             specs = alike.specs(plan.conditions, plan.rates.rate)
@@ -165,9 +181,9 @@ def simulator_errors(plan: Plan, target: str) -> list[tuple[str, float]]:
             else:
                 simulated[type(need), first] = middle
     return [
-        (name_of(setting), simulated[what] / seconds - 1)
-        for what, (seconds, setting) in measured.items()
-        if what in simulated
+        (name_of(setting), simulated[run] / seconds - 1)
+        for run, (seconds, setting) in measured.items()
+        if run in simulated and seconds
     ]
 
 

@@ -3,6 +3,7 @@
 import base64
 import csv
 import io
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -15,7 +16,9 @@ from experiments.tables import draw
 from experiments.tables.__main__ import main
 from experiments.tables.claims import read_claims, results
 from experiments.tables.downloads import seeds_of
+from experiments.tables.forest import Differences, Ratios, forest, scale_of
 from experiments.tables.outcome import (
+    AT_LEAST,
     BY_CONSTRUCTION,
     CONTROL,
     INCONCLUSIVE,
@@ -479,9 +482,42 @@ def test_a_figure_leaves_its_numbers_beside_it(tmp_path):
 
 def test_an_interval_that_is_far_too_wide_is_cut_off():
     cases = [replace(CASE, estimate=20.0, low=-5000.0, high=95.0), replace(CASE, estimate=-10.0, low=-12.0, high=-8.0)]
-    assert draw._limits(cases, (-5200.0, 100.0)) == (-70.0, 80.0)
-    assert draw._limits(cases, (-15.0, 30.0)) == (-15.0, 30.0)
-    assert draw._limits([replace(CASE, estimate=0.0)], (-1.0, 1.0)) == (-1.0, 1.0)
+    estimates = [case.estimate for case in cases]
+    assert draw.limits(estimates, (-5200.0, 100.0)) == (-70.0, 80.0)
+    assert draw.limits(estimates, (-15.0, 30.0)) == (-15.0, 30.0)
+    assert draw.limits([0.0], (-1.0, 1.0)) == (-1.0, 1.0)
+
+
+def test_half_and_twice_as_much_are_equally_far_from_as_much():
+    for unit, turned, less, more in (
+        ("% less time", "% more time", 50.0, -100.0),
+        ("% more time", "% less time", -50.0, 100.0),
+    ):
+        scale = scale_of(replace(CASE, unit=unit))
+        assert isinstance(scale, Ratios) and scale.place(0.0) == 0.0
+        assert abs(scale.place(less)) == abs(scale.place(more)) == pytest.approx(1)
+        assert scale.place(abs(less)) > 0 > scale.place(-abs(less)), f"to the right is {unit}"
+        assert (scale.words(0.5), scale.words(2), scale.words(1)) == ("50 %\nless", "100 %\nmore", "0")
+        assert turned in scale.label
+    assert math.isfinite(scale.place(-100.0)), "nothing is left"
+    assert isinstance(scale_of(replace(CASE, unit="points")), Differences)
+
+
+def test_a_drawing_of_cases_says_what_its_points_are():
+    cases = [CASE, replace(CASE, baseline="one rank", kind=CONTROL), replace(CASE, baseline="x", bound=AT_LEAST)]
+    drawing = forest(cases, [54])
+    for words in (CASE.verdict, "control, not counted", "at least this much", "paper: 54"):
+        assert f">{words}<" in drawing
+    assert "not counted" not in forest(cases[:1])
+
+
+def test_bars_stand_on_zero():
+    """Their length says nothing on a logarithmic axis."""
+    panel = draw.Panel("", "n", "s", lines={"a": {8: 1.0}, "b": {8: 100.0}}, logy=True)
+    (axes,) = draw.figure([panel]).get_axes()
+    assert axes.get_yscale() == "linear" and axes.get_ylim()[0] == 0
+    two = draw.Panel("", "n", "s", lines={"a": {4: 1.0, 8: 2.0}}, logy=True)
+    assert draw.figure([two]).get_axes()[0].get_yscale() == "log"
 
 
 def test_the_page_of_all_papers(tmp_path):

@@ -224,6 +224,29 @@ def test_simulated_times_are_held_against_measured_ones_of_the_same_training():
     assert simulator_errors(plan({"it": Steps(GRSGD)}, run), "it") == [], "not measured"
 
 
+def test_simulated_waiting_is_held_against_measured_waiting():
+    """And not against the time of the steps, which is right here; where nobody has waited there is no share."""
+
+    def run(spec):
+        found, waits = fake_run(seed=seed_of(spec)), 20.0 if spec.source == MEASURED else 5.0
+        waits *= GRSGD.config not in spec.config
+        found.ranks["wait_seconds"][:] = waits
+        found.ranks["compute_seconds"][:] = 40.0 - waits
+        return found
+
+    needs = {
+        (setting.config, source): Steps(setting.but(source=source), seeds=2)
+        for setting in (GRSGD, RING)
+        for source in (MEASURED, SIMULATED)
+    }
+    assert simulator_errors(plan(needs, run), "it", "waiting") == [("ring allreduce", -0.75)]
+    assert dict(simulator_errors(plan(needs, run), "it"))["ring allreduce"] == 0
+    note = error_note([("ring allreduce", -0.75)], "the same", "waiting")
+    figure = with_error(Figure("Milliseconds.", "x.svg", shows="waiting"), note, [{"source": SIMULATED}])
+    said = "Simulated waiting, against measured waiting of the same trainings: ring allreduce -75%."
+    assert figure.caption == f"Milliseconds. {said}"
+
+
 def test_times_of_synchronous_algorithms_are_held_against_those_of_the_same_scenario():
     """Their trainings are the same in all scenarios; their steps are not."""
 

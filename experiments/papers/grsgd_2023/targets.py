@@ -83,7 +83,8 @@ def wait_needs(conditions):
 def show_wait(found, section):
     settings = stepping(found.conditions)
     waits = samples(found, settings, lambda run: 1e3 * float(part_of_a_step(run, "wait").mean()))
-    show_values(section, "Milliseconds that a rank waits for others in a step, mean over the ranks.", "ms", waits)
+    caption = "Milliseconds that a rank waits for others in a step, mean over the ranks."
+    show_values(section, caption, "ms", waits, shows="waiting")
     steps = samples(found, settings, others_step)
     paces = {
         place: {name: quotient(one, steps[place.but(scenario=EQUAL)][name]) for name, one in some.items()}
