@@ -1,6 +1,5 @@
 """The run file of a run that does not end by itself: what was measured, and why it ended."""
 
-import os
 import sys
 import threading
 import time
@@ -23,7 +22,8 @@ from grsgd.job.handover import Handover
 from grsgd.job.timeline_file import TimelineFile
 from grsgd.mpi_environment import speaker
 from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, Ended, end_attributes, how_ended
-from grsgd.runs.run_file import Run, load_run, save_run
+from grsgd.runs.run_file import Run, load_run, save_run, was_replaced
+from grsgd.runs.targets import stamp
 from grsgd.training.record import Record, assemble
 from grsgd.training.saving import ModelFiles
 from grsgd.training.trainer import ignore
@@ -124,8 +124,8 @@ class Rescue:
         if stamp(self.out) == self._stamp_before:
             return False
         with suppress(OSError, KeyError, RuntimeError), h5py.File(self.out, "r", locking=False) as file:
-            is_this = all(file.attrs[name] == self.attributes.get(name) for name in ("started", "config", "ranks"))
-            return is_this and file.attrs["ended"] == Ended.COMPLETED
+            found = {name: file.attrs[name] for name in (*OF_RUN, "ended")}
+            return is_same(found, self.attributes) and found["ended"] == Ended.COMPLETED
         return False
 
     def hand_over(
@@ -237,13 +237,21 @@ class Rescue:
         return [answers.get(holder) or self.nothing() for holder in holders]
 
 
-def stamp(path: Path) -> tuple[int, int] | None:
-    """Return what tells whether a file was replaced; None if there is none."""
+OF_RUN = ("started", "config", "ranks")
+"""Attributes that tell runs apart."""
+
+
+def is_same(found: dict, attributes: dict) -> bool:
+    """Whether two sets of attributes are of one run."""
+    return all(found.get(name) == attributes.get(name) for name in OF_RUN)
+
+
+def is_of_run(path: Path, attributes: dict) -> bool:
+    """Whether the file is one that another rank has written of the run that has these attributes."""
     try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+        return is_same(load_run(path).attributes, attributes)
+    except RunFileError:
+        return False
 
 
 def print_error(line: str):
@@ -274,6 +282,8 @@ def save(out: Path, run: Run) -> Path:
     Raises RunFileError if that is not possible; the run is elsewhere then, in a place that the message names.
     """
     path = path_of(out, run.attributes["reason"])
+    if was_replaced(path) and not is_of_run(path, run.attributes):
+        raise RunFileError(f"{path}: another run has written it since this one began; {save_elsewhere(path, run)}")
     try:
         save_run(path, run)
     except RunFileError as error:

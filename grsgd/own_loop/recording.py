@@ -133,7 +133,8 @@ class LoopRun:
             attributes |= {"hosts": launch.hosts(mpi), "gpus": mpi.allgather(gpu.name(optimizer.replica.device))}
             attributes["processors"] = mpi.allgather(gpu.processor())
             attributes["resumed"] = sum(mpi.allgather(int(before.measured["samples"]))) or None
-            attributes["commit"], processes = mpi.bcast(attributes["commit"]), launch.processes(mpi)
+            attributes |= mpi.bcast({name: attributes[name] for name in ("commit", "started")})
+            processes = launch.processes(mpi)
         self._mpi = self._backends[0].mpi
         self._stop_signal = optimizer.stop_signal = StopSignal(Communicator(self._backends[1]))
         self._rescue = LoopRescue(self._mpi, self._stop_signal, processes, path, self.record, attributes)

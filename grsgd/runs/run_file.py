@@ -10,6 +10,7 @@ import re
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -19,7 +20,7 @@ from grsgd.runs import about
 from grsgd.runs.hdf5 import Reader, plain
 from grsgd.runs.layout import ATTRIBUTES, FORMAT, KNOWN, LAYOUT, UNITS
 from grsgd.runs.old_format import from_format_1
-from grsgd.runs.targets import check_replaceable, naming, reason_of, target_of
+from grsgd.runs.targets import check_replaceable, naming, reason_of, stamp, target_of
 from grsgd.runs.trial import is_good, try_reading
 from grsgd.text import printable
 
@@ -91,6 +92,8 @@ def save_run(path: str | os.PathLike, run: Run) -> None:
         ):
             _fill(file, run)
         is_good(target)
+        if target in _seen:
+            _seen[target] = stamp(target)
 
 
 def check_content(path: str | os.PathLike, attributes: dict) -> None:
@@ -145,6 +148,18 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
                 if size:
                     os.posix_fallocate(file.fileno(), 0, min(size, MAX_TRIED_BYTES))
         remove_leftovers(target.parent)
+        _seen[target] = stamp(target)
+
+
+_seen: dict[Path, tuple[int, int] | None] = {}
+"""The files that this process is about to write, as it has seen or written them last."""
+
+
+def was_replaced(path: str | os.PathLike) -> bool:
+    """Whether another process has written a file since this one called `check_writable`; False if it never has."""
+    with naming(path):
+        target = target_of(path)
+    return target in _seen and _seen[target] != stamp(target)
 
 
 def load_run(path: str | os.PathLike) -> Run:

@@ -60,3 +60,12 @@ def check_replaceable(target: Path) -> None:
     folder, owner = target.parent.stat(), target.stat().st_uid
     if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, folder.st_uid):
         raise ValueError("is another user's file in a folder where only its owner may replace it")
+
+
+def stamp(path: str | os.PathLike) -> tuple[int, int] | None:
+    """Return numbers that are others when a file was replaced; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns

@@ -15,7 +15,7 @@ from grsgd.comm.stop_signal import Stopped, StopSignal
 from grsgd.errors import RunFileError
 from grsgd.job import launch, rescue
 from grsgd.job.signals import INTERRUPTED, TERMINATED, Interruption, as_exceptions
-from grsgd.runs.run_file import save_run
+from grsgd.runs.run_file import check_writable, save_run
 from tests.support.runs import fake_run
 
 
@@ -132,6 +132,25 @@ def test_an_early_end_does_not_replace_a_whole_run(tmp_path):
     assert load_run(out).attributes["reason"] == "epochs"
     assert rescue.save(out, fake_run(reason="steps")) == out
     assert load_run(out).attributes["reason"] == "steps"
+
+
+def test_of_two_runs_with_one_file_neither_is_lost(tmp_path, monkeypatch):
+    """One that was there before is replaced, and so is what another rank has saved of the same run."""
+    monkeypatch.setattr(files.tempfile, "gettempdir", lambda: str(tmp_path))
+    out, first, second = tmp_path / "run.h5", fake_run(started="first"), fake_run(started="second")
+    save_run(out, fake_run(started="before"))
+    check_writable(out)
+    for _ in range(2):
+        assert rescue.save(out, first) == out
+    os.utime(out, (1, 1))  # as if by another process
+    assert rescue.save(out, first) == out
+    os.utime(out, (2, 2))
+    for _ in range(2):
+        with pytest.raises(RunFileError, match=r"run.h5: another run has written it .* as .*/run.h5 instead"):
+            rescue.save(out, second)
+    (place,) = tmp_path.glob("grsgd-*/run.h5")
+    assert load_run(out).attributes["started"] == "first" and load_run(place).attributes["started"] == "second"
+    assert rescue.save(out, fake_run(started="second", reason=INTERRUPTED)) == tmp_path / "run.interrupted.h5"
 
 
 def test_a_run_that_cannot_be_saved_is_saved_elsewhere(tmp_path, monkeypatch):
