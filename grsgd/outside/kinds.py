@@ -2,8 +2,8 @@
 
 A class is of a kind if it is derived from the kind's base class. A function does not say by itself what it does, so its
 home decides: code of one's own (a file, or a module that is not in ``site-packages``) and plug-ins are taken; of an
-installed package only functions that are declared to return the kind's result; of the standard library and of this
-package none, under whatever name they are imported elsewhere.
+installed package only functions that are declared to return the kind's result; of the standard library, of this package
+and of the libraries that it is built on none, under whatever name they are imported elsewhere.
 """
 
 import functools
@@ -21,6 +21,9 @@ INSTALLED = {"site-packages", "dist-packages"}
 """Names of folders that hold packages which were installed."""
 THIS = {"grsgd", "coding"}
 """Packages of this project."""
+BUILT_ON = set("cupy h5py matplotlib mpi4py numba numpy pandas pydantic scipy simpy sklearn torch tqdm".split())
+"""Libraries that this project uses: no function of theirs is a model or data, and some run what they are given as text,
+such as ``torch.hub.load``."""
 
 
 class Kind(NamedTuple):
@@ -68,12 +71,13 @@ def misfit(thing, kind: Kind, is_plugin: bool = False) -> str:
         return f"is a function of Python's standard library ({home}), which no configuration may call"
     if package in THIS:
         return f"is a function of {home}: of this package name what has a name of its own"
-    if is_plugin or is_own(home) or kind.result in names_of([result_of(function)]):
+    if is_plugin or is_own(home):
         return ""
-    return (
-        f"is a function of the installed package {package}, which does not say that it returns {kind.result}: call it "
-        "in a function of a file of your own, FILE.py:NAME"
-    )
+    if package not in BUILT_ON and kind.result in names_of([result_of(function)]):
+        return ""
+    why = "" if package in BUILT_ON else f", which does not say that it returns {kind.result}"
+    remedy = "call it in a function of a file of your own, FILE.py:NAME"
+    return f"is a function of the installed package {package}{why}: {remedy}"
 
 
 def names_of(classes: Iterable) -> set[str]:
@@ -85,16 +89,19 @@ def names_of(classes: Iterable) -> set[str]:
 def function_of(thing) -> FunctionType | None:
     """Return the Python function that a call of an object ends in; None if that is a function in C, or nothing."""
     for _ in range(100):  # a chain of wrappers may be a circle
-        if isinstance(thing, FunctionType) and not hasattr(thing, "__wrapped__"):
+        wrapped = inspect.getattr_static(thing, "__wrapped__", None)  # runs no code of the object
+        if wrapped is not None:
+            thing = wrapped
+        elif isinstance(thing, FunctionType):
             return thing
-        if isinstance(thing, functools.partial):
+        elif isinstance(thing, functools.partial):
             thing = thing.func
         elif isinstance(thing, MethodType):
             thing = thing.__func__
-        elif hasattr(thing, "__wrapped__"):
-            thing = thing.__wrapped__
         else:
             thing = getattr(type(thing), "__call__", None)  # noqa: B004
+            if not isinstance(thing, FunctionType | functools.partial):
+                break
     return None
 
 

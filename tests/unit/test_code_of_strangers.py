@@ -1,5 +1,6 @@
 """Code that configurations, run files and checkpoints name: what is imported, what is refused, and what is said."""
 
+import importlib
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ from grsgd.cli import main
 from grsgd.config import load, parse
 from grsgd.errors import ConfigError
 from grsgd.job.resume import Resumed
+from grsgd.outside.kinds import KINDS, misfit
 from grsgd.runs.run_file import save_run
 from grsgd.training.loading import evaluate
 from tests.support.said import complaint
@@ -212,7 +214,8 @@ def called():
         ("models", "random_names.py:wrapped", "is a function of Python's standard library .subprocess."),
         ("models", "random_names.py:Popen", "neither a subclass of torch.nn.Module nor a function"),
         ("models", "random_names:run", "is a function of Python's standard library .subprocess."),
-        ("models", "torch.hub:load", "is a function of the installed package torch, which does not say that it"),
+        ("models", "torch.hub:load", "is a function of the installed package torch: call it in a function of a file"),
+        ("models", "torch.fx.graph_module:reduce_graph_module", "is a function of the installed package torch"),
         ("models", "torch:load", "is a function of the installed package torch"),
         ("models", "grsgd.training.loading:load_model", "is a function of grsgd.training.loading: of this package"),
         ("models", "torch.optim:SGD", "neither a subclass of torch.nn.Module nor a function"),
@@ -233,6 +236,28 @@ def test_what_is_not_of_its_kind_is_never_called(kind, name, why, tmp_path, monk
     with pytest.raises(ConfigError, match=why):
         outside.load(name, kind)
     assert not Path("ran").exists()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("package", ["torch", "numpy", "scipy", "h5py", "sklearn", "pandas", "numba", "matplotlib"])
+def test_no_function_of_a_library_is_of_a_kind(package):
+    """All that is loaded of each, under whatever name: some of them run text as code."""
+    importlib.import_module(package)
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == package]
+    found = [(value, kind) for module in modules for value in list(vars(module).values()) for kind in KINDS.values()]
+    assert len(found) > 1000
+    assert [value for value, kind in found if not isinstance(value, type) and not misfit(value, kind)] == []
+
+
+@pytest.mark.exhaustive
+def test_no_module_of_the_standard_library_is_imported_by_name():
+    before = set(sys.modules)
+    for module in sys.stdlib_module_names:
+        for kind in KINDS:
+            with pytest.raises(ConfigError, match="is of Python's standard library"):
+                outside.load(f"{module}:run", kind)
+    assert set(sys.modules) == before
 
 
 @pytest.mark.parametrize("name", ["own", "cached", "partial", "Callable", "torch.nn:Linear"])
