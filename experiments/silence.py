@@ -20,7 +20,7 @@ from tabulate import tabulate
 from coding.time_model import mean_step_seconds
 from grsgd import load_run
 from grsgd.config import parse
-from grsgd.mpi_environment import find_mpiexec, job_environment
+from grsgd.mpi_environment import find_mpiexec, job_environment, module
 from grsgd.simulate.compute import ComputeTime
 from grsgd.simulate.network import network
 from grsgd.simulate.run import Simulation
@@ -77,7 +77,7 @@ def measured(r: int, s: int, ranks: int, steps: int, sigma: float, stragglers: d
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder, "run.toml"), Path(folder, "run.h5")
         path.write_text(toml(config))
-        command = [find_mpiexec(), "-n", ranks, sys.executable, "-m", "grsgd", "train", path, "--out", out]
+        command = [find_mpiexec(), "-n", ranks, *module("grsgd"), "train", path, "--out", out]
         done = subprocess.run(
             [str(word) for word in command], env=job_environment(), capture_output=True, text=True, timeout=600
         )

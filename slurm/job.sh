@@ -72,7 +72,7 @@ has_checkpoints() {
 # all; if it cannot be moved, it stays there. After a signal it has what was measured until then. With $EVERY checkpoints
 # are taken; a run that ends after one, which its exit code says, is put into the queue again, and goes on.
 train() {
-    local ranks=$1 file=$2 code=0 ending=TERM kept=${2%.h5}.checkpoints folder scratch
+    local ranks=$1 file=$2 code=0 ending=TERM kept=${2%.h5}.checkpoints folder scratch words
     shift 2
     if [[ -n ${EVERY:-} ]]; then
         ending=USR1
@@ -81,10 +81,17 @@ train() {
     mkdir -p "$SCRATCH" "$(dirname "$file")"
     folder=$(mktemp -d "$SCRATCH/grsgd-$SLURM_JOB_ID-XXXXXX")  # others may write there, but must not know the name
     scratch=$folder/$(basename "$file")
+    words=$(mktemp -d "$SCRATCH/grsgd-words-XXXXXX")  # the rank that saves the run leaves word that it is whole
+    export GRSGD_WORDS=$words
     choose_launcher
     echo "$(date '+%F %T'): $ranks ranks by $LAUNCHER on $SLURM_JOB_NODELIST, start ${SLURM_RESTART_COUNT:-0}: $*"
     stop() { [[ $1 == TERM ]] || end_launch "$ending"; }  # SIGTERM is from Slurm, for all processes of the job
-    attend launch "$ranks" python -m grsgd train "$@" --out "$scratch" || code=$?
+    attend launch "$ranks" python -P -m grsgd train "$@" --out "$scratch" || code=$?
+    if ((code == 0)) && ! compgen -G "$words/whole-*" > /dev/null; then
+        echo "the launcher's exit code is 0, but no rank has said that the run file is whole: $file" >&2
+        code=1
+    fi
+    rm -rf "$words"
     if [[ ! -e $scratch ]]; then
         rm -rf "$folder"
     elif cp "$scratch" "$file.part" && mv "$file.part" "$file"; then

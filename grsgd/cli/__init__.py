@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     exit codes of their own.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    open_streams()
     if arguments[:1] == ["testbed"]:  # what comes after `--` is not for argparse
         from grsgd.testbed.__main__ import main as testbed
 
@@ -52,6 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except OSError as error:
         return end_of_output(error, options.on_ranks)
+
+
+def open_streams():
+    """Give this process the streams without which it was started (``>&-``), as if they led to /dev/null."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
 
 
 def parse(arguments: list[str]):

@@ -120,6 +120,8 @@ class MpiDriver:
     ):
         self.rank = rank
         self.timeout = timeout
+        self.limit = ""
+        """The end of the message of a time-out: what to raise where a rank may be that slow."""
         self.watch: Callable[[], None] | None = None
         self.wait_seconds = 0.0
         """Time spent in waits of `run`, without what background schedules did meanwhile in this rank's own thread."""
@@ -229,7 +231,7 @@ class MpiDriver:
                     if self.watch is not None:
                         self.watch()
                     if now - begin - stopped > self.timeout and not isinstance(pollable, Delay):
-                        raise WaitTimeout(f"rank {self.rank} waited {self.timeout:g} s for {pollable}")
+                        raise WaitTimeout(f"rank {self.rank} waited {self.timeout:g} s for {pollable}{self.limit}")
                     self.look_at_quota(now)
                 waited = now - moved
                 if waited < self.spin_seconds or not (in_background and ENGINE.pause(moves)):

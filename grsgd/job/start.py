@@ -33,6 +33,10 @@ all launchers pass on, and go on."""
 KILLED_BY_IT = (-GENTLE, GENTLE, 128 + GENTLE)
 """Exit codes of launchers whose ranks did not know it yet."""
 
+ALONE = {"PMI_SIZE": "1"}
+"""Of scripts under Open MPI, which does not read it: Accelerate then takes each rank for a program alone, and does not
+start a process group beside MPI."""
+
 BELOW_LAUNCHER = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
     "PMI_SIZE": "mpiexec",
@@ -76,11 +80,12 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     ranks = ranks if ranks is not None else tasks_of_allocation()
     if ranks < 1:
         raise ConfigError(f"run: -n {ranks}: must be 1 or more")
+    trains = is_configuration(target)
     if is_python(target):
         if not arguments:
             raise UsageError(f"run: {target} of what? grsgd run -n {ranks} SCRIPT.py")
         program = [sys.executable, "-u"]
-    elif is_configuration(target):
+    elif trains:
         check_file(target)
         program = [*module("grsgd"), "train", target]
         program.insert(1, "-u")
@@ -90,8 +95,10 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     variables, command = start_command(launcher, ranks)
     if "--spares" in arguments and library_of(command[0]) == "Open MPI":
         command[1:1] = ["--with-ft", "ulfm"]
-    if target.endswith(".py") and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
+    if not trains and sys.stderr.isatty() and AT_ONCE in version_of(command[0]):
         command[1:1] = ["--output", ":raw"]  # a progress bar has no whole lines
+    if "OMPI_MCA_btl" in variables and not trains:
+        variables |= ALONE
     missing = {name: value for name, value in variables.items() if name not in os.environ}
     return Job(missing, [*command, *program, *arguments])
 

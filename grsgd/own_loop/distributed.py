@@ -108,6 +108,7 @@ class DistributedOptimizer(WrappingOptimizer):
         before_forward = BeforeForward(self._before_forward)
         self._hooks = [replica.model.register_forward_pre_hook(before_forward, with_kwargs=True)]
         driver.watch = self._watch
+        driver.limit = "; distribute(timeout=...) is the limit, for ranks that may be that slow"
         if algorithm.traits.in_background and uncounted.size > 1 and driver.progress_mode == "inline":
             self._hooks += on_gradients(replica, driver.poll)
         self._hooks.append(OtherSteps(self.optimizer, replica.trained, lambda: self.steps, self._gradients_are_own))

@@ -2,7 +2,6 @@
 
 import inspect
 import subprocess
-import sys
 import tempfile
 import unittest
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.find import find
 from grsgd.config import Config, parse
-from grsgd.mpi_environment import find_mpiexec, job_environment, without_launcher
+from grsgd.mpi_environment import find_mpiexec, job_environment, module, without_launcher
 from grsgd.simulate.compute import ComputeTime
 from grsgd.simulate.run import Simulation
 from grsgd.testing.quadratic import Job, shifted_job
@@ -212,7 +211,7 @@ class AlgorithmTests:
         """Train a `configuration` under mpiexec; returns the weights of the final model."""
         toml, model = folder / "run.toml", folder / "model.pt"
         toml.write_text(tomli_w.dumps(self.configuration()))
-        command = [find_mpiexec(), "-n", n, sys.executable, "-m", "grsgd", "train", toml, "--out", folder / "run.h5"]
+        command = [find_mpiexec(), "-n", n, *module("grsgd"), "train", toml, "--out", folder / "run.h5"]
         done = subprocess.run(
             [str(word) for word in (*command, "--save", model, *arguments)],
             env=without_launcher(job_environment()),

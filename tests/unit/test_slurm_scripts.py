@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 set -euo pipefail
 . slurm/job.sh
-launch() { out=${@: -1}; echo "$out" > "$SCRATCH/told"; echo measured > "$out"; exit "$CODE"; }
+launch() { out=${@: -1}; echo "$out" > "$SCRATCH/told"; echo measured > "$out"; word; exit "$CODE"; }
+word() { [[ $WHOLE == no ]] || touch "$GRSGD_WORDS/whole-0"; }
 cp() { command cp "$@"; [[ $FULL == no ]]; }
 train 2 "$RESULTS/run.h5" config.toml
 """
@@ -21,8 +22,9 @@ def train(tmp_path):
     for folder in ("scratch", "results"):
         (tmp_path / folder).mkdir()
 
-    def run(full="no", code=0):
+    def run(full="no", code=0, whole="yes"):
         variables = {"SCRATCH": tmp_path / "scratch", "RESULTS": tmp_path / "results", "FULL": full, "CODE": code}
+        variables["WHOLE"] = whole
         variables |= {"LAUNCHER": "mpiexec", "SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "n", "PATH": "/usr/bin:/bin"}
         environment = {name: str(value) for name, value in variables.items()}
         return subprocess.run(
@@ -38,6 +40,11 @@ def test_the_run_file_is_moved(train, tmp_path, code):
     assert done.returncode == code, done.stderr
     assert (tmp_path / "results" / "run.h5").read_text() == "measured\n"
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["told"]
+
+
+def test_exit_code_0_of_a_launcher_is_not_enough(train):
+    done = train(whole="no")
+    assert done.returncode == 1 and "but no rank has said that the run file is whole" in done.stderr
 
 
 def test_no_name_in_scratch_can_be_guessed(train, tmp_path):

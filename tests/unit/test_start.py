@@ -10,7 +10,7 @@ import time
 import pytest
 
 from grsgd import mpi_environment
-from grsgd.cli import main
+from grsgd.cli import commands, main, reference
 from grsgd.errors import SetupError
 from grsgd.job import launch, start
 from grsgd.mpi_environment import DEFAULTS, without_launcher
@@ -322,3 +322,24 @@ time.sleep(60)
     process.wait(20)
     assert process.stdout.read() == b""  # closed: both have ended
     process.stdin.close()
+
+
+def test_commands_have_help_without_docstrings(monkeypatch, capsys):
+    """As under ``python -OO``."""
+    for function in (commands.train, commands.run, reference.config):
+        monkeypatch.setattr(function, "__doc__", None)
+    assert main([]) == 2
+    assert "train" in capsys.readouterr().out
+
+
+def test_a_process_without_streams(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["algorithms", "grsgd"]) == 0 and main(["algorithms", "nothing"]) == 2
+
+
+@pytest.mark.parametrize("library, expected", [("mpiexec (Open MPI) 5.0.11", ["PMI_SIZE=1"]), ("HYDRA", [])])
+def test_accelerate_takes_a_rank_of_a_script_for_a_program_alone(library, expected, place, capsys):
+    place("mpiexec", f"echo '{library}'")
+    assert [word for word in dry_run(capsys, "-n", "2", "own.py") if "PMI" in word] == expected
+    assert not any("PMI" in word for word in dry_run(capsys, "-n", "2", "run.toml"))
