@@ -1,4 +1,4 @@
-"""Digests of tensors: equal for equal bytes, and for others but with a chance of one in four thousand millions."""
+"""Digests of tensors: equal for equal bytes, and for others but with a chance of one in some thousand millions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ from grsgd.lazy import LazyModule
 
 torch = LazyModule("torch")
 
+BLOCK = 2**16
+"""Bytes that are summed, as whole numbers of 8 bytes, before the CRC, which takes ten times as long."""
+
 
 def digests(tensors: Iterable[torch.Tensor]) -> np.ndarray:
-    """Return the CRC-32 of each tensor's bytes, int64 of shape [number of tensors]; takes a second for some GB."""
-    return np.array([zlib.crc32(bytes_of(tensor)) for tensor in tensors], np.int64)
+    """Return a digest of each dense tensor's bytes, int64 of shape [number of tensors]: the CRC-32 of what is left of
+    the bytes when whole blocks are summed. So numbers that change places within a block are not seen."""
+    return np.array([digest(bytes_of(tensor)) for tensor in tensors], np.int64)
+
+
+def digest(content: np.ndarray) -> int:
+    whole = content.size - content.size % BLOCK
+    sums = content[:whole].view(np.int64).reshape(-1, BLOCK // 8).sum(1)
+    return zlib.crc32(content[whole:], zlib.crc32(sums))
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:
