@@ -6,7 +6,10 @@ from collections.abc import Iterable
 
 import torch
 
+from grsgd.algorithms.base import Algorithm
+from grsgd.job.alike import check_alike, facts_of_model
 from grsgd.models.replica import Replica
+from grsgd.outside import attributes_of
 
 WRAPPED_ALREADY = ("DistributedDataParallel", "FullyShardedDataParallel")
 """Classes that train a module together with other processes themselves."""
@@ -40,6 +43,17 @@ def kind_of(thing) -> str:
     if thing is None:
         return "None"
     return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
+
+
+def check_same_arguments(mpi, model: torch.nn.Module, algorithm: type[Algorithm], options, seed: int, seconds: float):
+    """Raise SetupError, on all ranks, if they have given `distribute` other models, options or seeds; collective."""
+    facts = {
+        **{f"the option {name} of {algorithm.name}": f"{value}" for name, value in options.model_dump().items()},
+        "the sha256 of the algorithm's file": attributes_of("algorithm", algorithm)["algorithm_sha256"],
+        "the seed given to distribute()": seed,
+    }
+    cure = "all ranks must call distribute() with the same model, algorithm, options and seed"
+    check_alike(mpi, lambda: facts | facts_of_model(model), cure, seconds)
 
 
 def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, sends_gradients: bool):

@@ -31,7 +31,7 @@ from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job import launch, words
 from grsgd.models.replica import Replica, views
 from grsgd.own_loop import resume
-from grsgd.own_loop.checks import InPlace, check_arguments, check_optimizer
+from grsgd.own_loop.checks import InPlace, check_arguments, check_optimizer, check_same_arguments
 from grsgd.own_loop.copying import copy_of
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
@@ -527,6 +527,7 @@ def distribute(
     gradients = make_gradients(replica, cls.traits_of(chosen)) if mpi.size > 1 else None
     with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
         check_same_size(mpi, replica)
+        check_same_arguments(mpi, model, cls, chosen, seed, timeout)
         check_shards(mpi, timeout)
         _, local_ranks = launch.local_ranks(mpi)
         with launch.collective_setup(mpi, timeout):

@@ -104,6 +104,25 @@ def test_ranks_that_give_shard_other_data_are_refused(monkeypatch, tmp_path, giv
     on_threads(monkeypatch, 2, after)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda rank: {"seed": rank}, "the seed given to distribute(): 0 on rank 0, 1 on rank 1: all ranks"),
+        (lambda rank: {"H": 4 + rank}, "the option H of local_sgd: 4 on rank 0, 5 on rank 1"),
+        (lambda rank: {"model": [nn.Linear(2, 4), nn.Linear(5, 2)][rank]}, "the digest of the names and shapes of"),
+    ],
+)
+def test_ranks_that_give_distribute_other_arguments_are_refused(monkeypatch, given, words):
+    def work(mpi):
+        options = {"model": nn.Linear(2, 1)} | given(mpi.rank)
+        model = options.pop("model")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with pytest.raises(SetupError, match=re.escape(words)):
+            distribute(model, optimizer, "local_sgd", mpi, **options)
+
+    on_threads(monkeypatch, 2, work)
+
+
 def test_shards_that_differ_and_were_made_late_are_warned_of(monkeypatch):
     def work(mpi):
         model = nn.Linear(2, 1)
