@@ -16,6 +16,7 @@ import numpy as np
 
 from grsgd.errors import RunFileError
 from grsgd.runs.hdf5 import Reader
+from grsgd.runs.trial import try_reading
 
 FORMAT = 2
 """Number of the format; another one is refused."""
@@ -61,6 +62,7 @@ def read(path: Path) -> tuple[Header, dict, str]:
             block = file.read(BLOCK)
             if block != _line(header, _digest(header, file)):
                 raise RunFileError(f"{path}: damaged: its digest is another one")
+        try_reading(path)  # a stranger's digest may be right
         with h5py.File(path, "r") as file:
             _, tree = Reader(file, path.stat().st_size).tree()
         values, config = (tree.pop(name).tobytes().decode() for name in ("values", "config"))

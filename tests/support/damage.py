@@ -5,7 +5,6 @@ What a reader does with any bytes is to read them, or to refuse them in one line
 
 import json
 import os
-import random
 import resource
 import select
 import signal
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from grsgd.errors import UsageError
 from grsgd.runs import trial
+from tests.support.fuzz import SECTOR, damaged
 
-SECTOR = 512
 MEMORY = 2**30
 """Bytes that all readings of one process may take, beside what it has."""
 READ, REFUSED = "read", "refused"
@@ -29,30 +28,10 @@ def zeroed_sectors(content: bytes, every: int = 1) -> Iterator[tuple[str, bytes]
         yield f"zeros at {at}", content[:at] + bytes(size) + content[at + size :]
 
 
-def changed(content: bytes, count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Yield ``count`` contents with a few bytes changed, doubled or cut out, a piece copied elsewhere, or the end cut
-    off."""
-    draw = random.Random(seed)
-    for number in range(count):
-        new = bytearray(content)
-        for _ in range(draw.choice((1, 1, 2, 5))):
-            at, size = draw.randrange(len(new)), draw.choice((1, 2, 4, 8, 16))
-            match draw.randrange(6):
-                case 0:
-                    new[at] ^= 1 << draw.randrange(8)
-                case 1:
-                    new[at : at + size] = draw.choice((bytes(size), b"\xff" * size, draw.randbytes(size)))
-                case 2:
-                    new[at:at] = new[at : at + size]
-                case 3:
-                    other = draw.randrange(len(new))
-                    new[at : at + size] = new[other : other + size]
-                case 4:
-                    del new[at : at + size]
-                case 5:
-                    del new[at:]
-            new = new or bytearray(1)
-        yield f"change {number} of seed {seed}", bytes(new)
+def changed(content: bytes, seeds: Iterable[int]) -> Iterator[tuple[str, bytes]]:
+    """Yield what `damaged` makes of the content with each seed."""
+    for seed in seeds:
+        yield f"seed {seed}", damaged(content, seed)
 
 
 def read_each(

@@ -217,7 +217,7 @@ def test_long_lines_and_comments_take_no_longer_than_short_ones(tmp_path):
 
 def test_changed_traces(tmp_path):
     lines = "l1: calc 10 cpu 1\nl2: send 8b to 1 tag 3\nl2 requires l1\n}\nrank 1 {\nl1: recv 8b from 0 tag 3\n}\n"
-    cases = damage.changed(f"num_ranks 2\nrank 0 {{\n{lines}".encode(), 200)
+    cases = damage.changed(f"num_ranks 2\nrank 0 {{\n{lines}".encode(), range(200))
 
     def read(path):
         replay(goal.read(path), network("switch", None))
