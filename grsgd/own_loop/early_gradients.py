@@ -137,7 +137,7 @@ class EarlyGradients(Gradients):
         with torch.no_grad():
             if found:
                 torch._foreach_copy_(places, found)
-            self.place.flags.copy_(torch.tensor([*flags, self._is_in_vain]))
+            self.place.flags.copy_(torch.tensor([*flags, self._is_in_vain], device="cpu"))
 
     @property
     def has_sent(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from grsgd.own_loop.tracing import captured, traced_by
+from grsgd.own_loop.tracing import captured, is_transformed, traced_by
 
 
 class BeforeForward:
@@ -24,7 +24,8 @@ class BeforeForward:
     def __call__(self, model, inputs, named_inputs):
         if self.call is not None and model.training and torch.is_grad_enabled():
             if torch.compiler.is_dynamo_compiling():  # true where it is traced
-                self._not_compiled(inputs, named_inputs)
+                if not is_transformed():  # which torch cannot leave for a call that is not compiled
+                    self._not_compiled(inputs, named_inputs)
             else:
                 self._call(inputs, named_inputs)
 

@@ -105,7 +105,7 @@ class Gradients:
             if all(flags):
                 self.place.flags.fill_(1.0)
             else:
-                self.place.flags.copy_(torch.tensor(flags))
+                self.place.flags.copy_(torch.tensor(flags, device="cpu"))
 
     def sent_in_vain(self) -> bool:
         """After ``flat`` was reduced: whether all ranks have to `collect` and send again."""

@@ -15,13 +15,18 @@ def traced_by() -> str | None:
 
     `torch.compile` is missing: it never traces code within `untraced` methods. Takes half a microsecond.
     """
-    if functorch.peek_interpreter_stack() is not None:
+    if is_transformed():
         return "a transform of torch.func"
     if torch._C._get_tracing_state() is not None:
         return "torch.jit.trace"
     if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, MODES)):
         return "make_fx, torch.export or FakeTensorMode"
     return "a CUDA graph" if captured() else None
+
+
+def is_transformed() -> bool:
+    """Return whether this thread is in a transform of `torch.func`; `torch.compile` can trace this call, too."""
+    return functorch.peek_interpreter_stack() is not None
 
 
 def captured() -> bool:

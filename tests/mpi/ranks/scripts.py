@@ -301,20 +301,24 @@ def compiled_closure(run, step):
     compiled(run, run.optimizer.step)(calculate)
 
 
-def per_sample(run, step):
+def per_sample(run, step, prepared=lambda run, call: call):
     """The mean of the samples' gradients, each of them clipped, by `torch.func`."""
     parameters = {name: p.detach() for name, p in run.model.named_parameters()}
 
     def loss(parameters, x, y):
         return mse_loss(functional_call(run.model, parameters, (x[None],)), y[None])
 
-    found = vmap(grad(loss), (None, 0, 0))(parameters, *run.batch(step))
+    found = prepared(run, vmap(grad(loss), (None, 0, 0)))(parameters, *run.batch(step))
     run.losses.append(0.0)
     for name, p in run.model.named_parameters():
         p.grad = found[name].clamp(-0.1, 0.1).mean(0)
         if run.net is not run.model:  # DDP reduces the gradients of backward() alone
             p.grad = sum(WORLD.allgather(p.grad)) / COUNT
     run.optimizer.step()
+
+
+def compiled_per_sample(run, step):
+    per_sample(run, step, compiled)
 
 
 class SharpnessAware:
@@ -450,6 +454,7 @@ ROWS = {
     "compiled whole": (compiled_whole, HEAVY),
     "compiled closure": (compiled_closure, HEAVY),
     "per sample": (per_sample, HEAVY),
+    "compiled per sample": (compiled_per_sample, HEAVY),
     "sharpness aware": (sharpness_aware, HEAVY),
     "schedule free": (schedule_free, averaging),
 }
