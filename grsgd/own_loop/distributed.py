@@ -369,6 +369,9 @@ class DistributedOptimizer(WrappingOptimizer):
         if kept is not None:
             self._start_algorithm()
             resume.restore(self.algorithm, kept)
+            if others := resume.other_options(kept, self.algorithm):
+                was = ", ".join(others)
+                warnings.warn(f"state_dict of {self.algorithm.name} with {was}", RuntimeWarning, stacklevel=2)
             self._loaded = kept if resume.other_tensors(kept, self.replica) else None
 
     def _check_loaded(self):

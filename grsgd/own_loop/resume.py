@@ -21,6 +21,7 @@ def state_of(algorithm: Algorithm) -> dict:
         "algorithm": algorithm.name,
         "rank": comm.rank,
         "ranks": comm.size,
+        "options": algorithm.options.model_dump(mode="json"),
         "model": torch.from_numpy(digests(algorithm.replica.tensors().values())),
         "state": {name: as_tensor(value_of(value)) for name, value in algorithm.state().items()},
         "random": algorithm.rng.bit_generator.state,
@@ -70,6 +71,16 @@ def restore(algorithm: Algorithm, kept: dict):
     except (AttributeError, ValueError) as error:
         raise ConfigError(f"state_dict of {algorithm.name} with other options ({error}): {ANEW}") from None
     algorithm.rng.bit_generator.state = kept["random"]
+
+
+def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
+    """Return a text for each option that was another one when a state was saved, but for the all-reduce's variant."""
+    was, now = kept.get("options", {}), algorithm.options.model_dump(mode="json")
+    return [
+        f"{name} = {was[name]!r}, here {now[name]!r}"
+        for name in was.keys() & now.keys() - {"variant"}
+        if was[name] != now[name]
+    ]
 
 
 def other_tensors(kept: dict, replica: Replica) -> list[str]:

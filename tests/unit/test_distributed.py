@@ -433,6 +433,21 @@ def test_a_state_without_the_algorithms_is_warned_of_and_refused(algorithm, opti
         on_threads(monkeypatch, 1, work)
 
 
+def test_a_state_of_other_options_is_warned_of(monkeypatch):
+    def work(mpi):
+        model = network()
+        optimizer = distribute(model, sgd(model), "diloco", mpi, H=2)
+        plain(model, optimizer, lambda k: loss(model, 0, k), 0)
+        state = optimizer.state_dict()
+        optimizer.finish()
+        optimizer = distribute(model, sgd(model), "diloco", mpi, H=4, variant="tree")
+        with pytest.warns(RuntimeWarning, match="^state_dict of diloco with H = 2, here 4$"):
+            optimizer.load_state_dict(state)
+        optimizer.finish()
+
+    on_threads(monkeypatch, 1, work)
+
+
 def test_an_algorithm_that_does_not_say_what_it_remembers(monkeypatch):
     monkeypatch.setattr(distributed.ALGORITHMS["dpsgd"], "remembers", None)
 
