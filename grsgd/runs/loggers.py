@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from grsgd.errors import ConfigError
-from grsgd.files import atomic_write
+from grsgd.files import atomic_write, temporary_beside
 from grsgd.runs.targets import check_links, naming, target_of
 
 if TYPE_CHECKING:  # a command that only shows progress needs no NumPy
@@ -32,9 +32,9 @@ class Logger(Protocol):
 class CsvLogger:
     """A CSV file with a column ``step``, one more for each name, and a row a call, which is in the file at once.
 
-    A file that is there is replaced by the first row, or kept up to a step by `go_on`. A name that was not there before
-    gets a column at the right; rows that lack a name have an empty field. Then the file is written anew, beside its
-    place and moved there in one step.
+    A file that is there stays until the first row replaces it; `go_on` keeps its rows up to a step. A name that was not
+    there before gets a column at the right; rows that lack a name have an empty field. Then the file is written anew,
+    beside its place and moved there in one step.
 
     Raises RunFileError, here and in `log`, if the file cannot be written.
     """
@@ -45,7 +45,10 @@ class CsvLogger:
         self._file = None
         with naming(self.path):
             self._target = target_of(self.path)
-            open(self._target, "a").close()
+            if self._target.exists():
+                open(self._target, "r+b").close()
+            with temporary_beside(self._target) as temporary:  # where the file is written anew
+                open(temporary, "x").close()
 
     def go_on(self, step: int):
         """Keep the rows of a file that is there up to ``step``, in place of replacing it: a run goes on from there."""
@@ -67,10 +70,8 @@ class CsvLogger:
                 self._file.flush()
 
     def close(self):
-        if self._file is None:  # nothing was logged
-            with naming(self.path):
-                self._write_anew([])
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def _writer(self) -> csv.DictWriter:
         return csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")

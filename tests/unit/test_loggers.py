@@ -24,16 +24,17 @@ def test_a_row_is_in_the_file_at_once_and_later_names_get_columns(tmp_path):
     assert os.listdir(tmp_path) == ["run.csv"]
 
 
-def test_an_older_file_is_replaced_by_the_first_row_or_none(tmp_path):
+def test_an_older_file_stays_until_the_first_row_replaces_it(tmp_path):
     path = tmp_path / "run.csv"
     path.write_text("step,other\n7,8\n")
-    logger = CsvLogger(path)
+    CsvLogger(path).close()
     assert path.read_text() == "step,other\n7,8\n", "a run that cannot begin takes nothing away"
+    logger = CsvLogger(path)
     logger.log(1, {"loss": 0.5})
     assert path.read_text() == "step,loss\n1,0.5\n"
     logger.close()
-    CsvLogger(path).close()
-    assert path.read_text() == "step\n"
+    CsvLogger(tmp_path / "new.csv").close()
+    assert os.listdir(tmp_path) == ["run.csv"]
 
 
 def test_rows_of_a_run_that_goes_on_stay_up_to_the_step_where_it_does(tmp_path):
