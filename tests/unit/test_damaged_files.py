@@ -28,7 +28,7 @@ def read(path: Path):
     report([path])
 
 
-@pytest.mark.parametrize("every", exhaustive_unless([3], [1, 3]))
+@pytest.mark.parametrize("every", exhaustive_unless([4], [1, 4]))
 def test_zeroed_sectors(content, tmp_path, every):
     """Zeros where texts of attributes lie make HDF5 loop: this is told after the time that the reading gets."""
     found = damage.read_each(damage.zeroed_sectors(content, every), tmp_path / "damaged.h5", read)
@@ -36,9 +36,9 @@ def test_zeroed_sectors(content, tmp_path, every):
     assert damage.REFUSED in dict(found).values()
 
 
-@pytest.mark.parametrize("seed", exhaustive_unless([0], range(8)))
+@pytest.mark.parametrize("seed", exhaustive_unless([0], range(4)))
 def test_changed_bytes(content, tmp_path, seed):
-    cases = damage.changed(content, range(60) if seed == 0 else range(1000 * seed, 1000 * seed + 300))
+    cases = damage.changed(content, range(40) if seed == 0 else range(1000 * seed, 1000 * seed + 300))
     assert not damage.wrong(damage.read_each(cases, tmp_path / "damaged.h5", read))
 
 
