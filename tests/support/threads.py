@@ -22,6 +22,7 @@ FAKE = SimpleNamespace(
     COMM_TYPE_SHARED="shared",
     THREAD_MULTIPLE=3,
     Query_thread=lambda: 3,
+    Is_finalized=lambda: False,
     Get_processor_name=lambda: "here",
     Get_library_version=lambda: "threads 1.0, of the tests",
 )

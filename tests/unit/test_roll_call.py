@@ -1,9 +1,11 @@
 """Which collective call each rank is in: calls that do not match are named, and whoever waits in vain."""
 
 import gc
+import os
 import re
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import WaitTimeout
 from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps
 from grsgd.job import launch
-from grsgd.own_loop import distributed, roll_call
+from grsgd.own_loop import distributed, ranks, roll_call
 from grsgd.own_loop.distributed import distribute
 from grsgd.own_loop.roll_call import FINISH, RollCall
 from tests.support.threads import on_threads
@@ -145,10 +147,10 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ["ring_allreduce", "grsgd"])
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "dpsgd", "grsgd"])
 @pytest.mark.parametrize("name", ALONE)
 def test_what_rank_0_calls_alone_is_named(name, algorithm, monkeypatch):
-    if name == "rest()" and algorithm == "ring_allreduce":
+    if name == "rest()" and algorithm != "grsgd":
         pytest.skip("does nothing there")
 
     def work(mpi):
@@ -159,7 +161,8 @@ def test_what_rank_0_calls_alone_is_named(name, algorithm, monkeypatch):
         try:
             if mpi.rank == 0:
                 ALONE[name](optimizer)
-            train(model, optimizer)
+            if algorithm != "dpsgd":
+                train(model, optimizer)
             optimizer.finish()
         except (UnevenCalls, WaitTimeout) as error:
             return str(error)
@@ -199,3 +202,64 @@ def test_a_trial_is_dropped(algorithm, place, monkeypatch):
     found = on_threads(monkeypatch, 2, work)
     gc.collect()
     assert place == "on some ranks in a step" or not any(left() for _, left in found)
+
+
+def begin(mpi, algorithm):
+    model = nn.Linear(4, 2)
+    return distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), algorithm, mpi, timeout=2.0)
+
+
+class Left(Exception):
+    """The process has ended."""
+
+
+def leave(code):
+    raise Left(f"exit code {code}")
+
+
+FIRST = {
+    "another algorithm": (lambda mpi: begin(mpi, "grsgd"), "in distribute(model, optimizer, 'grsgd')"),
+    "local_rank()": (lambda mpi: ranks.local_rank(), "in local_rank()"),
+    "the end": (lambda mpi: roll_call.end_of_script(mpi, os.getpid()), "at the end of the script"),
+}
+
+
+@pytest.mark.parametrize("what", FIRST)
+def test_the_first_calls_of_a_script_that_do_not_match(what, monkeypatch):
+    monkeypatch.setattr(roll_call, "LEAVING_SECONDS", 0.0)
+    monkeypatch.setattr(roll_call.os, "_exit", leave)
+    call, words = FIRST[what]
+
+    def work(mpi):
+        if mpi.rank:
+            monkeypatch.setattr(ranks, "world", lambda: mpi)
+        with pytest.raises((UnevenCalls, Left)) as caught:
+            call(mpi) if mpi.rank else begin(mpi, "dpsgd")
+        return str(caught.value)
+
+    said = on_threads(monkeypatch, 2, work)
+    assert said[0].startswith(f"rank 0 is in distribute(model, optimizer, 'dpsgd'), rank 1 {words}: all ranks must")
+    assert what != "the end" or said[1] == "exit code 1"
+
+
+def test_all_come_to_the_end_of_the_script(monkeypatch):
+    monkeypatch.setattr(roll_call.os, "_exit", leave)
+
+    def work(mpi):
+        roll_call.end_of_script(mpi, os.getpid() + 1)  # a forked process is no rank
+        roll_call.end_of_script(mpi, os.getpid())
+
+    on_threads(monkeypatch, 3, work)
+
+
+def test_from_the_first_question_on_an_error_ends_the_job(monkeypatch):
+    mpi, hooked, registered = SimpleNamespace(rank=1, size=2), [], []
+    monkeypatch.setattr(launch, "world", lambda: mpi)
+    monkeypatch.setattr(launch, "abort_on_error", hooked.append)
+    monkeypatch.setattr(ranks.atexit, "register", lambda *given: registered.append(given))
+    ranks.guard.cache_clear()
+    try:
+        assert ranks.rank() == 1 and not ranks.is_main() and ranks.size() == 2
+    finally:
+        ranks.guard.cache_clear()
+    assert hooked == [mpi] and (roll_call.end_of_script, mpi, os.getpid()) in registered
