@@ -102,10 +102,11 @@ def run(options) -> int:
     from grsgd.cli.parser import make_parser
     from grsgd.job import start, words
 
-    trains, out = start.is_configuration(options.target), None
+    trains = start.is_configuration(options.target)
+    out, leaves_file = None, False
     if trains:  # what is wrong is said once, and not by the launcher as well
         of_train = make_parser().parse_args(["train", options.target, *options.arguments])
-        out = of_train.out
+        out, leaves_file = of_train.out, not of_train.check
     job = start.job(options.target, options.arguments, options.ranks, options.launcher)
     if trains:
         config = load_config(of_train)
@@ -116,7 +117,7 @@ def run(options) -> int:
         return 0
     print(job if options.verbose else job.short(), file=sys.stderr, flush=True)
     with words.asked_for(out) as asked:
-        code, line = asked.judged(start.run(job, gently=trains), trains)
+        code, line = asked.judged(start.run(job, gently=trains), leaves_file)
     if line:
         print_error(f"run: {line}")
     return code

@@ -48,10 +48,10 @@ class Words:
         """Return the ranks that have left this word."""
         return sorted(int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{word}-*"))
 
-    def missing(self, trains: bool) -> str | None:
+    def missing(self, leaves_file: bool) -> str | None:
         """Return what is missing of a job whose launcher says that all is well; None if nothing is.
 
-        trains: it is one of ``grsgd train``. Else it may be a program that leaves no words.
+        leaves_file: it is to leave a run file. Else it may be a program that leaves no words.
         """
         if self.ranks(WHOLE):
             return None
@@ -59,7 +59,7 @@ class Words:
         if left:
             who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {', '.join(map(str, left))} have"
             return f"{who} begun and not come to the end"
-        if not trains or self._has_new_file():
+        if not leaves_file or self._has_new_file():
             return None
         return "no rank has said that the run file is whole" + (f": {self.out}" if self.out else "")
 
@@ -74,9 +74,9 @@ class Words:
         except (OSError, RunFileError):
             return False
 
-    def judged(self, code: int, trains: bool) -> tuple[int, str | None]:
+    def judged(self, code: int, leaves_file: bool) -> tuple[int, str | None]:
         """Return the exit code of the job, of which ``code`` is the launcher's, and a line if these differ."""
-        missing = self.missing(trains) if code == 0 else None
+        missing = self.missing(leaves_file) if code == 0 else None
         if missing is None:
             return code, None
         return 1, f"the launcher's exit code is 0, but {missing}"

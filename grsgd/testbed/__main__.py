@@ -29,7 +29,7 @@ def main(args: list[str]) -> int:
         ) as testbed:
             before = testbed.counters()
             with words.asked_for() as asked:
-                code, line = asked.judged(run(testbed.mpiexec(arguments)), trains=False)
+                code, line = asked.judged(run(testbed.mpiexec(arguments)), leaves_file=False)
             show(testbed, testbed.counters() - before)
             if line:
                 print(f"testbed: {line}", file=sys.stderr)

@@ -53,12 +53,12 @@ def test_a_new_run_file_counts_where_ranks_do_not_see_the_folder(tmp_path):
     save_run(path, run)
     os.utime(path, (time.time() - 60,) * 2)
     with words.asked_for(str(path)) as asked:
-        assert asked.missing(trains=True) == f"no rank has said that the run file is whole: {path}"
+        assert asked.missing(leaves_file=True) == f"no rank has said that the run file is whole: {path}"
         save_run(path, run)
-        assert asked.missing(trains=True) is None
+        assert asked.missing(leaves_file=True) is None
         run.attributes |= end_attributes("terminated (SIGTERM)")
         save_run(path, run)
-        assert asked.missing(trains=True)
+        assert asked.missing(leaves_file=True)
 
 
 def test_a_rank_outside_of_a_job_leaves_no_word(monkeypatch):
@@ -109,3 +109,4 @@ def test_a_run_without_a_run_file_is_no_success(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.endswith(
         "grsgd: error: run: the launcher's exit code is 0, but no rank has said that the run file is whole: x.h5\n"
     )
+    assert main(["run", "-n", "2", str(tmp_path / "run.toml"), "--set", "train.steps=1", "--check"]) == 0
