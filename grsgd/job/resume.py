@@ -20,7 +20,7 @@ from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch
 from grsgd.models.replica import Replica
 from grsgd.models.values import fill
-from grsgd.training.checkpoint_file import read
+from grsgd.training.checkpoint_file import FORMAT, read
 from grsgd.training.checkpoint_folder import COMPLETE, Found, checkpoints, file_of, name_of, parts
 from grsgd.training.curve_file import CurveFile
 from grsgd.training.rank_state import restore
@@ -167,7 +167,7 @@ def find(mpi, folder: Path, timeout: float) -> Resumed | None:
     is_first = len(found) == 1 and found[0].ranks and found[0].problem and not was_complete
     with launch.collective_setup(mpi, timeout):
         if not found:
-            raise RunFileError(f"{folder}: there is no checkpoint")
+            raise RunFileError(f"{folder}: there is no checkpoint of format {FORMAT}")
         if not is_first:
             raise RunFileError(f"{problems[0]}; no checkpoint is whole: --checkpoint in another folder begins anew")
     if mpi.rank == 0:

@@ -1,7 +1,8 @@
-"""The file of one rank's part of a checkpoint: a line that says which part it is, with a digest of all, then HDF5.
+"""The file of one rank's part of a checkpoint: a line that says which part it is, with a digest of all, then arrays.
 
-The line fills the block that HDF5 leaves to users at the beginning of a file. Nothing behind it is interpreted before
-the digest is found to be right, so a damaged file is refused, whatever is damaged.
+The line fills the first block. Behind it are arrays as `numpy.save` writes them, one after the other: the first one is
+a JSON text with all else, in which places are kept for the others. HDF5 is not used, for it ends the process where a
+disk is full. Nothing is interpreted before the digest is found to be right, so any damage is refused.
 """
 
 import hashlib
@@ -11,12 +12,10 @@ import stat
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-import h5py
 import numpy as np
+from numpy.lib.format import read_array, write_array
 
 from grsgd.errors import RunFileError
-from grsgd.runs.hdf5 import Reader
-from grsgd.runs.trial import try_reading
 
 FORMAT = 2
 """Number of the format; another one is refused."""
@@ -24,7 +23,9 @@ KIND = "checkpoint of grsgd"
 BLOCK = 512
 """Bytes of the line with which a file begins, spaces included."""
 CHUNK = 2**20
-"""Elements of an array that are written at once, and bytes that are read at once: in between the training goes on."""
+"""Bytes of which the digest is computed at once."""
+PLACE = "an array of this file"
+"""In place of an array, in the JSON text."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,16 @@ class Header:
 
 
 def write(path: Path, header: Header, state: dict, config: str):
-    """Write a state: HDF5 groups and datasets for its arrays, one JSON text for all else, and the configuration.
+    """Write a state, a tree of dicts whose leaves are arrays and what JSON can hold, and the configuration.
 
-    Raises OSError, RuntimeError (of HDF5), and TypeError for a value that JSON cannot hold.
+    Raises OSError, and TypeError or ValueError for a value that no file can hold.
     """
-    values: dict = {}
-    with h5py.File(path, "w", userblock_size=BLOCK) as file:
-        _put(file, values, state)
-        for name, text in (("values", json.dumps(values)), ("config", config)):
-            file[name] = np.frombuffer(text.encode(), np.uint8)
-    with open(path, "r+b") as file:
+    with open(path, "w+b") as file:
+        file.write(bytes(BLOCK))
+        arrays: list[np.ndarray] = []
+        text = json.dumps({"state": _without_arrays(state, arrays), "config": config}).encode()
+        for array in (np.frombuffer(text, np.uint8), *arrays):
+            write_array(file, array, allow_pickle=False)
         digest = _digest(header, file)
         file.seek(0)
         file.write(_line(header, digest))
@@ -59,17 +60,14 @@ def read(path: Path) -> tuple[Header, dict, str]:
     header = read_header(path)
     try:
         with open(path, "rb") as file:
-            block = file.read(BLOCK)
-            if block != _line(header, _digest(header, file)):
+            if file.read(BLOCK) != _line(header, _digest(header, file)):
                 raise RunFileError(f"{path}: damaged: its digest is another one")
-        try_reading(path)  # a stranger's digest may be right
-        with h5py.File(path, "r") as file:
-            _, tree = Reader(file, path.stat().st_size).tree()
-        values, config = (tree.pop(name).tobytes().decode() for name in ("values", "config"))
-        return header, merged(tree, json.loads(values)), config
+            file.seek(BLOCK)
+            content = json.loads(read_array(file, allow_pickle=False).tobytes())
+            return header, _with_arrays(content["state"], file), content["config"]
     except RunFileError:
         raise
-    except Exception as error:  # HDF5 and its reader raise any
+    except Exception as error:  # a stranger's file may hold anything behind a digest that is right
         raise RunFileError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
@@ -93,40 +91,43 @@ def read_header(path: Path) -> Header:
     return header
 
 
-def merged(arrays: dict, values: dict) -> dict:
-    """Return the tree of both."""
-    both = dict(values)
-    for name, value in arrays.items():
-        both[name] = merged(value, values.get(name, {})) if isinstance(value, dict) else value
-    return both
-
-
 def check(tree: dict):
-    """Raise TypeError, naming it, for a value that no file could hold."""
-    with h5py.File("nowhere", "w", driver="core", backing_store=False) as file:
-        _put(file, {}, tree)
+    """Raise TypeError or ValueError, naming it, for a value that no file can hold."""
+    _without_arrays(tree, [])
 
 
-def _put(group: h5py.Group, values: dict, tree: dict):
+def _without_arrays(tree: dict, arrays: list[np.ndarray], where: str = "") -> dict:
+    """Return a copy of a tree with PLACE where arrays were, which are appended to ``arrays``."""
+    copy = {}
     for name, value in tree.items():
         if not isinstance(name, str):
-            raise TypeError(f"{group.name}: {name!r}: keys must be text")
+            raise TypeError(f"{where}: {name!r}: keys must be text")
         if isinstance(value, dict):
-            _put(group.require_group(name), values.setdefault(name, {}), value)
+            value = _without_arrays(value, arrays, f"{where}/{name}")
         elif isinstance(value, np.ndarray):
-            dataset = group.create_dataset(name, value.shape, value.dtype)
-            flat = value.reshape(-1)
-            if value.ndim != 1:
-                dataset[...] = value
-                continue
-            for begin in range(0, flat.size, CHUNK):
-                dataset[begin : begin + CHUNK] = flat[begin : begin + CHUNK]
+            if value.dtype.hasobject:
+                raise TypeError(f"{where}/{name}: an array of objects")
+            arrays.append(value)
+            value = PLACE
         else:
             try:
                 json.dumps(value)
             except (TypeError, ValueError) as error:
-                raise TypeError(f"{group.name}/{name}: {error}") from None
-            values[name] = value
+                raise TypeError(f"{where}/{name}: {error}") from None
+        copy[name] = value
+    return copy
+
+
+def _with_arrays(tree: dict, file) -> dict:
+    """Return a tree with the next arrays of a file in the places that are kept for them."""
+    return {
+        name: _with_arrays(value, file)
+        if isinstance(value, dict)
+        else read_array(file, allow_pickle=False)
+        if value == PLACE
+        else value
+        for name, value in tree.items()
+    }
 
 
 def _line(header: Header, digest: str) -> bytes:

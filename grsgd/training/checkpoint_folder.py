@@ -1,6 +1,6 @@
 """The folder of a run's checkpoints, as one rank sees it: which there are, which are whole, and which go.
 
-``FOLDER/samples-000000012800/rank-0003.h5`` is a rank's part of a checkpoint (`grsgd.training.checkpoint_file`), and
+``FOLDER/samples-000000012800/rank-0003.ckpt`` is a rank's part of a checkpoint (`grsgd.training.checkpoint_file`), and
 ``FOLDER/curve-5f3a.../rank-0003.bin`` has its snapshots so far. ``FOLDER/complete`` exists once a checkpoint was whole.
 All ranks share the folder, or each has its own.
 """
@@ -17,7 +17,7 @@ from grsgd.files import exclusive_lock
 from grsgd.training.checkpoint_file import Header, read_header
 
 COMPLETE, LOCK = "complete", "lock"
-SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(h5|bin)")
+SAMPLES, RANK = re.compile(r"samples-([0-9]{12,18})"), re.compile(r"rank-([0-9]{4,9})\.(ckpt|bin)")
 OURS = re.compile(rf"{SAMPLES.pattern}|curve-[0-9a-f]+")
 LOCK_SECONDS = 5.0
 """How long to wait for a job that ends just now."""
@@ -45,7 +45,7 @@ def name_of(samples: int) -> str:
 
 
 def file_of(rank: int) -> str:
-    return f"rank-{rank:04d}.h5"
+    return f"rank-{rank:04d}.ckpt"
 
 
 def samples_of(folder: Path, rank: int) -> set[int]:
@@ -116,21 +116,26 @@ def _checkpoint(samples: int, found: list[Part]) -> Found:
 
 
 def remove_others(folder: Path, keep: set[str], rank: int, ranks: int):
-    """Remove this rank's files of all checkpoints and curves but those to keep; rank 0 those of ranks that are no more,
-    and what killed processes have left."""
+    """Remove this rank's files of all checkpoints and curves but those to keep."""
     for name in _names(folder):
-        place = folder / name
-        if name in keep or not OURS.fullmatch(name) or place.is_symlink():
-            continue
-        for number in _numbers(place, rank, ranks):
-            for path in (place / file_of(number), curve_in(place, number)):
-                with suppress(OSError):
-                    path.unlink()
-        with suppress(OSError):
-            if rank == 0:
-                for path in place.glob(".grsgd-*.tmp"):
-                    path.unlink()
-            place.rmdir()  # if it was the last one's
+        if name not in keep and OURS.fullmatch(name):
+            remove(folder / name, rank, ranks)
+
+
+def remove(place: Path, rank: int, ranks: int):
+    """Remove this rank's files of a checkpoint or curve; rank 0 those of ranks that are no more, and what killed
+    processes have left."""
+    if place.is_symlink():
+        return
+    for number in _numbers(place, rank, ranks):
+        for path in (place / file_of(number), curve_in(place, number)):
+            with suppress(OSError):
+                path.unlink()
+    with suppress(OSError):
+        if rank == 0:
+            for path in place.glob(".grsgd-*.tmp"):
+                path.unlink()
+        place.rmdir()  # if it was the last one's
 
 
 def curve_in(place: Path, rank: int) -> Path:

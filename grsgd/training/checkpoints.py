@@ -24,7 +24,7 @@ from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
 from grsgd.training import checkpoint_file
 from grsgd.training.checkpoint_file import Header
-from grsgd.training.checkpoint_folder import COMPLETE, file_of, make_place, name_of, remove_others
+from grsgd.training.checkpoint_folder import COMPLETE, file_of, make_place, name_of, remove, remove_others
 from grsgd.training.curve_file import CurveFile
 from grsgd.training.rank_state import state_of, state_of_optimizer
 
@@ -95,8 +95,11 @@ class Checkpoints:
         """Raise ConfigError if no file could hold what the optimizer keeps."""
         try:
             checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
-        except TypeError as error:
-            raise ConfigError(f"--checkpoint: optimizer {trainer.config.optimizer.name}: {error}") from None
+        except (TypeError, ValueError) as error:
+            name = trainer.config.optimizer.name
+            raise ConfigError(
+                f"--checkpoint: optimizer {name}: {error}: keep numbers, text, lists or tensors"
+            ) from None
 
     def start(self, at: int, step: int, names: tuple[str, str] | None, curve: CurveFile | None):
         """Go on from a checkpoint of so many samples ``at``, before this rank's step ``step``.
@@ -187,9 +190,10 @@ class Checkpoints:
         yield Until(lambda: not thread.is_alive(), "writing a checkpoint")
         failed = np.array([float(bool(self.problem))])
         yield from halving_doubling_allreduce(self.comm, failed, tags.CHECKPOINT)
-        if failed[0]:
-            return
         name = name_of(self._at)
+        if failed[0]:  # what others have written takes room on a disk that may be full
+            remove(self.folder / name, self.comm.rank, self.comm.size)
+            return
         self.last = self.folder / name
         self._whole = [*self._whole, (name, self._curve.name)][-KEPT:]
         remove_others(self.folder, {name for names in self._whole for name in names}, self.comm.rank, self.comm.size)
@@ -213,7 +217,7 @@ class Checkpoints:
             with atomic_write(path) as temporary:
                 checkpoint_file.write(temporary, header, state, self.config)
             self.problem = ""
-        except Exception as error:  # HDF5 raises any; and what an optimizer keeps may fit into no file
+        except Exception as error:  # of the disk; and what an optimizer keeps may fit into no file
             self._has_failed(error)
 
     def _has_failed(self, error: Exception):

@@ -242,7 +242,7 @@ def test_a_run_with_checkpoints_that_reaches_its_time_limit_goes_on(cluster):
     words = ("--nodes=2", "slurm/train.sbatch", "experiments/demo/dpsgd.toml")
     job = SlurmJob(cluster, *words, *SLOW, EVERY="10")
     kept = job.folder / f"dpsgd-{job.number}.checkpoints"
-    job.wait_for("checkpoint", lambda: any(kept.glob("samples-*/rank-0001.h5")))
+    job.wait_for("checkpoint", lambda: any(kept.glob("samples-*/rank-0001.ckpt")))
     job.cluster("scancel", "--batch", "--signal=USR1", job.number)
     job.ends()
     run = the_run(job, "dpsgd")

@@ -36,7 +36,7 @@ def test_the_newest_whole_one_is_found_by_any_number_of_ranks(tmp_path, ranks):
     put(tmp_path, 720, 4)
     put(tmp_path, 900, 2)
     put(tmp_path, 1000, 4, only=[0, 1, 3])
-    missing = "rank-0002.h5 of 4 ranks is missing"
+    missing = "rank-0002.ckpt of 4 ranks is missing"
     assert found(tmp_path, ranks) == [(1000, 4, missing), (900, 2, ""), (720, 4, "")]
 
 
@@ -56,12 +56,12 @@ def test_a_file_in_the_place_of_another_is_named(tmp_path):
     put(tmp_path, 360, 2)
     place = tmp_path / name_of(360)
     (place / file_of(0)).rename(place / file_of(1))
-    assert found(tmp_path) == [(360, 0, f"{place}/rank-0001.h5: is rank 0's part after 360 samples")]
+    assert found(tmp_path) == [(360, 0, f"{place}/rank-0001.ckpt: is rank 0's part after 360 samples")]
 
 
 def test_a_file_that_claims_many_ranks_is_one_of_them(tmp_path):
     put(tmp_path, 360, 10**9, only=[0])
-    assert found(tmp_path) == [(360, 10**9, f"rank-0001.h5 of {10**9} ranks is missing")]
+    assert found(tmp_path) == [(360, 10**9, f"rank-0001.ckpt of {10**9} ranks is missing")]
 
 
 def test_what_is_kept_stays_and_what_killed_jobs_have_left_goes(tmp_path):

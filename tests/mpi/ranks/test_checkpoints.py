@@ -219,7 +219,7 @@ def test_a_part_of_a_first_checkpoint_is_none(left, trained, folder, world):
         for rank in {*range(world.size)} - {left}:
             (newer / file_of(rank)).unlink()
     world.Barrier()
-    with pytest.raises(SetupError, match=r": rank-000\d.h5 of \d ranks is missing; no checkpoint is "):
+    with pytest.raises(SetupError, match=r": rank-000\d.ckpt of \d ranks is missing; no checkpoint is "):
         trained("other", config("dpsgd"), Keeping(kept, Every(steps=4), kept))
     if world.rank == 0:
         (kept / COMPLETE).unlink()
@@ -268,7 +268,7 @@ def test_a_damaged_checkpoint_is_gone_on_from_the_one_before_it(trained, folder,
     assert found.attributes["resumed"] == older and all(torch.equal(model[name], expected[name]) for name in expected)
     np.testing.assert_array_equal(found.curve["test_accuracy"], whole.curve["test_accuracy"])
     if world.rank == 0:
-        assert "rank-0001.h5: damaged: its digest is another one: goes back to an older one" in capfd.readouterr().err
+        assert "rank-0001.ckpt: damaged: its digest is another one: goes back to an older one" in capfd.readouterr().err
         (snapshots,) = copy.glob("curve-*/rank-0001.bin")
         snapshots.write_bytes(bytes(snapshots.stat().st_size))
     world.Barrier()
@@ -332,7 +332,7 @@ def test_what_does_not_fit_is_refused_on_all_ranks(tables, named, trained, folde
         trained("other", config("dpsgd", **tables), Keeping(kept, Every(steps=4), kept))
     with pytest.raises(SetupError, match="checkpoints of another run"):
         trained("other", config("dpsgd"), Keeping(kept, Every(steps=4)))
-    with pytest.raises(SetupError, match="there is no checkpoint$"):
+    with pytest.raises(SetupError, match="there is no checkpoint of format 2$"):
         trained("other", config("dpsgd"), Keeping(None, None, folder / "none"))
     evicting = {"name": "asgd", "server": "shared", "on_lost_worker": "evict"}
     with pytest.raises(SetupError, match="not with algorithm.on_lost_worker"):
