@@ -7,30 +7,17 @@ made with others of these is never taken for it, whatever the experiment calls i
 
 import functools
 import hashlib
-import json
 from pathlib import Path
 from typing import NamedTuple
 
 import coding
 import grsgd
 from grsgd.config import Config
-from grsgd.config.sources import digests_of
+from grsgd.config.sources import digest
 from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
-
-DIGEST_LETTERS = 12
-
-
-def digest(config: Config, ranks: int, *where: str) -> str:
-    """Return a digest of all that decides what is in a run: the same for the same run alone.
-
-    where: all in words on which the run depends besides, such as its network, what its gradients take, its hosts.
-    """
-    outside = {name: value for name, value in digests_of(config).items() if value is not None}
-    content = [config.toml(), str(ranks), *where, *([json.dumps(outside, sort_keys=True)] if outside else [])]
-    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:DIGEST_LETTERS]
 
 
 @functools.cache

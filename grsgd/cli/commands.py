@@ -123,6 +123,20 @@ def run(options) -> int:
     return code
 
 
+def sweep(options) -> int:
+    """make the runs of all combinations of some values, as far as they are not there"""
+    from grsgd.cli import sweep as runs
+    from grsgd.cli.parser import make_parser
+
+    check_at_least("-n", options.ranks, 1)
+
+    def load(arguments: list[str]):
+        words = arguments if options.simulate else ["train", *arguments[3:]]
+        return load_config(make_parser().parse_args(words))
+
+    return runs.sweep(options, load)
+
+
 def check(options, ranks: int, simulated=None) -> int:
     """Check what `train`, or `simulate` with the options ``simulated``, would do, and print it; 0 if it can be done."""
     options.on_ranks = False  # there is no job to end: each process tells what is wrong

@@ -13,6 +13,16 @@ What there is: grsgd config (keys of a configuration), grsgd algorithms, grsgd m
 """
 
 COMMANDS = {
+    "sweep": f"""\
+Every combination is a run of its own, one after the other. A run that is there with the same configuration, ranks,
+options, networks and own code is not made again, so the same command goes on where it was left.
+
+  grsgd sweep -n 4 --vary seed=0,1,2 --vary optimizer.lr=0.05,0.1 --out sweep experiments/demo/dpsgd.toml
+  grsgd sweep -n 16 --vary seed=0,1,2 --simulate experiments/demo/dpsgd.toml --network 1gbit,50us
+  grsgd report --group mean sweep/*.h5
+
+{KEYS}
+""",
     "train": f"""\
 Every rank reads the configuration, trains, and sends what its algorithm says; rank 0 writes one run file.
 

@@ -26,7 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = top.add_subparsers(metavar="COMMAND")
     for add_command in (add_train, add_run, add_simulate, add_replay, add_evaluate, add_calibrate):
         add_command(add)
-    for add_command in (add_report, add_plot):
+    for add_command in (add_sweep, add_report, add_plot):
         add_command(add)
     for add_command in (add_config, add_algorithms, add_models, add_data, add_topology, add_bound, add_coding_cost):
         add_command(add)
@@ -129,6 +129,27 @@ def add_run(add):
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="options of grsgd train, or of the script"
     )
     arguments.required = False
+
+
+def add_sweep(add):
+    sub = command(add, commands.sweep)
+    sub.usage = "grsgd sweep [-h] -n RANKS --vary KEY=A,B ... [--simulate] [--out FOLDER] CONFIG.toml ..."
+    sub.add_argument("-n", dest="ranks", type=int, required=True, metavar="RANKS", help="how many, of every run")
+    sub.add_argument(
+        "--vary",
+        action="append",
+        required=True,
+        metavar="KEY=A,B",
+        help="values of a key, such as optimizer.lr=0.05,0.1; may be repeated: all combinations are run",
+    )
+    sub.add_argument("--simulate", action="store_true", help="in simulated time, as grsgd simulate")
+    sub.add_argument(
+        "--out", default="results/sweep", metavar="FOLDER", help="folder of the run files (default: %(default)s)"
+    )
+    sub.add_argument("config", metavar="CONFIG.toml", help="the configuration of the runs")
+    sub.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="options of grsgd train, or of grsgd simulate"
+    )
 
 
 def add_model_files(sub):

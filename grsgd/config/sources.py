@@ -1,9 +1,14 @@
 """The files outside of this package that a configuration takes something from: what of them a run file keeps."""
 
+import hashlib
+import json
 import os
 
 from grsgd import outside
 from grsgd.config import Config
+
+DIGEST_LETTERS = 12
+"""Of a digest in the name of a file."""
 
 
 def sources_of(config: Config) -> dict[str, str | None]:
@@ -17,6 +22,17 @@ def sources_of(config: Config) -> dict[str, str | None]:
 def digests_of(config: Config) -> dict[str, str | None]:
     """Return the digests alone: a run with others is another experiment."""
     return {name: value for name, value in sources_of(config).items() if name.endswith("_sha256")}
+
+
+def digest(config: Config, ranks: int, *where: str) -> str:
+    """Return a digest of all that decides what is in a run: the same for the same run alone.
+
+    where: all in words on which the run depends besides, such as its network, what its gradients take, its hosts.
+    """
+    outside_code = {name: value for name, value in digests_of(config).items() if value is not None}
+    more = [json.dumps(outside_code, sort_keys=True)] if outside_code else []
+    content = [config.toml(), str(ranks), *where, *more]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:DIGEST_LETTERS]
 
 
 def parts_of(config: Config) -> dict:

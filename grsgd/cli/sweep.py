@@ -1,0 +1,106 @@
+"""Runs of one configuration with all combinations of some of its values, one after the other; those there are kept."""
+
+import itertools
+import re
+import signal
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from grsgd.config import Config
+from grsgd.config.sources import digest
+from grsgd.errors import UsageError
+from grsgd.job.ending import with_parent
+from grsgd.runs.finished import finished_run
+
+MAX_LETTERS = 120
+"""Letters of a file's name before its digest."""
+INTERRUPTED = 130
+"""The exit code of a run after Ctrl-C."""
+OWN = ("--out", "--ranks", "-n")
+"""Options of single runs that a sweep decides."""
+
+Runner = Callable[[list[str]], int]
+
+
+def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner | None = None) -> int:
+    """Make the runs that are not there; return the exit code: that of the last run that failed, else 0.
+
+    All configurations are read before the first run. A run that fails is named, and the others are made all the same;
+    the same command makes it again. One that is interrupted ends the sweep, which the same command goes on with.
+
+    options: of ``grsgd sweep``; load: returns the configuration of the arguments of a run; run: runs ``grsgd`` with
+    arguments, by default in a process of its own. Raises UsageError.
+    """
+    if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
+        raise UsageError(f"{wrong}: not after the configuration: a sweep names its files, and has -n before it")
+    folder, code, runs = Path(options.out), 0, {}
+    for changed in combinations(options.vary):
+        arguments = arguments_of(options, changed)
+        out = folder / f"{name(changed)}-{digest(load(arguments), options.ranks, *where(options))}.h5"
+        runs[out] = ", ".join(changed), [*arguments, "--out", str(out)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: {error.strerror}") from error
+    for number, (out, (words, arguments)) in enumerate(runs.items(), 1):
+        is_there = finished_run(out, {}) is not None
+        print(f"{number} of {len(runs)}: {words}: {out}{' is there' * is_there}", file=sys.stderr, flush=True)
+        if not is_there and (failed := (run or in_a_process)(arguments)):
+            code = failed
+            print(f"grsgd sweep: {words}: exit code {failed}", file=sys.stderr, flush=True)
+            if failed == INTERRUPTED:
+                break
+    return code
+
+
+def in_a_process(arguments: list[str]) -> int:
+    """Run ``grsgd`` and return its exit code. After Ctrl-C, which it gets as well, it saves what it has."""
+    process = subprocess.Popen([sys.executable, "-P", "-m", "grsgd", *arguments], preexec_fn=with_parent())
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return INTERRUPTED if code in (-signal.SIGINT, INTERRUPTED) else code
+
+
+def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the ``KEY=VALUE``s of each run of ``KEY=A,B,...``s, the last key fastest. Raises UsageError."""
+    axes = []
+    for one in varied:
+        key, equals, values = one.partition("=")
+        words = split(values)
+        if not equals or not key.strip() or not all(words):
+            raise UsageError(f"--vary {one}: expected KEY=VALUE,VALUE,... such as seed=0,1,2")
+        axes.append([f"{key.strip()}={word}" for word in words])
+    return itertools.product(*axes)
+
+
+def split(values: str) -> list[str]:
+    """Return the values between commas, but for commas in quotes and brackets."""
+    found = re.findall(r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[^,])+""", values)
+    return [value.strip() for value in found] or [""]
+
+
+def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
+    """Return the arguments of ``grsgd`` for one run, without its ``--out``."""
+    sets = [word for change in changed for word in ("--set", change)]
+    if options.simulate:
+        return ["simulate", options.config, *options.arguments, "--ranks", str(options.ranks), *sets]
+    return ["run", "-n", str(options.ranks), options.config, *options.arguments, *sets]
+
+
+def where(options: Namespace) -> list[str]:
+    """Return in words all on which runs depend besides their configurations: how they are made, other options, and
+    what stands in files that these name, such as networks."""
+    files = [Path(word.rpartition("=")[2]) for word in options.arguments]
+    contents = [file.read_text(errors="replace") for file in files if file.suffix == ".toml" and file.is_file()]
+    return [f"simulate: {options.simulate}", *options.arguments, *contents]
+
+
+def name(changed: Sequence[str]) -> str:
+    """Return the beginning of the name of a run's file."""
+    return re.sub(r"[^\w.=+-]+", "_", "-".join(changed))[:MAX_LETTERS]
