@@ -29,7 +29,7 @@ _PLACES = {
     "Run": "grsgd.runs.run_file",
     "Task": "grsgd.tasks",
     "TensorBoardLogger": "grsgd.runs.loggers",
-    "distribute": "grsgd.own_loop.distributed",
+    "distribute": "grsgd.own_loop.distribute",
     "is_main": "grsgd.own_loop.ranks",
     "load_model": "grsgd.training.loading",
     "load_run": "grsgd.runs.run_file",

@@ -11,7 +11,7 @@ import tomli_w
 
 from grsgd.errors import ConfigError
 from grsgd.job import launch
-from grsgd.own_loop.distributed import DistributedOptimizer
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.runs.loggers import Logger
 from grsgd.runs.metric import ACCURACY, Metric, attributes_of, check_metric
 from grsgd.runs.run_file import why_unfit

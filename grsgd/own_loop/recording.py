@@ -19,7 +19,7 @@ from grsgd.job import network_counters as interfaces
 from grsgd.job.rescue import save
 from grsgd.job.signals import REASONS, Interruption, as_exceptions
 from grsgd.own_loop import given
-from grsgd.own_loop.distributed import DistributedOptimizer
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.entrances import Entrances
 from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of, thinned
 from grsgd.own_loop.loop_rescue import LoopRescue

@@ -111,7 +111,7 @@ def run(world, drawn: OwnLoop):
         communicators.append(Recorded(*arguments))
         return communicators[-1]
 
-    with mock.patch("grsgd.own_loop.distributed.Communicator", communicator):
+    with mock.patch("grsgd.own_loop.distribute.Communicator", communicator):
         scripts = []
         for number, learner in enumerate(drawn.learners):
             scripts.append(Script(learner, (drawn.seed, number), [world.rank]))

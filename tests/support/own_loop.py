@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from grsgd.job import launch
-from grsgd.own_loop import distributed
+from grsgd.own_loop import distributed_optimizer
 
 SEEDING = threading.Lock()
 """torch's seed is that of all threads."""
@@ -19,9 +19,9 @@ def leaves_nothing(monkeypatch):
     """What `distribute` leaves in the process."""
     monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
     yield
-    for optimizer in distributed._unfinished:
+    for optimizer in distributed_optimizer.unfinished:
         atexit.unregister(optimizer._check_finished)
-    distributed._unfinished.clear()
+    distributed_optimizer.unfinished.clear()
 
 
 def network(seed=0):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from grsgd.own_loop.copying import copy_of
-from grsgd.own_loop.distributed import distribute
+from grsgd.own_loop.distribute import distribute
 from tests.support.own_loop import leaves_nothing, loss, network, plain, sgd, vector
 from tests.support.threads import on_threads
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from grsgd.algorithms import equal, equal_models
-from grsgd.own_loop import distributed
-from grsgd.own_loop.distributed import DistributedOptimizer, distribute
+from grsgd.algorithms import ALGORITHMS, equal, equal_models
+from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.forward_hook import length
 from grsgd.own_loop.ranks import shard
 from grsgd.own_loop.roll_call import FINISH
@@ -449,7 +449,7 @@ def test_a_state_of_other_options_is_warned_of(monkeypatch):
 
 
 def test_an_algorithm_that_does_not_say_what_it_remembers(monkeypatch):
-    monkeypatch.setattr(distributed.ALGORITHMS["dpsgd"], "remembers", None)
+    monkeypatch.setattr(ALGORITHMS["dpsgd"], "remembers", None)
 
     def work(mpi):
         model = network()

@@ -17,7 +17,7 @@ from grsgd.comm.communicator import LostRank
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch, prepare
 from grsgd.job.signals import TERMINATED
-from grsgd.own_loop import distributed
+from grsgd.own_loop import distributed_optimizer
 from grsgd.simulate.driver import SimulatedDriver
 from grsgd.simulate.network import network
 from grsgd.simulate.run import Simulation
@@ -147,11 +147,11 @@ def test_a_forked_process_is_no_rank(rank, monkeypatch, capsys):
     unfinished = SimpleNamespace(_uncounted_comm=SimpleNamespace(backend=backend), _process=process, end_is_told=False)
     launch.abort_on_error(mpi)
     monkeypatch.setattr(os, "getpid", lambda: process + 1)
-    distributed.DistributedOptimizer._check_finished(unfinished)
+    distributed_optimizer.DistributedOptimizer._check_finished(unfinished)
     sys.excepthook(ValueError, ValueError("in the child"), None)
     assert not aborted and "grsgd" not in (said := capsys.readouterr().err) and "in the child" in said
     monkeypatch.setattr(os, "getpid", lambda: process)
-    distributed.DistributedOptimizer._check_finished(unfinished)
+    distributed_optimizer.DistributedOptimizer._check_finished(unfinished)
     assert len(aborted) == 1 and "without optimizer.finish()" in capsys.readouterr().err
 
 

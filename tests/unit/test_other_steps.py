@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from grsgd.own_loop.distributed import distribute
+from grsgd.own_loop.distribute import distribute
 from tests.support.own_loop import leaves_nothing, loss, network, plain, sgd, vector
 from tests.support.threads import on_threads
 

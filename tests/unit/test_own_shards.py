@@ -10,7 +10,7 @@ from torch import nn
 from grsgd.errors import SetupError
 from grsgd.job import launch
 from grsgd.own_loop import ranks
-from grsgd.own_loop.distributed import distribute
+from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.ranks import shard
 from grsgd.own_loop.recording import recording
 from tests.support.threads import on_threads

@@ -15,8 +15,8 @@ from torch import nn
 from grsgd import Metric
 from grsgd.errors import UsageError
 from grsgd.job import launch
-from grsgd.own_loop import distributed, given, loop_rescue, recording
-from grsgd.own_loop.distributed import distribute
+from grsgd.own_loop import distributed_optimizer, given, loop_rescue, recording
+from grsgd.own_loop.distribute import distribute
 from grsgd.runs.loggers import CsvLogger
 from grsgd.runs.run_file import load_run
 from grsgd.training import description
@@ -33,9 +33,9 @@ def alone(monkeypatch):
     monkeypatch.setattr(description, "commit", lambda: "0123")
     monkeypatch.setattr(recording, "is_main", lambda: True)
     yield
-    for optimizer in distributed._unfinished:
+    for optimizer in distributed_optimizer.unfinished:
         atexit.unregister(optimizer._check_finished)
-    distributed._unfinished.clear()
+    distributed_optimizer.unfinished.clear()
 
 
 class Net(nn.Module):

@@ -17,8 +17,8 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import WaitTimeout
 from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps
 from grsgd.job import launch
-from grsgd.own_loop import distributed, ranks, roll_call
-from grsgd.own_loop.distributed import distribute
+from grsgd.own_loop import distributed_optimizer, ranks, roll_call
+from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.roll_call import FINISH, RollCall
 from tests.support.threads import on_threads
 
@@ -31,9 +31,9 @@ def hooks(monkeypatch):
     monkeypatch.setattr(roll_call, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(roll_call, "PATIENCE_SECONDS", 0.0)
     yield
-    for optimizer in distributed._unfinished:
-        distributed.atexit.unregister(optimizer._check_finished)
-    distributed._unfinished.clear()
+    for optimizer in distributed_optimizer.unfinished:
+        distributed_optimizer.atexit.unregister(optimizer._check_finished)
+    distributed_optimizer.unfinished.clear()
 
 
 def calls_of(mpi) -> RollCall:
@@ -191,7 +191,7 @@ def test_a_trial_is_dropped(algorithm, place, monkeypatch):
             model(torch.ones(3, 4))
         optimizer.close()
         optimizer.close()
-        assert optimizer.finished and optimizer not in distributed._unfinished
+        assert optimizer.finished and optimizer not in distributed_optimizer.unfinished
         trained = [p.detach().clone() for p in model.parameters()]
         left = weakref.ref(optimizer.replica)
         del optimizer

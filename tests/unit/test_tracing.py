@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from grsgd.own_loop import tracing
-from grsgd.own_loop.distributed import distribute
+from grsgd.own_loop.distribute import distribute
 from tests.support.own_loop import leaves_nothing, loss, network, plain, sgd, vector
 from tests.support.threads import on_threads
 

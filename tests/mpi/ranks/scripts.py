@@ -15,7 +15,8 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import mse_loss
 
-from grsgd.own_loop.distributed import DistributedOptimizer, distribute
+from grsgd.own_loop.distribute import distribute
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 
 
 class Net(nn.Module):

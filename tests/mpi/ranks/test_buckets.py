@@ -11,7 +11,7 @@ from torch import nn
 from grsgd import load_run
 from grsgd.config import parse
 from grsgd.job.run import run
-from grsgd.own_loop.distributed import distribute
+from grsgd.own_loop.distribute import distribute
 
 STEPS = 4
 BRANCHES = 6

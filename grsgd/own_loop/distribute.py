@@ -1,0 +1,174 @@
+"""For people with a training loop of their own: any algorithm as a torch optimizer."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from pydantic import ValidationError
+
+from grsgd.algorithms.allreduce_trial import AUTO, choose_variant
+from grsgd.algorithms.base import ALGORITHMS, Algorithm, Traits
+from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.equal import broadcast_tensor
+from grsgd.algorithms.find import find
+from grsgd.comm.allreduce import broadcast
+from grsgd.comm.backend import MpiBackend
+from grsgd.comm.communicator import Communicator
+from grsgd.comm.gpu.select import select_transport
+from grsgd.comm.watchdog import within
+from grsgd.config.complaints import describe
+from grsgd.errors import ConfigError, SetupError, UsageError
+from grsgd.job import launch, words
+from grsgd.models.replica import Replica
+from grsgd.own_loop.checks import check_arguments, check_optimizer, check_same_arguments
+from grsgd.own_loop.distributed_optimizer import DistributedOptimizer, unfinished
+from grsgd.own_loop.early_gradients import EarlyGradients
+from grsgd.own_loop.gradients import Gradients
+from grsgd.own_loop.ranks import check_shards, communicator
+from grsgd.own_loop.roll_call import roll_call
+from grsgd.training import device as gpu
+from grsgd.training.times import TimedOptimizer
+
+PROGRESS_MODES = ("auto", "thread", "inline")
+
+
+def distribute(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    algorithm: str,
+    comm=None,
+    *,
+    seed: int = 0,
+    timeout: float = 600.0,
+    progress_mode: str = "auto",
+    transfer: str = "auto",
+    **options,
+) -> DistributedOptimizer:
+    """Train ``model`` on all ranks of ``comm`` (an mpi4py communicator; MPI_COMM_WORLD if None) together.
+
+    ``algorithm`` and ``options`` are those that ``grsgd algorithms`` lists, or ``FILE.py:CLASS``. All ranks must call
+    this, with models of one architecture, on a GPU each or all on the CPU; all start from rank 0's parameters.
+    ``transfer`` is how arrays in GPU memory travel (`grsgd.comm.gpu.select`). From then on an uncaught exception on one
+    rank ends the job. The model keeps its parameters, their memory, and which of them are trained, until ``finish()``,
+    which is to be called after the last step; then the model may be distributed again.
+
+    Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm; for options it does not take; for
+    parameters of the optimizer that are not the model's, LBFGS, and SparseAdam with an algorithm that sends gradients;
+    for models that cannot be flattened (`Replica`), that have two parameters in one memory, or that are distributed
+    already. A script that does not catch it ends with its one line and exit code 2.
+    """
+    words.of_script()
+    mpi = communicator(comm, "distribute(): comm")
+    launch.abort_on_error(mpi)
+    calling = roll_call(mpi, f"in distribute(model, optimizer, {algorithm!r})", timeout)
+    with launch.collective_setup(mpi, timeout), as_config_error():
+        check_arguments(model, optimizer, algorithm)
+        cls = algorithm_of(algorithm)
+        chosen = options_of(cls, options)
+        if progress_mode not in PROGRESS_MODES:
+            raise ConfigError(f"progress_mode = {progress_mode!r}: allowed: {', '.join(PROGRESS_MODES)}")
+        cls.check(chosen, mpi.size)
+        check_optimizer(model, optimizer, cls.traits.sends_gradients)
+        check_not_distributed(model)
+        replica = Replica(model, flat_gradients=False)
+    use_device = partial(gpu.use, replica.device)
+    use_device()
+    gradients = make_gradients(replica, cls.traits_of(chosen)) if mpi.size > 1 else None
+    with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
+        check_same_size(mpi, replica)
+        check_same_arguments(mpi, model, cls, chosen, seed, timeout)
+        check_shards(mpi, timeout)
+        _, local_ranks = launch.local_ranks(mpi)
+        with launch.collective_setup(mpi, timeout):
+            launch.check_shares_memory(mpi, cls.traits_of(chosen), local_ranks, replica.device)
+        transport = select_transport(MpiBackend(mpi, timeout), replica.device, transfer, replica.nbytes)
+        comm, uncounted = (Communicator(transport.backend.dup()) for _ in range(2))
+        driver = launch.driver(mpi, timeout, progress_mode, prepare_thread=use_device)
+        give_all_the_same(replica, uncounted, driver)
+        reason = None
+        if getattr(chosen, "variant", None) == AUTO:
+            variant, reason = driver.run(choose_variant(uncounted, driver, replica.params))
+            chosen = chosen.model_copy(update={"variant": variant})
+    context = RankContext(comm, uncounted, driver, seed=seed)
+    timed_optimizer = TimedOptimizer(optimizer, driver.clock)
+    distributed = cls(chosen, replica, timed_optimizer, context)
+    if isinstance(gradients, EarlyGradients):
+        gradients.ready = distributed.gradient_ready
+    result = DistributedOptimizer(timed_optimizer, replica, gradients, distributed, context, transport, calling)
+    result.why_allreduce = reason
+    return result
+
+
+@contextmanager
+def as_config_error():
+    """Turn a ValueError of the checks into the error that is told in one line."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def check_not_distributed(model: torch.nn.Module):
+    """Raise ConfigError if a model shares a parameter with one that is distributed."""
+    taken = {id(p) for other in unfinished for p in other.replica.model.parameters()}
+    if any(id(p) in taken for p in model.parameters()):
+        raise ConfigError(
+            "the model, or a part of it, is distributed already: call finish() of that optimizer; of two optimizers "
+            "for one model give distribute() the first, leave the other as it is, and step it after the first"
+        )
+
+
+def check_same_size(mpi, replica: Replica):
+    """Raise SetupError, on all ranks, if tensors of their models have other sizes than on other ranks."""
+    outside = tuple(tensor.nbytes for tensor in replica.outside())
+    found = mpi.allgather((replica.params.array.size, replica.buffers.array.size, len(outside), *outside))
+    kinds = ["parameters", "numbers in buffers", "frozen parameters and other buffers"]
+    for place, sizes in enumerate(zip(*found, strict=False)):
+        if len(set(sizes)) > 1:
+            what = kinds[place] if place < len(kinds) else "bytes in a frozen parameter or a buffer"
+            message = f"the ranks' models have different numbers of {what}: {list(sizes)}"
+            raise SetupError(message, is_printed=mpi.rank == 0)
+
+
+def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:
+    """Return the gradients that an algorithm sends, which are ``replica``'s from now on; None if it sends none."""
+    if not traits.sends_gradients:
+        return None
+    gradients = EarlyGradients(replica) if traits.sends_early else Gradients(replica)
+    replica.grads, replica.move_gradients = gradients.flat, gradients.move
+    return gradients
+
+
+def give_all_the_same(replica: Replica, comm: Communicator, driver):
+    """Copy rank 0's model to all ranks."""
+    for array in (replica.params.array, replica.buffers.array):
+        driver.run(broadcast(comm, array))
+    replica.note_buffers()
+    for tensor in replica.outside():
+        driver.run(broadcast_tensor(comm, tensor))
+
+
+def algorithm_of(name: str) -> type[Algorithm]:
+    """Return the algorithm of this name, for a loop that grsgd did not write; raises ConfigError."""
+    names = sorted(key for key, cls in ALGORITHMS.items() if cls.traits.supports_own_loop)
+    try:
+        cls = find(name, names)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm {error}") from None
+    if not cls.traits.supports_own_loop:
+        raise ConfigError(
+            f"algorithm {name!r} decides who computes what: only `grsgd train` can run it; allowed: {', '.join(names)}"
+        )
+    return cls
+
+
+def options_of(algorithm, options: dict):
+    """Return the checked options of an algorithm in a loop that grsgd did not write; raises ConfigError."""
+    if "progress" in options:
+        raise ConfigError("progress: is called progress_mode now")
+    try:
+        return algorithm.Options(**options)
+    except ValidationError as error:
+        raise ConfigError(f"{algorithm.name}: {describe(error, algorithm.Options)}") from None
