@@ -167,7 +167,11 @@ class Answers:
         self.roll_call.take()
         for rank in sorted(self.missing):
             words = self.roll_call.words[rank]
-            while words and words[0].number < self.number:
+            has_ended = bool(words) and words[-1].call == END_OF_SCRIPT
+            if has_ended and self.call == END_OF_SCRIPT:  # whatever calls each has made before
+                self.missing.discard(rank)
+                continue
+            while words and words[0].number < self.number and not (has_ended and len(words) == 1):
                 words.popleft()
             if not words:
                 continue

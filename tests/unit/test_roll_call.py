@@ -253,6 +253,19 @@ def test_all_come_to_the_end_of_the_script(monkeypatch):
     on_threads(monkeypatch, 3, work)
 
 
+@pytest.mark.parametrize("more_on", [0, 1])
+def test_the_end_of_a_script_is_the_last_call_whatever_came_before(more_on, monkeypatch):
+    def work(mpi):
+        calls = calls_of(mpi)
+        if mpi.rank == more_on:  # which the script has caught the error of
+            calls.call("in averaged_model()")
+        answers = calls.call(roll_call.END_OF_SCRIPT)
+        mpi.Barrier()
+        return answers.Test()
+
+    assert on_threads(monkeypatch, 2, work) == [True, True]
+
+
 def test_from_the_first_question_on_an_error_ends_the_job(monkeypatch):
     mpi, hooked, registered = SimpleNamespace(rank=1, size=2), [], []
     monkeypatch.setattr(launch, "world", lambda: mpi)
