@@ -17,13 +17,15 @@ from grsgd.training.inputs import in_own_code
 
 MANY = 4
 """How many ranks, or values, an error names."""
+MISSING = "not there"
+"""The value of a fact that a rank does not have, such as a key of its configuration."""
 
 
 def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, seconds: float):
     """Raise SetupError, on all ranks, if one of the facts differs between them, or cannot be known; collective.
 
-    ``make_facts``: returns small values by what they are of; None is not compared. ``cure``: the end of the error's
-    line.
+    ``make_facts``: returns small values by name; a value of None is not compared, a missing one is. ``cure``: the end
+    of the error's line.
     """
     with launch.collective_setup(mpi, seconds):
         facts = make_facts()
@@ -32,7 +34,7 @@ def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, sec
             return
         of_ranks = mpi.allgather(facts)
     for name in dict.fromkeys(name for found in of_ranks for name in found):
-        values = [found.get(name) for found in of_ranks]
+        values = [found.get(name, MISSING) for found in of_ranks]
         if None not in values and any(value != values[0] for value in values):
             raise SetupError(f"the ranks differ: {name}: {by_rank(values)}: {cure}", is_printed=mpi.rank == 0)
 

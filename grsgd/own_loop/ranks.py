@@ -92,6 +92,9 @@ Samples = torch.utils.data.Dataset | Sequence | np.ndarray | torch.Tensor
 _given: dict[tuple[int, int], deque] = {}
 """What `shard` was given and no other rank has been compared with yet, by the number of ranks and the rank."""
 MOST_GIVEN = 16
+"""How many calls of `shard` are noted until ranks are compared, the last ones."""
+NUMBER, DIGEST, SEED = NOTED = ("the number of samples", "the digest of the samples", "the seed")
+"""The names of what is noted of a call of `shard`."""
 
 
 def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> torch.utils.data.Subset:
@@ -118,11 +121,7 @@ def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> 
     mpi = comm if comm is not None else world()
     samples = count_of(dataset, mpi)
     order = seeding.generator(seeding.Purpose.OWN_LOOP_SHARDS, seed).permutation(samples)
-    note = {
-        "the number of samples given to shard()": samples,
-        "the digest of the samples given to shard()": digest_in_memory(dataset),
-        "the seed given to shard()": seed,
-    }
+    note = {NUMBER: samples, DIGEST: digest_in_memory(dataset), SEED: seed}
     _given.setdefault((mpi.size, mpi.rank), deque(maxlen=MOST_GIVEN)).append(note)
     if even:
         order = order[: samples // mpi.size * mpi.size]
@@ -171,10 +170,14 @@ def check_shards(mpi, seconds: float):
 
 
 def notes_of(mpi) -> dict[str, object]:
-    """Return what this rank has given `shard` since the ranks were compared last, and forget it."""
-    notes = _given.pop((mpi.size, mpi.rank), ())
+    """Return what this rank has given `shard` since the ranks were compared last, and forget it.
+
+    A call that this rank has not made is None for each name, so a call of some ranks alone is no difference.
+    """
+    notes = list(_given.pop((mpi.size, mpi.rank), ()))
+    calls = [*notes, *[dict.fromkeys(NOTED)] * (MOST_GIVEN - len(notes))]
     return {
-        f"{name}{f' in call {number}' if len(notes) > 1 else ''}": value
-        for number, note in enumerate(notes, 1)
-        for name, value in note.items()
+        f"{name} given to shard() in call {number}": call[name]
+        for number, call in enumerate(calls, 1)
+        for name in NOTED
     }

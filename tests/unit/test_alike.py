@@ -115,6 +115,9 @@ def test_configurations_that_differ_between_ranks_are_refused(monkeypatch):
 
     line = refused(monkeypatch, check, [{"optimizer": {"lr": lr}} for lr in (0.1, 0.2, 0.1)])
     assert line.startswith("the ranks differ: optimizer.lr: 0.1 on ranks 0 and 2, 0.2 on rank 1: all ranks must read")
+    decayed = {"optimizer": {"name": "sgd", "weight_decay": 0.1}}
+    line = refused(monkeypatch, check, [decayed, {}])
+    assert line.startswith("the ranks differ: optimizer.weight_decay: 0.1 on rank 0, not there on rank 1: ")
     folders = [{"data": {"name": "synthetic", "dir": folder}} for folder in ("a", "b")]
     assert refused(monkeypatch, check, folders) is None
     assert "algorithm.topology: ring on rank 0, full on rank 1" in refused(
