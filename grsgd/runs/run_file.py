@@ -82,15 +82,17 @@ class Run:
 def save_run(path: str | os.PathLike, run: Run) -> None:
     """Write ``run`` to ``path``, as a whole or not at all: a file that was there stays until the new one is complete.
 
-    Raises RunFileError if a required name of ``run`` is missing or does not fit, or the file cannot be written.
+    HDF5 makes it in memory: on a disk that is full, it would end the process. Raises RunFileError if a required name of
+    ``run`` is missing or does not fit, or the file cannot be written.
     """
     with naming(path):
         run, target = _as_written(run), target_of(path)
-        with (
-            atomic_write(target) as temporary,
-            h5py.File(temporary, "x", libver=LIBVER, locking=False) as file,
-        ):
+        with _in_memory() as file:
             _fill(file, run)
+            file.flush()
+            image = file.id.get_file_image()
+        with atomic_write(target) as temporary:
+            temporary.write_bytes(image)
         is_good(target)
         if target in _seen:
             _seen[target] = stamp(target)
@@ -143,10 +145,8 @@ def check_writable(path: str | os.PathLike, size: int = 0) -> None:
             with suppress(OSError, ValueError):
                 try_reading(target)  # now, and not when the run ends and asks how that one has ended
         with temporary_beside(target) as temporary:
-            h5py.File(temporary, "x", locking=False).close()
-            with open(temporary, "r+b") as file:
-                if size:
-                    os.posix_fallocate(file.fileno(), 0, min(size, MAX_TRIED_BYTES))
+            with open(temporary, "xb") as file:
+                os.posix_fallocate(file.fileno(), 0, min(max(size, 1), MAX_TRIED_BYTES))
         remove_leftovers(target.parent)
         _seen[target] = stamp(target)
 

@@ -3,10 +3,12 @@
 import errno
 import math
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -41,6 +43,23 @@ def refusal(function, path, *args) -> str:
     assert message.startswith(f"{path}: ")
     assert "\n" not in message
     return message.removeprefix(f"{path}: ")
+
+
+def raised_in_a_child(check) -> str | None:
+    """What ``check()`` raises in another process, which it must not end."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            check()
+        except Exception as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as said:
+        text = said.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return text or None
 
 
 @pytest.fixture
@@ -227,6 +246,19 @@ def test_failure_leaves_the_old_file_and_nothing_else(saved, monkeypatch, where,
     assert load_run(saved).attributes["seed"] == 2
 
 
+def test_a_disk_that_is_full_ends_in_a_line(saved):
+    """Whatever part of a file there is still room for; a limit of the process stands for the disk."""
+    run, before = fake_run(snapshots=2000), saved.read_bytes()
+
+    def save_with_room_for(bytes: int):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, bytes))
+        save_run(saved, run)
+
+    for room in (0, 10_000, 50_000, 100_000):
+        assert raised_in_a_child(partial(save_with_room_for, room)) == f"{saved}: File too large"
+    assert saved.read_bytes() == before and os.listdir(saved.parent) == [saved.name]
+
+
 def test_symbolic_link_survives(tmp_path, saved):
     link = tmp_path / "latest.h5"
     link.symlink_to(saved.name)
@@ -287,20 +319,13 @@ def test_check_writable_removes_what_killed_processes_have_left(saved):
 
 def as_user(number: int, check) -> str | None:
     """What ``check()`` raises when another user calls it."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
+
+    def checked():
         os.setegid(number)
         os.seteuid(number)
-        try:
-            check()
-        except Exception as error:
-            os.write(writing, str(error).encode())
-        os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with open(reading) as said:
-        return said.read() or None
+        check()
+
+    return raised_in_a_child(checked)
 
 
 @pytest.fixture
