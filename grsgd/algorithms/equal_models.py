@@ -13,6 +13,7 @@ from grsgd.algorithms.equal import differing
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.lazy import LazyModule
 from grsgd.models.digests import digests
+from grsgd.text import ranks_in_words
 
 torch = LazyModule("torch")
 
@@ -85,9 +86,9 @@ class EqualModels:
         yield from halving_doubling_allreduce(self.comm, ranks)
         if self.comm.rank == 0 and not self.warnings:
             first = self.replica.name_of(self.replica.trained[parameters[np.flatnonzero(counts)[0]]])
-            others = ", ".join(map(str, np.flatnonzero(ranks)))
+            others = ranks_in_words(np.flatnonzero(ranks))
             self.warnings.append(
-                f"{self.name} keeps all models equal, but {when} those of ranks {others} are not rank 0's, first in "
+                f"{self.name} keeps all models equal, but {when} those of {others} are not rank 0's, first in "
                 f"{first!r}: {CAUSES} The models are made their mean at the end"
             )
             self.say(self.warnings[0])

@@ -12,11 +12,11 @@ from grsgd.algorithms.central import Excluded
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.transport_trial import AUTO, IP_MULTICAST, UNUSED
 from grsgd.comm.coded.arrays import empty_like
-from grsgd.comm.coded.errors import ranks_in_words
 from grsgd.comm.coded.ip_multicast import IpMulticast
 from grsgd.comm.coded.multicast import TRANSPORTS, Multicast, Unicast
 from grsgd.comm.coded.multicast_link import Settings
 from grsgd.comm.coded.schemes import Scheme
+from grsgd.text import ranks_in_words
 from grsgd.units import rate as bytes_per_second
 
 

@@ -13,6 +13,7 @@ from grsgd.data.base import CLASSES
 from grsgd.data.digest import digest_of
 from grsgd.errors import SetupError
 from grsgd.job import launch
+from grsgd.text import ranks_in_words
 from grsgd.training.inputs import in_own_code
 
 MANY = 4
@@ -40,20 +41,12 @@ def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, sec
 
 
 def by_rank(values: list) -> str:
-    """Return which ranks have which of the ``values``, one a rank: "60 on ranks 0 and 2, 66 on rank 1"."""
+    """Return which ranks have which of the ``values``, one a rank: "60 on ranks 0, 2; 66 on rank 1"."""
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(f"{value}", []).append(rank)
-    parts = [f"{value} on {ranks_in_words(ranks)}" for value, ranks in holders.items()]
-    return ", ".join(parts[:MANY]) + (f" and {len(parts) - MANY} more" if len(parts) > MANY else "")
-
-
-def ranks_in_words(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > MANY:
-        return f"ranks {', '.join(map(str, ranks[:MANY]))} and {len(ranks) - MANY} more"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    parts = [f"{value} on {ranks_in_words(ranks, MANY)}" for value, ranks in holders.items()]
+    return "; ".join(parts[:MANY]) + (f" and {len(parts) - MANY} more" if len(parts) > MANY else "")
 
 
 def check_configuration(mpi, config: Config):

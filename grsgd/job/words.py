@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from grsgd.comm.watchdog import rank
 from grsgd.errors import RunFileError
-from grsgd.mpi_environment import WORDS
+from grsgd.mpi_environment import WORDS, rank
+from grsgd.text import ranks_in_words
 
 BEGUN, ENDED, WHOLE = "begun", "ended", "whole"
 
@@ -57,8 +57,7 @@ class Words:
             return None
         left = sorted(set(self.ranks(BEGUN)) - set(self.ranks(ENDED)))
         if left:
-            who = f"rank {left[0]} has" if len(left) == 1 else f"ranks {', '.join(map(str, left))} have"
-            return f"{who} begun and not come to the end"
+            return f"{ranks_in_words(left)} {'has' if len(left) == 1 else 'have'} begun and not come to the end"
         if not leaves_file or self._has_new_file():
             return None
         return "no rank has said that the run file is whole" + (f": {self.out}" if self.out else "")

@@ -23,6 +23,7 @@ from grsgd.comm.engine import ENGINE
 from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps, died
 from grsgd.comm.watchdog import within
 from grsgd.job import launch
+from grsgd.text import ranks_in_words
 
 FINISH = "in finish()"
 END_OF_RECORDING = "at the end of recording()"
@@ -190,9 +191,8 @@ class Answers:
         yield self
 
     def __str__(self):
-        ranks = sorted(self.missing)
-        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
-        return f"{who} to be {self.call}, as rank {self.roll_call.comm.rank} is: {REMEDY}"
+        who, mine = ranks_in_words(sorted(self.missing)), self.roll_call.comm.rank
+        return f"{who} to be {self.call}, as rank {mine} is: {REMEDY}"
 
 
 def roll_call(mpi, call: str, seconds: float) -> RollCall:

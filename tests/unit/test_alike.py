@@ -60,13 +60,13 @@ GREYER = np.where(np.arange(8)[:, None, None, None] == 5, 1, BLACK)
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [
-        (clusters(12), clusters(18), "the number of training samples: 12 on ranks 0 and 2, 18 on rank 1: data.name = "),
+        (clusters(12), clusters(18), "the number of training samples: 12 on ranks 0, 2; 18 on rank 1: data.name = "),
         (clusters(), clusters(labels=lambda y: (y + 1) % 3), "the digest of the training labels: "),
         (clusters(), clusters(labels=lambda y: y + 1), "the digest of the training labels: "),
         (clusters(), clusters(shift=0.1), "the digest of the training samples: "),
         (clusters(labels=torch.Tensor.float), clusters(labels=lambda y: y + 0.5), "the digest of the training samples"),
         (text(b"abcd" * 50), text(b"abcd" * 46 + b"abce" * 4), "the digest of the test samples: "),
-        (text(b"abcd" * 50), text(b"abcd" * 60), "the number of training samples: 44 on ranks 0 and 2, 53 on rank 1"),
+        (text(b"abcd" * 50), text(b"abcd" * 60), "the number of training samples: 44 on ranks 0, 2; 53 on rank 1"),
         (images(BLACK), images(GREYER), "the digest of the training samples: "),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_digest_tells_values_shapes_and_order():
 def test_models_that_differ_between_ranks_are_refused(monkeypatch):
     one, other = torch.nn.Linear(6, 3), torch.nn.Linear(6, 5)
     line = refused(monkeypatch, alike.check_model, [one, other])
-    assert line.startswith("the ranks differ: the number of parameters: 21 on rank 0, 35 on rank 1: model.name = 'mlp'")
+    assert line.startswith("the ranks differ: the number of parameters: 21 on rank 0; 35 on rank 1: model.name = 'mlp'")
     assert "names and shapes" in refused(monkeypatch, alike.check_model, [one, torch.nn.Linear(2, 7)])
 
 
@@ -114,13 +114,13 @@ def test_configurations_that_differ_between_ranks_are_refused(monkeypatch):
         alike.check_configuration(mpi, parse(CONFIG | config))
 
     line = refused(monkeypatch, check, [{"optimizer": {"lr": lr}} for lr in (0.1, 0.2, 0.1)])
-    assert line.startswith("the ranks differ: optimizer.lr: 0.1 on ranks 0 and 2, 0.2 on rank 1: all ranks must read")
+    assert line.startswith("the ranks differ: optimizer.lr: 0.1 on ranks 0, 2; 0.2 on rank 1: all ranks must read")
     decayed = {"optimizer": {"name": "sgd", "weight_decay": 0.1}}
     line = refused(monkeypatch, check, [decayed, {}])
-    assert line.startswith("the ranks differ: optimizer.weight_decay: 0.1 on rank 0, not there on rank 1: ")
+    assert line.startswith("the ranks differ: optimizer.weight_decay: 0.1 on rank 0; not there on rank 1: ")
     folders = [{"data": {"name": "synthetic", "dir": folder}} for folder in ("a", "b")]
     assert refused(monkeypatch, check, folders) is None
-    assert "algorithm.topology: ring on rank 0, full on rank 1" in refused(
+    assert "algorithm.topology: ring on rank 0; full on rank 1" in refused(
         monkeypatch, check, [{"algorithm": {"name": "dpsgd", "topology": name}} for name in ("ring", "full")]
     )
 

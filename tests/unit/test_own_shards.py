@@ -78,9 +78,9 @@ def test_what_can_be_cut_into_shards(monkeypatch, data):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda rank: (range(10 + rank), 0), "the number of samples given to shard() in call 2: 10 on rank 0, 11 "),
+        (lambda rank: (range(10 + rank), 0), "the number of samples given to shard() in call 2: 10 on rank 0; 11 "),
         (lambda rank: (torch.full((9,), float(rank)), 0), "the digest of the samples given to shard() in call 2: "),
-        (lambda rank: (range(10), rank), "the seed given to shard() in call 2: 0 on rank 0, 1 on rank 1: all ranks"),
+        (lambda rank: (range(10), rank), "the seed given to shard() in call 2: 0 on rank 0; 1 on rank 1: all ranks"),
     ],
 )
 def test_ranks_that_give_shard_other_data_are_refused(monkeypatch, tmp_path, given, words):
@@ -107,8 +107,8 @@ def test_ranks_that_give_shard_other_data_are_refused(monkeypatch, tmp_path, giv
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda rank: {"seed": rank}, "the seed given to distribute(): 0 on rank 0, 1 on rank 1: all ranks"),
-        (lambda rank: {"H": 4 + rank}, "the option H of local_sgd: 4 on rank 0, 5 on rank 1"),
+        (lambda rank: {"seed": rank}, "the seed given to distribute(): 0 on rank 0; 1 on rank 1: all ranks"),
+        (lambda rank: {"H": 4 + rank}, "the option H of local_sgd: 4 on rank 0; 5 on rank 1"),
         (lambda rank: {"model": [nn.Linear(2, 4), nn.Linear(5, 2)][rank]}, "the digest of the names and shapes of"),
     ],
 )

@@ -7,8 +7,3 @@ class SilentRanks(RuntimeError):
 
 class UnequalBlocks(RuntimeError):
     """Ranks have computed different gradients of one block, of which no code can make a sum; names them."""
-
-
-def ranks_in_words(ranks: list[int]) -> str:
-    """Return the ranks for a sentence: "rank 1", "ranks 1, 2"."""
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"

@@ -26,7 +26,6 @@ from coding.plan import Packet
 from grsgd.comm.coded.asking import SILENT_SECONDS
 from grsgd.comm.coded.control import Control, Told, Word
 from grsgd.comm.coded.datagrams import HEAD_BYTES, Name, Parts, number_of_parts, unmasked
-from grsgd.comm.coded.errors import ranks_in_words
 from grsgd.comm.coded.losses import lost_parts
 from grsgd.comm.coded.multicast import Blocks, Unicast
 from grsgd.comm.coded.multicast_link import BY_ITSELF, READS_AT_ONCE, Link, Settings, connect, tell, try_out
@@ -36,6 +35,7 @@ from grsgd.comm.coded.sockets import LARGEST
 from grsgd.comm.communicator import Communicator
 from grsgd.runs.numbers import human_bytes
 from grsgd.seeding import Purpose, generator
+from grsgd.text import ranks_in_words
 from grsgd.units import as_rate
 
 SHARE = 0.95

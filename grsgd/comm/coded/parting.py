@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from grsgd.comm.coded.errors import SilentRanks, ranks_in_words
+from grsgd.comm.coded.errors import SilentRanks
 from grsgd.comm.coded.queues import Queues
 from grsgd.comm.coded.streams import Streams, Word, header
 from grsgd.comm.pollables import Delay, Until
+from grsgd.text import ranks_in_words
 
 
 class Parting:

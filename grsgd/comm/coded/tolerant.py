@@ -9,7 +9,7 @@ import numpy as np
 from coding.fixed_point import FixedPoint
 from coding.kernels import kernels
 from coding.tolerant import tolerant_code
-from grsgd.comm.coded.errors import SilentRanks, ranks_in_words
+from grsgd.comm.coded.errors import SilentRanks
 from grsgd.comm.coded.fingerprints import Fingerprints
 from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.coded.parting import Parting
@@ -18,6 +18,7 @@ from grsgd.comm.coded.schemes import Scheme
 from grsgd.comm.coded.streams import AHEAD, FIXED, Streams, Word, header
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.pollables import Delay, Until
+from grsgd.text import ranks_in_words
 
 LAG_BYTES = 256 * 2**20
 """So much a rank keeps, by default, for others that are behind; but of `LEAST_LAG` steps, and of `MOST_LAG` at most."""

@@ -91,11 +91,11 @@ def test_wrong_input_is_refused_on_all_ranks(tables, named, finished, tmp_path):
 
 @pytest.mark.ranks(3)
 def test_what_differs_between_ranks_is_refused_on_all(finished, tmp_path, world):
-    with pytest.raises(SetupError, match="the ranks differ: optimizer.lr: 0.1 on rank 0, 0.2 on rank 1, 0.3 on rank 2"):
+    with pytest.raises(SetupError, match="the ranks differ: optimizer.lr: 0.1 on rank 0; 0.2 on rank 1; 0.3 on rank 2"):
         finished("grsgd", optimizer={"lr": (0.1, 0.2, 0.3)[world.rank]})
     (tmp_path / "input.txt").write_text("To be, or not to be. " * (200 + (world.rank == 1)))
     text = {"name": "text", "dir": str(tmp_path), "block": 8, "batch_size": 4}
-    words = "the ranks differ: the number of training samples: 472 on ranks 0 and 2, 474 on rank 1: data.name = 'text'"
+    words = "the ranks differ: the number of training samples: 472 on ranks 0, 2; 474 on rank 1: data.name = 'text'"
     with pytest.raises(SetupError, match=words):
         finished("grsgd", data=text, model={"name": "gpt"}, task={"name": "language_modelling"}, train={"steps": 2})
 
