@@ -22,7 +22,7 @@ def within(seconds: float, what: str):
     """End this process with exit code 1, and so the job, if the block takes longer than ``seconds``.
 
     ``what`` says what is being done, such as "making a communicator". A thread waits beside the block, so the call that
-    blocks must let other threads run; those of mpi4py do, except the start of MPI (`starting_within`).
+    blocks must let other threads run; those of mpi4py do, except the start and the end of MPI (`stopped_within`).
     """
     done = threading.Event()
 
@@ -40,7 +40,7 @@ def within(seconds: float, what: str):
 
 
 @contextmanager
-def starting_within(seconds: float, what: str):
+def stopped_within(seconds: float, what: str):
     """Like `within`, for a block that stops all threads of Python: another process waits, and says so.
 
     ``what`` is the whole line that is printed then. A thread outside of Python ends this process, with exit code 1: of

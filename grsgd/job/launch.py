@@ -17,7 +17,7 @@ from grsgd.comm.coded.errors import SilentRanks, UnequalBlocks
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import MpiDriver, WaitTimeout, back_off
 from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps, died
-from grsgd.comm.watchdog import PASSING_ON_SECONDS, starting_within, within
+from grsgd.comm.watchdog import PASSING_ON_SECONDS, stopped_within, within
 from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job.ending import end_with_launcher
 from grsgd.mpi_environment import fault_tolerant, flush
@@ -133,7 +133,7 @@ def start_seconds() -> float:
 
 def starting(seconds: float):
     """A context in which MPI starts, or the job ends."""
-    return starting_within(
+    return stopped_within(
         seconds, f"waited {seconds:g} s in MPI_Init: other ranks of the job have not come (GRSGD_START_SECONDS)"
     )
 
@@ -238,6 +238,10 @@ def note_as_told(error: BaseException):
     setattr(error, OF_ANOTHER_RANK, True)
 
 
+ALIKE_SECONDS = 10.0
+"""How long a rank that has an error of all ranks waits for the others to have it, too."""
+
+
 def explain_setup_errors():
     """From now on an uncaught SetupError is told in one line, by one rank; for what goes wrong before MPI connects."""
     sys.excepthook = lambda kind, value, trace: (
@@ -246,12 +250,15 @@ def explain_setup_errors():
 
 
 def end_alike(error: SetupError):
-    """End this process with exit code 2, as all ranks do; one of them prints the line."""
+    """End this process with exit code 2, as all ranks do; one of them prints the line.
+
+    Where other ranks go on without that error, this one says so, and ends the job.
+    """
     if error.is_printed:
         print(f"grsgd: {error}", file=sys.stderr)
     flush()
     if "mpi4py.MPI" in sys.modules:
-        with within(PASSING_ON_SECONDS + 10, "ending MPI after an error that all ranks have"):
+        with stopped_within(ALIKE_SECONDS, f"{error} (other ranks go on without this error)"):
             sys.modules["mpi4py.MPI"].Finalize()
     os._exit(2)
 

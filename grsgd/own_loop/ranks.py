@@ -43,7 +43,7 @@ def communicator(comm, name: str):
         return world()
     if not all(hasattr(comm, method) for method in ("Get_rank", "Get_size", "allgather", "Dup")):
         world()
-        what = f"{name} = {comm!r}: must be an mpi4py communicator; options of the algorithm are given by name"
+        what = f"{name} = {comm!r}: must be an mpi4py communicator; options are given by name"
         raise SetupError(what, is_printed=is_main())
     if not comm:
         world()
@@ -116,9 +116,9 @@ def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> 
     Raises
     ------
     SetupError
-        For what is no map-style data set, and for fewer samples than ranks.
+        For data that are no map-style data set, for fewer samples than ranks, and for a ``comm`` of another kind.
     """
-    mpi = comm if comm is not None else world()
+    mpi = communicator(comm, "shard(): comm")
     samples = count_of(dataset, mpi)
     order = seeding.generator(seeding.Purpose.OWN_LOOP_SHARDS, seed).permutation(samples)
     note = {NUMBER: samples, DIGEST: digest_in_memory(dataset), SEED: seed}

@@ -1,6 +1,7 @@
 """Each rank's part of the data, in loops that grsgd did not write: even parts, and what is refused."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,6 +68,13 @@ def test_what_cannot_be_cut_into_shards(monkeypatch, data, words):
             shard(data, mpi)
 
     on_threads(monkeypatch, 3, work)
+
+
+@pytest.mark.parametrize("comm", [4, "ring", torch.nn.Linear(2, 1)])
+def test_what_is_no_communicator(monkeypatch, comm):
+    monkeypatch.setattr(ranks, "world", lambda: SimpleNamespace(rank=0, size=1))
+    with pytest.raises(SetupError, match=r"^shard[(][)]: comm = .*: must be an mpi4py communicator"):
+        shard(range(9), comm)
 
 
 @pytest.mark.parametrize("data", [PAIRS, list(range(6)), torch.zeros(6, 2), [np.zeros(2)] * 3])
