@@ -17,7 +17,7 @@ def finished(path: str, ranks: int, wanted: config.Config) -> bool:
 
     A run of an algorithm, a model or data in a file outside of this package counts only while that file is the same.
     """
-    return finished_run(path, {"ranks": ranks, "config": wanted.toml()} | digests_of(wanted)) is not None
+    return finished_run(path, ranks=ranks, config=wanted.toml(), **digests_of(wanted)) is not None
 
 
 def main() -> int:

@@ -12,8 +12,9 @@ from experiments.atlas.analytic import step_seconds
 from experiments.atlas.points import CPU, HOSTS, LATENCY, Point
 from experiments.batch import MpiHost, Training, make_each
 from experiments.cache import make_in_parallel
-from experiments.kept import Simulation, kept_run, run_file
+from experiments.kept_runs import Simulation, run_file
 from experiments.tables.hosts import machine
+from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run
 from grsgd.testbed.hosts import Testbed
 
@@ -42,7 +43,7 @@ def file_of(point: Point, folder: Path) -> Path:
 
 def kept(point: Point, folder: Path) -> Run | None:
     """Return the point's run if it is there."""
-    return kept_run(file_of(point, folder))
+    return finished_run(file_of(point, folder))
 
 
 def hours(points: Iterable[Point], workers: int) -> float:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from experiments.arguments import add_workers
 from experiments.cache import make_in_parallel
-from experiments.kept import Simulation
+from experiments.kept_runs import Simulation
 from grsgd.algorithms.central import workers_of
 from grsgd.config import Config, load
 from grsgd.runs.run_file import Run, load_run

@@ -29,7 +29,7 @@ from tqdm import tqdm
 from experiments.arguments import add_workers
 from experiments.cache import Unfinished, make_in_parallel
 from experiments.figures import save, write_csv
-from experiments.kept import Simulation
+from experiments.kept_runs import Simulation
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import Config, parse
 from grsgd.config.reading import apply, read

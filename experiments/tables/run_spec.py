@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments import papers
-from experiments.kept import digest
 from grsgd import config
 from grsgd.config import Config
+from grsgd.config.sources import digest
+from grsgd.runs.settings import flattened
 
 MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS = "clock", "simulated", "times", "steps"
 """Sources of time: the clock, on a testbed or a cluster; simulated time, with gradients; the same without, times alone;
@@ -79,7 +80,8 @@ def loaded(name: str, overrides: tuple[str, ...]) -> Config:
 @functools.cache
 def overrides(path: Path) -> tuple[str, ...]:
     """Return the content of a TOML file as ``key=value``s."""
-    return tuple(flattened(tomllib.loads(path.read_text())))
+    pairs = flattened(tomllib.loads(path.read_text()))
+    return tuple(f"{key}={json.dumps(value)}" for key, value in pairs)  # JSON is TOML, too, and in one line
 
 
 @functools.cache
@@ -87,11 +89,3 @@ def overrides_beside(config: str, name: str) -> tuple[str, ...]:
     """Return those of the file of that name in a configuration's folder; none if there is no such file."""
     path = papers.toml(config).with_name(name)
     return overrides(path) if path.exists() else ()
-
-
-def flattened(table: dict, prefix: str = ""):
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}={json.dumps(value)}"  # which is TOML, too, and in one line

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from experiments.batch import MpiHost, Training, make_each
 from experiments.cache import Unfinished, finished
-from experiments.kept import kept_run
 from experiments.tables import records
 from experiments.tables.hosts import Hosts
 from experiments.tables.networks import Networks
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, RunSpec
 from grsgd.files import atomic_write
+from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
@@ -53,7 +53,7 @@ class Store:
         """Return the run if it is there and has finished."""
         if spec.source in (SIMULATED, TIMING_ONLY) and not self.networks.calibrated(spec):
             return None
-        return kept_run(self.path(spec))
+        return finished_run(self.path(spec))
 
     def place(self, specs: list[RunSpec]) -> str:
         """Return on what else these runs by the clock were made, which are compared with each other: on one machine

@@ -8,11 +8,12 @@ from tqdm import tqdm
 
 from experiments.batch import Calibration, Computing, MpiHost, Training, Work, make_each
 from experiments.cache import Unfinished
-from experiments.kept import kept_run, run_file
+from experiments.kept_runs import run_file
 from experiments.tables.hosts import machine
 from experiments.validation.errors import Times
 from experiments.validation.settings import Setting
 from experiments.validation.variant import BASE, Variant
+from grsgd.runs.finished import finished_run
 from grsgd.runs.measures import seconds_per_step, waiting_share
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.calibrate import StepTimes
@@ -62,7 +63,7 @@ def missing(out: Path, setting: Setting, number: int, variants: list[Variant]) -
 def is_there(folder: Path, setting: Setting, variant: Variant) -> bool:
     if not all(file.exists() for file in files_of(folder, variant)):
         return False
-    return kept_run(file_of(folder, setting, variant)) is not None
+    return finished_run(file_of(folder, setting, variant)) is not None
 
 
 def network_file(folder: Path, variant: Variant) -> Path:

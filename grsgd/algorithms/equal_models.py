@@ -9,7 +9,7 @@ import numpy as np
 
 from grsgd.algorithms.averaging import exact_average
 from grsgd.algorithms.base import Algorithm
-from grsgd.algorithms.equal import differing
+from grsgd.algorithms.equal_tensors import differing
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.lazy import LazyModule
 from grsgd.models.digests import digests

@@ -13,6 +13,7 @@ from grsgd.config import Config
 from grsgd.config.sources import digest
 from grsgd.errors import UsageError
 from grsgd.job.ending import with_parent
+from grsgd.mpi_environment import module
 from grsgd.runs.finished import finished_run
 
 MAX_LETTERS = 120
@@ -46,7 +47,7 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner |
     except OSError as error:
         raise UsageError(f"--out {folder}: {error.strerror}") from error
     for number, (out, (words, arguments)) in enumerate(runs.items(), 1):
-        is_there = finished_run(out, {}) is not None
+        is_there = finished_run(out) is not None
         print(f"{number} of {len(runs)}: {words}: {out}{' is there' * is_there}", file=sys.stderr, flush=True)
         if not is_there and (failed := (run or in_a_process)(arguments)):
             code = failed
@@ -58,7 +59,7 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner |
 
 def in_a_process(arguments: list[str]) -> int:
     """Run ``grsgd`` and return its exit code. After Ctrl-C, which it gets as well, it saves what it has."""
-    process = subprocess.Popen([sys.executable, "-P", "-m", "grsgd", *arguments], preexec_fn=with_parent())
+    process = subprocess.Popen([*module("grsgd"), *arguments], preexec_fn=with_parent())
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         code = process.wait()

@@ -1,6 +1,6 @@
 """The inputs of a run that each rank reads for itself, and that must be alike: ranks compare them before they train."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from grsgd import __version__
@@ -13,6 +13,7 @@ from grsgd.data.base import CLASSES
 from grsgd.data.digest import digest_of
 from grsgd.errors import SetupError
 from grsgd.job import launch
+from grsgd.runs.settings import flattened
 from grsgd.text import ranks_in_words
 from grsgd.training.inputs import in_own_code
 
@@ -57,20 +58,11 @@ def check_configuration(mpi, config: Config):
 
 
 def facts_of_configuration(config: Config) -> dict[str, str | None]:
-    facts = dict(flattened(config.model_dump(exclude={"data": {"dir"}})))
+    facts = {key: f"{value}" for key, value in flattened(config.model_dump(exclude={"data": {"dir"}}))}
     for table, key in OF_FILES:  # the file may lie elsewhere on each host
         if f"{table}.{key}" in facts:
             facts[f"{table}.{key}"] = facts[f"{table}.{key}"].rpartition("/")[2]
     return {"the version of grsgd": __version__} | facts | digests_of(config)
-
-
-def flattened(content: dict, prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Yield the values of nested dictionaries, as texts, by their dotted keys."""
-    for key, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", f"{value}"
 
 
 def check_data(mpi, config: Config, dataset: Dataset):

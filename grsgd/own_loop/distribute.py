@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from grsgd.algorithms.allreduce_trial import AUTO, choose_variant
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Traits
 from grsgd.algorithms.context import RankContext
-from grsgd.algorithms.equal import broadcast_tensor
+from grsgd.algorithms.equal_tensors import broadcast_tensor
 from grsgd.algorithms.find import find
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.backend import MpiBackend

@@ -13,8 +13,8 @@ import torch
 
 from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import Algorithm
-from grsgd.algorithms.equal import make_equal
 from grsgd.algorithms.equal_models import EqualModels
+from grsgd.algorithms.equal_tensors import make_equal
 from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.stop_signal import Stopped
@@ -30,8 +30,8 @@ from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.gradients import on_gradients
 from grsgd.own_loop.other_steps import OtherSteps
 from grsgd.own_loop.ranks import check_shards
-from grsgd.own_loop.recorded import Recorded
 from grsgd.own_loop.roll_call import FINISH, Answers, RollCall
+from grsgd.own_loop.saved_record import SavedRecord
 from grsgd.own_loop.times import LoopTimes
 from grsgd.own_loop.tracing import untraced
 from grsgd.own_loop.wrapping import WrappingOptimizer
@@ -73,7 +73,7 @@ class DistributedOptimizer(WrappingOptimizer):
         """Of a recording: tells of other ranks that have failed."""
         self.end_is_told = False
         """Of a recording: it has told why the ranks end without `finish`."""
-        self.recorded = Recorded()
+        self.recorded = SavedRecord()
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
         self._roll_call = roll_call

@@ -1,14 +1,13 @@
 """Whether a run has to be made again."""
 
 import os
-from collections.abc import Mapping
 
 from grsgd.errors import RunFileError
 from grsgd.runs.ending import FINISHED
 from grsgd.runs.run_file import Run, load_run
 
 
-def finished_run(path: str | os.PathLike, attributes: Mapping) -> Run | None:
+def finished_run(path: str | os.PathLike, **attributes) -> Run | None:
     """Return the run in a file if it need not be made again: it completed or diverged, and has these attributes."""
     try:
         run = load_run(path)

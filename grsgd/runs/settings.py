@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from grsgd.runs.run_file import Run
 from grsgd.text import printable
@@ -23,15 +23,16 @@ def settings(run: Run) -> dict[str, object]:
     where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
     try:
         table = tomllib.loads(run.attributes["config"])
-        return {key: value for key, value in _flat(table, "") if key.rpartition(".")[2] != "seed"} | where
+        return {key: value for key, value in flattened(table) if key.rpartition(".")[2] != "seed"} | where
     except (ValueError, RecursionError):  # the first also for whole numbers of thousands of digits
         return where
 
 
-def _flat(table: Mapping, prefix: str):
+def flattened(table: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the keys of nested tables with their values, sections before a dot."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flattened(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import h5py
 
 from grsgd.memory import available
+from grsgd.mpi_environment import module
 from grsgd.runs.hdf5 import Reader
 
 SECONDS = 10.0
@@ -97,9 +98,9 @@ def _process() -> subprocess.Popen:
     if _helper is None or _helper[0] != os.getpid():
         root = str(Path(__file__).parents[2])
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.getenv("PYTHONPATH")])])}
-        command = [sys.executable, "-P", "-m", "grsgd.runs.trial"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each of which takes address space
+        command = module("grsgd.runs.trial")
         process = subprocess.Popen(command, env=environment | one_thread, start_new_session=True, **pipes)
         _helper = os.getpid(), process
         atexit.register(stop)

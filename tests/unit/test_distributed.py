@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from grsgd.algorithms import ALGORITHMS, equal, equal_models
+from grsgd.algorithms import ALGORITHMS, equal_models, equal_tensors
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.forward_hook import length
@@ -199,10 +199,10 @@ class OfOtherKinds(Odd):
         self.register_buffer("adjacent", (torch.eye(2) * (1 + rank)).to_sparse())
 
 
-@pytest.mark.parametrize("longest", [equal.LONGEST, 5])
+@pytest.mark.parametrize("longest", [equal_tensors.LONGEST, 5])
 def test_tensors_of_other_kinds(longest, monkeypatch):
     """All ranks begin with rank 0's, in pieces that messages can hold, and end with one: the mean, or rank 0's."""
-    monkeypatch.setattr(equal, "LONGEST", longest)
+    monkeypatch.setattr(equal_tensors, "LONGEST", longest)
 
     def work(mpi):
         model = OfOtherKinds(mpi.rank)

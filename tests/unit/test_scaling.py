@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from experiments import kept
+from experiments import kept_runs
 from experiments.scaling import __main__ as scaling
 from grsgd.algorithms import ALGORITHMS
 from grsgd.simulate.run import simulate
@@ -51,7 +51,7 @@ def test_sweep(algorithms, monkeypatch, tmp_path, capsys):
     def not_again(*arguments, **options):
         raise AssertionError("simulated again")
 
-    monkeypatch.setattr(kept, "simulate", not_again)
+    monkeypatch.setattr(kept_runs, "simulate", not_again)
     assert run(monkeypatch, out, *arguments) == 0
     assert capsys.readouterr().out == printed
 
@@ -83,7 +83,7 @@ def test_a_run_is_kept_until_its_code_changes(point, tmp_path, monkeypatch):
     assert point.simulation().kept(tmp_path) is None
     scaling.make_run(point, tmp_path)
     assert point.simulation().kept(tmp_path) is not None
-    monkeypatch.setattr(kept, "code", lambda: "another version")
+    monkeypatch.setattr(kept_runs, "code", lambda: "another version")
     assert point.simulation().kept(tmp_path) is None
 
 
@@ -92,7 +92,7 @@ def test_a_run_that_has_not_finished_is_removed(point, tmp_path, monkeypatch):
         simulate(config, ranks, spec, out, compute, timing_only=timing_only)
         return "interrupted"
 
-    monkeypatch.setattr(kept, "simulate", interrupted)
+    monkeypatch.setattr(kept_runs, "simulate", interrupted)
     with pytest.raises(scaling.Unfinished, match="dpsgd-n2-.*: interrupted"):
         scaling.make_run(point, tmp_path)
     assert not list(tmp_path.iterdir())

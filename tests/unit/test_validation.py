@@ -91,7 +91,7 @@ def test_what_is_missing(tmp_path, monkeypatch):
     assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
     folder = rounds.folder_of(tmp_path, FOUR, 0)
     folder.mkdir(parents=True)
-    monkeypatch.setattr(rounds, "kept_run", lambda path: path if path.exists() else None)
+    monkeypatch.setattr(rounds, "finished_run", lambda path: path if path.exists() else None)
     for variant in (DPSGD, TREE):
         for file in rounds.files_of(folder, variant):
             file.touch()
@@ -107,7 +107,7 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_a_later_run(tmp_path,
     for variant in (DPSGD, TREE):
         for file in rounds.files_of(folder, variant):
             file.write_text("old")
-    monkeypatch.setattr(rounds, "kept_run", lambda path: path if path.exists() else None)
+    monkeypatch.setattr(rounds, "finished_run", lambda path: path if path.exists() else None)
     testbed = SimpleNamespace(mpiexec=None, without_cpu_limit=None)
     monkeypatch.setattr(Setting, "testbed", lambda setting: nullcontext(testbed))
 

@@ -9,11 +9,12 @@ from statistics import median
 from coding.cost import cost_in_models
 from experiments.batch import Training, make_each
 from experiments.cache import Unfinished
-from experiments.kept import kept_run, run_file
+from experiments.kept_runs import run_file
 from experiments.multicast.figures.plan import CPU, SMALL, STEPS, Turn, jobs
 from experiments.multicast.measure import RATE, TIMEOUT, shared_medium
 from experiments.papers.cssgd_2021.tasks import ASGD
 from experiments.tables.hosts import machine
+from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run
 from grsgd.units import rate
 
@@ -31,7 +32,7 @@ def file_of(turn: Turn, folder: Path) -> Path:
 
 def kept(turn: Turn, folder: Path) -> Run | None:
     """Return the run if it is there."""
-    return kept_run(file_of(turn, folder))
+    return finished_run(file_of(turn, folder))
 
 
 def make(todo: Iterable[Turn], folder: Path, announce: Callable[[str], None]) -> Iterator[Turn]:

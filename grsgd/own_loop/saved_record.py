@@ -13,7 +13,7 @@ KEY = "grsgd_recording"
 """Where it stands, beside the keys of the wrapped optimizer."""
 
 
-class Recorded:
+class SavedRecord:
     """The recording of one rank, as far as a ``state_dict()`` of its optimizer keeps it."""
 
     def __init__(self):

@@ -36,11 +36,6 @@ def run_file(folder: Path, name: str, config: Config, ranks: int, *where: str) -
     return folder / f"{name}-{digest(config, ranks, *where, code())}.h5"
 
 
-def kept_run(path: Path) -> Run | None:
-    """Return the run of a file whose name has its digest, if it need not be made again: it completed or diverged."""
-    return finished_run(path, {})
-
-
 class Simulation(NamedTuple):
     """A run in simulated time. name: begins the name of its file; network, compute: as for ``grsgd simulate``."""
 
@@ -59,7 +54,7 @@ class Simulation(NamedTuple):
 
     def kept(self, folder: Path) -> Run | None:
         """Return the run if it is there."""
-        return kept_run(self.path(folder))
+        return finished_run(self.path(folder))
 
     def make(self, folder: Path) -> str:
         """Make the run file; returns why the run ended."""

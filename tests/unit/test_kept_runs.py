@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from experiments import kept, papers
+from experiments import kept_runs, papers
 from experiments.asynchronous import points as asynchronous_points
 from experiments.atlas import make as atlas
 from experiments.atlas.points import Point
@@ -19,6 +19,7 @@ from experiments.validation import rounds
 from experiments.validation.settings import Setting
 from experiments.validation.variant import Variant
 from grsgd.config import parse
+from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import load_run, save_run
 from tests.support.runs import fake_run
 
@@ -84,15 +85,15 @@ def test_a_run_is_not_taken_for_one_of_another_network_ranks_computing_or_hosts(
 ):
     path = FILES[name](tmp_path)
     save_run(path, fake_run())
-    assert kept.kept_run(FILES[name](tmp_path)) is not None
+    assert finished_run(FILES[name](tmp_path)) is not None
     monkeypatch.setattr(module, constant, value)
-    assert FILES[name](tmp_path) != path and kept.kept_run(FILES[name](tmp_path)) is None
+    assert FILES[name](tmp_path) != path and finished_run(FILES[name](tmp_path)) is None
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_run_is_not_taken_for_one_of_other_code(name, tmp_path, monkeypatch):
     path = FILES[name](tmp_path)
-    monkeypatch.setattr(kept, "code", lambda: "another version")
+    monkeypatch.setattr(kept_runs, "code", lambda: "another version")
     assert FILES[name](tmp_path) != path
 
 
@@ -114,12 +115,12 @@ def test_distributions_are_more_than_their_names(tmp_path, monkeypatch):
 def test_the_code_of_a_run_is_that_of_all_modules(tmp_path, monkeypatch):
     package = tmp_path / "package"
     package.mkdir()
-    for module in (kept.grsgd, kept.coding):
+    for module in (kept_runs.grsgd, kept_runs.coding):
         monkeypatch.setattr(module, "__file__", str(package / "__init__.py"))
     seen = set()
     for content in ("a = 1", "a = 2"):
         (package / "deep.py").write_text(content)
-        seen.add(kept.code.__wrapped__())
+        seen.add(kept_runs.code.__wrapped__())
     assert len(seen) == 2
 
 
@@ -132,4 +133,4 @@ def test_runs_that_are_recorded_have_the_names_by_which_they_are_looked_for(tmp_
             path.write_bytes(io.BufferedReader(packed.extractfile(member)).read())
         run = load_run(path)
         config, ranks = parse(tomllib.loads(run.attributes["config"]), path.name), run.attributes["ranks"]
-        assert path.stem.endswith(kept.digest(config, ranks, "steps", str(STEP_BY_STEP)))
+        assert path.stem.endswith(kept_runs.digest(config, ranks, "steps", str(STEP_BY_STEP)))
