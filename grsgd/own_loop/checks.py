@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from grsgd.algorithms.base import Algorithm
+from grsgd.data.digest import digest_of
 from grsgd.job.alike import check_alike, facts_of_model
 from grsgd.models.replica import Replica
 from grsgd.outside import attributes_of
@@ -45,15 +46,21 @@ def kind_of(thing) -> str:
     return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
 
 
-def check_same_arguments(mpi, model: torch.nn.Module, algorithm: type[Algorithm], options, seed: int, seconds: float):
+def check_same_arguments(mpi, replica: Replica, algorithm: type[Algorithm], options, seed: int, seconds: float):
     """Raise SetupError, on all ranks, if they have given `distribute` other models, options or seeds; collective."""
-    facts = {
+    outside = [tensor.nbytes for tensor in replica.outside()]
+    sizes = {
+        "the number of values in buffers": replica.buffers.array.size,
+        "the bytes of frozen parameters and other buffers": sum(outside),
+        "the digest of the sizes of frozen parameters and other buffers": digest_of(outside),
+    }
+    arguments = {
         **{f"the option {name} of {algorithm.name}": f"{value}" for name, value in options.model_dump().items()},
         "the sha256 of the algorithm's file": attributes_of("algorithm", algorithm)["algorithm_sha256"],
         "the seed given to distribute()": seed,
     }
     cure = "all ranks must call distribute() with the same model, algorithm, options and seed"
-    check_alike(mpi, lambda: facts | facts_of_model(model), cure, seconds)
+    check_alike(mpi, lambda: facts_of_model(replica.model) | sizes | arguments, cure, seconds)
 
 
 def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, sends_gradients: bool):

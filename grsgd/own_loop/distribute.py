@@ -17,7 +17,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.gpu.select import select_transport
 from grsgd.comm.watchdog import within
 from grsgd.config.complaints import describe
-from grsgd.errors import ConfigError, SetupError, UsageError
+from grsgd.errors import ConfigError, UsageError
 from grsgd.job import launch, words
 from grsgd.models.replica import Replica
 from grsgd.own_loop.checks import check_arguments, check_optimizer, check_same_arguments
@@ -75,8 +75,7 @@ def distribute(
     use_device()
     gradients = make_gradients(replica, cls.traits_of(chosen)) if mpi.size > 1 else None
     with within(timeout, f"distribute(), {algorithm}, to which all ranks must come"):
-        check_same_size(mpi, replica)
-        check_same_arguments(mpi, model, cls, chosen, seed, timeout)
+        check_same_arguments(mpi, replica, cls, chosen, seed, timeout)
         check_shards(mpi, timeout)
         _, local_ranks = launch.local_ranks(mpi)
         with launch.collective_setup(mpi, timeout):
@@ -118,18 +117,6 @@ def check_not_distributed(model: torch.nn.Module):
             "the model, or a part of it, is distributed already: call finish() of that optimizer; of two optimizers "
             "for one model give distribute() the first, leave the other as it is, and step it after the first"
         )
-
-
-def check_same_size(mpi, replica: Replica):
-    """Raise SetupError, on all ranks, if tensors of their models have other sizes than on other ranks."""
-    outside = tuple(tensor.nbytes for tensor in replica.outside())
-    found = mpi.allgather((replica.params.array.size, replica.buffers.array.size, len(outside), *outside))
-    kinds = ["parameters", "numbers in buffers", "frozen parameters and other buffers"]
-    for place, sizes in enumerate(zip(*found, strict=False)):
-        if len(set(sizes)) > 1:
-            what = kinds[place] if place < len(kinds) else "bytes in a frozen parameter or a buffer"
-            message = f"the ranks' models have different numbers of {what}: {list(sizes)}"
-            raise SetupError(message, is_printed=mpi.rank == 0)
 
 
 def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:

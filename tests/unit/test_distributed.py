@@ -227,8 +227,8 @@ def test_tensors_of_other_kinds(longest, monkeypatch):
 def test_tensors_of_other_sizes_are_refused(monkeypatch):
     def work(mpi):
         model = Odd(0)
-        model.register_buffer("adjacent", torch.eye(2)[: 1 + mpi.rank].to_sparse())
-        with pytest.raises(ValueError, match=r"different numbers of bytes in a frozen parameter or a buffer: \[16, 32"):
+        model.register_buffer("adjacent", torch.diag(torch.tensor([1.0, mpi.rank])).to_sparse())
+        with pytest.raises(ValueError, match="the bytes of frozen parameters and other buffers: [0-9]+ on rank 0; "):
             distribute(model, sgd(model), "dpsgd", mpi)
 
     on_threads(monkeypatch, 2, work)
@@ -278,7 +278,7 @@ def test_replicas_that_come_apart_are_warned_of_and_made_equal(change, first, ev
     assert torch.equal(averages[0], averages[1])
     (line,), *others = said
     assert others == [[], []]
-    assert f"after 4 steps those of ranks 1 are not rank 0's, first in {first!r}: did the" in line
+    assert f"after 4 steps those of rank 1 are not rank 0's, first in {first!r}: did the" in line
 
 
 def test_one_number_that_differs_is_found_in_the_end(monkeypatch):
@@ -304,7 +304,7 @@ def test_one_number_that_differs_is_found_in_the_end(monkeypatch):
         return vector(model), optimizer.equal_models.warnings
 
     (one, other), said = zip(*on_threads(monkeypatch, 2, work), strict=True)
-    assert torch.equal(one, other) and "after training those of ranks 1 are not rank 0's, first in '2.w" in said[0][0]
+    assert torch.equal(one, other) and "after training those of rank 1 are not rank 0's, first in '2.w" in said[0][0]
 
 
 @pytest.mark.filterwarnings("error:overflow")
@@ -333,7 +333,7 @@ def test_a_mean_is_in_range_where_a_sum_is_not(algorithm, options, monkeypatch):
 def test_models_of_different_sizes_are_refused(monkeypatch):
     def work(mpi):
         model = nn.Linear(2 + mpi.rank, 1)
-        with pytest.raises(ValueError, match=r"the ranks' models have different numbers of parameters: \[3, 4\]"):
+        with pytest.raises(ValueError, match="the number of parameters: 3 on rank 0; 4 on rank 1"):
             distribute(model, sgd(model), "dpsgd", mpi)
 
     on_threads(monkeypatch, 2, work)
