@@ -1,8 +1,8 @@
 """Runs that an experiment keeps, found by all that decides what is in them: another run has another file.
 
-A run that is there is not made again. The name of its file ends with a digest of its configuration, its ranks, the code
-outside of this package that it names, and whatever else it depends on: network, computing, hosts. So a run that was
-made with others of these is never taken for it, whatever the experiment calls it.
+A run that is there is not made again. The name of its file ends with a digest of all it depends on:
+configuration, ranks, code outside of this package, network, computing, hosts. So a run that was made otherwise is never
+taken for it, under whatever name.
 """
 
 import functools

@@ -152,8 +152,10 @@ class Algorithm:
 
     @classmethod
     def keeps_step(cls, options: Options, ranks: int) -> bool:
-        """Return whether no rank begins a step before all that train have come to the end of the one before, so that
-        all can rest before the same step."""
+        """Return whether no rank begins a step before all ranks that train have ended the previous step.
+
+        If so, all ranks can rest before the same step.
+        """
         return cls.traits_of(options).synchronous
 
     @classmethod

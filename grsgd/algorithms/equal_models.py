@@ -1,4 +1,4 @@
-"""Whether the models that an algorithm keeps equal on all ranks are equal: looked at now and then, and at the end."""
+"""Comparison of the models that an algorithm keeps equal on all ranks: now and then in training, and at the end."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def warn(line: str):
 class EqualModels:
     """Compares the models of all ranks with rank 0's, where the algorithm keeps them equal bit for bit.
 
-    What the algorithm does then is right for each rank alone, so training goes on: rank 0 says so once, and `at_end`
-    makes the models their mean. All messages are uncounted. ``is_looked_at``: False where nothing is ever compared,
-    such as in simulated time, where each message would take some. ``say``: called with the line on rank 0, at once.
+    Where models differ, training goes on: rank 0 says so once, and `at_end` makes the models their mean. All messages
+    are uncounted. ``is_looked_at``: False if nothing is ever compared, as in simulated time, where messages take time.
+    ``say``: called with the line on rank 0, at once.
     """
 
     def __init__(self, algorithm: Algorithm, is_looked_at: bool = True, say: Callable[[str], None] = warn):

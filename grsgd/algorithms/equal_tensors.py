@@ -29,8 +29,10 @@ def broadcast_tensor(comm, tensor: torch.Tensor):
 
 
 def differing(comm, numbers: np.ndarray):
-    """Schedule: return on how many ranks each of these int64 numbers is another one than on rank 0, float64, and which
-    are on this rank, bool."""
+    """Schedule: compare int64 ``numbers`` with those of rank 0.
+
+    Returns on how many ranks each number differs, float64, and which numbers differ on this rank, bool.
+    """
     of_root = numbers.copy()
     yield from broadcast(comm, of_root)
     mine = numbers != of_root
@@ -40,8 +42,11 @@ def differing(comm, numbers: np.ndarray):
 
 
 def make_equal(comm, tensors: list[torch.Tensor]):
-    """Schedule: make dense tensors equal on all ranks, in place: those that differ the mean of all ranks if they are
-    real or complex numbers, else rank 0's. Those of other shapes on some ranks stay what they are."""
+    """Schedule: make dense tensors equal on all ranks, in place.
+
+    A tensor that differs becomes the mean of all ranks, or rank 0's if its dtype is neither real nor complex. A tensor
+    whose size differs between ranks stays as it is.
+    """
     if comm.size == 1 or not tensors:
         return
     other_size, _ = yield from differing(comm, np.array([tensor.nbytes for tensor in tensors], np.int64))

@@ -1,4 +1,4 @@
-"""How a hook of an algorithm is called, in every loop: it may be a schedule, or a plain method."""
+"""The call of an algorithm's hook, in every loop: a hook may be a schedule, or a plain method."""
 
 from collections.abc import Callable, Iterator
 from types import GeneratorType

@@ -32,7 +32,7 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner |
     All configurations are read before the first run. A run that fails is named, and the others are made all the same;
     the same command makes it again. One that is interrupted ends the sweep, which the same command goes on with.
 
-    options: of ``grsgd sweep``; load: returns the configuration of the arguments of a run; run: runs ``grsgd`` with
+    options: of ``grsgd sweep``. load: returns the configuration of a run's arguments. run: runs ``grsgd`` with
     arguments, by default in a process of its own. Raises UsageError.
     """
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
@@ -95,8 +95,10 @@ def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
 
 
 def where(options: Namespace) -> list[str]:
-    """Return in words all on which runs depend besides their configurations: how they are made, other options, and
-    what stands in files that these name, such as networks."""
+    """Return in words what decides the content of runs besides their configurations.
+
+    The words say how runs are made, their other options, and the content of files that options name, such as networks.
+    """
     files = [Path(word.rpartition("=")[2]) for word in options.arguments]
     contents = [file.read_text(errors="replace") for file in files if file.suffix == ".toml" and file.is_file()]
     return [f"simulate: {options.simulate}", *options.arguments, *contents]

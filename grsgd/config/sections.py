@@ -96,7 +96,7 @@ class Schedule(Named):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a function from outside."""
+        """Return whether it is a function from outside."""
         return self.name not in SCHEDULES
 
     @model_validator(mode="after")

@@ -58,7 +58,7 @@ def digest_of_samples(samples) -> int | None:
 
 
 def digest_in_memory(samples) -> int | None:
-    """Return the digest of what of a map-style data set lies in memory: no sample is made. None if nothing does."""
+    """Return the digest of the part of a map-style data set that lies in memory, without making a sample; else None."""
     if torch.is_tensor(samples) or isinstance(samples, np.ndarray):
         return digest_of(samples[evenly_spaced(len(samples), 64 * FEW)])
     if tensors := getattr(samples, "tensors", None):
@@ -71,7 +71,7 @@ def digest_in_memory(samples) -> int | None:
 
 @contextmanager
 def seeded_alike():
-    """Within, the random numbers of torch, NumPy and Python are the same each time; afterwards they go on as before."""
+    """A context in which torch, NumPy and Python draw the same random numbers each time; all go on as before."""
     state, states = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):

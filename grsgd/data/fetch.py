@@ -106,7 +106,7 @@ def _temporary_name() -> str:
 
 
 def _may_be_in_use(folder: Path) -> bool:
-    """Whether the process that has made a temporary folder may be alive: on this host it is, on others it is new."""
+    """Return whether the maker of a temporary folder may be alive: on this host it is, on others the folder is new."""
     host, _, number = folder.name.removeprefix(TEMPORARY).rpartition("-")[0].rpartition("-")
     if host == platform.node() and number.isdecimal():
         return is_alive(int(number))

@@ -53,7 +53,7 @@ class PartSplit:
         return len(self.labels)
 
     def digest(self) -> int | None:
-        """Return that of the whole split, if it has one."""
+        """Return the digest of the whole split, if it has one."""
         return getattr(self._split, "digest", type(None))()
 
     def batches(self, indices: Iterable[np.ndarray], **options) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

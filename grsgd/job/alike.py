@@ -42,7 +42,7 @@ def check_alike(mpi, make_facts: Callable[[], dict[str, object]], cure: str, sec
 
 
 def by_rank(values: list) -> str:
-    """Return which ranks have which of the ``values``, one a rank: "60 on ranks 0, 2; 66 on rank 1"."""
+    """Return which ranks have which of the ``values``, one per rank: "60 on ranks 0, 2; 66 on rank 1"."""
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         holders.setdefault(f"{value}", []).append(rank)
@@ -51,8 +51,10 @@ def by_rank(values: list) -> str:
 
 
 def check_configuration(mpi, config: Config):
-    """Raise SetupError, on all ranks, if their configurations differ, but for the folder of the data, or the code that
-    they name."""
+    """Raise SetupError, on all ranks, if their configurations differ, or the code that the configurations name.
+
+    The folder of the data may differ.
+    """
     cure = "all ranks must read the same configuration and code"
     check_alike(mpi, partial(facts_of_configuration, config), cure, config.comm.timeout)
 

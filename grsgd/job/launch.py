@@ -76,7 +76,7 @@ FOREIGN_LAUNCHERS = {
 """Variables that say how many processes a launcher has started: its name, and the variable with a process's number."""
 
 INTERRUPTED_CODE = 130
-"""The exit code after Ctrl-C, and the signals of which a recording makes the same."""
+"""The exit code after Ctrl-C, and after signals that a recording treats as Ctrl-C."""
 
 FIRST_SPEAKS_SECONDS = 3.0
 """How long the other processes wait before they end: torchrun kills them all when one has ended, before the first of
@@ -314,7 +314,7 @@ def abort(mpi, failed_here: bool = True, code: int = 1):
 
 
 def is_alone() -> bool:
-    """Whether the job has one rank, which no other one waits for."""
+    """Return whether the job has one rank, which no other one waits for."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.size == 1

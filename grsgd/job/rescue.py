@@ -120,7 +120,7 @@ class Rescue:
         self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, set(lost) | self._gone())
 
     def _has_completed(self) -> bool:
-        """Whether other ranks have saved this very run as a whole."""
+        """Return whether other ranks have saved this very run as a whole."""
         if stamp(self.out) == self._stamp_before:
             return False
         with suppress(OSError, KeyError, RuntimeError), h5py.File(self.out, "r", locking=False) as file:
@@ -242,12 +242,12 @@ OF_RUN = ("started", "config", "ranks")
 
 
 def is_same(found: dict, attributes: dict) -> bool:
-    """Whether two sets of attributes are of one run."""
+    """Return whether two sets of attributes are of one run."""
     return all(found.get(name) == attributes.get(name) for name in OF_RUN)
 
 
 def is_of_run(path: Path, attributes: dict) -> bool:
-    """Whether the file is one that another rank has written of the run that has these attributes."""
+    """Return whether the file is one that another rank has written of the run that has these attributes."""
     try:
         return is_same(load_run(path).attributes, attributes)
     except RunFileError:

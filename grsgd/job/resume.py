@@ -62,9 +62,9 @@ class Resumed:
         return name_of(self.samples), self.state["curve"]["name"]
 
     def configured(self, config: Config, ranks: int) -> Config:
-        """Return the configuration with all options of the algorithm as they were decided; raises ConfigError if it is
-        not the one of the checkpoint, or cannot go on with so many ranks.
+        """Return the configuration with all options of the algorithm as they were decided.
 
+        Raises ConfigError if it is not the checkpoint's configuration, or cannot go on with ``ranks`` ranks.
         The checkpoint may be a stranger's: nothing that it names is imported unless this run names it, too.
         """
         try:
@@ -93,8 +93,10 @@ class Resumed:
         ]
 
     def give_model(self, replica: Replica):
-        """Put the average of all models into a replica, where ranks are others than they were; raises ConfigError for
-        one that does not fit."""
+        """Put the average of all models into a replica, if the number of ranks has changed.
+
+        Raises ConfigError for a model that does not fit.
+        """
         if self.model is not None:
             try:
                 fill(replica.params, self.model[0])
@@ -142,10 +144,11 @@ def short(value) -> str:
 
 
 def find(mpi, folder: Path, timeout: float) -> Resumed | None:
-    """Return what this rank goes on from: the newest checkpoint that is whole. None, on all ranks, where there is but a
-    part of a first one: the job was killed while that was written, and the run begins anew.
+    """Return the newest whole checkpoint, from which this rank goes on.
 
-    Says, in a line each, which newer ones are not whole, and why. Raises SetupError, on all ranks.
+    Returns None, on all ranks, if only a part of a first checkpoint exists: the job was killed while that part was
+    written, and the run begins anew. Says, in a line each, which newer checkpoints are not whole, and why. Raises
+    SetupError, on all ranks.
     """
     with within(timeout, "looking for checkpoints"):
         told = mpi.allgather((parts(folder, mpi.rank, mpi.size), (folder / COMPLETE).exists()))

@@ -57,7 +57,7 @@ class Job(NamedTuple):
         return " ".join([*variables, self.short()])
 
     def short(self) -> str:
-        """Return it without the variables."""
+        """Return the job's command without the variables."""
         words = list(self.command)
         for place, name in ((0, Path(words[0]).name), (words.index(sys.executable), "python")):
             found = shutil.which(name)
@@ -104,12 +104,12 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
 
 
 def is_python(target: str) -> bool:
-    """Whether this is Python itself, and not a file: what follows is for it to run."""
+    """Return whether this is Python itself, and not a file: the arguments that follow are Python's."""
     return re.fullmatch(r"python3?(\.\d+)?", Path(target).name) is not None and not target.endswith(".py")
 
 
 def is_configuration(target: str) -> bool:
-    """Whether this is a configuration and not a script: a file whose name ends in .toml, or any other one in TOML."""
+    """Return whether this is a configuration, not a script: its name ends in .toml, or its content is TOML."""
     path = Path(target)
     if is_python(target) or path.suffix == ".py" or path.is_dir():
         return False

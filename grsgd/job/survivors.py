@@ -188,8 +188,8 @@ def agreed(mpi, is_done: bool) -> bool:
 def attempt(job, part: Part | None, models, living, made: list, known: dict[int, Part]):
     """Evaluate and save once, with all processes of ``living``; communicators are added to ``made``.
 
-    ``known``: the parts that this process knows, by rank, from earlier attempts, too: a rank whose process dies in one
-    of them has trained to the end. Returns how the run has ended, and what could not be written; a spare None.
+    ``known``: the parts that this process knows, by rank, from earlier attempts, too. A rank whose process dies in an
+    attempt has trained to the end. Returns how the run has ended, and what could not be written; a spare None.
     """
     if not any(living.allgather(part is not None)):
         if living.rank == 0:

@@ -1,8 +1,8 @@
 """Words that ranks leave for the process that starts them: the launcher's exit code does not say that a run is whole.
 
 With ``--with-ft ulfm`` Open MPI's launcher returns 0 after a job whose processes were killed, or whose host has died.
-So `grsgd run` and `grsgd testbed` give the ranks a folder, in which each leaves a word when it begins and when it has
-come to its end, and the rank that saves a run when the file is whole.
+So `grsgd run` and `grsgd testbed` give the ranks a folder. Each rank leaves a word in it when it begins and when it has
+come to its end. The rank that saves a run leaves one when the file is whole.
 """
 
 import atexit
@@ -63,7 +63,7 @@ class Words:
         return "no rank has said that the run file is whole" + (f": {self.out}" if self.out else "")
 
     def _has_new_file(self) -> bool:
-        """Whether the run file is of this job and whole; for ranks on hosts that do not see the folder."""
+        """Return whether the run file is of this job and whole; for ranks on hosts that do not see the folder."""
         from grsgd.runs.ending import Ended
         from grsgd.runs.run_file import load_run
 

@@ -1,4 +1,4 @@
-"""Digests of tensors: equal for equal bytes, and for others but with a chance of one in some thousand millions."""
+"""Digests of tensors: equal for equal bytes, and with a chance of one in 4,000 million for other bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ BLOCK = 2**16
 
 
 def digests(tensors: Iterable[torch.Tensor]) -> np.ndarray:
-    """Return a digest of each dense tensor's bytes, int64 of shape [number of tensors]: the CRC-32 of what is left of
-    the bytes when whole blocks are summed. So numbers that change places within a block are not seen."""
+    """Return a digest of each dense tensor's bytes, int64 of shape [number of tensors].
+
+    A digest is the CRC-32 of the sums of whole blocks and of the bytes behind them. Numbers that change places within a
+    block are not seen.
+    """
     return np.array([digest(bytes_of(tensor)) for tensor in tensors], np.int64)
 
 

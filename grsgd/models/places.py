@@ -1,4 +1,4 @@
-"""Where the tensors of a model lie in memory, and what else of the model sees the same memory."""
+"""Places of a model's tensors in memory, and other tensors of the model that see the same memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Follower(NamedTuple):
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether each element of a tensor lies in memory of its own."""
+    """Return whether each element of a tensor lies in memory of its own."""
     repeats = any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, strides(tensor), strict=False))
     return tensor.layout is torch.strided and not tensor.is_quantized and not repeats
 
@@ -53,8 +53,10 @@ def strides(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def content(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return dense tensors that hold all of a tensor's numbers, in its own memory: an expanded dimension once, and of a
-    sparse tensor indices and values."""
+    """Return dense tensors that hold all of a tensor's numbers, in its own memory.
+
+    An expanded dimension is held once; a sparse tensor becomes its indices and values.
+    """
     tensor = tensor.detach()
     if str(tensor.layout) in SPARSE:
         return [getattr(tensor, part)() for part in SPARSE[str(tensor.layout)]]
@@ -68,7 +70,7 @@ def content(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Bytes from the first to the last element of a tensor."""
+    """Return the bytes from the first to the last element of a tensor."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (last + 1) * tensor.element_size()
 
@@ -159,8 +161,8 @@ def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]
 def following_trained(model: torch.nn.Module, places: Iterable[Place]) -> dict[int, list[Follower]]:
     """Return by the id of each trained parameter what follows it to other memory, where anything does.
 
-    Raises ConfigError, with the name, if another parameter lies in the memory of a trained one, if something of the
-    model reaches beyond it, and if other processes see it.
+    Raises ConfigError, with the name of the parameter, if another parameter lies in its memory, if a tensor of the
+    model reaches beyond it, or if other processes see it.
     """
     parameters = {id(p): name for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
@@ -193,9 +195,11 @@ def following_trained(model: torch.nn.Module, places: Iterable[Place]) -> dict[i
 def following_buffers(
     buffers: dict[str, torch.Tensor], places: Iterable[Place]
 ) -> tuple[dict[str, torch.Tensor], dict[int, list[Follower]]]:
-    """Return those of ``buffers``, by name, that may be moved, and by the id of each what follows it, where anything
-    does. Not moved are those that follow another one, and those whose memory something of the model, or of another
-    process, would go on to see."""
+    """Return the ``buffers``, by name, that may be moved, and the tensors that follow each, by its id.
+
+    A buffer that follows another tensor is not moved, nor a buffer whose memory would still be seen by the model, or by
+    another process.
+    """
     wanted = {id(buffer) for buffer in buffers.values()}
     followed: dict[int, list[Follower]] = {}
     left = {id(buffer) for buffer in buffers.values() if buffer.device.type == "cpu" and buffer.is_shared()}

@@ -157,8 +157,10 @@ class Replica:
         return [now[name] for name in self._buffer_names if name in now]
 
     def outside(self, copy: torch.nn.Module | None = None) -> list[torch.Tensor]:
-        """Return dense tensors with what of the model, or of a copy of it, lies outside the flat arrays, in its own
-        memory: frozen parameters, buffers of other dtypes and kinds, and those that are left in place."""
+        """Return the tensors of the model, or of a ``copy``, outside the flat arrays, as dense tensors in their memory.
+
+        These are frozen parameters, buffers of other dtypes and kinds, and buffers that are left in place.
+        """
         model = copy if copy is not None else self.model
         found = [p.data for p in model.parameters() if not p.requires_grad]
         buffers = dict(model.named_buffers(remove_duplicate=False))
@@ -166,7 +168,7 @@ class Replica:
         return [part for tensor in found for part in content(tensor)]
 
     def follow(self, copy: torch.nn.Module):
-        """In a copy of the model that was given other parameters, let the buffers follow that see parameters here."""
+        """Let buffers of a copy, which was given other parameters, follow these as they do in this model."""
         trained = [p.data for p in copy.parameters() if p.requires_grad]
         places = {
             id(other.tensor): (p, other.offset)

@@ -36,7 +36,7 @@ _of_things: dict[int, Source] = {}
 
 
 def is_outside(name: str) -> bool:
-    """Whether a name is that of a file or a module, with something in it."""
+    """Return whether a name is that of a file or a module, with something in it."""
     return all(name.rpartition(":")[::2])
 
 

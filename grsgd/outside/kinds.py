@@ -1,9 +1,9 @@
 """The kinds of objects that a configuration may take from outside, and whether an object is of a kind; calls none.
 
 A class is of a kind if it is derived from the kind's base class. A function does not say by itself what it does, so its
-home decides: code of one's own (a file, or a module that is not in ``site-packages``) and plug-ins are taken; of an
-installed package only functions that are declared to return the kind's result; of the standard library, of this package
-and of the libraries that it is built on none, under whatever name they are imported elsewhere.
+home decides. Functions of the user (in a file, or in a module that is not in ``site-packages``) and of plug-ins are
+taken. Functions of an installed package are taken only if they are declared to return the kind's result. Functions of
+the standard library, of this package and of the libraries that it is built on are refused, also if imported elsewhere.
 """
 
 import functools
@@ -106,7 +106,7 @@ def function_of(thing) -> FunctionType | None:
 
 
 def result_of(function: FunctionType):
-    """Return what a function is declared to return; None if nothing is."""
+    """Return the declared result of a function; None if it declares none."""
     try:
         return typing.get_type_hints(function).get("return")
     except Exception:  # an annotation may name what is not there
@@ -118,7 +118,7 @@ def is_of_standard_library(module: str) -> bool:
 
 
 def is_own(module: str) -> bool:
-    """Whether a module is of the user's own: made of a file, or not in a folder of installed packages."""
+    """Return whether a module is of the user's own: made of a file, or not in a folder of installed packages."""
     if module.startswith(PREFIX) or module == "__main__":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)

@@ -1,4 +1,4 @@
-"""Whose names are looked up: while a file of somebody's is read, code that it names is refused, or compared first."""
+"""The origin of names: code that a stranger's file names is refused, or compared with what the file has recorded."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,8 +12,8 @@ from grsgd.outside.sources import Source
 class Origin(NamedTuple):
     """A file that names are from.
 
-    own: names that are taken as the user's, whoever else says them. remedy: what to do about a name that is refused; ""
-    if all are taken. sha256: the digests of code that the file has recorded, by its names for them.
+    own: names that the user has given, too. remedy: advice about a name that is refused; "" if all names are taken.
+    sha256: the digests of code that the file has recorded, by its names for them.
     """
 
     file: str

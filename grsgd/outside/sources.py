@@ -1,4 +1,4 @@
-"""The source code of what is taken from outside: found, read and given a digest before any of it runs."""
+"""Source code from outside of this package: found, read and given a digest before any of it runs."""
 
 import ast
 import hashlib

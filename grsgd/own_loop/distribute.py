@@ -1,4 +1,4 @@
-"""For people with a training loop of their own: any algorithm as a torch optimizer."""
+"""The call `distribute`, by which a training loop of one's own gets any algorithm as a torch optimizer."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -49,13 +49,13 @@ def distribute(
     ``algorithm`` and ``options`` are those that ``grsgd algorithms`` lists, or ``FILE.py:CLASS``. All ranks must call
     this, with models of one architecture, on a GPU each or all on the CPU; all start from rank 0's parameters.
     ``transfer`` is how arrays in GPU memory travel (`grsgd.comm.gpu.select`). From then on an uncaught exception on one
-    rank ends the job. The model keeps its parameters, their memory, and which of them are trained, until ``finish()``,
-    which is to be called after the last step; then the model may be distributed again.
+    rank ends the job. The model keeps its parameters, their memory, and which of them are trained, until ``finish()``.
+    Call ``finish()`` after the last step; then the model may be distributed again.
 
-    Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm; for options it does not take; for
-    parameters of the optimizer that are not the model's, LBFGS, and SparseAdam with an algorithm that sends gradients;
-    for models that cannot be flattened (`Replica`), that have two parameters in one memory, or that are distributed
-    already. A script that does not catch it ends with its one line and exit code 2.
+    Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm, and for options that it does not take; for
+    parameters of the optimizer that are not the model's; for LBFGS, and for SparseAdam with an algorithm that sends
+    gradients; for models that cannot be flattened (`Replica`), that have two parameters in one memory, or that are
+    distributed already. A script that does not catch the error ends with its one line and exit code 2.
     """
     words.of_script()
     mpi = communicator(comm, "distribute(): comm")

@@ -207,9 +207,9 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def close(self):
-        """Give the training up, on all ranks, in place of `finish`: the model keeps what this rank has trained.
+        """Give the training up, on all ranks, in place of `finish`: the model keeps this rank's weights.
 
-        Frees what `distribute` has taken: so a search drops a trial in which all ranks have raised an exception. Where
+        Frees all that `distribute` has taken: so a search drops a trial in which all ranks have raised an exception. If
         a step was broken off on some rank, its messages stay under way, with their memory.
         """
         if self.finished:
@@ -302,7 +302,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @property
     def steps(self) -> int:
-        """How many steps this rank has taken."""
+        """The number of steps that this rank has taken."""
         return self.times.totals.steps
 
     @untraced
@@ -342,8 +342,8 @@ class DistributedOptimizer(WrappingOptimizer):
     def load_state_dict(self, state_dict):
         """Load a `state_dict` of the same rank; the model is loaded for itself, after `distribute`, before or after.
 
-        Raises ConfigError for one of another algorithm or rank, or without the algorithm's state, and RuntimeError if
-        it has that state and messages are under way here: `rest` before. The next step raises ConfigError if the model
+        Raises ConfigError for a state of another algorithm or rank, or without the algorithm's state. Raises
+        RuntimeError if messages are under way here: call `rest` before. The next step raises ConfigError if the model
         is not the one beside which the state was saved.
         """
         state_dict = dict(state_dict)
@@ -442,8 +442,10 @@ class DistributedOptimizer(WrappingOptimizer):
                     raise
 
     def _waits_in_vain(self) -> bool:
-        """Whether another rank has failed so long ago that what it had sent before would be here: a step that can still
-        end is ended, so that a training that is broken off on all ranks is so between two steps."""
+        """Return whether another rank has failed so long ago that its last messages would be here.
+
+        Until then a step that can still end is ended, so all ranks break off between two steps.
+        """
         now = self.driver.clock()
         if self._failure is None or self._failure[0] is not self.stop_signal:
             self._failure = self.stop_signal, now
@@ -451,7 +453,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @property
     def _is_at_rest(self) -> bool:
-        """Whether no message of the algorithm is under way between two steps."""
+        """Return whether no message of the algorithm is under way between two steps."""
         return self.algorithm.traits.rests_between_steps or not self._began
 
     def _start(self):

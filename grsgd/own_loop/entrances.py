@@ -15,8 +15,8 @@ ADVICE = "if that is not right, give recording() the batch_size"
 class Entrances:
     """The parts of a model by which a loop enters it, found where a step had no forward pass of the model itself.
 
-    In the next step all parts are looked at: the one called first stands for the model, from then on, for counting
-    samples and computing time. Where the model itself is called, its parts are never looked at.
+    In the next step all parts are looked at. From then on the part that is called first stands for the model: samples
+    and computing time are counted there. If the model itself is called, its parts are never looked at.
 
     Parameters
     ----------

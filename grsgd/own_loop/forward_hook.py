@@ -13,8 +13,8 @@ class BeforeForward:
 
     ``samples``: the length of the first tensor that the model is given, along its first dimension; None without one.
     A copy, as in a copied or saved model, calls nothing. In a compiled model ``call`` is left out of what is compiled.
-    Nothing is called of a pass that torch traces, or transforms as in `torch.func`: its tensors may have no content,
-    and what is done to others would be a part of the trace. Raises RuntimeError within a CUDA graph.
+    A pass that torch traces, or transforms as in `torch.func`, calls nothing: its tensors may have no content, and a
+    call would become a part of the trace. Raises RuntimeError within a CUDA graph.
     """
 
     def __init__(self, call: Callable[[int | None], None] | None = None):

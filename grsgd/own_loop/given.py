@@ -1,4 +1,4 @@
-"""What a script gives to a recording, checked where it is given: its arguments, its configuration, what it logs."""
+"""Checks of all that a script gives to a recording: its arguments, its configuration, its logged values."""
 
 import operator
 import os

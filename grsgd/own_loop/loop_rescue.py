@@ -47,7 +47,7 @@ class LoopRescue(Rescue):
     def cause(self, reason: str) -> str:
         """Return why the loop ends where a signal has come: launchers send SIGTERM to the others when a rank has died.
 
-        Where its process was on this host, that is seen; at the first call alone, for later other ranks may have ended
+        A death is seen if the process was on this host, and at the first call alone: later, other ranks may have ended
         because of the signal.
         """
         with self._knowing:

@@ -16,8 +16,8 @@ class OtherSteps:
 
     A step of ``optimizer``, the one that was given to `distribute`, is refused before it is taken. Another optimizer
     may have parameters of the model: those that ``optimizer`` lacks, or all, as a wrapper of the distributed one. Its
-    step is refused afterwards if no distributed step was taken in it, and it has changed parameters of ``optimizer``,
-    or applied gradients of this rank alone where all ranks are to apply their mean.
+    step is refused afterwards if no distributed step was taken in it, and if it has changed parameters of ``optimizer``
+    or applied gradients of this rank alone. All ranks are to apply the mean gradient.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class OtherSteps:
         _watching.append(self)
 
     def remove(self):
-        """From now on any optimizer may step."""
+        """Let any optimizer step from now on."""
         for hook in self._hooks:
             hook.remove()
         _watching[:] = [other for other in _watching if other is not self]

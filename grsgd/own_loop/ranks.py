@@ -158,7 +158,7 @@ def misfit(dataset) -> str | None:
 
 
 def are_columns(arrays: Sequence) -> bool:
-    """Whether arrays or tensors are (inputs, targets) of many samples each, and not samples."""
+    """Return whether arrays or tensors are (inputs, targets) of many samples each, and not samples."""
     if not all(isinstance(array, np.ndarray | torch.Tensor) and array.ndim for array in arrays):
         return False
     return len({len(array) for array in arrays}) == 1 and len(arrays[0]) > len(arrays)

@@ -52,8 +52,8 @@ def recording(
     ``optimizer.finish()``. The file is written when they have left it, by rank 0; also after an exception, which then
     goes on, and after Ctrl-C and SIGTERM as far as the launcher leaves time.
 
-    A training that goes on from a ``state_dict()`` of the optimizer that was saved in a recording to a file of the same
-    name goes on with that recording: its curve, counts and times are in the new file, too.
+    A training may go on from a ``state_dict()`` that was saved in a recording to a file of the same name. It then
+    goes on with the recording: the curve, counts and times of before are in the new file, too.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class LoopRun:
 
     @property
     def step(self) -> int:
-        """How many steps this rank has taken in the block, and in the recording that it goes on with."""
+        """The number of steps of this rank in the block, and in the recording that it goes on with."""
         return self.optimizer.steps - self._start.measured["steps"]
 
     def log(self, **values: float | None):

@@ -84,8 +84,10 @@ def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
 
 
 def other_tensors(kept: dict, replica: Replica) -> list[str]:
-    """Return the names of the model's tensors that are not those beside which a state was saved; states of versions
-    that kept no digest fit any model."""
+    """Return the names of the model's tensors that differ from those beside which a state was saved.
+
+    States of versions that kept no digest fit any model.
+    """
     tensors = replica.tensors()
     found, saved = digests(tensors.values()).tolist(), kept["model"].tolist() if "model" in kept else None
     if saved is None or found == saved:

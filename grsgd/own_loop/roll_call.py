@@ -1,7 +1,7 @@
-"""How ranks learn in which collective call of grsgd another rank is, in scripts that grsgd did not write.
+"""A roll call, by which ranks learn in which collective call of grsgd another rank is, in scripts of users.
 
-A collective call begins with word of it to all other ranks, and waits for theirs. So calls that do not match are named
-at once, and a rank that waits in a step learns that another rank is in a call, and not in that step.
+A collective call begins with word of it to all other ranks, and waits for theirs. Calls that do not match are named
+at once. A rank that waits in a step learns that another rank is in a call, and not in the step.
 """
 
 import math
@@ -241,7 +241,7 @@ def attribute() -> int:
 
 
 def end_of_script(mpi, process: int):
-    """At the end of a script, by its process: ranks that are in a call of grsgd are told that this one will not come.
+    """Tell ranks that are in a call of grsgd, at the end of a script and by its process, that this rank will not come.
 
     The job has the chance to end with a line of theirs. A rank that has met no other so far waits for a minute only.
     """

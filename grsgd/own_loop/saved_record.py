@@ -21,7 +21,7 @@ class SavedRecord:
         self._state: Callable[[], dict] = dict
 
     def begin(self, name: str, rank: int, ranks: int, record: Callable[[], LoopRecord]):
-        """From now on keep what ``record()`` returns, of the recording to a file called ``name``."""
+        """Keep from now on the result of ``record()``, of the recording to a file called ``name``."""
         self._state = lambda: {KEY: {"file": name, "rank": rank, "ranks": ranks} | state_of(record())}
 
     def end(self):

@@ -62,7 +62,7 @@ class LoopTimes:
 
     @property
     def has_forward(self) -> bool:
-        """Whether there was a forward pass in this step."""
+        """Return whether there was a forward pass in this step."""
         return self._computing_since is not None
 
     def step_ended(self):

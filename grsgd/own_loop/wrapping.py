@@ -1,4 +1,4 @@
-"""What a distributed optimizer has of the optimizer that it wraps, and what it does not let through."""
+"""The attributes that a distributed optimizer has of the optimizer that it wraps, and those that it refuses."""
 
 import torch
 

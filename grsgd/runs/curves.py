@@ -103,8 +103,10 @@ def time_label(series: list[Series]) -> str:
 
 
 def quantities(series: list[Series]) -> list[Quantity]:
-    """Return what is drawn of the runs by themselves: their metrics, or losses if all have these, and what users have
-    logged; samples where there is nothing else."""
+    """Return the quantities that are drawn by default: metrics, or losses if all runs have these, and logged values.
+
+    Returns samples if there is nothing else.
+    """
     found = [quantity for quantity in own_quantities(series) if quantity.is_known(series)]
     if is_tested(series):
         return [*tested(series), *found]

@@ -97,7 +97,7 @@ class CsvLogger:
 
 
 def goes_up(last: float) -> Callable[[dict], bool]:
-    """Return what says of each row, in their order, whether its step goes up and is not above ``last``."""
+    """Return a function that tells of each row, in order, whether its step goes up and is not above ``last``."""
     before = -math.inf
 
     def is_next(row: dict) -> bool:

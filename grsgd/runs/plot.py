@@ -41,7 +41,7 @@ Rows = list[tuple[Quantity, list[Axis]]]
 
 
 class Look(NamedTuple):
-    """How a figure is to look: see `plot`."""
+    """The look of a figure; the fields are those of `plot`."""
 
     panels: Sequence[str] = ()
     labels: Sequence[str] = ()

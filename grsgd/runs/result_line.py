@@ -31,8 +31,10 @@ def result_line(run: Run) -> str:
 
 
 def far_below_best(metric: Metric, final: float, best: float) -> list[str]:
-    """Return how much worse the final value is than the best that the run had, in words, if it is far worse: training
-    has come apart."""
+    """Return in words how much worse the final value is than the run's best value, if it is far worse.
+
+    Training has come apart then.
+    """
     gap = abs(final - best)
     if not metric.is_better(best, final):
         return []

@@ -99,8 +99,9 @@ def save_run(path: str | os.PathLike, run: Run) -> None:
 
 
 def check_content(path: str | os.PathLike, attributes: dict) -> None:
-    """Find out before training whether a run file can hold ``attributes``, those known by then: write them into memory
-    with the code of `save_run`, and read them back.
+    """Find out before training whether a run file can hold ``attributes``.
+
+    The attributes are written into memory with the code of `save_run`, and read back.
 
     Raises RunFileError that names ``path``, and the attribute that HDF5 cannot hold, or would change.
     """
@@ -156,7 +157,7 @@ _seen: dict[Path, tuple[int, int] | None] = {}
 
 
 def was_replaced(path: str | os.PathLike) -> bool:
-    """Whether another process has written a file since this one called `check_writable`; False if it never has."""
+    """Return whether another process has written a file since this process called `check_writable`, if it has."""
     with naming(path):
         target = target_of(path)
     return target in _seen and _seen[target] != stamp(target)

@@ -45,8 +45,10 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def distinguishing(runs: Sequence[Run]) -> list[str]:
-    """Return as few keys as tell the configurations of runs apart, in order, `MAX_KEYS` at most; without one that only
-    repeats what those before it say. They may not tell all apart."""
+    """Return as few keys as tell the configurations of runs apart, in order, and at most `MAX_KEYS`.
+
+    A key that only repeats the keys before it is left out. The keys may not tell all runs apart.
+    """
     known, chosen = [settings(run) for run in runs], []
     kinds = 1
     for key in differing(runs):

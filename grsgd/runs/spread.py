@@ -1,4 +1,4 @@
-"""What the runs of one experiment say together: their median and range, or their mean and its interval."""
+"""Summaries of the runs of one experiment: their median and range, or their mean and its interval."""
 
 import math
 from collections.abc import Callable, Sequence

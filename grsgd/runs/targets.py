@@ -1,4 +1,4 @@
-"""The file behind a path that a user names: which one it is, and what goes wrong with it, in one line."""
+"""The file behind a path that a user names, found without foreign links, and its errors in one line."""
 
 import os
 import stat
@@ -20,6 +20,7 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
+    """Return the text of an error for one line: the system's own words for an errno."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return printable(str(error))

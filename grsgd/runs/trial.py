@@ -1,5 +1,6 @@
-"""Reading an HDF5 file on trial, in another process: wrong bytes can make HDF5 loop, crash, or take all memory, and no
-call of it can be interrupted.
+"""Reading an HDF5 file on trial, in another process.
+
+Wrong bytes can make HDF5 loop, crash, or take all memory, and no call of it can be interrupted.
 
 One process tries all files, one after the other, each within limits of time and memory, and is started for the first.
 ``python -m grsgd.runs.trial`` is that process.

@@ -81,6 +81,6 @@ class Task(ABC):
 
     @property
     def takes_sums(self) -> bool:
-        """Whether `value` takes (sums, items), not a mean."""
+        """Return whether `value` takes (sums, items), not a mean."""
         parameters = inspect.signature(self.value).parameters.values()
         return sum(parameter.default is parameter.empty for parameter in parameters) > 1

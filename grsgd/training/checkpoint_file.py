@@ -1,8 +1,8 @@
 """The file of one rank's part of a checkpoint: a line that says which part it is, with a digest of all, then arrays.
 
-The line fills the first block. Behind it are arrays as `numpy.save` writes them, one after the other: the first one is
-a JSON text with all else, in which places are kept for the others. HDF5 is not used, for it ends the process where a
-disk is full. Nothing is interpreted before the digest is found to be right, so any damage is refused.
+The line fills the first block. Behind it are arrays as `numpy.save` writes them. The first array is a JSON text with
+all other values, in which places are kept for the other arrays. HDF5 is not used, for it ends the process where a disk
+is full. Nothing is interpreted before the digest is found to be right, so any damage is refused.
 """
 
 import hashlib
@@ -30,8 +30,10 @@ PLACE = "an array of this file"
 
 @dataclass(frozen=True)
 class Header:
-    """What a file is: ``rank``'s part, of ``ranks``, of the checkpoint ``id`` that was taken after ``samples`` samples
-    of all ranks. The id is random, and the same in all parts of one checkpoint."""
+    """The identity of a file: the part of ``rank``, one of ``ranks``, of the checkpoint ``id``.
+
+    The checkpoint was taken after ``samples`` samples of all ranks. The id is random, and the same in all its parts.
+    """
 
     id: str
     samples: int

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints, as one rank sees it: which there are, which are whole, and which go.
+"""The folder of a run's checkpoints, as one rank sees it: which exist, which are whole, and which are removed.
 
 ``FOLDER/samples-000000012800/rank-0003.ckpt`` is a rank's part of a checkpoint (`grsgd.training.checkpoint_file`), and
 ``FOLDER/curve-5f3a.../rank-0003.bin`` has its snapshots so far. ``FOLDER/complete`` exists once a checkpoint was whole.
@@ -55,8 +55,10 @@ def samples_of(folder: Path, rank: int) -> set[int]:
 
 
 def take(folder: Path) -> IO:
-    """Keep other jobs from taking checkpoints there, until the result is closed, or this process ends; raises
-    ConfigError where one does, and where nothing can be written."""
+    """Keep other jobs from taking checkpoints in a folder, until the result is closed, or this process ends.
+
+    Raises ConfigError if another job takes checkpoints there, or if nothing can be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(folder / LOCK, LOCK_SECONDS)

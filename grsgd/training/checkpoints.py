@@ -1,4 +1,4 @@
-"""When a run takes checkpoints: the state of every rank (`rank_state`), in a folder that outlives the job.
+"""The checkpoints that a run takes: the state of every rank (`rank_state`), in a folder that outlives the job.
 
 Each rank writes its own files (`checkpoint_folder`), beside the training. A checkpoint is whole when all ranks have.
 """

@@ -13,7 +13,7 @@ NAME = re.compile(r"curve-[0-9a-f]{1,16}")
 
 
 class CurveFile:
-    """``name``: of the folder beside the checkpoints, "" before there is one. ``digests``: of the snapshots in it."""
+    """A rank's file. ``name``: of its folder, "" before one exists; ``digests``: of the snapshots in it."""
 
     def __init__(self, folder: Path, rank: int, name: str = "", digests: list[str] = ()):
         self.folder, self.rank = folder, rank

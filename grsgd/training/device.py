@@ -56,8 +56,10 @@ def name(device: torch.device) -> str:
 
 
 def processor() -> str:
-    """Return what computes beside a GPU, such as "AMD EPYC 9654, 4 of 96 cores, 1 thread": the processor of this host,
-    the cores on which this process may run, and torch's threads."""
+    """Return the processor of this host, the cores on which this process may run, and torch's threads.
+
+    An example is "AMD EPYC 9654, 4 of 96 cores, 1 thread".
+    """
     model = platform.processor() or platform.machine()
     with suppress(OSError):
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())

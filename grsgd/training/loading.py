@@ -67,9 +67,8 @@ def load_model(
     best
         Of a run file: the model that tested best, not the final one.
     trust
-        Whether code of others that a run file's configuration names may run: a model of one's own, and data where the
-        run file does not say their shape. It is compared with what the run has recorded of it. A TOML file may name any
-        code.
+        Whether code that a run file's configuration names may run: of a model, and of data if the run file does not say
+        their shape. The code is compared with the run's record of it. A TOML file may name any code.
 
     Returns
     -------

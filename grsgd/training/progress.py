@@ -64,9 +64,9 @@ class Marks:
         return {name: getattr(self, name) for name in ("end", "count", "early", "in_seconds", "shift")}
 
     def go_on(self, state: dict, samples: int, seconds: float, early: int) -> int:
-        """Go on, with these marks from here on, in a run that has had those of ``state`` for so many samples and
-        seconds, the first ``early`` of them early ones. Returns how many of all marks are early ones now.
+        """Go on with these marks in a run that has had the marks of ``state`` for so many samples and seconds.
 
+        The first ``early`` marks of the run were early ones. Returns how many of all marks are early ones now.
         All ranks must be given the same, for mark k is the same for all.
         """
         before = Marks(**state)

@@ -230,8 +230,10 @@ class Trainer:
                 break
 
     def go_on_with(self, context: RankContext, furthest: HowFar):
-        """Schedule, on all ranks of a group at once, which have the same model now: go on with the algorithm made anew
-        for them, from where the furthest of them is."""
+        """Schedule, on all ranks of a group at once, which have the same model now: go on from the furthest one's step.
+
+        The algorithm is made anew for the group.
+        """
         before, progress = self.algorithm, self.progress
         self.algorithm = self.make_algorithm(context)
         self.algorithm.rng, self.algorithm.staleness = before.rng, before.staleness

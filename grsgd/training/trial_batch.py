@@ -28,13 +28,15 @@ RANDOM_GROWTH = 1.25
 
 
 def is_own(config: Config, *keys: str) -> bool:
-    """Whether one of these sections names something of the user's own."""
+    """Return whether one of these sections names something of the user's own."""
     return any(outside.place_of(getattr(config, key).name, OWN[key]) for key in keys)
 
 
 def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
-    """Compute loss and score of a few training samples where model, data or task are of the user's own; raises
-    ConfigError for what could not be trained or tested."""
+    """Compute loss and score of a few training samples, if model, data or task are of the user's own.
+
+    Raises ConfigError for errors that would stop training or testing.
+    """
     if not is_own(config, *TRIED):
         return
     task, training = config.make_task(), model.training
@@ -50,8 +52,10 @@ def check_batch(config: Config, dataset: Dataset, model: torch.nn.Module):
 
 
 def try_a_step(config: Config, dataset: Dataset, model: torch.nn.Module):
-    """Read samples, take a training step of one rank, and test the model on a few samples, where model, data, task or
-    optimizer are of the user's own; raises ConfigError for what goes wrong."""
+    """Read samples, take a training step of one rank, and test the model on a few samples.
+
+    Does nothing unless model, data, task or optimizer are of the user's own. Raises ConfigError for any error.
+    """
     if not is_own(config, *TRIED, "optimizer"):
         return
     check_batch(config, dataset, model)

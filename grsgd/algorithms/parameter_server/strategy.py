@@ -134,7 +134,7 @@ class Strategy:
         return self.decide(now)
 
     def rests(self, worker: int, now: float) -> Decision:
-        """``worker`` takes no step before `go_on`, as all others will: no other waits for it any more."""
+        """Note that ``worker`` takes no step before `go_on`, as all others will: no other worker waits for it."""
         self.check_active(worker)
         self.resting.add(worker)
         return self.lost(worker, now)

@@ -35,8 +35,8 @@ class MSync(Strategy):
                       else: put it into the buffer; at m of them w -= eta/n sum(buffer);  V += 1;  answer its workers
 
     tau = 0. A worker that is late for a round is in the next one: it goes on to the end of its gradient, which cannot
-    be interrupted. m = n is `Bsp`. While workers come to rest for a checkpoint, a round that too few are left for is
-    begun anew after it, and its gradients are dropped: no update is of fewer than m.
+    be interrupted. m = n is `Bsp`. While workers come to rest for a checkpoint, a round with too few workers left is
+    dropped and begun anew afterwards: no update has fewer than m gradients.
     """
 
     Options = MSyncOptions

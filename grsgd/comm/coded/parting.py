@@ -19,10 +19,9 @@ class Parting:
     proposal at a time, an arbiter to its own; a proposal to which all agree that it keeps is the decision. So no rank
     is in two decisions, and whoever comes back after the decision finds itself left behind.
 
-    There may be two arbiters: a lower rank comes back when a higher one has proposed to end without it, and some ranks
-    hear of one proposal first, some of the other. Neither gets the agreement of all then. An arbiter that has not
-    decided when it hears that a lower rank has finished withdraws its proposal, for good, and those that had agreed to
-    it are free to agree to the lower rank's.
+    There may be two arbiters: a lower rank comes back when a higher one has proposed to end without it. Some ranks then
+    hear of one proposal first, some of the other, and neither gets the agreement of all. So an undecided arbiter that
+    hears of a lower finished rank withdraws its proposal, for good. Ranks that had agreed to it may agree again.
     """
 
     def __init__(self, queues: Queues, streams: Streams, driver, silent: int, patience: float):
@@ -115,8 +114,10 @@ class Parting:
         return None
 
     def agree_or_propose(self):
-        """Agree to the proposal of the lowest rank, or propose if this one is the arbiter; nothing after an agreement
-        to a proposal that is not withdrawn."""
+        """Agree to the proposal of the lowest rank, or propose if this rank is the arbiter.
+
+        Does nothing after an agreement to a proposal that is not withdrawn.
+        """
         withdrawn = self.streams.said[Word.WITHDRAWN]
         proposals = self.streams.said[Word.PROPOSAL].keys() - withdrawn.keys()
         if self.agreed_to is not None and self.agreed_to not in withdrawn:

@@ -202,11 +202,10 @@ def decode(path: Path, size: int, rng: np.random.Generator | None) -> np.ndarray
 
 
 def in_8_bits(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Return an image of 16 bits a pixel with the upper 8 of them, as Pillow reads colour images of 16 bits, and any
-    image of 8 bits as it is.
+    """Return an image of 16 bits per pixel with the upper 8 bits, and an image of 8 bits as it is.
 
-    Raises ValueError for 32 bits and floats: no file says which of their values are black and white, and Pillow makes
-    all of them white, or black.
+    Pillow reads colour images of 16 bits in the same way. Raises ValueError for 32 bits and floats: no file says which
+    values are black and white, and Pillow makes all of them white, or black.
     """
     from PIL import Image
 
