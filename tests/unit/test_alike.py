@@ -1,4 +1,4 @@
-"""The inputs that ranks read each for itself: those that differ between ranks are refused in one line."""
+"""Inputs that each rank reads for itself: inputs that differ between ranks are refused in one line."""
 
 import numpy as np
 import pytest

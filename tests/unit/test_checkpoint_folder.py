@@ -1,4 +1,4 @@
-"""Which checkpoints there are in a folder, which are whole, and which go."""
+"""The checkpoints in a folder: which exist, which are whole, and which are removed."""
 
 from pathlib import Path
 

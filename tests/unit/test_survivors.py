@@ -1,4 +1,4 @@
-"""What a run file says of ranks whose processes have died, in training or after it."""
+"""The lines of a run file on ranks whose processes have died, in training or after it."""
 
 from types import SimpleNamespace
 

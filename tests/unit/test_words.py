@@ -61,11 +61,13 @@ def test_a_new_run_file_counts_where_ranks_do_not_see_the_folder(tmp_path):
         assert asked.missing(leaves_file=True)
 
 
-def test_a_rank_outside_of_a_job_leaves_no_word(monkeypatch):
+def test_a_rank_outside_of_a_job_leaves_no_word(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(WORDS, raising=False)
     words.leave(words.BEGUN)
-    monkeypatch.setenv(WORDS, "/nowhere/at/all")
+    monkeypatch.setenv(WORDS, "no/such/folder")
     words.leave(words.BEGUN)
+    assert not list(tmp_path.iterdir())
 
 
 SCRIPT = """

@@ -1,4 +1,4 @@
-"""What HDF5 cannot hold is found out before a run trains; what is known later never costs the run."""
+"""Content that no run file can hold is found before a run trains; content that comes later never costs the run."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The state of a rank from a file that may be anybody's: it is gone on from, or refused in one line."""
+"""A rank goes on from the state in a file that may be anybody's, or refuses it in one line."""
 
 import copy
 import dataclasses
