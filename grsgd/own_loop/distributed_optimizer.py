@@ -217,6 +217,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._let_go()
         all_close = self.meet("in close()")
         uneven = np.array([float(self._is_broken or len(all_close.begun) > 1)])
+        self._roll_call.count_steps_anew()
         self.driver.run(halving_doubling_allreduce(self._uncounted_comm, uneven))
         if not uneven[0]:
             self._drain()
@@ -231,10 +232,12 @@ class DistributedOptimizer(WrappingOptimizer):
 
     def _drain(self):
         """Take in all messages of the algorithm that are under way, together with the other ranks."""
+        self._is_broken = True
         self._start()
         if isinstance(self._gradients, EarlyGradients):
             self._end_what_was_sent()
         self.driver.run(schedule_of(self.algorithm.drain))
+        self._is_broken = False
 
     def _end(self, frees: bool = True):
         """Note that this training has ended; ``frees``: nothing is under way on its communicators."""
@@ -293,6 +296,11 @@ class DistributedOptimizer(WrappingOptimizer):
         self.replica.follow(result)
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside(result)))
         return result
+
+    def broken_off(self):
+        """Of a recording that an error has ended on all ranks: calls that this rank was in were not made on all."""
+        self.end_is_told = True
+        self._roll_call.begin_anew()
 
     def meet(self, call: str) -> Answers:
         """Wait until all ranks are in a collective call, such as ``in rest()``; raises UnevenCalls."""

@@ -6,7 +6,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from grsgd.comm.backend import MpiBackend
@@ -231,7 +231,10 @@ class LoopRun:
 
     def broken_off(self, error: BaseException):
         """Save what was measured. Does not return on a rank that has learnt of another's error."""
-        self.optimizer.end_is_told = True
+        self.optimizer.broken_off()
+        if isinstance(error, Stopped):  # perhaps of another recording, around this one or in it
+            with suppress(Stopped):
+                self._stop_signal.watch()
         if isinstance(error, Stopped) and not self._stop_signal.failed:
             self._rescue.end(str(error))
             raise KeyboardInterrupt(str(error)) from None

@@ -33,6 +33,9 @@ REMEDY = "all ranks must make these calls, in one order, and none alone, as unde
 NUMBERS, TEXT_BYTES = 4, 224
 """Lengths of a message: rank, number, begun and steps of a `Word`, then its call."""
 
+FAR = 2**32
+"""More collective calls than a rank makes: those after `RollCall.begin_anew` are counted from a multiple of it."""
+
 VAIN_SECONDS = 1.0
 """How long a rank waits in a step that another one will not take, before it says so: what has been sent may arrive."""
 LOOK_SECONDS = 1.0
@@ -89,6 +92,15 @@ class RollCall:
         self._sending += [self.comm.Isend(message, rank, tags.ROLL_CALL) for rank in self.others]
         self._answers = Answers(self, self._number, call, self.begun)
         return self._answers
+
+    def begin_anew(self):
+        """Forget all calls so far, on all ranks: of those that an error has broken off, some ranks made fewer."""
+        self._number += FAR - self._number % FAR
+        self._answers = None
+
+    def count_steps_anew(self):
+        """Forget all steps so far, on all ranks: of those that an error has broken off, some ranks have begun fewer."""
+        self.begun, self._vain = 0, (0, 0.0)
 
     def watch(self, step: int, algorithm: str):
         """Raise UnevenCalls or UnevenSteps if this rank waits in vain.

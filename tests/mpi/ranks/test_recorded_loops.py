@@ -207,6 +207,23 @@ def test_an_error_on_all_ranks_goes_on_after_the_file_is_written(folder, trial):
     assert found.ranks["steps"].tolist() == [3] * COUNT and found.curve["train_loss"].tolist() == [1]
 
 
+@pytest.mark.ranks(2)
+def test_an_error_breaks_off_a_call_that_other_ranks_are_in(folder):
+    """Calls and steps of later trainings are counted alike again."""
+    model = network()
+    optimizer = distributed(model)
+    with pytest.raises(KeyError, match="mine"), grsgd.recording(folder / "mine.h5", optimizer):
+        take_step(model, optimizer)
+        if WORLD.rank == 0:
+            optimizer.averaged_model()
+        raise KeyError("mine")
+    optimizer.close()
+    optimizer = distributed(model)
+    take_step(model, optimizer)
+    optimizer.averaged_model()
+    optimizer.finish()
+
+
 @pytest.mark.ranks(1, 2)
 def test_what_cannot_be_recorded_is_refused_on_all_ranks(folder):
     model = network()
