@@ -48,7 +48,7 @@ def check_keeping(config: Config, keeping: Keeping):
     if keeping.folder and config.traits.tolerates_lost_ranks:
         option = "scheme = 'tolerant'" if config.traits.tolerates_silent_ranks else "on_lost_worker = 'evict'"
         raise ConfigError(f"--checkpoint: not with algorithm.{option}")
-    if keeping.folder and keeping.folder != keeping.resume and any(keeping.folder.glob("samples-*")):
+    if keeping.folder and not is_same(keeping.folder, keeping.resume) and any(keeping.folder.glob("samples-*")):
         raise ConfigError(
             f"--checkpoint {keeping.folder}: there are checkpoints of another run: --resume {keeping.folder} goes on "
             "with it; or name another folder"
@@ -76,7 +76,12 @@ def go_on(resumed: Resumed, trainer: Trainer):
     """Put a rank whose algorithm has started where it was."""
     curve = resumed.restore(trainer)
     if trainer.checkpoints is not None:
-        is_same = trainer.checkpoints.folder.resolve() == resumed.folder.resolve()
+        stays = is_same(trainer.checkpoints.folder, resumed.folder)
         trainer.checkpoints.start(
-            resumed.samples, trainer.totals.steps, resumed.names if is_same else None, curve if is_same else None
+            resumed.samples, trainer.totals.steps, resumed.names if stays else None, curve if stays else None
         )
+
+
+def is_same(folder: Path, other: Path | None) -> bool:
+    """Whether two paths, either of which may be relative or a link, are of one folder."""
+    return other is not None and folder.resolve() == other.resolve()

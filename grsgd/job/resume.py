@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from grsgd import config as configurations
 from grsgd.algorithms.central import CentralAlgorithm
@@ -28,6 +27,8 @@ from grsgd.training.trainer import Trainer
 
 MAY_CHANGE = ("train", "comm", "device", "stragglers")
 """Parts of a configuration that may be others when a run goes on."""
+MOST = 10**15
+"""A count or a time in a state is below it."""
 
 
 @dataclass(frozen=True)
@@ -196,14 +197,22 @@ def load(folder: Path, checkpoint: Found, mpi) -> Resumed:
     _, state, config = read(place / file_of(mpi.rank if is_same else 0))
     try:
         model = None if is_same or mpi.rank else average(place, checkpoint.ranks)
-        progress = state["progress"]
-        reached = float(progress["samples"]), float(progress["elapsed"])
+        check_counts(state)
+        reached = state["progress"]["samples"], state["progress"]["elapsed"]
         str(state["curve"]["name"]), dict(state["code"])
     except RunFileError:
         raise
     except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise RunFileError(f"{place}: {unfit(error)}") from None
     return Resumed(folder, checkpoint.samples, checkpoint.ranks, state, model, config, reached)
+
+
+def check_counts(state: dict):
+    """Raise ValueError for a count or a time of a state that no run comes to: training would fail only later."""
+    for section in ("progress", "totals"):
+        for name, value in state[section].items():
+            if type(value) not in (int, float) or not 0 <= value < MOST:
+                raise ValueError(f"{section}.{name} = {short(value)}")
 
 
 def unfit(error: Exception) -> str:
@@ -214,16 +223,17 @@ def unfit(error: Exception) -> str:
 
 def average(folder: Path, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the average of all ranks' parameters, by their weights, and of their buffers."""
-    states = [read(folder / file_of(rank))[1] for rank in range(ranks)]
-    weights = torch.tensor([state["weight"] for state in states], dtype=torch.float64)
-    models = {
-        name: [torch.from_numpy(state["result"].get(name, state["model"][name])) for state in states]
-        for name in ("parameters", "buffers")
-    }
-    if not 0 < weights.sum() < math.inf:
-        raise ValueError(f"weights that sum to {weights.sum():g}")
-    shares = weights / weights.sum()
-    parameters = sum(share * model for share, model in zip(shares, models["parameters"], strict=True))
-    buffers = sum(models["buffers"]) / ranks
-    kinds = (states[0]["model"][name].dtype for name in models)
-    return tuple(tensor.numpy().astype(kind) for tensor, kind in zip((parameters, buffers), kinds, strict=True))
+    weights, parameters, buffers, alike = 0.0, 0.0, 0.0, set()
+    for rank in range(ranks):
+        _, state, _ = read(folder / file_of(rank))  # one at a time: it holds an optimizer, too
+        weight, model = float(state["weight"]), state["model"] | state["result"]
+        weights += weight
+        parameters = parameters + weight * model["parameters"].astype(np.float64)
+        buffers = buffers + model["buffers"].astype(np.float64) / ranks
+        alike.add(tuple((model[name].dtype, model[name].shape) for name in ("parameters", "buffers")))
+        if len(alike) > 1:
+            raise ValueError(f"models of other shapes in {file_of(0)} and {file_of(rank)}")
+    if not 0 < weights < math.inf:
+        raise ValueError(f"weights that sum to {weights:g}")
+    ((of_parameters, _), (of_buffers, _)) = alike.pop()
+    return (parameters / weights).astype(of_parameters), buffers.astype(of_buffers)

@@ -4,13 +4,17 @@ import copy
 import dataclasses
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tomli_w
 
-from grsgd.errors import ConfigError
-from grsgd.job.resume import Resumed
+from grsgd.errors import ConfigError, RunFileError
+from grsgd.job.keeping import Keeping, check_keeping
+from grsgd.job.resume import Resumed, average, load
+from grsgd.training.checkpoint_file import Header, write
+from grsgd.training.checkpoint_folder import Found, file_of, name_of
 from grsgd.training.rank_state import state_of
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.training import config, simulation
@@ -113,3 +117,43 @@ def test_code_that_has_changed_is_said():
         .startswith("kept/samples-000000000032: model_code has changed since: SHA-256 '1f', now None")
     )
     assert dataclasses.replace(resumed({"code": {}})).other_code(config("dpsgd")) == []
+
+
+def put(folder: Path, states: list[dict]) -> Path:
+    """Write a checkpoint after 32 samples, with these states of its ranks."""
+    place = folder / name_of(32)
+    place.mkdir(exist_ok=True)
+    for rank, state in enumerate(states):
+        write(place / file_of(rank), Header("a", 32, len(states), rank), state, "")
+    return place
+
+
+@pytest.mark.parametrize("value", ["1.5", float("nan"), float("inf"), -1, True, None, 10**18])
+@pytest.mark.parametrize(("section", "name"), [("progress", "elapsed"), ("progress", "samples"), ("totals", "steps")])
+def test_counts_and_times_that_no_run_comes_to_are_refused(section, name, value, tmp_path):
+    state, one_rank = kept(trained("dpsgd")), SimpleNamespace(rank=0, size=1)
+    put(tmp_path, [state])
+    assert load(tmp_path, Found(32, 1), one_rank).samples == 32
+    state[section][name] = value
+    put(tmp_path, [state])
+    with pytest.raises(RunFileError, match=f"is not what .* goes on from .ValueError: {section}.{name} = "):
+        load(tmp_path, Found(32, 1), one_rank)
+
+
+def test_the_average_is_by_weights_and_of_models_of_one_shape(tmp_path):
+    def state(weight, *values):
+        of_one = np.array(values, np.float32)
+        return {"weight": weight, "result": {}, "model": {"parameters": of_one, "buffers": of_one}}
+
+    parameters, buffers = average(put(tmp_path, [state(1.0, 0, 4), state(3.0, 4, 0)]), 2)
+    assert parameters.tolist() == [3, 1] and buffers.tolist() == [2, 2] and parameters.dtype == np.float32
+    with pytest.raises(ValueError, match="models of other shapes in rank-0000.ckpt and rank-0001.ckpt"):
+        average(put(tmp_path, [state(1.0, 0, 4), state(3.0, 4)]), 2)  # NumPy would add them
+
+
+def test_a_folder_may_be_named_in_two_ways(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path, [{}])
+    check_keeping(config("dpsgd"), Keeping(tmp_path, None, Path(".")))
+    with pytest.raises(ConfigError, match="there are checkpoints of another run"):
+        check_keeping(config("dpsgd"), Keeping(tmp_path, None, tmp_path / "other"))
