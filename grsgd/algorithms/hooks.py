@@ -16,5 +16,5 @@ def schedule_of(hook: Callable):
         return None
     if type(schedule) is not GeneratorType and not isinstance(schedule, Iterator):  # the first is quicker to see
         name = getattr(hook, "__qualname__", hook)
-        raise ConfigError(f"{name}() returned {type(schedule).__name__}: what it waits for has to be yielded")
+        raise ConfigError(f"{name}() returned {type(schedule).__name__}: yield the objects that it waits for")
     return (yield from schedule)

@@ -48,7 +48,7 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner |
         raise UsageError(f"--out {folder}: {error.strerror}") from error
     for number, (out, (words, arguments)) in enumerate(runs.items(), 1):
         is_there = finished_run(out) is not None
-        print(f"{number} of {len(runs)}: {words}: {out}{' is there' * is_there}", file=sys.stderr, flush=True)
+        print(f"{number} of {len(runs)}: {words}: {out}{' exists' * is_there}", file=sys.stderr, flush=True)
         if not is_there and (failed := (run or in_a_process)(arguments)):
             code = failed
             print(f"grsgd sweep: {words}: exit code {failed}", file=sys.stderr, flush=True)

@@ -48,12 +48,6 @@ def file_of(rank: int) -> str:
     return f"rank-{rank:04d}.ckpt"
 
 
-def samples_of(folder: Path, rank: int) -> set[int]:
-    """Return at how many samples the folder has checkpoints of the rank."""
-    numbers = (int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match)
-    return {samples for samples in numbers if os.path.lexists(folder / name_of(samples) / file_of(rank))}
-
-
 def take(folder: Path) -> IO:
     """Keep other jobs from taking checkpoints in a folder, until the result is closed, or this process ends.
 

@@ -179,5 +179,6 @@ def test_what_is_wrong_is_said_in_a_line(folder, capsys, name, text, reason):
     assert "\n" not in str(refused.value)
     assert main(["algorithms", name]) == 2
     assert complaint(capsys).startswith(f"grsgd: error: algorithms: '{name}'")
+    model = torch.nn.Linear(1, 1)
     with pytest.raises(ValueError, match=f"^algorithm '{name}': "):
-        grsgd.distribute(torch.nn.Linear(1, 1), None, name)
+        grsgd.distribute(model, torch.optim.SGD(model.parameters()), name)

@@ -173,7 +173,7 @@ PAIRS = re.search(r"```python\n(import numpy as np\n\nfrom grsgd.alg.*?)```", DO
         ("mine.py", "loss(outputs", "loss(outputs[1:]", "^grsgd: error: mine.py, line 38: RuntimeError"),
         ("mine.py", "centres = 2", "1 / 0; centres = 2", "mine.py:clusters: mine.py, line 23: ZeroDivisionError: "),
         ("pairs.py", "self.x.like()", "np.empty_like(self.x.array)", "error: pairs.py, line 18: TypeError: with"),
-        ("pairs.py", "yield self", "return self", "step.. returned tuple: what it waits for has to be yielded"),
+        ("pairs.py", "yield self", "return self", "step.. returned tuple: yield the objects that it waits for"),
         ("pairs.py", ", self.comm.Isend(self.x.array, j)", "", "'pairs.py:Pairs': .*rank 0 waits for receive"),
         ("pairs.py", "permutation(self", "permutations(self", "^grsgd: error: pairs.py, line 25: AttributeError"),
     ],

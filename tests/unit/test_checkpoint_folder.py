@@ -13,7 +13,6 @@ from grsgd.training.checkpoint_folder import (
     name_of,
     parts,
     remove_others,
-    samples_of,
     take,
 )
 
@@ -110,12 +109,3 @@ def test_a_folder_whose_checkpoints_were_removed_begins_anew(tmp_path):
     remove_others(tmp_path, set(), 0, 1)
     take(tmp_path).close()
     assert not (tmp_path / COMPLETE).exists()
-
-
-def test_checkpoints_of_a_rank_are_found(tmp_path):
-    put(tmp_path, 4, 2, only=[1])
-    put(tmp_path, 12, 2, only=[1])
-    put(tmp_path, 8, 2, only=[0])
-    (tmp_path / "samples-x").mkdir()
-    assert samples_of(tmp_path, 1) == {4, 12} and samples_of(tmp_path, 0) == {8}
-    assert samples_of(tmp_path / "none", 0) == set()
