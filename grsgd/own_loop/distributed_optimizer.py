@@ -76,7 +76,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self.recorded = SavedRecord()
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
-        self._roll_call = roll_call
+        self._roll_call, self._of_this = roll_call, roll_call.of_new_optimizer()
         self._started = self._began = False
         self._step_under_way = False
         self._failure: tuple[object, float] | None = None
@@ -195,7 +195,7 @@ class DistributedOptimizer(WrappingOptimizer):
         if self.finished:
             return
         self._in_place.check()
-        all_finish = self._roll_call.call(FINISH, self.steps)
+        all_finish = self._roll_call.call(FINISH + self._of_this, self.steps)
         self._let_go()
         self._drain()
         self.driver.run(all_finish.come())  # an average's messages must not meet those of another call
@@ -304,7 +304,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     def meet(self, call: str) -> Answers:
         """Wait until all ranks are in a collective call, such as ``in rest()``; raises UnevenCalls."""
-        answers = self._roll_call.call(call, self.steps)
+        answers = self._roll_call.call(call + self._of_this, self.steps)
         self.driver.run(answers.come())
         return answers
 

@@ -72,12 +72,17 @@ class RollCall:
         """By rank, in order: words of the calls that this rank has not left."""
         self.begun = 0
         """Steps of synchronous algorithms that this rank has begun."""
-        self._number = 0
+        self._number = self._optimizers = 0
         self._answers = None
         self._sending: list = []
         self._vain = (0, 0.0)
         self._waiting: dict[int, tuple[int, float]] = {}
         self._looked = 0.0
+
+    def of_new_optimizer(self) -> str:
+        """Return words to stand behind the calls of an optimizer that `distribute` has made, if it is not the first."""
+        self._optimizers += 1
+        return f" of the optimizer of distribute() call {self._optimizers}" if self._optimizers > 1 else ""
 
     def call(self, call: str, steps: int = 0) -> "Answers":
         """Tell all others that this rank is in a collective call; return a pollable that is true when all are in it.
@@ -122,7 +127,7 @@ class RollCall:
             self._vain = self.begun, now
         if now - self._vain[1] < VAIN_SECONDS:
             return
-        if word.call == FINISH:
+        if word.call.startswith(FINISH):
             raise UnevenSteps(
                 f"rank {rank} finished after {word.steps} steps, rank {mine} is in step {step}: "
                 f"{algorithm} needs the same number of steps on all ranks; "
@@ -140,7 +145,7 @@ class RollCall:
             number, since = self._waiting.get(rank, (0, now))
             if number != word.number:
                 self._waiting[rank] = word.number, now
-            elif now - since >= PATIENCE_SECONDS and steps > word.steps and word.call not in NATURAL_ENDS:
+            elif now - since >= PATIENCE_SECONDS and steps > word.steps and not word.call.startswith(NATURAL_ENDS):
                 self._waiting[rank] = word.number, math.inf
                 mine = f"rank {self.comm.rank} is in step {steps}"
                 line = f"rank {rank} waits {word.call} after {word.steps} steps, {mine}: {REMEDY}"

@@ -174,6 +174,25 @@ def test_what_rank_0_calls_alone_is_named(name, algorithm, monkeypatch):
     assert algorithm != "ring_allreduce" or "distribute(timeout=...) is the limit" in said[0]  # the job goes on here
 
 
+@pytest.mark.parametrize("call", ["finish", "averaged_model", "close"])
+def test_the_same_call_of_different_optimizers_does_not_match(call, monkeypatch):
+    def work(mpi):
+        models = nn.Linear(4, 2), nn.Linear(4, 2)
+        optimizers = [
+            distribute(m, torch.optim.SGD(m.parameters(), lr=0.1), "dpsgd", mpi, timeout=1.5, progress_mode="inline")
+            for m in models
+        ]
+        with pytest.raises(UnevenCalls) as caught:
+            getattr(optimizers[mpi.rank], call)()
+        for optimizer in optimizers:
+            optimizer.driver.close()
+        return str(caught.value)
+
+    said = on_threads(monkeypatch, 2, work)[0]
+    words = f"rank 0 is in {call}(), rank 1 in {call}() of the optimizer of distribute() call 2: all ranks must"
+    assert said.startswith(words)
+
+
 @pytest.mark.parametrize("place", ["between two steps", "after the forward pass", "on some ranks in a step"])
 @pytest.mark.parametrize("algorithm", ["ring_allreduce", "dpsgd", "grsgd", "lasgd"])
 def test_a_trial_is_dropped(algorithm, place, monkeypatch):
