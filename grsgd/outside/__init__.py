@@ -86,7 +86,7 @@ def load(name: str, kind: str, is_plugin: bool = False):
     origin().check_source(name, KINDS[kind].record, source)
     try:
         module = _run(source) if is_file else _module(place, source)
-    except Exception as error:  # whatever the file raises
+    except (Exception, SystemExit) as error:  # of a script, which would end the run as a success
         raise ConfigError(f"{name!r}: {_reason(error, place)}") from error
     found = getattr(module, wanted, None)
     if found is None:
@@ -195,12 +195,12 @@ def fault_in(thing, error: Exception) -> str | None:
     return _reason(error, source.path if beside.startswith(os.pardir) else beside)
 
 
-def _lines(error: Exception, path: str) -> list[int]:
+def _lines(error: BaseException, path: str) -> list[int]:
     """Return the lines of a file that an exception came through, the innermost last."""
     return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
 
 
-def _reason(error: Exception, place: str) -> str:
+def _reason(error: BaseException, place: str) -> str:
     """Say in one line why a file could not be loaded, or what went wrong in it."""
     if isinstance(error, OSError) and error.filename == os.path.realpath(place):
         return f"{place}: {error.strerror}, neither here nor beside the configuration"

@@ -103,6 +103,12 @@ def test_what_is_wrong_is_one_line(setting, words, folder, capsys):
     assert words in error and error.count("\n") == 1, error
 
 
+def test_a_script_that_ends_does_not_end_the_run_as_a_success(folder, capsys):
+    (folder / "script.py").write_text("import sys\nsys.exit(0)\n")
+    assert simulate("model.name=script.py:Net") == 2
+    assert "'script.py:Net': script.py, line 2: SystemExit: 0\n" in complaint(capsys)
+
+
 def test_plug_ins_are_found_by_name_and_listed(folder, monkeypatch, capsys):
     (folder / "my_networks.py").write_text((folder / "mine.py").read_text())
     points = [
