@@ -1,5 +1,6 @@
 """The memory that this process may still take: of the machine, and of the control groups that it is in."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,6 +10,15 @@ from grsgd.control_groups import ROOT, folders
 def available(root: Path = ROOT) -> int:
     """Return the bytes of memory that are free, or would be if what is only cached were given up."""
     return min([of_machine(), *(left for folder in folders("memory", root) if (left := of_group(folder)) is not None)])
+
+
+def check_fits(path: str | os.PathLike):
+    """Raise OSError, whose ``strerror`` says both sizes, for a file larger than the memory that is free.
+
+    A sparse file, which takes no disk, may be of any size.
+    """
+    if (size := os.stat(path).st_size) > (free := available()):
+        raise OSError(errno.EFBIG, f"holds {size:,} bytes, and {free:,} bytes of memory are free")
 
 
 def of_machine() -> int:

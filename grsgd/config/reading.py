@@ -6,6 +6,7 @@ from pathlib import Path
 
 from grsgd.config.sections import Data
 from grsgd.errors import ConfigError
+from grsgd.memory import check_fits
 from grsgd.runs.ending import STOP_CRITERIA
 
 SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "task": (), "schedule": ("warmup",)}
@@ -23,6 +24,7 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
     ``derived``: real paths of the files that are based on this one.
     """
     try:
+        check_fits(path)
         content = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None

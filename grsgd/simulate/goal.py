@@ -27,6 +27,7 @@ from pathlib import Path
 
 from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
+from grsgd.memory import check_fits
 from grsgd.runs.targets import naming, target_of
 from grsgd.text import printable
 
@@ -99,6 +100,7 @@ def write(path: str | os.PathLike, ranks: list[list[Operation]], comments: Itera
 def read(path: str | os.PathLike) -> list[list[Operation]]:
     """Return the operations of all ranks; raises ConfigError, which names the line."""
     try:
+        check_fits(path)
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{os.fspath(path)}: {getattr(error, 'strerror', None) or 'is no text'}") from None

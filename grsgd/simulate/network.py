@@ -13,6 +13,7 @@ from grsgd.comm.engine import SLEEP_SECONDS, SLEEP_SHARE, SPIN_SECONDS
 from grsgd.config.complaints import describe_one, unknown_key
 from grsgd.config.sections import integer_keys
 from grsgd.errors import ConfigError
+from grsgd.memory import check_fits
 from grsgd.simulate.cabling import ready_made
 from grsgd.simulate.cabling.cable import Cabling, Place
 from grsgd.simulate.cabling.hosts import MEMORY_BANDWIDTH, MEMORY_LATENCY, Hosts
@@ -385,6 +386,7 @@ def complaint(error: dict) -> str:
 
 def read(path: str) -> dict:
     try:
+        check_fits(path)
         return tomllib.loads(Path(path).read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -16,6 +16,7 @@ import torch
 import grsgd
 from experiments.tables import on_nodes, records
 from grsgd.comm.coded.multicast_link import json_of
+from grsgd.config import load
 from grsgd.data import fetch
 from grsgd.data.base import DamagedData
 from grsgd.data.sets.cifar import read_binary, read_pickle
@@ -323,3 +324,12 @@ def test_what_ranks_tell_each_other_is_whole_json(text):
 
     told = json.loads(json_of({"why": text, "mtu": 1500, "address": ["10.0.0.1", 4]}, 1024))
     assert told["mtu"] == 1500 and text.startswith(told["why"]) and (told["why"] == text) == (len(text) < 100)
+
+
+@pytest.mark.parametrize("read", [goal.read, load, network])
+def test_a_sparse_text_is_refused_before_it_takes_memory(read, tmp_path):
+    path = tmp_path / "sparse.toml"
+    with open(path, "wb") as file:
+        file.truncate(2**42)
+    with pytest.raises(ConfigError, match=f"{path}: holds 4,398,046,511,104 bytes, and [0-9,]+ bytes of memory are"):
+        read(str(path))
