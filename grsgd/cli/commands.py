@@ -111,7 +111,11 @@ def run(options) -> int:
     if trains:
         config = load_config(of_train)
         config.check_measured()
-        config.check_ranks((options.ranks or start.tasks_of_allocation()) - (of_train.spares or 0))
+        processes, spares = options.ranks or start.tasks_of_allocation(), of_train.spares or 0
+        check_at_least(f"with --spares {spares}, -n", processes, spares + 1)
+        config.check_ranks(processes - spares)
+        if of_train.resume and not Path(of_train.resume).is_dir():
+            raise UsageError(f"--resume {of_train.resume}: no such folder")
     if options.dry_run:
         print(job)
         return 0
@@ -177,7 +181,7 @@ def simulate_until_interrupted(options) -> int:
     """Simulate; returns the exit code. Raises KeyboardInterrupt before there is anything to save, and after."""
     with importing():
         from grsgd.comm.communicator import LostRank
-        from grsgd.job.rescue import path_of
+        from grsgd.job.rescue import NotSavedThere, path_of
         from grsgd.job.signals import EXIT_CODE
         from grsgd.simulate.driver import Deadlock
         from grsgd.simulate.network import network
@@ -202,7 +206,7 @@ def simulate_until_interrupted(options) -> int:
     except NotEvaluated as interrupt:
         print_error(interrupt)
         return EXIT_CODE
-    except (Deadlock, LostRank) as error:
+    except (Deadlock, LostRank, NotSavedThere) as error:
         print_error(error)
         return 1
     return exit_code(reason)

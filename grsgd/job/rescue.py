@@ -276,18 +276,22 @@ def path_of(out: Path, reason: str) -> Path:
     return Path(out).with_suffix(f".interrupted{Path(out).suffix}") if whole else Path(out)
 
 
+class NotSavedThere(RunFileError):
+    """A run that has ended and could not be saved where it should be; the message says where it is."""
+
+
 def save(out: Path, run: Run) -> Path:
     """Write the run file of a run, however it ended; returns where.
 
-    Raises RunFileError if that is not possible; the run is elsewhere then, in a place that the message names.
+    Raises NotSavedThere if that is not possible; the run is elsewhere then, in a place that the message names.
     """
     path = path_of(out, run.attributes["reason"])
     if was_replaced(path) and not is_of_run(path, run.attributes):
-        raise RunFileError(f"{path}: another run has written it since this one began; {save_elsewhere(path, run)}")
+        raise NotSavedThere(f"{path}: another run has written it since this one began; {save_elsewhere(path, run)}")
     try:
         save_run(path, run)
     except RunFileError as error:
-        raise RunFileError(f"{error}; {save_elsewhere(path, run)}") from None
+        raise NotSavedThere(f"{error}; {save_elsewhere(path, run)}") from None
     return path
 
 
@@ -306,7 +310,7 @@ def save_elsewhere(path: Path, run: Run) -> str:
 def save_with_models(out: Path, run: Run, models: ModelFiles, final):
     """Write the models of a run, ``final`` among them, and then the run file, which says where they are.
 
-    Raises RunFileError in the end for all that could not be written where it should be.
+    Raises NotSavedThere in the end for all that could not be written where it should be.
     """
     saved = models.save(final, run.attributes["reason"])
     run.attributes |= saved.attributes
@@ -318,4 +322,4 @@ def save_with_models(out: Path, run: Run, models: ModelFiles, final):
     except RunFileError as error:
         problems.append(str(error))
     if problems:
-        raise RunFileError("; ".join(problems))
+        raise NotSavedThere("; ".join(problems))

@@ -171,7 +171,7 @@ def find(mpi, folder: Path, timeout: float) -> Resumed | None:
     is_first = len(found) == 1 and found[0].ranks and found[0].problem and not was_complete
     with launch.collective_setup(mpi, timeout):
         if not found:
-            raise RunFileError(f"{folder}: there is no checkpoint of format {FORMAT}")
+            raise RunFileError(f"--resume {folder}: holds no checkpoint that this version can read (format {FORMAT})")
         if not is_first:
             raise RunFileError(f"{problems[0]}; no checkpoint is whole: --checkpoint in another folder begins anew")
     if mpi.rank == 0:

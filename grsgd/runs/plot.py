@@ -169,7 +169,7 @@ def chosen(series: list[Series], panels: Sequence[str]) -> tuple[Rows, list[Bars
         if not axes and not found:
             allowed = ", ".join([*known, *dict.fromkeys(each.name for each in known_bars)])
             more = "of a curve also NAME/time, NAME/samples"
-            raise UsageError(f"--panels: unknown panel {panel!r}; allowed: {allowed}; {more}")
+            raise UsageError(f"--panels: these runs have no panel {panel!r}; they have {allowed}; {more}")
         if axes:
             rows.setdefault(name, []).extend(axes)
         drawn += found

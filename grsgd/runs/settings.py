@@ -13,6 +13,17 @@ MAX_LETTERS = 40
 """Letters of a value in a name."""
 
 
+OF_LOOPS = {
+    "config.lr": "optimizer.lr",
+    "config.momentum": "optimizer.momentum",
+    "config.weight_decay": "optimizer.weight_decay",
+    "config.batch_size": "data.batch_size",
+    "config.dataset": "data.name",
+    "config.model": "model.name",
+    "config.epochs": "train.epochs",
+    "config.steps": "train.steps",
+}
+"""The keys under which own loops keep a value, and the keys under which `grsgd train` has the same value."""
 WHERE = ("network", "compute", "device")
 """Attributes of a run file that say where a run took place, and stand beside the keys of its configuration."""
 
@@ -23,7 +34,8 @@ def settings(run: Run) -> dict[str, object]:
     where = {name: run.attributes[name] for name in WHERE if run.attributes.get(name) not in (None, "meta")}
     try:
         table = tomllib.loads(run.attributes["config"])
-        return {key: value for key, value in flattened(table) if key.rpartition(".")[2] != "seed"} | where
+        known = {OF_LOOPS.get(key, key): value for key, value in flattened(table)}
+        return {key: value for key, value in known.items() if key.rpartition(".")[2] != "seed"} | where
     except (ValueError, RecursionError):  # the first also for whole numbers of thousands of digits
         return where
 

@@ -3,6 +3,7 @@
 Each rank writes its own files (`checkpoint_folder`), beside the training. A checkpoint is whole when all ranks have.
 """
 
+import os
 import secrets
 import sys
 import threading
@@ -199,7 +200,7 @@ class Checkpoints:
         remove_others(self.folder, {name for names in self._whole for name in names}, self.comm.rank, self.comm.size)
         if self.comm.rank == 0:
             with suppress(OSError):
-                (self.folder / COMPLETE).touch()
+                os.close(os.open(self.folder / COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
 
     def warnings(self) -> list[str]:
         return [f"the last checkpoint could not be written: {self.problem}"] if self.problem else []

@@ -211,6 +211,14 @@ def swept(seed=1, lr=0.1, momentum=0.9, **attributes):
     return fake_run("dpsgd", seed=seed, config=config, wall_seconds=10.0 * seed, **attributes)
 
 
+def test_an_own_loop_and_a_configuration_have_one_name_for_a_learning_rate(save):
+    """An own loop keeps what it is given in a table of its own."""
+    loop = fake_run("dpsgd", config="[algorithm]\nname = 'dpsgd'\n\n[config]\nlr = 0.05\nmomentum = 0.9\n")
+    runs = [loop, swept(lr=0.1)]
+    paths = save(loop=runs[0], swept=runs[1])
+    assert names(paths, runs) == ["dpsgd, 4 ranks, lr 0.05", "dpsgd, 4 ranks, lr 0.1"]
+
+
 def test_groups_are_named_by_the_keys_in_which_their_configurations_differ(save):
     """One that only repeats what another says is left out; a network counts like a key."""
     grid = [swept(seed, lr, momentum=1 - lr) for lr in (0.05, 0.1) for seed in (1, 2)]

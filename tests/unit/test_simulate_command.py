@@ -48,6 +48,14 @@ def test_right_input(simulate, tmp_path):
     assert run.attributes["compute"] == "constant:0.01, slowdown { 2 = 2 }"
 
 
+def test_a_run_that_is_saved_elsewhere_is_no_success_and_no_wrong_use(simulate, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("grsgd.job.rescue.was_replaced", lambda path: True)
+    monkeypatch.setattr("grsgd.job.rescue.is_of_run", lambda path, attributes: False)
+    code, _, said = simulate(topology=BASE)
+    assert code == 1 and "another run has written it" in said and "the run was saved as" in said
+
+
 def test_steps_after_waits(simulate, tmp_path):
     """Of an all-reduce all but the slowest rank wait; it never does for long."""
     slow = "[compute]\nmedian = 0.1\nafter_wait = 0.05\nslowdown = { 2 = 4.0 }\n"
