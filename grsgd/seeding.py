@@ -2,8 +2,10 @@
 on the order in which messages arrive; no two of them coincide."""
 
 import enum
+import random
 import zlib
 from collections.abc import Sequence
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -113,3 +115,20 @@ def _sequence(purpose: Purpose, seed, key) -> np.random.SeedSequence:
 def number_of(purpose: Purpose) -> int:
     """Return the first word of a key."""
     return zlib.crc32(purpose.value.encode())
+
+
+@contextmanager
+def seeded_alike():
+    """A context in which torch, NumPy and Python draw the same random numbers each time; all go on as before."""
+    import torch
+
+    state, states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            np.random.seed(0)
+            random.seed(0)
+            yield
+    finally:
+        np.random.set_state(states)
+        random.setstate(state)

@@ -151,14 +151,6 @@ class Algorithm:
         return cls.traits
 
     @classmethod
-    def keeps_step(cls, options: Options, ranks: int) -> bool:
-        """Return whether no rank begins a step before all ranks that train have ended the previous step.
-
-        If so, all ranks can rest before the same step.
-        """
-        return cls.traits_of(options).synchronous
-
-    @classmethod
     def check(cls, options: Options, ranks: int):
         """Raise ValueError, naming the option, if these options cannot work with this many ranks."""
 
@@ -179,10 +171,6 @@ class Algorithm:
     def drain(self):
         """Schedule, after the last step, or before a checkpoint: take in every message under way and end all
         activities."""
-
-    def rest(self):
-        """Schedule, in place of `drain` where the run goes on after a checkpoint; then comes `begin`."""
-        return self.drain()
 
     def average(self) -> Generator:
         """Schedule, after `drain`: make all replicas equal to the final model."""

@@ -1,6 +1,6 @@
 """Algorithms with a central model, on ranks that may not train."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from grsgd.algorithms.base import Algorithm
 
@@ -31,10 +31,19 @@ class CentralAlgorithm(Algorithm, name=None):
         """Return how many of the ranks train: the first ones."""
         return ranks
 
+    @classmethod
+    def keeps_step(cls, options, ranks: int) -> bool:
+        """Return whether no worker begins a step before all workers have ended the previous step."""
+        return cls.traits_of(options).synchronous
+
     @property
     def bound_gradients(self) -> int | None:
         """How many gradients' least possible time reports hold a run against; None: there is nothing to hold."""
         return None
+
+    def rest(self):
+        """Schedule, in place of `drain` where the run goes on after a checkpoint; then comes `begin`."""
+        return self.drain()
 
     def serve(self) -> Generator:
         """Schedule, over and over on a rank that does not train: returns whether all others have ended."""
@@ -48,3 +57,18 @@ class CentralAlgorithm(Algorithm, name=None):
 def workers_of(algorithm: type[Algorithm], options, ranks: int) -> int:
     """Return how many of the ranks train with this algorithm: the first ones."""
     return algorithm.workers(options, ranks) if issubclass(algorithm, CentralAlgorithm) else ranks
+
+
+def keeps_step(algorithm: type[Algorithm], options, ranks: int) -> bool:
+    """Return whether no rank begins a step before all ranks that train have ended the previous step.
+
+    If so, all ranks can rest before the same step.
+    """
+    if issubclass(algorithm, CentralAlgorithm):
+        return algorithm.keeps_step(options, ranks)
+    return algorithm.traits_of(options).synchronous
+
+
+def rest_of(algorithm: Algorithm) -> Callable:
+    """Return the hook that ends all activities where the run goes on after a checkpoint; then comes `begin`."""
+    return algorithm.rest if isinstance(algorithm, CentralAlgorithm) else algorithm.drain

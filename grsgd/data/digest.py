@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Mapping
-from contextlib import contextmanager
 
 import numpy as np
 
 from grsgd.lazy import LazyModule
+from grsgd.seeding import seeded_alike
 
 torch = LazyModule("torch")
 
@@ -67,18 +66,3 @@ def digest_in_memory(samples) -> int | None:
         if isinstance(known := getattr(samples, name, None), list | np.ndarray | torch.Tensor):
             return digest_of(known)
     return None
-
-
-@contextmanager
-def seeded_alike():
-    """A context in which torch, NumPy and Python draw the same random numbers each time; all go on as before."""
-    state, states = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            np.random.seed(0)
-            random.seed(0)
-            yield
-    finally:
-        np.random.set_state(states)
-        random.setstate(state)

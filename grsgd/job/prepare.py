@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from grsgd.algorithms.central import keeps_step
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.equal_models import EqualModels
 from grsgd.comm.backend import MpiBackend
@@ -137,8 +138,8 @@ def prepare(
         trainer = make() if mpi.rank < ranks else None
         start_up.passed("algorithm")
     if keeping.folder:
-        keeps_step = config.algorithm_class.keeps_step(config.algorithm_options, ranks)
-        meeting = Meeting(comms.communicator(), driver, keeps_step)
+        in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, ranks)
+        meeting = Meeting(comms.communicator(), driver, in_lockstep)
         trainer.checkpoints = Checkpoints(keeping.folder, keeping.every, meeting, trainer.config)
         with launch.collective_setup(mpi, timeout):
             trainer.checkpoints.check(trainer)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from grsgd.algorithms.base import Algorithm
-from grsgd.algorithms.central import CentralAlgorithm, Excluded, workers_of
+from grsgd.algorithms.central import CentralAlgorithm, Excluded, rest_of, workers_of
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.equal_models import EqualModels
@@ -222,7 +222,7 @@ class Trainer:
             if self.checkpoints is not None:
                 self.checkpoints.leave_steps()
             # Tells the others that this rank stops: they may wait for it.
-            yield from schedule_of(self.algorithm.drain if ended else self.algorithm.rest)
+            yield from schedule_of(self.algorithm.drain if ended else rest_of(self.algorithm))
             if self.comm.rank in self.lost:
                 raise Stopped("the others went on without this rank, which was silent for too long")
             yield from self.progress.finish()

@@ -7,9 +7,10 @@ from grsgd import outside
 from grsgd.config import Config
 from grsgd.data import Dataset
 from grsgd.data.base import CLASSES, TOKENS
-from grsgd.data.digest import evenly_spaced, seeded_alike
+from grsgd.data.digest import evenly_spaced
 from grsgd.errors import ConfigError
 from grsgd.models.replica import to_device
+from grsgd.seeding import seeded_alike
 from grsgd.tasks import TASKS, Task
 from grsgd.training.evaluation import score
 from grsgd.training.gradients import step_alone

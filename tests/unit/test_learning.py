@@ -1,6 +1,7 @@
 """The comparison of methods after equally many samples."""
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +24,8 @@ def test_every_row_can_be_trained_by_eight(task, row):
 
 def test_files_are_told_apart():
     settings = [Setting(task, row, rate, 0) for task in ("gpt", "cnn") for row in ROWS for rate in (0.5, 1.0)]
-    assert len({setting.path for setting in settings}) == len(settings)
+    files = {setting.simulation().path(Path("results")) for setting in settings}
+    assert len(files) == len(settings)
 
 
 def test_the_best_learning_rate_counts():

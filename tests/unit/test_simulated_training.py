@@ -346,7 +346,7 @@ def test_grsgd_loses_no_weight(seconds, policy, full, eager_bytes, sigma):
     )
     algorithms = [trainer.algorithm for trainer in job.trainers]
     for algorithm in algorithms:
-        algorithm.average = lambda: ()  # which sets all weights to 1, one rank after the other
+        algorithm.average = lambda: None  # which sets all weights to 1, one rank after the other
     job.run(trainer.broadcast_initial_model() for trainer in job.trainers)
     pairs = zip(job.drivers, job.trainers, strict=True)
     activities = [driver.start_foreground(trainer.train()) for driver, trainer in pairs]
