@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from grsgd.job.run import run
 from grsgd.runs.ending import ASKED_TO_END
 from grsgd.training import checkpoint_file
 from grsgd.training.checkpoint_file import read
-from grsgd.training.checkpoint_folder import COMPLETE, file_of, name_of, samples_of
+from grsgd.training.checkpoint_folder import COMPLETE, file_of, name_of
 from grsgd.training.checkpoints import KEPT, Every
 from grsgd.training.rank_state import state_of
 from grsgd.training.saving import ModelFiles
@@ -90,6 +91,11 @@ FREE = {
     "parameter_server, adsp": {"strategy": "adsp"},
 }
 """Those of which messages are under way between two steps."""
+
+
+def samples_of(folder: Path, rank: int) -> set[int]:
+    """At how many samples the folder has checkpoints of the rank."""
+    return {int(file.parent.name.partition("-")[2]) for file in folder.glob(f"samples-*/{file_of(rank)}")}
 
 
 def config(variant: str, **tables):
