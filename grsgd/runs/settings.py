@@ -46,7 +46,7 @@ def flattened(table: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, value
+            yield f"{prefix}{key}", value
 
 
 def differing(runs: Sequence[Run]) -> list[str]:

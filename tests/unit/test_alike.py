@@ -125,6 +125,12 @@ def test_configurations_that_differ_between_ranks_are_refused(monkeypatch):
     )
 
 
+def test_stragglers_of_ranks_are_told_by_their_numbers():
+    """Keys of the tables are numbers, not texts."""
+    facts = alike.facts_of_configuration(parse(CONFIG | {"stragglers": {"slowdown": {"1": 4.0}}}))
+    assert facts["stragglers.slowdown.1"] == "4.0"
+
+
 def test_images_in_folders_differ_by_name(tmp_path):
     from PIL import Image
 
