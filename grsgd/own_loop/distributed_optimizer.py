@@ -216,7 +216,7 @@ class DistributedOptimizer(WrappingOptimizer):
             return
         self._let_go()
         all_close = self.meet("in close()")
-        uneven = np.array([float(self._is_broken or len(all_close.begun) > 1)])
+        uneven = np.array([float(self._is_broken or len(all_close.points) > 1)])
         self._roll_call.count_steps_anew()
         self.driver.run(halving_doubling_allreduce(self._uncounted_comm, uneven))
         if not uneven[0]:
@@ -410,6 +410,7 @@ class DistributedOptimizer(WrappingOptimizer):
         return self._gradients is not None and self._step_under_way and not self._gradients.reduced
 
     def _run(self, hook):
+        self._roll_call.points += self.algorithm.traits.synchronous
         self._is_broken = True
         self.times.run(hook)
         self._is_broken = False
@@ -426,7 +427,7 @@ class DistributedOptimizer(WrappingOptimizer):
         if not self._step_under_way:
             self._check_loaded()
             self._step_under_way = True
-            self._roll_call.begun += self.algorithm.traits.synchronous
+            self._roll_call.points += self.algorithm.traits.synchronous
             self._start()
             if self._gradients is not None:
                 self._gradients.begin()

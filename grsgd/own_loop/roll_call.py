@@ -31,7 +31,7 @@ END_OF_SCRIPT = "at the end of the script"
 REMEDY = "all ranks must make these calls, in one order, and none alone, as under `if grsgd.is_main():`"
 
 NUMBERS, TEXT_BYTES = 4, 224
-"""Lengths of a message: rank, number, begun and steps of a `Word`, then its call."""
+"""Lengths of a message: rank, number, points and steps of a `Word`, then its call."""
 
 FAR = 2**32
 """More collective calls than a rank makes: those after `RollCall.begin_anew` are counted from a multiple of it."""
@@ -49,12 +49,12 @@ END_SECONDS = 60.0
 class Word(NamedTuple):
     """Word of a rank that it is in a collective call.
 
-    number: of its collective calls, from 1. begun: its steps of synchronous algorithms. steps: those of the optimizer
-    that is called. call: such as ``in finish()``.
+    number: of its collective calls, from 1. points: see `RollCall.points`. steps: of the optimizer that is called.
+    call: such as ``in finish()``.
     """
 
     number: int
-    begun: int
+    points: int
     steps: int
     call: str
 
@@ -70,8 +70,8 @@ class RollCall:
         self.others = [rank for rank in range(comm.size) if rank != comm.rank]
         self.words: dict[int, deque[Word]] = defaultdict(deque)
         """By rank, in order: words of the calls that this rank has not left."""
-        self.begun = 0
-        """Steps of synchronous algorithms that this rank has begun."""
+        self.points = 0
+        """Points of synchronous steps that this rank has come to: a step's beginning, and each of its exchanges."""
         self._number = self._optimizers = 0
         self._answers = None
         self._sending: list = []
@@ -91,11 +91,11 @@ class RollCall:
         """
         self._number += 1
         call = call.encode()[:TEXT_BYTES].decode(errors="ignore")
-        numbers = np.array([self.comm.rank, self._number, self.begun, steps], np.int64)
+        numbers = np.array([self.comm.rank, self._number, self.points, steps], np.int64)
         message = np.concatenate([numbers.view(np.uint8), np.frombuffer(call.encode().ljust(TEXT_BYTES), np.uint8)])
         self._sending = [sending for sending in self._sending if not sending.Test()]
         self._sending += [self.comm.Isend(message, rank, tags.ROLL_CALL) for rank in self.others]
-        self._answers = Answers(self, self._number, call, self.begun)
+        self._answers = Answers(self, self._number, call, self.points)
         return self._answers
 
     def begin_anew(self):
@@ -105,7 +105,7 @@ class RollCall:
 
     def count_steps_anew(self):
         """Forget all steps so far, on all ranks: of those that an error has broken off, some ranks have begun fewer."""
-        self.begun, self._vain = 0, (0, 0.0)
+        self.points, self._vain = 0, (0, 0.0)
 
     def watch(self, step: int, algorithm: str):
         """Raise UnevenCalls or UnevenSteps if this rank waits in vain.
@@ -117,14 +117,14 @@ class RollCall:
         elif self._answers is None and step:
             self.take()
             for rank, word in self._ahead():
-                if self.begun > word.begun:
+                if self.points > word.points:
                     self._waits_in_vain(rank, word, step, algorithm)
 
     def _waits_in_vain(self, rank: int, word: Word, step: int, algorithm: str):
         """Raise, if this rank has waited for a while in a step that another rank will not take."""
         now, mine = time.perf_counter(), self.comm.rank
-        if self._vain[0] != self.begun:
-            self._vain = self.begun, now
+        if self._vain[0] != self.points:
+            self._vain = self.points, now
         if now - self._vain[1] < VAIN_SECONDS:
             return
         if word.call.startswith(FINISH):
@@ -172,10 +172,10 @@ NATURAL_ENDS = (FINISH, END_OF_RECORDING, END_OF_SCRIPT)
 class Answers:
     """True when all other ranks are in the collective call that this rank is in."""
 
-    def __init__(self, roll_call: RollCall, number: int, call: str, begun: int):
+    def __init__(self, roll_call: RollCall, number: int, call: str, points: int):
         self.roll_call, self.number, self.call = roll_call, number, call
-        self.begun = {begun}
-        """How many steps of synchronous algorithms the ranks have begun that are in the call."""
+        self.points = {points}
+        """`RollCall.points` of the ranks that are in the call: one number, unless an error has broken off a step."""
         self.missing = set(roll_call.others)
 
     def Test(self) -> bool:
@@ -196,7 +196,7 @@ class Answers:
             if words[0].call != self.call:
                 mine = self.roll_call.comm.rank
                 raise UnevenCalls(f"rank {mine} is {self.call}, rank {rank} {words[0].call}: {REMEDY}")
-            self.begun.add(words[0].begun)
+            self.points.add(words[0].points)
             self.missing.discard(rank)
         lost = self.roll_call.comm.lost
         if self.missing and lost:

@@ -77,7 +77,7 @@ def test_calls_that_do_not_match(monkeypatch):
 def test_a_step_that_another_rank_will_not_take(call, error, monkeypatch):
     def work(mpi):
         calls = calls_of(mpi)
-        calls.begun = 5
+        calls.points = 5
         if mpi.rank == 1:
             calls.call(call, 5)
         mpi.Barrier()
@@ -86,7 +86,7 @@ def test_a_step_that_another_rank_will_not_take(call, error, monkeypatch):
             for _ in range(2):
                 calls.watch(5, "dpsgd")  # the other one may have taken this one
                 time.sleep(0.12)
-            calls.begun = 6
+            calls.points = 6
             calls.watch(6, "dpsgd")  # what it has sent may arrive
             time.sleep(0.12)
             with pytest.raises(error) as caught:
@@ -297,3 +297,65 @@ def test_from_the_first_question_on_an_error_ends_the_job(monkeypatch):
     finally:
         ranks.guard.cache_clear()
     assert hooked == [mpi] and (roll_call.end_of_script, mpi, os.getpid()) in registered
+
+
+def begin_step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).square().sum().backward()
+
+
+IN_A_STEP = ALONE | {"finish()": lambda optimizer: optimizer.finish()}
+IN_A_STEP.pop("rest()")  # which does nothing where no message is under way between steps
+
+
+@pytest.mark.parametrize("options", [{}, {"buckets": 2}])
+@pytest.mark.parametrize("algorithm", ["ring_allreduce", "dpsgd"])
+@pytest.mark.parametrize("name", IN_A_STEP)
+def test_what_a_rank_calls_alone_after_its_backward_pass_is_named(name, algorithm, options, monkeypatch):
+    """Both ranks have begun the step; one of them will not end it."""
+    if options and algorithm != "ring_allreduce":
+        pytest.skip("sends no gradients")
+
+    def work(mpi):
+        model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = distribute(model, sgd, algorithm, mpi, timeout=1.5, progress_mode="inline", **options)
+        train(model, optimizer)
+        begin_step(model, optimizer)
+        try:
+            if mpi.rank == 0:
+                IN_A_STEP[name](optimizer)
+            for _ in range(3):
+                optimizer.step()
+                begin_step(model, optimizer)
+            raise AssertionError("a step was taken alone")
+        except (UnevenCalls, UnevenSteps, WaitTimeout) as error:
+            return str(error)
+        finally:
+            mpi.Barrier()
+            optimizer.driver.close()
+
+    said = on_threads(monkeypatch, 2, work)
+    begun = re.escape(name) if name != "finish()" else "after 2 steps"
+    assert re.search(rf"rank 0 (is in|finished) {begun}", said[1]), said
+
+
+@pytest.mark.parametrize("options", [{}, {"buckets": 2}])
+def test_what_all_ranks_call_after_their_backward_passes_is_no_fault(options, monkeypatch):
+    """Although some wait longer for the slowest than a rank waits in vain."""
+
+    def work(mpi):
+        model = nn.Linear(4, 2)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = distribute(model, sgd, "ring_allreduce", mpi, timeout=20.0, progress_mode="inline", **options)
+        for number in range(6):
+            begin_step(model, optimizer)
+            if number % 2:
+                optimizer.synchronize()
+            time.sleep(0.3 * (mpi.rank == number % 3))
+            optimizer.averaged_model()
+            time.sleep(0.3 * (mpi.rank == (number + 1) % 3))
+            optimizer.step()
+        optimizer.finish()
+
+    on_threads(monkeypatch, 3, work)

@@ -157,6 +157,7 @@ def test_in_an_allocation(place, capsys, monkeypatch, tmp_path):
     ],
 )
 def test_wrong_use_is_one_line(arguments, message, place, capsys):
+    place("mpiexec", "[ $1 = --version ] || exit 7")
     assert main(["run", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"grsgd: error: {message}") and error.count("\n") == 1
