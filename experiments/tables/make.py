@@ -81,8 +81,9 @@ class Maker:
         for by_ranks in by_testbed.values():
             for group in by_ranks.values():
                 if in_time := list(self._in_time(group, [], one_after_the_other=True)):
+                    beginning = list(progress.beginning(in_time))
                     with self.store.hosts.connected(in_time[0]) as mpi_host:
-                        for spec, error in self.store.train(progress.beginning(in_time), mpi_host, self.run_timeout):
+                        for spec, error in self.store.train(beginning, mpi_host, self.run_timeout):
                             self.failures |= {error: None} if error else {}
                             self._made(spec, progress)
 
