@@ -6,7 +6,8 @@
 Hosts that share a medium of 100 Mbit/s train a model of 3.2 MB with little computing: by a ring all-reduce, which is
 the reference and, a second time, a control; by CSSGD with IP multicast and, as another control, with MPI's broadcasts;
 with datagrams lost on purpose; by the grouped schemes; and by SSGD. In each round every method has its turn. In the
-end: a table for each number of ranks, with medians and 95 % intervals over the rounds, verdicts, and a CSV file.
+end: a table for each number of ranks, with the middle of the rounds and its 95 % interval, or the range of fewer than
+five rounds; verdicts; and a CSV file.
 """
 
 import argparse

@@ -292,7 +292,7 @@ def test_the_page_says_what_reproduces_and_how_the_reference_repeats(everything)
     assert text.count("3% more or less allowed: holds.") == 2 * len(NODES)
     assert all(title(view) in text for view in VIEWS) and "seed" not in text
     slow = found(made([8], rounds=3, slower=lambda turn: 0.1 * (turn.method == AGAIN)))
-    assert all("1.10 (1.10 to 1.10)" in line and line.endswith("does not hold.") for line in page.controls(slow))
+    assert all("1.10 (range 1.10 to 1.10)" in line and line.endswith("does not hold.") for line in page.controls(slow))
 
 
 def test_one_round_decides_nothing_and_is_shown():

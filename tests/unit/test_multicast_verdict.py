@@ -53,8 +53,22 @@ def test_what_each_should_send():
 def test_ratios_are_those_of_rounds():
     times = {RING: [2.0, 3.0, 4.0], "a": [1.0, 1.0, 1.0]}
     found = {Point(4, title, k): Result(times[title][k], 0, 0, 0, 0, 0) for title in times for k in range(3)}
-    assert ratio(found, 4, "a", RING) == (3.0, 2.0, 4.0)
-    assert interval([5.0, 5.0, 5.0]) == (5.0, 5.0, 5.0)
+    assert ratio(found, 4, "a", RING) == (3.0, 2.0, 4.0, 3)
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 4])
+def test_few_rounds_have_a_range_and_no_interval(rounds):
+    """The range of two rounds holds the median in half of all cases: nobody is to read it as 95 %."""
+    found = interval([5.0, 4.0, 6.0, 5.0][:rounds])
+    assert (found.low, found.high) == (4.0, max(5.0, found.high)) and "(range 4.00 to" in str(found)
+
+
+def test_five_rounds_have_an_interval_on_log_ratios():
+    """Wider than the range, as of five values drawn from a normal distribution, and symmetric for ratios."""
+    found = interval([1 / 4, 1 / 2, 1.0, 2.0, 4.0])
+    assert found.middle == pytest.approx(1.0) and found.low == pytest.approx(1 / found.high)
+    assert found.high == pytest.approx(np.exp(2.7764 * np.log(2) * np.sqrt(2.5 / 5)), rel=1e-4)
+    assert interval([5.0] * 5)[:3] == pytest.approx((5.0, 5.0, 5.0)) and "range" not in str(found)
 
 
 def test_verdicts_on_what_holds():
