@@ -135,9 +135,7 @@ def load(mpi, path: str, overrides: list[str]) -> config.Config:
         return config.load(Path(path), overrides)
 
 
-def make_runs(
-    mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: float
-) -> Iterator[Kind]:
+def make_runs(mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: float) -> Iterator[Kind]:
     """Make all runs in one job of so many ranks; yield each when its file is there, and whole.
 
     Parameters

@@ -1,8 +1,8 @@
 """Run the benchmarks; each starts the MPI jobs it needs::
 
-    python -m experiments.bench                       # all of them, about ten minutes
-    python -m experiments.bench allreduce --quick     # one of them, a few seconds, to see that it works
-    python -m experiments.bench --gpu                 # those on a GPU, which all ranks share
+python -m experiments.bench                       # all of them, about ten minutes
+python -m experiments.bench allreduce --quick     # one of them, a few seconds, to see that it works
+python -m experiments.bench --gpu                 # those on a GPU, which all ranks share
 """
 
 import argparse
@@ -80,9 +80,7 @@ def job(section: str, ranks: int, flags: list[str]) -> bool:
             else:
                 command = [find_mpiexec(), "-n", ranks, *module]
             command = [str(argument) for argument in command]
-            done = subprocess.run(
-                command, cwd=ROOT, env=job_environment(), timeout=TIMEOUT, preexec_fn=with_parent()
-            )
+            done = subprocess.run(command, cwd=ROOT, env=job_environment(), timeout=TIMEOUT, preexec_fn=with_parent())
     except TestbedError as error:
         print(f"{section}: left out: {error}", flush=True)
         return True

@@ -175,9 +175,7 @@ def compare(mpi, size, groups, widths, quick):
                 continue
             losses[name] = mpi.allreduce(mean_loss(contender.model, batches)) / mpi.size
             taken, second = seconds[name], seconds.get(SECOND_BAR)
-            ratios = [
-                median_and_range(bar / taken) if bar is not None else "" for bar in (seconds[BAR], second)
-            ]
+            ratios = [median_and_range(bar / taken) if bar is not None else "" for bar in (seconds[BAR], second)]
             rows.append([name, median_and_range(steps / taken, ".1f"), *ratios, f"{losses[name]:.6f}"])
     return rows, losses, notes
 

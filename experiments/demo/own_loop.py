@@ -1,7 +1,7 @@
 """A standard PyTorch MNIST script, and the lines (numbered) that make it train on all ranks of an MPI job, as a run.
 
-    mpiexec -n 4 python experiments/demo/own_loop.py
-    grsgd report results/*.h5
+mpiexec -n 4 python experiments/demo/own_loop.py
+grsgd report results/*.h5
 """
 
 from pathlib import Path

@@ -23,8 +23,8 @@ HEADERS = ["method", "ms a step", "times as fast as the ring", "M sent a step", 
 
 
 LEAST_FOR_INTERVAL = 5
-"""Rounds from which on there is a 95 % interval. The range of fewer holds the median with 50 % (2), 75 % (3) or 88 % (4),
-and is said to be a range."""
+"""Rounds from which on there is a 95 % interval. The range of fewer holds the median with 50 % (of two rounds), 75 %
+(three) or 88 % (four), and is said to be a range."""
 CONFIDENCE = 0.95
 
 

@@ -103,8 +103,7 @@ def show_values(section: Section, caption: str, unit: str, values: Mapping[Setti
     names = list(dict.fromkeys(name for some in values.values() for name in some))
     titles = dict.fromkeys(map(where, values))
     panels = [
-        panel(title, unit, {place: some for place, some in values.items() if where(place) == title})
-        for title in titles
+        panel(title, unit, {place: some for place, some in values.items() if where(place) == title}) for title in titles
     ]
     section.figure(caption, panels, **figure)
     section.table(

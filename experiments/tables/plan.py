@@ -94,9 +94,7 @@ class Plan:
         def runs_of(specs: list[RunSpec]) -> list[Run]:
             return [self.found(at(spec, place)) for spec in specs]
 
-        return {
-            key: need.result(self.conditions, self.rates.rate, runs_of) for key, need in self.needs[target].items()
-        }
+        return {key: need.result(self.conditions, self.rates.rate, runs_of) for key, need in self.needs[target].items()}
 
     def made(self, spec: RunSpec) -> RunSpec:
         """Return the run that was made for a specification: the whole training, if there is one."""

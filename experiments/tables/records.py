@@ -108,4 +108,3 @@ def packed(files: Iterable[Path]) -> bytes:
 
 def _calibrations(folder: Path) -> list[Path]:
     return sorted(file for pattern in OF_CALIBRATIONS for file in folder.glob(pattern))
-

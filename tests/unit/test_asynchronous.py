@@ -142,8 +142,8 @@ def test_verdicts_that_are_known():
 def test_what_is_within_the_noise_is_no_difference():
     """An effect of 5 % that its interval excludes from none, where seeds differ by 5 % as well."""
     case = verdict.less(
-        verdict.Sample({seed: 10.4 * 1.05**(-1) ** seed for seed in range(12)}),
-        verdict.Sample({seed: 10.0 * 1.05**(-1) ** seed for seed in range(12)}),
+        verdict.Sample({seed: 10.4 * 1.05 ** (-1) ** seed for seed in range(12)}),
+        verdict.Sample({seed: 10.0 * 1.05 ** (-1) ** seed for seed in range(12)}),
         "equal",
         "asp",
     )

@@ -9,7 +9,7 @@ from coding.cost import cost_in_models, redundancy
 from experiments.papers.cssgd_2021 import best_redundancy, load, tasks
 from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN
 from experiments.tables.conditions import Conditions
-from experiments.tables.outcome import REFUTED, SUPPORTED
+from experiments.tables.outcome import BY_CONSTRUCTION, EVIDENCE, INCONCLUSIVE, REFUTED, SUPPORTED
 from experiments.tables.plan import Plan
 from experiments.tables.sample import Sample
 from experiments.tables.scale import DESK, SMOKE
@@ -70,6 +70,49 @@ def test_the_model_has_the_papers_optimum_where_cssgd_has_not(name, tcomm, of_mo
     assert (own.verdict, own.estimate) == (REFUTED, of_cssgd)
     of_cssgd, of_grouped = found["cssgd-model"].cases[:2]
     assert of_cssgd.verdict == REFUTED and of_grouped.verdict == SUPPORTED
+
+
+def trained_to(accuracy: float, asgd: float | None = None):
+    """Return the maker of runs that end at this test accuracy; those of ASGD at one of their own, if it is given."""
+
+    def make(spec):
+        loaded = spec.load()
+        run = fake_run(
+            ranks=spec.ranks, seed=loaded.seed, config=loaded.toml(), target_accuracy=loaded.train.target_accuracy
+        )
+        end = asgd if asgd is not None and loaded.algorithm_class.name == "asgd" else accuracy
+        run.curve["test_accuracy"][:] = end + 0.0001 * loaded.seed
+        run.ranks |= {f"{part}_seconds": np.full(spec.ranks, 1.0) for part in ("compute", "communicate", "wait")}
+        return run
+
+    return make
+
+
+@pytest.mark.parametrize("final, verdict", [(0.63, INCONCLUSIVE), (0.83, SUPPORTED), (0.96, REFUTED)])
+def test_a_benchmark_accuracy_is_near_the_final_one_from_either_side(final, verdict):
+    """A training that ends 19 points below the benchmark says nothing of whether it is near the final accuracy."""
+    found = shown("cssgd-fig6", trained_to(final))["cssgd-benchmark"]
+    assert {case.verdict for case in found.evidence} == {verdict}
+
+
+def test_algorithms_that_have_not_trained_are_not_said_to_reach_the_same_accuracy():
+    untrained, equal, less, better = (
+        shown("cssgd-fig4", trained_to(*accuracies))["cssgd-final"]
+        for accuracies in ((0.63,), (0.96,), (0.96, 0.90), (0.90, 0.96))
+    )
+    assert {case.verdict for case in untrained.evidence} == {INCONCLUSIVE}
+    assert all("below the benchmark of 82%" in case.note for case in untrained.evidence)
+    assert {case.verdict for case in equal.evidence} == {SUPPORTED}
+    for one_sided in (less, better):
+        assert {case.verdict for case in one_sided.evidence} == {SUPPORTED, REFUTED}, "either may fall behind"
+
+
+def test_what_adds_up_exactly_is_no_evidence_and_quantised_gradients_are_tried():
+    found = shown("cssgd-precision", trained_to(0.9))["cssgd-precision"]
+    exact, accuracy = found.cases
+    assert (exact.kind, exact.estimate, accuracy.kind) == (BY_CONSTRUCTION, 0.0, EVIDENCE)
+    tried = {case.condition for case in shown("cssgd-quantising", trained_to(0.9))["cssgd-quantising"].evidence}
+    assert len(tried) == 3 and any("int8" in each for each in tried) and any("1 bit" in each for each in tried)
 
 
 def test_a_mean_over_nodes_is_known_only_if_it_is_for_each():

@@ -67,7 +67,7 @@ def page(shown: Mapping[int, Shown], found: Found, nodes: list[int], rounds: int
 
 
 def table(shown: Shown) -> str:
-    """Return the medians of all rounds, and each in shares of SSGD by multicast, measured with its interval or range."""
+    """Return the medians of all rounds, and each in shares of SSGD by multicast, measured with interval or range."""
     rows = []
     for x in sorted({x for points in shown.lines[IP].values() for x in points}):
         for label, points in shown.lines[IP].items():

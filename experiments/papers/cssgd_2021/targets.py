@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from experiments.papers.cssgd_2021 import accuracy, best_redundancy, load, over_nodes, redundancy
+from experiments.papers.cssgd_2021 import accuracy, best_redundancy, load, over_nodes, precision, redundancy
 from experiments.papers.cssgd_2021.tasks import CNN, DNN
 from experiments.tables.targets import register
 
@@ -23,5 +23,8 @@ register(
     best_redundancy.scaling_needs,
     best_redundancy.show_scaling,
 )
-register("cssgd-precision", "What coding does to precision", accuracy.precision_needs, accuracy.show_precision)
+register("cssgd-precision", "What coding does to precision", precision.needs, precision.show)
+register(
+    "cssgd-quantising", "What quantised gradients and random parts cost", precision.lossy_needs, precision.show_lossy
+)
 register("cssgd-load", "Counted packets against formulas (6) to (30), and 1/n", lambda conditions: {}, load.show)
