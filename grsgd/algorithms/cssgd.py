@@ -5,6 +5,7 @@ from functools import partial
 from math import comb
 from typing import Literal
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from coding.fixed_point import TOP, FixedPoint
@@ -21,6 +22,7 @@ from grsgd.comm.coded.tolerant import LEAST_LAG, TolerantSum
 PATIENCE = 0.8
 """Of comm.timeout, by default, before silent ranks are left behind in the end."""
 
+CODING_UNIT = "s", "spent by the lowest rank on encoding packets and on decoding them, within communicate_seconds"
 USED_UNIT = "steps", "steps of the lowest rank whose sum it has decoded out of each rank's message"
 
 
@@ -151,7 +153,10 @@ class CSSGD(Summing, name="cssgd"):
         return FixedPoint(self.options.range, HALF // self.comm.size if self.is_tolerant else TOP)
 
     def extra(self):
-        return {"messages_used": (self.scheme.used, USED_UNIT)} if self.is_tolerant else {}
+        if self.is_tolerant:
+            return {"messages_used": (self.scheme.used, USED_UNIT)}
+        seconds = self.scheme.coding_seconds
+        return {"coding_seconds": (np.array([seconds]), CODING_UNIT)} if seconds else {}
 
     def choose_scheme(self, *arguments):
         if self.is_tolerant:

@@ -102,6 +102,7 @@ class Summing(CommonBatchAlgorithm, name=None):
             self.fixed_point,
             partial(empty_like, self.x.array),
         )
+        self.scheme.clock = self.driver.clock
         self.scheme.prepare()
 
     def make_transport(self, seed: int) -> Unicast:

@@ -1,5 +1,6 @@
 """The schemes that add up blocks, on simulated ranks: sums, bytes, overflow, and packets that never come."""
 
+import itertools
 import re
 from collections import Counter
 from functools import partial
@@ -532,3 +533,16 @@ def test_groups_are_made_in_one_order_whatever_that_of_the_packets():
         Multicast(comm).open(order)
         made.append(groups)
     assert made[0] == made[1] and len(made[0]) == len(packets)
+
+
+def test_the_time_of_encoding_and_decoding_is_counted_and_none_without_a_clock():
+    """By a clock that advances a second at each look."""
+    job = SchemeJob("coded", "multicast", 4, 2)
+    blocks = np.zeros((job.num_blocks, LENGTH), np.int32)
+    job.add_up(blocks)
+    assert [scheme.coding_seconds for scheme in job.schemes] == [0.0] * 4
+    for scheme in job.schemes:
+        scheme.clock = itertools.count().__next__
+    job.add_up(blocks)
+    packets = [len(scheme.packets) for scheme in job.schemes]
+    assert [scheme.coding_seconds for scheme in job.schemes] == packets

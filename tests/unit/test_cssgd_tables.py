@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coding.cost import cost_in_models, redundancy
-from experiments.papers.cssgd_2021 import best_redundancy, load, tasks
+from experiments.papers.cssgd_2021 import best_redundancy, encoding, load, tasks
 from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN
 from experiments.tables.conditions import Conditions
 from experiments.tables.outcome import BY_CONSTRUCTION, EVIDENCE, INCONCLUSIVE, REFUTED, SUPPORTED
@@ -113,6 +113,27 @@ def test_what_adds_up_exactly_is_no_evidence_and_quantised_gradients_are_tried()
     assert (exact.kind, exact.estimate, accuracy.kind) == (BY_CONSTRUCTION, 0.0, EVIDENCE)
     tried = {case.condition for case in shown("cssgd-quantising", trained_to(0.9))["cssgd-quantising"].evidence}
     assert len(tried) == 3 and any("int8" in each for each in tried) and any("1 bit" in each for each in tried)
+
+
+@pytest.mark.parametrize("slower, coding, verdicts", [(1.0, 0.01, [SUPPORTED] * 2), (1.2, 0.3, [REFUTED] * 2)])
+def test_encoding_is_held_against_the_same_blocks_without_coding(slower, coding, verdicts):
+    """Small blocks compute three times as slowly, coded or not: that is no cost of encoding."""
+
+    def make(spec):
+        loaded = spec.load()
+        run, r = fake_run(ranks=spec.ranks, seed=loaded.seed), loaded.algorithm_options.r
+        is_coded = loaded.algorithm.name == "cssgd"
+        seconds = 3.0 * (1 + 0.001 * loaded.seed) * (r * slower if is_coded else 1)
+        run.ranks |= {"steps": np.full(spec.ranks, STEPS), "compute_seconds": np.full(spec.ranks, seconds)}
+        run.extra |= {"coding_seconds": np.array([coding * seconds])} if is_coded else {}
+        return run
+
+    cases = shown("cssgd-encoding", make)["cssgd-encoding"].evidence
+    assert len(cases) == 2 * 2 * 3 and [case.verdict for case in cases] == verdicts * 6
+
+
+def test_a_run_without_the_counter_of_coding_says_nothing_of_it():
+    assert encoding.coding_share(fake_run()) is None
 
 
 def test_a_mean_over_nodes_is_known_only_if_it_is_for_each():

@@ -7,15 +7,12 @@ from experiments.tables import decide, sample
 from experiments.tables.draw import Panel
 from experiments.tables.numbers import part_of_a_step
 from experiments.tables.outcome import CONTROL, EVIDENCE, Case
-from experiments.tables.run_spec import MEASURED
 from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
 FIT = 10.0
 """Per cent by which the model may be off. The paper gives no number; this one is ours."""
-SLOWER = 5.0
-"""Per cent by which encoding may slow computing; ours, too."""
 MODEL, ITSELF, OURS = "model", "CSSGD", "grouped (ours)"
 SCHEMES = {ITSELF: EVIDENCE, OURS: CONTROL}
 NOTE = (
@@ -71,9 +68,6 @@ def show(task: Task, found: Found, section: Section):
             if len(times[network][name]) > 1
         ]
         section.finding(claim, f"{at}; the best r of every seed, by the clock of 1, 2, 3 and n-1", optima, reason)
-    if TESTBED in networks:
-        accounting = f"seconds that a step computes, by the clock; up to {SLOWER:g} % more than r times r = 1"
-        section.finding("cssgd-encoding", accounting, encoding(found, task, n))
     section.note(f"{tasks.NETWORKS_NOTE} {NOTE}")
 
 
@@ -127,14 +121,3 @@ def fit(times: dict[str, dict[int, Sample]], name: str, network: Network) -> Cas
     ]
     greatest = combined(lambda *each: max(each), *errors)
     return decide.at_most(greatest, FIT, network.name, "% off at most", name, network.source, SCHEMES[name])
-
-
-def encoding(found: Found, task: Task, n: int) -> list[Case]:
-    """Return whether a node of CSSGD computes no longer than r times as long as without redundancy."""
-    base, cases = sample.of(found[task, TESTBED, coded(1), n], computed), []
-    for method in methods(n, TESTBED):
-        if method.config == "coded" and method.r > 1:
-            own = sample.of(found[task, TESTBED, method, n], computed)
-            more = combined(lambda ours, once, r=method.r: 100 * (ours / (r * once) - 1), own, base)
-            cases.append(decide.at_most(more, SLOWER, method.name, "% more time", "r times as much", MEASURED))
-    return cases

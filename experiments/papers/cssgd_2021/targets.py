@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from experiments.papers.cssgd_2021 import accuracy, best_redundancy, load, over_nodes, precision, redundancy
+from experiments.papers.cssgd_2021 import accuracy, best_redundancy, encoding, load, over_nodes, precision, redundancy
 from experiments.papers.cssgd_2021.tasks import CNN, DNN
 from experiments.tables.targets import register
 
@@ -27,4 +27,5 @@ register("cssgd-precision", "What coding does to precision", precision.needs, pr
 register(
     "cssgd-quantising", "What quantised gradients and random parts cost", precision.lossy_needs, precision.show_lossy
 )
+register("cssgd-encoding", "What encoding takes of computing, by the clock", encoding.needs, encoding.show)
 register("cssgd-load", "Counted packets against formulas (6) to (30), and 1/n", lambda conditions: {}, load.show)

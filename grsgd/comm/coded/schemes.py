@@ -100,6 +100,14 @@ class Scheme:
     sends_sums = False
     """Whether sums of blocks are sent, which must fit into the range."""
 
+    coding_seconds = 0.0
+    """Seconds spent on encoding packets and on decoding them, by `clock`."""
+
+    @staticmethod
+    def clock() -> float:
+        """Return the time in seconds; by default it stands still, and nothing is counted."""
+        return 0.0
+
     def assign_blocks(self):
         """Decide which rank computes what: set `blocks`, `num_blocks` and what else the scheme needs."""
         raise NotImplementedError
@@ -183,7 +191,7 @@ class Scheme:
             buffer = self._spare.pop()
             content = buffer[: self.size(packet)]
             if packet.sender == self.rank:
-                self.encode(packet, content)
+                self.timed(self.encode, packet, content)
                 messages = self.transport.send(packet, content)
             else:
                 messages = self.transport.receive(packet, content)
@@ -195,8 +203,14 @@ class Scheme:
     def _finish(self, packet: Packet, buffer, messages: list):
         yield messages
         if packet.sender != self.rank:
-            self.decode(packet, buffer[: self.size(packet)])
+            self.timed(self.decode, packet, buffer[: self.size(packet)])
         self._spare.append(buffer)
+
+    def timed(self, code: Callable, packet: Packet, content):
+        """Encode or decode a packet, and add the time to `coding_seconds`."""
+        began = self.clock()
+        code(packet, content)
+        self.coding_seconds += self.clock() - began
 
     def wrap(self, total, out):
         """Write a sum, int64, as int32 to be sent on, into ``out``; what does not fit is noted in `overflow`."""

@@ -1,0 +1,78 @@
+"""Whether encoding affects the speed of computing: by the clock, against the same blocks without coding."""
+
+from experiments.papers.cssgd_2021 import tasks
+from experiments.papers.cssgd_2021.redundancy import computed
+from experiments.papers.cssgd_2021.tasks import CNN, DNN, TESTBED, Method, Task, coded, combined
+from experiments.tables import decide, sample
+from experiments.tables.outcome import Case
+from experiments.tables.run_spec import MEASURED
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
+from grsgd.runs.run_file import Run
+
+SLOWER = 5.0
+"""Per cent of a step's computing that encoding may cost; the paper gives no number, this one is ours."""
+
+
+def redundancies(n: int) -> list[int]:
+    """Return the paper's best, and n-1, which is CSSGD's own."""
+    return sorted({2, 3, n - 1} - {n})
+
+
+def same_blocks(r: int) -> Method:
+    """Return SSGD that cuts the batch as CSSGD does and adds up its blocks: gradients of as few samples, each once."""
+    return Method(f"SSGD, blocks of r = {r}", "ssgd", r)
+
+
+def needs(conditions) -> dict:
+    n = conditions.scale.tuning_ranks
+    both = [method(r) for r in redundancies(n) for method in (coded, same_blocks)]
+    parts = [tasks.steps(conditions, task, [TESTBED], lambda n, network: both) for task in (DNN, CNN)]
+    return {key: need for part in parts for key, need in part.items() if key[-1] == n}
+
+
+def show(found: Found, section: Section):
+    rows, cases = [], []
+    for task, _, method, n in found:
+        if method.config == "coded":
+            apart, itself = (measure(found, task, method.r, n) for measure in (slower, coding))
+            rows.append([task.name, method.name, apart.text(".1f"), itself.text(".1f")])
+            cases += decided(f"{task.name}, {method.name}", method.r, apart, itself)
+    section.table(
+        "How much longer CSSGD computes than r times what SSGD does of the same blocks, and what it spends on encoding "
+        "and decoding, in per cent of its computing.",
+        ["model", "algorithm", "computes longer [%]", "encodes and decodes [%]"],
+        rows,
+    )
+    section.finding(
+        "cssgd-encoding",
+        f"seconds of a step, by the clock; up to {SLOWER:g} % is no effect. CSSGD and SSGD compute gradients of the "
+        "same blocks, so that small blocks, which compute more slowly, are on both sides",
+        cases,
+        "Every number that is encoded is read out of memory once more for each of the r blocks in a packet.",
+    )
+
+
+def decided(condition: str, r: int, apart: Sample, itself: Sample) -> list[Case]:
+    return [
+        decide.at_most(apart, SLOWER, condition, "% more time", f"{same_blocks(r).name}, {r} times", MEASURED),
+        decide.at_most(itself, SLOWER, f"{condition}, encoding by itself", "% of computing", "", MEASURED),
+    ]
+
+
+def slower(found: Found, task: Task, r: int, n: int) -> Sample:
+    """Return by how many per cent CSSGD computes longer than r times what SSGD does of the same blocks, by seed."""
+    ours, once = (sample.of(found[task, TESTBED, method(r), n], computed) for method in (coded, same_blocks))
+    return combined(lambda own, other: 100 * (own / (r * other) - 1), ours, once)
+
+
+def coding(found: Found, task: Task, r: int, n: int) -> Sample:
+    """Return what encoding and decoding take, in per cent of what the step computes, by seed."""
+    return sample.of(found[task, TESTBED, coded(r), n], coding_share)
+
+
+def coding_share(run: Run) -> float | None:
+    """Return the per cent for one run; None where the run file says nothing of coding."""
+    seconds = run.extra.get("coding_seconds")
+    return None if seconds is None else 100 * float(seconds[0]) / float(run.ranks["compute_seconds"][0])
