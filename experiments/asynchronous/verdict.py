@@ -94,7 +94,7 @@ def compare(results: Results, distribution: str) -> Comparison | None:
     if len(sides) < 2 or not all(seconds.values for _, seconds in sides):
         return None
     (synchronous, ours), (asynchronous, theirs) = sides
-    case = less(ours, theirs, DISTRIBUTIONS[distribution].title, asynchronous)
+    case = less(ours, theirs, DISTRIBUTIONS[distribution].title, asynchronous, pairs=True)
     noise = max(np.std(np.log(side.known), ddof=1) if len(side.known) > 1 else math.inf for side in (ours, theirs))
     return Comparison(distribution, synchronous, asynchronous, case, float(noise))
 

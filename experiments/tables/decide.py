@@ -1,30 +1,31 @@
 """Comparisons of samples, and what they say about a claim.
 
-Runs are compared in pairs that have the same seed, so the same order of samples and the same delays. Of the pairs'
-differences (for times and bytes: of their logarithms) the mean and its 95 % interval by Student's t distribution are
-taken. A case is decided if that interval does not contain the value that stands for no effect, and if it still does not
-once the p values of a finding's evidence are corrected for their number (Holm 1979, "A simple sequentially rejective
-multiple test procedure").
+Each case has two answers. One is on the direction: the 95 % interval lies on the claimed side of no effect, on the
+other side, or within the equivalence zone, so that both sides are alike. The other is on the paper's number: the
+interval holds it, lies above it or below it. Of times and bytes the interval is that of the logarithm of their ratio.
 
-A training that ended before it reached its target is known to need more than that: its pair bounds the effect.
+The p values of a finding's evidence are corrected for their number by the procedure of Hochberg (1988, "A sharper
+Bonferroni procedure for multiple tests of significance"). If all cases of a finding are significant one by one, all
+remain: "supported in all cases" needs no correction. A case that is named because some others are not significant does.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
-from scipy import special
-
+from experiments.tables.effect import BOTH_WAYS, SIGNIFICANCE, Effect, of_one, paired, seeds_to_decide, unpaired
 from experiments.tables.outcome import (
+    AGREES,
+    ALIKE,
     AT_LEAST,
     AT_MOST,
     DIFFERENCE,
     EQUIVALENCE,
     EVIDENCE,
     INCONCLUSIVE,
+    LESS,
+    MORE,
     REFUTED,
-    SAME_DIRECTION,
     SUPPORTED,
     THRESHOLD,
     Case,
@@ -32,16 +33,15 @@ from experiments.tables.outcome import (
 from experiments.tables.run_spec import MEASURED, SIMULATED
 from experiments.tables.sample import Sample
 
-SIGNIFICANCE = 0.05
-MIN_DIFFERENCE_PERCENT = {MEASURED: 10.0, SIMULATED: 2.0}
-"""Per cent of time from which on one is less than another: most runs that were made twice on the testbed differed by up
-to 10 %, steps that were simulated with other seeds by up to 2 %."""
-DECIMALS = 12
-"""Decimals of a difference that count; the others are errors of rounding."""
-BOTH_WAYS = "at least and at most"
-"""Bound of differences of which some bound the effect from below and some from above."""
+ZONE_PERCENT = 5.0
+"""Per cent of time or bytes up to which two sides count as alike: nobody changes the algorithm for less."""
+ZONES_PERCENT = {MEASURED: 10.0}
+"""The same by source of the times: most runs that were made twice on the testbed differed by up to 10 %, whatever the
+number of seeds."""
+ZONE_POINTS = 1.0
+"""Points of accuracy up to which two sides count as alike, as in "no worse"."""
 
-# ---- two samples, paired by seed
+# ---- two samples
 
 
 def less(
@@ -51,19 +51,20 @@ def less(
     baseline: str,
     unit: str = "% less time",
     number: float | None = None,
-    margin: float | None = None,
+    zone: float | None = None,
     source: str = SIMULATED,
     kind: str = EVIDENCE,
+    pairs: bool = False,
 ) -> Case:
     """Return whether ours is less than theirs: the saving of the mean ratio, on a log scale, in per cent.
 
-    number: the paper's saving, in per cent. margin: the saving from which on it counts; None: that of the source of
-    times, 0 where there is none. Raises ValueError if a value is negative.
+    number: the paper's saving, in per cent. zone: the saving up to which both are alike; None: that of the source of
+    times. pairs: whether runs with the same seed share their random numbers. Raises ValueError if a value is negative.
     """
-    margin = MIN_DIFFERENCE_PERCENT.get(source, 0.0) if margin is None else margin
-    criterion = _more_than(margin, number, unit)
-    blank = _undecided(condition, baseline, unit, source, kind, DIFFERENCE, criterion)
-    return _compared(blank, _differences(theirs.map(_log), ours.map(_log)), _saving, margin, number)
+    zone = ZONES_PERCENT.get(source, ZONE_PERCENT) if zone is None else zone
+    blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
+    effect = (paired if pairs else unpaired)(theirs.map(_log), ours.map(_log))
+    return _compared(blank, effect, _saving, -math.log1p(-zone / 100))
 
 
 def more(
@@ -73,17 +74,19 @@ def more(
     baseline: str,
     unit: str = "points",
     number: float | None = None,
-    margin: float = 0.0,
+    zone: float | None = None,
     source: str = SIMULATED,
     kind: str = EVIDENCE,
+    pairs: bool = False,
 ) -> Case:
     """Return whether ours is more than theirs: the mean difference, in ``unit``; for points, values are per cent.
 
-    number: the paper's difference. margin: the difference from which on it counts.
+    number: the paper's difference. zone: the difference up to which both are alike; None: 1 for points, otherwise 0.
+    pairs: whether runs with the same seed share their random numbers.
     """
-    criterion = _more_than(margin, number, unit)
-    blank = _undecided(condition, baseline, unit, source, kind, DIFFERENCE, criterion)
-    return _compared(blank, _differences(ours, theirs), float, margin, number)
+    zone = (ZONE_POINTS if unit == "points" else 0.0) if zone is None else zone
+    blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
+    return _compared(blank, (paired if pairs else unpaired)(ours, theirs), float, zone)
 
 
 def no_worse(
@@ -95,12 +98,13 @@ def no_worse(
     unit: str = "points",
     source: str = SIMULATED,
     kind: str = EVIDENCE,
+    pairs: bool = False,
 ) -> Case:
     """Return whether ours, of which more is better, is less than theirs by no more than the margin: supported if the
     interval of the difference lies above -margin, refuted if it lies below."""
     criterion = f"at most {_amount(margin, unit)} worse"
-    blank = _undecided(condition, baseline, unit, source, kind, EQUIVALENCE, criterion)
-    return _against_threshold(blank, _differences(ours, theirs), -margin)
+    blank = _blank(condition, baseline, unit, source, kind, EQUIVALENCE, criterion, pairs=pairs)
+    return _against_threshold(blank, (paired if pairs else unpaired)(ours, theirs), -margin)
 
 
 # ---- one sample
@@ -117,8 +121,8 @@ def at_least(
 ) -> Case:
     """Return whether the mean of the sample is at least the threshold, by its interval."""
     criterion = f"at least {_amount(threshold, unit)}"
-    blank = _undecided(condition, baseline, unit, source, kind, THRESHOLD, criterion)
-    return _against_threshold(blank, _differences(sample), threshold)
+    blank = _blank(condition, baseline, unit, source, kind, THRESHOLD, criterion)
+    return _against_threshold(blank, of_one(sample), threshold)
 
 
 def at_most(
@@ -161,14 +165,14 @@ def fact(
 # ---- several cases
 
 
-def holm(cases: Sequence[Case]) -> list[Case]:
+def corrected(cases: Sequence[Case]) -> list[Case]:
     """Return the cases of a finding; those of its evidence that are not significant once p values are corrected for
     their number become inconclusive."""
-    tested = sorted((case.p, index) for index, case in enumerate(cases) if case.kind == EVIDENCE and case.p is not None)
-    corrected, found = 0.0, list(cases)
-    for rank, (p, index) in enumerate(tested):
-        corrected = max(corrected, (len(tested) - rank) * p)
-        if corrected >= SIGNIFICANCE and cases[index].verdict != INCONCLUSIVE:
+    tested = [(case.p, index) for index, case in enumerate(cases) if case.kind == EVIDENCE and case.p is not None]
+    least, found = 1.0, list(cases)
+    for rank, (p, index) in enumerate(sorted(tested, reverse=True), 1):
+        least = min(least, rank * p)
+        if least >= SIGNIFICANCE and cases[index].verdict in (SUPPORTED, REFUTED):
             found[index] = _noted(cases[index], f"not significant as one of {len(tested)} cases")
     return found
 
@@ -176,73 +180,56 @@ def holm(cases: Sequence[Case]) -> list[Case]:
 # ---- the tests
 
 
-def _undecided(condition: str, baseline: str, unit: str, source: str, kind: str, test: str, criterion: str) -> Case:
+def _blank(
+    condition: str,
+    baseline: str,
+    unit: str,
+    source: str,
+    kind: str,
+    test: str,
+    criterion: str,
+    zone: float = 0.0,
+    number: float | None = None,
+    pairs: bool = False,
+) -> Case:
+    """Return a case of which nothing is known yet."""
     return Case(
-        condition, baseline, INCONCLUSIVE, None, None, None, unit, 0, source, kind, test=test, criterion=criterion
+        condition,
+        baseline,
+        INCONCLUSIVE,
+        None,
+        None,
+        None,
+        unit,
+        0,
+        source,
+        kind,
+        test=test,
+        criterion=criterion,
+        zone=zone,
+        number=number,
+        pairs=pairs,
     )
 
 
-def _more_than(margin: float, number: float | None, unit: str) -> str:
-    least = margin if number is None else number
-    return f"at least {_amount(least, unit)}" if least else f"more than 0 {unit}"
+def _more_than(zone: float, unit: str) -> str:
+    return f"more than {_amount(zone, unit)}"
 
 
 def _amount(value: float, unit: str) -> str:
     return f"{value:g} {unit.replace('points', 'point') if value == 1 else unit}".strip()
 
 
-@dataclass(frozen=True)
-class _Differences:
-    """values: of each pair, or seed, that is known. bound: how they bound the effect. note: what is left out."""
-
-    values: list[float]
-    bound: str
-    note: str
-
-
-def _differences(minuend: Sample, subtrahend: Sample | None = None) -> _Differences:
-    """Return the differences of pairs with the same seed; of one sample, its values."""
-    subtrahend = Sample(dict.fromkeys(minuend.values, 0.0)) if subtrahend is None else subtrahend
-    seeds = sorted(minuend.values.keys() | subtrahend.values.keys())
-    values, bounds = [], set()
-    for seed in seeds:
-        a, b = minuend.values.get(seed), subtrahend.values.get(seed)
-        bound = [AT_LEAST] * (seed in minuend.bounds) + [AT_MOST] * (seed in subtrahend.bounds)
-        if a is None or b is None or len(bound) == 2:
-            continue
-        values.append(0.0 if a == b else round(a - b, DECIMALS))
-        bounds.update(bound)
-    left_out = f"{len(seeds) - len(values)} of {len(seeds)} seeds not known" if len(values) < len(seeds) else ""
-    return _Differences(values, BOTH_WAYS if len(bounds) == 2 else "".join(bounds), left_out)
-
-
-def _estimated(blank: Case, differences: _Differences, reference: float, shown: Callable[[float], float]) -> Case:
+def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[float], float]) -> Case:
     """Return the case with its estimate, interval and p value. shown: of a difference, the effect in the case's unit;
     it rises."""
-    values, bound = differences.values, differences.bound
-    case = replace(blank, seeds=len(values), note=differences.note)
-    if bound == BOTH_WAYS:
-        return _noted(case, "each side missed its target with some seeds")
-    if not values:
+    case = replace(blank, seeds=effect.seeds, note=effect.note)
+    if effect.bound == BOTH_WAYS:
+        return _noted(case, "bounds of both kinds: with some seeds the effect may be less, with others more")
+    if effect.mean is None:
         return case
-    if set(values) != {math.inf} and not all(map(math.isfinite, values)):
-        return _noted(case, "one side is zero, so there is no ratio")
-    mean, low, high, p = _t_test(values, reference)
-    low = None if low is None or bound == AT_MOST else shown(low)
-    high = None if high is None or bound == AT_LEAST else shown(high)
-    return replace(case, estimate=shown(mean), low=low, high=high, bound=bound, p=p)
-
-
-def _t_test(values: list[float], reference: float) -> tuple[float, float | None, float | None, float | None]:
-    """Return mean, interval and p value by Student's t test; of values without spread, the interval is a point."""
-    if len(values) < 2:
-        return values[0], None, None, None
-    if len(set(values)) == 1:
-        return values[0], values[0], values[0], float(values[0] == reference)
-    freedom, mean, error = len(values) - 1, np.mean(values), np.std(values, ddof=1) / math.sqrt(len(values))
-    half = special.stdtrit(freedom, 1 - SIGNIFICANCE / 2) * error
-    p = 2 * special.stdtr(freedom, -abs(mean - reference) / error)
-    return float(mean), float(mean - half), float(mean + half), float(p)
+    low, high = (None if limit is None else shown(limit) for limit in effect.interval())
+    return replace(case, estimate=shown(effect.mean), low=low, high=high, bound=effect.bound, p=effect.p(reference))
 
 
 def _side(case: Case, reference: float = 0.0) -> int:
@@ -254,33 +241,42 @@ def _side(case: Case, reference: float = 0.0) -> int:
     return -int(case.bound != AT_LEAST)
 
 
-def _compared(
-    blank: Case, differences: _Differences, shown: Callable[[float], float], margin: float, number: float | None
-) -> Case:
-    """Return the case decided against no effect; what the interval says of the paper's number is noted."""
-    case = _estimated(blank, differences, 0.0, shown)
-    side = _side(case)
-    if number is not None and side >= 0 and case.high is not None and case.high < number:
-        case = replace(case, note="; ".join(filter(None, [case.note, f"the interval excludes the paper's {number:g}"])))
-    if side == 0:
-        return case
-    if abs(case.estimate) < margin:
-        return _noted(case, f"smaller than the margin of {margin:g}")
-    if side < 0:
-        return replace(case, verdict=REFUTED)
-    if number is None or case.estimate >= number:
-        return replace(case, verdict=SUPPORTED)
-    if case.bound:
-        return _noted(case, f"not known whether it is the paper's {number:g}")
-    return replace(case, verdict=SAME_DIRECTION)
+def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone: float) -> Case:
+    """Return the case decided against no effect and against the paper's number. zone: on the scale of the effect."""
+    case = _estimated(blank, effect, 0.0, shown)
+    case = replace(case, on_number=_on_number(case))
+    low, high = effect.interval() if case.p is not None else (None, None)
+    if low is not None and high is not None and -zone <= low and high <= zone:
+        return replace(case, verdict=ALIKE)
+    if side := _side(case):
+        if abs(effect.mean) > zone:
+            return replace(case, verdict=SUPPORTED if side > 0 else REFUTED)
+        case = _noted(case, f"not known whether it is more than {_amount(case.zone, case.unit)}")
+    return replace(case, seeds_needed=seeds_to_decide(effect, zone) if case.p is not None else None)
 
 
-def _against_threshold(blank: Case, differences: _Differences, threshold: float) -> Case:
+def _on_number(case: Case) -> str:
+    """Return where the interval lies, as far as it goes, with regard to the paper's number."""
+    if case.number is None or case.p is None:
+        return ""
+    if case.low is not None and case.low > case.number:
+        return MORE
+    if case.high is not None and case.high < case.number:
+        return LESS
+    return "" if case.bound else AGREES
+
+
+def _against_threshold(blank: Case, effect: Effect, threshold: float) -> Case:
     """Return the case decided against a threshold that may be met exactly."""
-    case = _estimated(blank, differences, threshold, float)
+    case = _estimated(blank, effect, threshold, float)
     if case.low == case.high == threshold:
         return replace(case, verdict=SUPPORTED, p=0.0)
-    return replace(case, verdict={1: SUPPORTED, 0: INCONCLUSIVE, -1: REFUTED}[_side(case, threshold)])
+    if side := _side(case, threshold):
+        return replace(case, verdict=SUPPORTED if side > 0 else REFUTED)
+    if case.p is None:
+        return case
+    away = replace(effect, mean=effect.mean - threshold)
+    return replace(case, seeds_needed=seeds_to_decide(away, 0.0))
 
 
 def _noted(case: Case, note: str) -> Case:

@@ -132,10 +132,12 @@ def _draw_line(ax, points: Mapping[float, Number], label: str, look: dict):
 
 
 def _draw_points(ax, x: float, number: Number, colour: str):
-    """Draw a small open circle for each seed, a triangle where its value is only a lower bound."""
+    """Draw a small open circle for each seed, a triangle upwards or downwards where its value is a lower or an upper
+    bound."""
     if not isinstance(number, Sample):
         return
-    for marker, values in (("o", number.known), ("^", [number.values[seed] for seed in number.bounds])):
+    lower, upper = ([number.values[seed] for seed in bounds] for bounds in (number.bounds, number.upper))
+    for marker, values in (("o", number.known), ("^", lower), ("v", upper)):
         ax.plot([x] * len(values), values, marker, color=colour, markersize=3.2, markerfacecolor="none", alpha=0.7)
 
 
@@ -268,7 +270,7 @@ def _by_seed(number: Number) -> Mapping:
 
 
 def _is_bound(number: Number, seed) -> bool:
-    return isinstance(number, Sample) and seed in number.bounds
+    return isinstance(number, Sample) and seed in number.bounds | number.upper
 
 
 def _median(number: Number) -> float | None:

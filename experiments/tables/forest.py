@@ -8,19 +8,19 @@ from matplotlib.lines import Line2D
 
 from experiments.tables.draw import GREY, as_svg, limits
 from experiments.tables.outcome import (
+    ALIKE,
     AT_LEAST,
     AT_MOST,
     EVIDENCE,
     INCONCLUSIVE,
     REFUTED,
-    SAME_DIRECTION,
     SUPPORTED,
     Case,
 )
 from experiments.tables.wording import condition
 from grsgd.runs.series import COLOURS
 
-VERDICT_COLOURS = {SUPPORTED: COLOURS[2], SAME_DIRECTION: COLOURS[5], REFUTED: COLOURS[1], INCONCLUSIVE: "#888888"}
+VERDICT_COLOURS = {SUPPORTED: COLOURS[2], ALIKE: COLOURS[5], REFUTED: COLOURS[1], INCONCLUSIVE: "#888888"}
 MARKERS = {AT_LEAST: ">", AT_MOST: "<"}
 """Of estimates that are bounds."""
 NEAR, FAR = (0.25, 0.5, 0.65, 0.8, 1, 1.25, 1.5, 2, 4), (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 10, 20, 100)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from experiments.tables.conditions import Conditions
-from experiments.tables.needs import STOPS_AT_TARGET, to_target
+from experiments.tables.needs import STOPS_AT_TARGET
 from experiments.tables.run_spec import SIMULATED, RunSpec
 from experiments.tables.setting import Setting
 from grsgd.runs import measures
@@ -67,8 +67,8 @@ class LearningRates:
     def result(self, spec: RunSpec) -> tuple[float, float]:
         if (run := self.find(spec)) is None:
             raise MissingRun(f"the trial of learning rates {' '.join(spec.cli_args())}")
-        samples = to_target([run], "samples")
-        return next(iter(samples.known), math.inf), measures.best(run)
+        samples = measures.crossing(run, "samples")
+        return math.inf if samples is None else samples, measures.best(run)
 
     def trials(self, tuned: Tuned) -> Trials:
         """Return the trials by rate: those within the grid, and, where these are there, the end beside the best."""

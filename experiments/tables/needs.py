@@ -12,7 +12,7 @@ from experiments.tables.conditions import Conditions
 from experiments.tables.run_spec import SIMULATED, RunSpec
 from experiments.tables.sample import Sample
 from experiments.tables.setting import Setting
-from grsgd.runs.measures import crossing, seconds_per_step
+from grsgd.runs.measures import crosses_before_first, crossing, seconds_per_step
 from grsgd.runs.run_file import Run
 
 RateOf = Callable[[Setting], float]
@@ -75,7 +75,8 @@ class TimeToTarget:
 
     What a step of a synchronous algorithm does is the same whatever time it takes: its time is that of a step times
     the steps to the target. The time of others is where the curve crosses the target. A training that ends before has
-    the time of its end, as a bound.
+    the time of its end, as a lower bound; one that is there at its first snapshot has the time of that, as an upper
+    bound.
     """
 
     setting: Setting
@@ -109,11 +110,15 @@ Need = Trainings | TimeToTarget
 
 
 def to_target(runs: list[Run], column: str) -> Sample:
-    """Return the ``time`` or the ``samples`` to the target accuracy, by seed; a bound where it was not reached."""
+    """Return the ``time`` or the ``samples`` to the target accuracy, by seed.
+
+    It is a lower bound where the target was not reached, an upper bound where the first snapshot had reached it.
+    """
     crossings = {run.attributes["seed"]: crossing(run, column) for run in runs}
     ends = {run.attributes["seed"]: float(run.curve[column][-1]) for run in runs}
     missed = frozenset(seed for seed, at in crossings.items() if at is None)
-    return Sample({seed: ends[seed] if seed in missed else at for seed, at in crossings.items()}, missed)
+    early = frozenset(run.attributes["seed"] for run in runs if crosses_before_first(run))
+    return Sample({seed: ends[seed] if seed in missed else at for seed, at in crossings.items()}, missed, early)
 
 
 def product(counts: Sample, each: Sample) -> Sample:
@@ -122,4 +127,5 @@ def product(counts: Sample, each: Sample) -> Sample:
         seed: None if count is None or each.values.get(seed) is None else count * each.values[seed]
         for seed, count in counts.values.items()
     }
-    return Sample(values, counts.bounds & {seed for seed, value in values.items() if value is not None})
+    known = {seed for seed, value in values.items() if value is not None}
+    return Sample(values, counts.bounds & known, counts.upper & known)

@@ -18,7 +18,7 @@ from numpy.random import Generator
 from tabulate import tabulate
 
 from experiments.tables import decide
-from experiments.tables.outcome import REFUTED, SAME_DIRECTION, SUPPORTED, Case
+from experiments.tables.outcome import REFUTED, SUPPORTED, Case
 from experiments.tables.sample import Sample
 
 SEEDS = 5
@@ -45,8 +45,8 @@ class Rates:
 
 def rates(compare: Compare, findings: Iterable[Sequence[Pair]]) -> Rates:
     """Return how often findings come to a verdict; each has a case for each of its pairs of samples."""
-    verdicts = [{case.verdict for case in decide.holm([compare(*pair) for pair in pairs])} for pairs in findings]
-    supported = sum(bool(found & {SUPPORTED, SAME_DIRECTION}) for found in verdicts)
+    verdicts = [{case.verdict for case in decide.corrected([compare(*pair) for pair in pairs])} for pairs in findings]
+    supported = sum(SUPPORTED in found for found in verdicts)
     refuted = sum(REFUTED in found for found in verdicts)
     return Rates(100 * supported / len(verdicts), 100 * refuted / len(verdicts))
 
@@ -150,7 +150,7 @@ UNEVEN = Algorithm("accuracies, 1 point, skewed", partial(accuracies, points=1.0
 
 
 def less(ours: Sample, theirs: Sample) -> Case:
-    return decide.less(ours, theirs, "", "", margin=0.0)
+    return decide.less(ours, theirs, "", "", zone=0.0)
 
 
 def more(ours: Sample, theirs: Sample) -> Case:

@@ -9,10 +9,11 @@ from experiments.tables.run_spec import SIMULATED
 from grsgd.files import atomic_write
 from grsgd.text import printable
 
-SUPPORTED, REFUTED, INCONCLUSIVE = "supported", "refuted", "inconclusive"
-SAME_DIRECTION = "same direction, less than the paper's number"
-VERDICTS = SUPPORTED, SAME_DIRECTION, REFUTED, INCONCLUSIVE
-"""The verdicts of a case on a claim."""
+SUPPORTED, ALIKE, REFUTED, INCONCLUSIVE = "supported", "no difference", "refuted", "inconclusive"
+VERDICTS = SUPPORTED, ALIKE, REFUTED, INCONCLUSIVE
+"""The verdicts of a case on the direction of a claim."""
+AGREES, MORE, LESS = "agrees", "more", "less"
+"""The answers of a case on the paper's number: the interval holds the number, lies above it, or lies below it."""
 EVIDENCE, CONTROL, BY_CONSTRUCTION = "evidence", "control", "true by construction"
 """Kinds of cases. Only evidence is counted. A control shows what else has the same effect; what is true by construction
 could not have come out otherwise."""
@@ -53,12 +54,18 @@ class Case:
     condition: where it was made, such as "one rank 4 times slower, n = 8". baseline: against what; empty if there is
     none. verdict: one of ``VERDICTS``. estimate: in ``unit``, positive in the claimed direction; None where not known.
     low, high: its 95 % interval; None where there is no such limit. unit: such as "% less time", "points", "% fewer
-    bytes". seeds: how many seeds, or pairs of runs with the same seed, it rests on; 0 if it is exact and needs none.
+    bytes". seeds: how many pairs it rests on, or how many seeds of the side that has fewer; 0 if it is exact.
     source: where its times come from; empty if there are none. kind: ``EVIDENCE``, ``CONTROL`` or ``BY_CONSTRUCTION``.
     bound: ``AT_LEAST`` or ``AT_MOST`` where the estimate is one. p: two-sided, of no effect (or of exactly the margin
-    or threshold), not corrected for the number of cases; None without a test. simulator_error: how far simulated times
-    were from measured ones, in words. note: why nothing is decided, and what seeds are left out. test: ``DIFFERENCE``,
-    ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``. criterion: what must be so for it to be supported, in words.
+    or threshold), below 0.05 where the verdict is significant, not corrected for the number of cases; None without a
+    test. simulator_error: how far simulated times were from measured ones, in words. note: why nothing is decided, and
+    what seeds are left out. test: ``DIFFERENCE``, ``EQUIVALENCE``, ``THRESHOLD`` or ``EXACT``. criterion: what must be
+    so for it to be supported, in words. zone: the equivalence zone, the effect in ``unit`` up to which two sides count
+    as alike. number: the paper's number, in ``unit``; None if there is none. on_number: ``AGREES``, ``MORE``, ``LESS``,
+    or empty where there is no number or its place is not known. pairs: whether runs with the same seed, which share
+    their random numbers, were compared in pairs. seeds_needed: of an undecided case, how many seeds would decide it
+    with a probability of 80 % if the effect and its spread are those found here. spread_low, spread_high: the range of
+    the effect over calibrations at different times and the simulator's error; None where not known.
     """
 
     condition: str
@@ -77,14 +84,22 @@ class Case:
     note: str = ""
     test: str = EXACT
     criterion: str = ""
+    zone: float = 0.0
+    number: float | None = None
+    on_number: str = ""
+    pairs: bool = False
+    seeds_needed: int | None = None
+    spread_low: float | None = None
+    spread_high: float | None = None
 
     def text(self) -> str:
-        """Return the estimate, its interval and the seeds: ``12.3 % less time (9.0 to 15.1, 5 seeds)``."""
+        """Return the estimate, its interval and the seeds or pairs: ``12.3 % less time (9.0 to 15.1, 5 seeds)``."""
         if self.estimate is None:
             return "not known"
         if self.estimate < 0 and self.turned_unit() != self.unit:
             return self._turned().text()
-        behind = ", ".join(filter(None, [self._interval(), _count(self.seeds, "seed") if self.seeds else ""]))
+        seeds = _count(self.seeds, "pair" if self.pairs else "seed") if self.seeds else ""
+        behind = ", ".join(filter(None, [self._interval(), seeds]))
         return " ".join(
             filter(None, [self.bound, self._number(self.estimate), self.unit, f"({behind})" * bool(behind)])
         )

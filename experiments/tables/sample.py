@@ -1,10 +1,11 @@
 """A number of each seed."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from grsgd.runs.run_file import Run
 
@@ -12,37 +13,51 @@ from grsgd.runs.run_file import Run
 @dataclass(frozen=True)
 class Sample:
     """values: by seed; None where not known. bounds: seeds whose value is a lower bound, such as the time at which a
-    training ended before its target accuracy."""
+    training ended before its target accuracy. upper: seeds whose value is an upper bound, such as the time of the first
+    snapshot, if the target was reached there."""
 
     values: Mapping[int, float | None]
     bounds: frozenset[int] = frozenset()
+    upper: frozenset[int] = frozenset()
 
     def __post_init__(self):
-        if missing := [seed for seed in self.bounds if self.values.get(seed) is None]:
+        if missing := [seed for seed in self.bounds | self.upper if self.values.get(seed) is None]:
             raise ValueError(f"bounds of seeds that have no value: {missing}")
+        if both := self.bounds & self.upper:
+            raise ValueError(f"seeds whose value is a lower and an upper bound: {sorted(both)}")
+
+    @property
+    def exact(self) -> dict[int, float]:
+        """The values, by seed, that are known and no bounds."""
+        inexact = self.bounds | self.upper
+        return {seed: value for seed, value in self.values.items() if value is not None and seed not in inexact}
 
     @property
     def known(self) -> list[float]:
         """The values that are known and no bounds."""
-        return [value for seed, value in self.values.items() if value is not None and seed not in self.bounds]
+        return list(self.exact.values())
 
     def median(self) -> float | None:
-        """Return the median, for which a bound is greater than all values; None if it is a bound, or if no value is
-        known."""
-        ordered = self.known + [math.inf] * len(self.bounds)
-        median = float(np.median(ordered)) if ordered else math.inf
-        return None if math.isinf(median) else median
+        """Return the median, for which a lower bound is greater than all values and an upper bound smaller; None if it
+        is a bound, or if no value is known."""
+        ordered = [-math.inf] * len(self.upper) + self.known + [math.inf] * len(self.bounds)
+        middle = ordered and sorted(ordered)[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+        return float(np.mean(middle)) if middle and all(map(math.isfinite, middle)) else None
 
     def text(self, form: str = ".3g") -> str:
         """Return median and range of the seeds, ``12 (11 to 13), 1 of 5 not reached``."""
         known, median = sorted(self.known), self.median()
-        missed, unknown = len(self.bounds), sum(value is None for value in self.values.values())
+        missed, early = len(self.bounds), len(self.upper)
+        unknown = sum(value is None for value in self.values.values())
         extent = f"{known[0]:{form}} to {known[-1]:{form}}" if known else ""
         parts = []
         if median is not None:
             parts.append(f"{median:{form}}" + f" ({extent})" * (len(known) > 1))
         if missed:
             parts.append(f"{missed} of {len(self.values)} not reached")
+        if early:
+            most = max(self.values[seed] for seed in self.upper)
+            parts.append(f"{early} of {len(self.values)} at most {most:{form}}")
         if median is None and known:
             parts.append(f"the others {extent}")
         if unknown or not self.values:
@@ -52,11 +67,25 @@ class Sample:
     def map(self, function: Callable[[float], float]) -> "Sample":
         """Return the function of each value that is known; of a bound, where it rises, it is one again."""
         mapped = {seed: None if value is None else function(value) for seed, value in self.values.items()}
-        return Sample(mapped, self.bounds)
+        return Sample(mapped, self.bounds, self.upper)
 
     def scaled(self, factor: float) -> "Sample":
         """Return the values times a positive factor."""
         return self.map(lambda value: factor * value)
+
+
+def geometric_mean(samples: Sequence[Sample]) -> Sample:
+    """Return the geometric mean of several samples by seed, of the seeds that all of them have.
+
+    It is a bound where one of its values is; None where a value is not known, or values are bounds of both kinds.
+    """
+    shared = sorted(set.intersection(*(set(each.values) for each in samples)))
+    lower = {seed for seed in shared if any(seed in each.bounds for each in samples)}
+    upper = {seed for seed in shared if any(seed in each.upper for each in samples)}
+    values = {seed: [each.values[seed] for each in samples] for seed in shared}
+    unknown = {seed for seed in shared if None in values[seed]} | lower & upper
+    means = {seed: None if seed in unknown else float(stats.gmean(values[seed])) for seed in shared}
+    return Sample(means, frozenset(lower - unknown), frozenset(upper - unknown))
 
 
 def of(runs: Iterable[Run], value: Callable[[Run], float | None]) -> Sample:

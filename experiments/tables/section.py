@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.tables.decide import holm
+from experiments.tables.decide import corrected
 from experiments.tables.draw import Panel, draw
 from experiments.tables.outcome import Case, Figure, Finding, Table
 
@@ -36,4 +36,4 @@ class Section:
         claim: its id. accounting: how time, bytes or accuracy were counted, for how many ranks and on what. reason: why
         the claim does not hold where it does not.
         """
-        self.findings.append(Finding(claim, accounting, holm(cases), reason))
+        self.findings.append(Finding(claim, accounting, corrected(cases), reason))

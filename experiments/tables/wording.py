@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments.tables.outcome import (
+    ALIKE,
     BY_CONSTRUCTION,
     CONTROL,
     EVIDENCE,
     INCONCLUSIVE,
     OPPOSITES,
     REFUTED,
-    SAME_DIRECTION,
     SUPPORTED,
     Case,
 )
@@ -21,7 +21,7 @@ MIXED, NOT_MADE, NOT_COVERED = "supported in some cases", "not made yet", "no ta
 SYMBOLS = {
     SUPPORTED: "✓",
     MIXED: "◐",
-    SAME_DIRECTION: "↗",
+    ALIKE: "=",
     REFUTED: "✗",
     INCONCLUSIVE: "?",
     BY_CONSTRUCTION: "≡",
@@ -37,12 +37,13 @@ SOURCES = {
     "": "",
 }
 VERDICTS = {
-    SUPPORTED: "the interval lies on the claimed side, and where the paper gives a number, the estimate reaches it",
-    SAME_DIRECTION: "the interval lies on the claimed side, but the estimate does not reach the paper's number",
+    SUPPORTED: """the interval lies on the claimed side of no effect, and the estimate is more than the equivalence \
+zone: 10 % of time by the clock, 5 % of simulated times and of bytes, 1 point of accuracy""",
+    ALIKE: "the interval lies within the equivalence zone: whatever the difference is, it is too small to count",
     REFUTED: "the interval lies on the other side; of a claim: of some cases, and none is supported",
-    INCONCLUSIVE: """these runs cannot tell: the interval holds both, or the effect is too small to count (10 % of \
-time by the clock, 2 % simulated), or it is not significant once corrected for the number of cases, or too many \
-trainings did not reach their target""",
+    INCONCLUSIVE: """these runs cannot tell: the interval holds both sides or reaches out of the equivalence zone, \
+or the effect is not significant once corrected for the number of cases, or too many trainings did not reach their \
+target""",
 }
 """The meaning of each verdict on a case."""
 CLAIM_WORDS = {
@@ -53,7 +54,9 @@ CLAIM_WORDS = {
 }
 """The meaning of what else can be said of a claim."""
 OTHER_WORDS = {
-    EVIDENCE: "a case that is counted; evidence is corrected, by Holm's method, for the number of cases of a finding",
+    EVIDENCE: """a case that is counted; where only some cases of a finding are significant, they are corrected for \
+their number by Hochberg's method""",
+    "pairs": "runs with the same seed, which share random numbers; where seeds are told, the sides are independent",
     CONTROL: "a comparison that shows what else has the same effect, such as one rank alone; not counted",
     "measured": "by the clock, on this machine; trainings that share it are compared with each other only",
     "simulated": """computed from measured times of a step and of the network; how far such times are from measured \
@@ -85,11 +88,9 @@ def overall(cases: Iterable[Case]) -> str:
         return BY_CONSTRUCTION if any(case.kind == BY_CONSTRUCTION for case in cases) else INCONCLUSIVE
     if counts[SUPPORTED]:
         return SUPPORTED if len(counts) == 1 else MIXED
-    return (
-        max((REFUTED, SAME_DIRECTION), key=lambda verdict: counts[verdict])
-        if counts.keys() - {INCONCLUSIVE}
-        else INCONCLUSIVE
-    )
+    if counts.keys() == {INCONCLUSIVE}:
+        return INCONCLUSIVE
+    return max((REFUTED, ALIKE), key=lambda verdict: counts[verdict])
 
 
 def simulated_only(cases: Sequence[Case]) -> bool:

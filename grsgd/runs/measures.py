@@ -47,15 +47,30 @@ def samples_to_target(run: Run) -> float:
 def crossing(run: Run, column: str) -> float | None:
     """Return the value of a column of the curve where the averaged model reaches the target.
 
-    Linear between the last snapshot before and the first one that reaches the target; of the latter alone if there is
-    none before. None if the target was not reached, as `snapshot_at_target` defines it.
+    Linear between the last snapshot before and the first one that reaches the target; of the latter alone, as an upper
+    bound (`crosses_before_first`), if there is none before. None if the target was not reached, as `snapshot_at_target`
+    defines it.
     """
     if (at := snapshot_at_target(run)) is None:
         return None
     reached, values = values_of(run), run.curve[column]
-    around = np.append(np.flatnonzero(~np.isnan(reached[:at]))[-1:], at)
+    around = np.append(_known_before(run, at)[-1:], at)
     upwards = around if metric_of(run).higher_is_better else around[::-1]  # as np.interp needs it
     return float(np.interp(target_of(run), reached[upwards], values[upwards]))
+
+
+def crosses_before_first(run: Run) -> bool:
+    """Whether the first snapshot of the averaged model has the target already, so that the crossing may be earlier.
+
+    It is exact at time 0, before any training.
+    """
+    at = snapshot_at_target(run)
+    return at is not None and not _known_before(run, at).size and float(run.curve["time"][at]) > 0
+
+
+def _known_before(run: Run, at: int) -> np.ndarray:
+    """Return the snapshots before a snapshot whose metric is known."""
+    return np.flatnonzero(~np.isnan(values_of(run)[:at]))
 
 
 def seconds(run: Run) -> float:

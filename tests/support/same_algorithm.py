@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.tables.conditions import Conditions
-from experiments.tables.outcome import DIFFERENCE, INCONCLUSIVE, Case
+from experiments.tables.outcome import DIFFERENCE, REFUTED, SUPPORTED, Case
 from experiments.tables.plan import Plan
 from experiments.tables.run_spec import MEASURED, RunSpec
 from experiments.tables.scale import SMOKE
@@ -81,9 +81,9 @@ def shown(target: Target, make: Callable[[RunSpec], Run] = one_algorithm) -> Sec
 
 
 def differences(section: Section) -> list[Case]:
-    """Return the evidence of differences that is not inconclusive."""
+    """Return the evidence of differences that found one."""
     evidence = [case for finding in section.findings for case in finding.evidence]
-    return [case for case in evidence if case.test == DIFFERENCE and case.verdict != INCONCLUSIVE]
+    return [case for case in evidence if case.test == DIFFERENCE and case.verdict in (SUPPORTED, REFUTED)]
 
 
 def assert_no_difference(target: Target):

@@ -128,7 +128,7 @@ def test_verdicts_that_are_known():
     linear, slow = found["linear"], found["slow"]
     assert (linear.asynchronous, slow.asynchronous) == ("asp", "rennala 8")
     assert found["heavy"].synchronous == "m_sync 4"
-    assert linear.low < 2 < linear.high and linear.high - linear.low < 0.3
+    assert linear.low < 2 < linear.high and linear.high - linear.low < 0.4
     assert verdict.on_the_claim([found["linear"], found["equal"]]).startswith(
         "The claim, that m-synchronous SGD is optimal up to a logarithm, held to 1 + ln n = 3.08: holds on 2 of 2"
     )
@@ -146,6 +146,7 @@ def test_what_is_within_the_noise_is_no_difference():
         verdict.Sample({seed: 10.0 * 1.05 ** (-1) ** seed for seed in range(12)}),
         "equal",
         "asp",
+        pairs=True,
     )
     comparison = verdict.Comparison("equal", "m_sync 7", "asp", case, 0.05)
     assert comparison.low == pytest.approx(1.04) and comparison.word == verdict.ALIKE

@@ -11,7 +11,7 @@ from experiments.papers.lasgd_2022 import targets as lasgd
 from experiments.tables.compare import ALONE, NEVER, quotient, settled
 from experiments.tables.conditions import Conditions
 from experiments.tables.link_rates import BreakEven, crossing
-from experiments.tables.outcome import CONTROL, EVIDENCE, INCONCLUSIVE
+from experiments.tables.outcome import ALIKE, CONTROL, EVIDENCE
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.tables.sample import Sample
 from experiments.tables.scale import DESK, SMOKE
@@ -63,7 +63,7 @@ def test_where_times_are_compared():
     assert {name for some in measured for name in some} == set(lasgd.TIME.by_clock)
 
 
-def test_an_algorithm_against_itself_is_inconclusive_and_controls_do_not_count(tmp_path):
+def test_an_algorithm_against_itself_does_not_differ_and_controls_do_not_count(tmp_path):
     twice = TimeToAccuracy(
         {"the same": "grsgd-time"},
         dict.fromkeys(("GRSGD", "the same"), "grsgd/grsgd"),
@@ -74,7 +74,7 @@ def test_an_algorithm_against_itself_is_inconclusive_and_controls_do_not_count(t
         at_desk=(),
     )
     (finding,) = shown(twice, run_that_takes(lambda spec: 1.0), tmp_path).findings
-    assert finding.verdict == INCONCLUSIVE and finding.reason == "why"
+    assert finding.verdict == ALIKE and finding.reason == "why"
     assert [(case.baseline, case.kind) for case in finding.cases] == [
         ("the same", EVIDENCE),
         (ALONE, CONTROL),

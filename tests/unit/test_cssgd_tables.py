@@ -1,5 +1,6 @@
 """CSSGD's tables and figures: what they find of steps whose times are known, and of trainings that miss the target."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,12 @@ import pytest
 
 from coding.cost import cost_in_models, redundancy
 from experiments.papers.cssgd_2021 import best_redundancy, encoding, load, tasks
+from experiments.papers.cssgd_2021.best_redundancy import CSSGD, OURS
 from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN
 from experiments.tables.conditions import Conditions
-from experiments.tables.outcome import BY_CONSTRUCTION, EVIDENCE, INCONCLUSIVE, REFUTED, SUPPORTED
+from experiments.tables.outcome import AT_MOST, BY_CONSTRUCTION, EVIDENCE, INCONCLUSIVE, REFUTED, SUPPORTED
 from experiments.tables.plan import Plan
-from experiments.tables.sample import Sample
+from experiments.tables.sample import Sample, geometric_mean
 from experiments.tables.scale import DESK, SMOKE
 from experiments.tables.targets import Found, chosen
 from tests.support.runs import fake_run
@@ -137,13 +139,26 @@ def test_a_run_without_the_counter_of_coding_says_nothing_of_it():
 
 
 def test_a_mean_over_nodes_is_known_only_if_it_is_for_each():
-    ours, theirs = Sample({0: 1.0, 1: 1.0}), Sample({0: 2.0, 1: 4.0})
-    assert best_redundancy.mean_inverse([(ours, theirs), (ours, theirs)]).values == {0: 2.0, 1: 4.0}
-    assert best_redundancy.mean_inverse([(ours, theirs), (ours, Sample({0: 2.0}))]).values == {0: 2.0, 1: None}
-    ours_missed = Sample({0: 1.0, 1: 1.0}, frozenset({0}))
-    assert best_redundancy.mean_inverse([(ours, theirs), (ours_missed, theirs)]).values[0] is None
-    theirs_missed = best_redundancy.mean_inverse([(ours, Sample(theirs.values, frozenset({1}))), (ours, theirs)])
-    assert theirs_missed.bounds == {1} and theirs_missed.values[1] == 4.0
+    once, twice = Sample({0: 1.0, 1: 2.0}), Sample({0: 4.0, 1: 8.0})
+    assert geometric_mean([once, twice]).values == pytest.approx({0: 2.0, 1: 4.0})
+    assert geometric_mean([once, Sample({0: 4.0, 1: None})]).values == pytest.approx({0: 2.0, 1: None})
+    missed, early = Sample(twice.values, frozenset({0})), Sample(once.values, upper=frozenset({1}))
+    mean = geometric_mean([missed, early])
+    assert (mean.bounds, mean.upper) == ({0}, {1}) and mean.values == pytest.approx({0: 2.0, 1: 4.0})
+    assert geometric_mean([missed, Sample(once.values, upper=frozenset({0}))]).values[0] is None
+
+
+def test_a_seed_with_which_our_side_failed_counts():
+    """Of ten seeds, CSSGD misses its target with one: its mean is a lower bound, and so is what it takes more."""
+    ours, theirs = ({seed: middle + seed / 50 for seed in range(10)} for middle in (1, 2))
+    times = {
+        n: {name: Sample(ours, frozenset({3} if n == 4 else ())) for name in (CSSGD, OURS)}
+        | {ASGD.name: Sample(theirs)}
+        for n in (4, 6)
+    }
+    case, _ = best_redundancy.mean_savings(replace(DNN, name="sigmoid"), DNN, tasks.SWITCH, times)
+    assert (case.baseline, case.seeds, case.bound, case.low) == (ASGD.name, 10, AT_MOST, None)
+    assert case.verdict == INCONCLUSIVE
 
 
 def test_asgd_runs_ten_times_and_both_dnns_are_tuned_by_themselves():

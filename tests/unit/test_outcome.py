@@ -4,12 +4,12 @@ import pytest
 
 from experiments.tables import outcome
 from experiments.tables.outcome import (
+    ALIKE,
     BY_CONSTRUCTION,
     CONTROL,
     EVIDENCE,
     INCONCLUSIVE,
     REFUTED,
-    SAME_DIRECTION,
     SUPPORTED,
     Case,
     Finding,
@@ -38,6 +38,7 @@ def case(verdict=SUPPORTED, estimate=12.3, low=9.0, high=15.1, unit="% less time
         (case(estimate=-0.5, low=-0.8, high=0.25, unit="points"), "-0.50 points (-0.80 to +0.25, 5 seeds)"),
         (case(estimate=5.0, low=5.0, high=5.0), "5.0 % less time (no spread, 5 seeds)"),
         (case(low=None, high=None, seeds=1), "12.3 % less time (1 seed)"),
+        (case(pairs=True), "12.3 % less time (9.0 to 15.1, 5 pairs)"),
         (case(estimate=3.0, low=None, high=None, unit="", seeds=0), "3"),
         (case(estimate=None), "not known"),
     ],
@@ -50,7 +51,7 @@ def test_a_case_is_written_with_its_interval_and_its_seeds(found, text):
     ("cases", "verdict"),
     [
         ([case(), case()], SUPPORTED),
-        ([case(SAME_DIRECTION)] * 3, SAME_DIRECTION),
+        ([case(ALIKE)] * 3, ALIKE),
         ([case(REFUTED), case(kind=CONTROL), case(kind=BY_CONSTRUCTION)], REFUTED),
         ([case(), case(), case(REFUTED), case()], "supported in 3 of 4 cases; refuted in 1"),
         ([case(INCONCLUSIVE), case(REFUTED)], "refuted in 1 of 2 cases; inconclusive in 1"),

@@ -18,12 +18,12 @@ from experiments.tables.claims import read_claims, results
 from experiments.tables.downloads import seeds_of
 from experiments.tables.forest import Differences, Ratios, forest, scale_of
 from experiments.tables.outcome import (
+    ALIKE,
     AT_LEAST,
     BY_CONSTRUCTION,
     CONTROL,
     INCONCLUSIVE,
     REFUTED,
-    SAME_DIRECTION,
     SUPPORTED,
     Case,
     Figure,
@@ -367,9 +367,9 @@ def test_claims_that_are_not_whole_are_refused(paper, before, after, message):
         ([SUPPORTED, SUPPORTED], SUPPORTED),
         ([SUPPORTED, REFUTED], MIXED),
         ([INCONCLUSIVE, SUPPORTED], MIXED),
-        ([SAME_DIRECTION, INCONCLUSIVE], SAME_DIRECTION),
-        ([SAME_DIRECTION, REFUTED], REFUTED),
-        ([SAME_DIRECTION, REFUTED, SAME_DIRECTION], SAME_DIRECTION),
+        ([ALIKE, INCONCLUSIVE], ALIKE),
+        ([ALIKE, REFUTED], REFUTED),
+        ([ALIKE, REFUTED, ALIKE], ALIKE),
         ([REFUTED, INCONCLUSIVE, INCONCLUSIVE], REFUTED),
         ([INCONCLUSIVE], INCONCLUSIVE),
     ],

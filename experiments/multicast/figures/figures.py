@@ -53,7 +53,7 @@ def over(found: Found, task: Task, methods: Callable[[int], list[Method]], nodes
 
 def finding(claim: str, cases: Callable[[Network], list[Case]]) -> dict[str, dict[Network, Finding]]:
     """Return what each view says of a claim."""
-    return {claim: {view: Finding(claim, view.name, decide.holm(cases(view))) for view in VIEWS}}
+    return {claim: {view: Finding(claim, view.name, decide.corrected(cases(view))) for view in VIEWS}}
 
 
 # ---- figures 8 to 11
@@ -67,7 +67,7 @@ def show_time(task: Task, found: Found, nodes: list[int], factors: Factors) -> S
 
 def show_traffic(task: Task, found: Found, nodes: list[int], factors: Factors) -> Shown:
     lines = over(found, task, plan.of_traffic, nodes, megabytes_sent)
-    fewer = partial(decide.less, unit="% fewer bytes", margin=0.0)
+    fewer = partial(decide.less, unit="% fewer bytes", zone=0.0)
     compared = partial(comparisons, lines, nodes, (MULTICAST, *BLOCKS), fewer)
     return of_nodes(MEGABYTES, lines, finding("cssgd-traffic", compared))
 

@@ -15,7 +15,7 @@ from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.tasks import MULTICAST
 from experiments.tables import draw
 from experiments.tables.claims import read_claims
-from experiments.tables.outcome import INCONCLUSIVE, REFUTED, SAME_DIRECTION, SUPPORTED, Finding
+from experiments.tables.outcome import ALIKE, INCONCLUSIVE, REFUTED, SUPPORTED, Finding
 from experiments.tables.sample import Sample
 from experiments.tables.targets import Found
 from experiments.tables.wording import MIXED, NO_NUMBER, middle, overall, paper_figure
@@ -23,7 +23,7 @@ from experiments.tables.wording import MIXED, NO_NUMBER, middle, overall, paper_
 REPRODUCES = {
     SUPPORTED: "reproduces",
     MIXED: "reproduces in part",
-    SAME_DIRECTION: "reproduces in direction, not in size",
+    ALIKE: "makes no difference",
     REFUTED: "does not reproduce",
     INCONCLUSIVE: "is left open",
 }

@@ -78,11 +78,11 @@ def show_equal_traffic(found, section):
 
 
 def at_equal_bytes(sent, seconds, periodic, megabytes):
-    """Return the seconds of a fixed period that sends so many megabytes, by seed; None where all that reached the
-    target send more, or all less. sent, seconds: by name; periodic: the names of fixed periods."""
+    """Return the seconds of a fixed period that sends so many megabytes, by seed; None where all whose time to the
+    target is known send more, or all less. sent, seconds: by name; periodic: the names of fixed periods."""
     times = {}
     for seed, wanted in megabytes.values.items():
-        reached = [name for name in periodic if seed not in sent[name].bounds and sent[name].values[seed] > 0]
+        reached = [name for name in periodic if sent[name].exact.get(seed, 0) > 0]
         points = sorted((sent[name].values[seed], seconds[name].values[seed]) for name in reached)
         within = points and points[0][0] <= wanted <= points[-1][0]
         times[seed] = float(np.exp(np.interp(np.log(wanted), *np.log(points).T))) if within else None

@@ -242,7 +242,7 @@ def combined(function: Callable[..., float], *samples: Sample) -> Sample:
     seeds = sorted(set().union(*(each.values for each in samples)))
     values = {}
     for seed in seeds:
-        each = [None if seed in one.bounds else one.values.get(seed) for one in samples]
+        each = [one.exact.get(seed) for one in samples]
         values[seed] = None if None in each else function(*each)
     return Sample(values)
 
