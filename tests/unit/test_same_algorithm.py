@@ -32,7 +32,11 @@ def show(found, section):
 TARGET = Target("it", "Title", needs, show)
 
 
-@pytest.mark.parametrize("target", chosen([]), ids=lambda target: target.name)
+OF_RUNS = [target for target in chosen([]) if target.name != "cssgd-curve"]
+"""The evidence of the other one is a recorded table of what was measured, whatever runs there are."""
+
+
+@pytest.mark.parametrize("target", OF_RUNS, ids=lambda target: target.name)
 def test_no_target_finds_a_difference(target):
     assert_no_difference(target)
 

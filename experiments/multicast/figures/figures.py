@@ -11,7 +11,7 @@ from experiments.papers.cssgd_2021.best_redundancy import CSSGD, NOTHING_SENT, O
 from experiments.papers.cssgd_2021.over_nodes import BLOCKS
 from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN, MULTICAST, RING, UNICAST, Method, Network, Task, coded
 from experiments.tables import decide, sample
-from experiments.tables.outcome import EVIDENCE, Case, Finding
+from experiments.tables.outcome import Case, Finding
 from experiments.tables.sample import Sample
 from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step
@@ -109,7 +109,12 @@ def show_redundancies(task: Task, found: Found, nodes: list[int], factors: Facto
         return [redundancy.fit(times[view], name, view) for name in redundancy.SCHEMES]
 
     findings = finding("cssgd-model", fits)
-    findings |= finding("cssgd-model-optimum", lambda view: [optimum(redundancy.MODEL, EVIDENCE, view)])
+    findings |= finding(
+        "cssgd-model-optimum",
+        lambda view: [
+            redundancy.model_optimum(times[view], redundancy.communication_ratio(found, task, view, n), task, view)
+        ],
+    )
     findings |= finding(
         "cssgd-optimum", lambda view: [optimum(name, kind, view) for name, kind in redundancy.SCHEMES.items()]
     )

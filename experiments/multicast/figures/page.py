@@ -15,12 +15,13 @@ from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.tasks import MULTICAST
 from experiments.tables import draw
 from experiments.tables.claims import read_claims
-from experiments.tables.outcome import ALIKE, INCONCLUSIVE, REFUTED, SUPPORTED, Finding
+from experiments.tables.outcome import ALIKE, BY_CONSTRUCTION, INCONCLUSIVE, REFUTED, SUPPORTED, Finding
 from experiments.tables.sample import Sample
 from experiments.tables.targets import Found
 from experiments.tables.wording import MIXED, NO_NUMBER, middle, overall, paper_figure
 
 REPRODUCES = {
+    BY_CONSTRUCTION: "follows from Tcomm / Tcalc",
     SUPPORTED: "reproduces",
     MIXED: "reproduces in part",
     ALIKE: "makes no difference",

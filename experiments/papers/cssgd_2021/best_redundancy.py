@@ -1,10 +1,7 @@
 """Figures 14 and 15, and scaling: CSSGD with the redundancy that is the best for each number of nodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
-
-from coding.time_model import step_seconds as modelled_seconds
 from experiments import papers
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.redundancy import communication_ratio
@@ -172,13 +169,9 @@ def show_scaling(found: Found, section: Section):
     n = found.conditions.scale.tuning_ranks
     section.finding(
         "cssgd-bound",
-        f"Tcomm / Tcalc of SSGD by multicast, against 1, and the time that the best r saves over it, n = {n}",
+        f"Tcomm / Tcalc of SSGD by multicast, and the time that the best r saves over it; DNN beside CNN, n = {n}",
         [case for network in tasks.IN_SIMULATION for case in bound_by_communication(found, network, n)],
-        "By the paper's model, its own best r for the CNN, 2, needs a Tcomm / Tcalc of 2 to 6.",
     )
-    shared = {task: communication_ratio(found, task, tasks.SHARED, n).median() for task in (DNN, CNN)}
-    panel = break_even({f"{task.name} here": ratio for task, ratio in shared.items()})
-    section.figure("Time of a step saved over SSGD by multicast, computed from counted bytes.", [panel], times=False)
     section.note(tasks.NETWORKS_NOTE)
 
 
@@ -191,12 +184,9 @@ def rates_of_a_node(found: Found, task: Task, network: Network, name: str, nodes
 
 
 def bound_by_communication(found: Found, network: Network, n: int) -> list[Case]:
-    """Return whether the DNN, and not the CNN, takes longer to communicate than to compute, and gains more."""
-    dnn, cnn = (communication_ratio(found, task, network, n) for task in (DNN, CNN))
-    cases = [
-        decide.at_least(dnn, 1.0, f"DNN, {network.name}", "Tcomm / Tcalc"),
-        decide.at_most(cnn, 1.0, f"CNN, {network.name}", "Tcomm / Tcalc"),
-    ]
+    """Return whether the DNN communicates longer than the CNN, beside what it computes, and gains more."""
+    ratios = [communication_ratio(found, task, network, n) for task in (DNN, CNN)]
+    cases = [decide.more(*ratios, f"DNN, Tcomm / Tcalc, {network.name}", "the CNN", "Tcomm / Tcalc more")]
     for scheme, kind in ((CSSGD, EVIDENCE), (OURS, CONTROL)):
         saved = [
             tasks.combined(
@@ -209,26 +199,3 @@ def bound_by_communication(found: Found, network: Network, n: int) -> list[Case]
         where = f"DNN, {scheme}, {network.name}"
         cases.append(decide.more(*saved, where, "the CNN", "points of the time saved", kind=kind))
     return cases
-
-
-def break_even(here: dict[str, float], n: int = 8) -> Panel:
-    """Return what the best redundancies save over SSGD by multicast on a shared medium, over Tcomm / Tcalc, and from
-    where on they save anything. here: where the tasks are, by name."""
-    ratios = list(map(float, np.geomspace(0.1, 100, 1501)))
-    schemes = {CSSGD: ("coded", range(1, n)), OURS: ("grouped-rs", range(1, n)), RING.name: ("ring", [1])}
-
-    def saving(scheme: str, redundancies: Sequence[int], ratio: float) -> float:
-        least = min(modelled_seconds(scheme, n, r, 1.0, ratio / n) for r in redundancies)
-        return 100 * (1 - least / modelled_seconds("ssgd-multicast", n, 1, 1.0, ratio / n))
-
-    lines = {name: {ratio: saving(*scheme, ratio) for ratio in ratios} for name, scheme in schemes.items()}
-    starts = {name: [ratio for ratio, saved in line.items() if saved > 1e-6] for name, line in lines.items()}
-    return Panel(
-        f"{n} nodes, shared medium",
-        "Tcomm / Tcalc of SSGD by multicast",
-        "time of a step saved [%]",
-        {name: {ratio: line[ratio] for ratio in ratios[::25]} for name, line in lines.items()},
-        controls=[RING.name],
-        marks=here | {name: found[0] for name, found in starts.items() if found},
-        logx=True,
-    )

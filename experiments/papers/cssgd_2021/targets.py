@@ -2,7 +2,16 @@
 
 from functools import partial
 
-from experiments.papers.cssgd_2021 import accuracy, best_redundancy, encoding, load, over_nodes, precision, redundancy
+from experiments.papers.cssgd_2021 import (
+    accuracy,
+    best_redundancy,
+    curve,
+    encoding,
+    load,
+    over_nodes,
+    precision,
+    redundancy,
+)
 from experiments.papers.cssgd_2021.tasks import CNN, DNN
 from experiments.tables.targets import register
 
@@ -23,6 +32,7 @@ register(
     best_redundancy.scaling_needs,
     best_redundancy.show_scaling,
 )
+register("cssgd-curve", "What the best r saves over Tcomm / Tcalc, and from where on", curve.needs, curve.show)
 register("cssgd-precision", "What coding does to precision", precision.needs, precision.show)
 register(
     "cssgd-quantising", "What quantised gradients and random parts cost", precision.lossy_needs, precision.show_lossy

@@ -1,0 +1,198 @@
+"""What the best redundancy saves over SSGD by multicast, as a curve over Tcomm / Tcalc: the headline is a point of it.
+
+How long links and processors take decides where on the curve a measurement lies. So the curve, from where on it pays
+and where it reaches the paper's number are the answer, and what any calibration finds is an example.
+"""
+
+import csv
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+from coding.time_model import step_seconds as modelled_seconds
+from experiments import papers
+from experiments.papers.cssgd_2021 import tasks
+from experiments.papers.cssgd_2021.redundancy import communication_ratio, needed
+from experiments.papers.cssgd_2021.tasks import CNN, DNN, MULTICAST, SHARED, Task
+from experiments.tables import decide
+from experiments.tables.claims import read_claims
+from experiments.tables.draw import Panel
+from experiments.tables.outcome import BY_CONSTRUCTION, Case
+from experiments.tables.run_spec import MEASURED
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
+
+RATIOS = 0.1, 1000.0
+"""Tcomm / Tcalc of the curve: the least and the greatest."""
+MEASURED_POINTS = Path(__file__).with_name("ip_multicast.csv")
+"""Steps of CSSGD by IP multicast on a testbed, in shares of SSGD by multicast in the same round, with the commit that
+measured them. The ratio on 4 nodes follows from the step with r = n, in which nothing is sent."""
+
+
+class Scheme(NamedTuple):
+    """name: in `coding.cost`; has_redundancy: whether r is the best of 1 to n-1, or 1."""
+
+    name: str
+    has_redundancy: bool = True
+
+
+CSSGD, GROUPED, ALLREDUCE = Scheme("coded"), Scheme("grouped-rs"), Scheme("ring", False)
+
+
+def saving(scheme: Scheme, n: int, ratio: float) -> float:
+    """Return how many per cent of a step of SSGD by multicast the scheme saves with its best redundancy.
+
+    By counted bytes, on a shared medium; ``ratio``: Tcomm / Tcalc of SSGD by multicast.
+    """
+    redundancies = range(1, n) if scheme.has_redundancy else [1]
+    least = min(modelled_seconds(scheme.name, n, r, 1.0, ratio / n) for r in redundancies)
+    return 100 * (1 - least / modelled_seconds("ssgd-multicast", n, 1, 1.0, ratio / n))
+
+
+def reaches(scheme: Scheme, n: int, percent: float) -> float | None:
+    """Return the Tcomm / Tcalc from which on the scheme saves so many per cent; None if it never does."""
+    least, greatest = RATIOS
+    if saving(scheme, n, greatest) < percent:
+        return None
+    return float(brentq(lambda ratio: saving(scheme, n, ratio) - percent, least, greatest, xtol=1e-9))
+
+
+# ---- what was measured
+
+
+class Point(NamedTuple):
+    """What was measured on some nodes. shares: of the step of SSGD by multicast, by round."""
+
+    task: str
+    nodes: int
+    r: int
+    ratio: float
+    shares: Sample
+
+
+def measured_points() -> Iterator[Point]:
+    rows = csv.DictReader(MEASURED_POINTS.read_text(encoding="utf-8").splitlines())
+    for (task, nodes, r, ratio), own in groupby(rows, itemgetter("task", "nodes", "r", "ratio")):
+        shares = Sample({int(row["round"]): float(row["share"]) for row in own})
+        yield Point(task, int(nodes), int(r), float(ratio), shares)
+
+
+def point_case(point: Point, number: float) -> Case:
+    """Return what a measured point says of the claim."""
+    where = f"{point.task}, n = {point.nodes}, IP multicast, Tcomm / Tcalc = {point.ratio:g}"
+    once = Sample(dict.fromkeys(point.shares.values, 1.0))
+    return decide.less(point.shares, once, where, MULTICAST.name, number=number, source=MEASURED, pairs=True)
+
+
+# ---- what is shown
+
+ACCOUNTING = (
+    "time of a step: measured by IP multicast in two rounds, which decide little; and, by construction, what the bytes "
+    "that are counted take on a shared medium with this Tcomm / Tcalc"
+)
+REASON = (
+    "How much is saved is a function of Tcomm / Tcalc, which links, processors and models decide. The paper's own best "
+    "r says where its testbed was."
+)
+
+
+def needs(conditions) -> dict:
+    parts = [tasks.steps(conditions, task, [SHARED], lambda n, network: [MULTICAST]) for task in (DNN, CNN)]
+    return {key: need for part in parts for key, need in part.items() if key[-1] == conditions.scale.tuning_ranks}
+
+
+def show(found: Found, section: Section):
+    n, rows = found.conditions.scale.tuning_ranks, []
+    numbers = paper_numbers()
+    here = {task: communication_ratio(found, task, SHARED, n) for task in (DNN, CNN)}
+    measured = {task: {p.ratio: point_case(p, numbers[task]) for p in points_of(task)} for task in (DNN, CNN)}
+    section.figure(
+        "Time of a step saved over SSGD by multicast, by what communication is to computing, of counted bytes; points: "
+        "measured by IP multicast.",
+        [panel(n, numbers, here, measured)],
+        times=False,
+    )
+    for task, number in numbers.items():
+        even, reached = (reaches(CSSGD, n, percent) for percent in (0.0, number))
+        least, most = (saving(CSSGD, n, ratio) for ratio in window(task.best_r))
+        there = needed(task.best_r), f"{least:.0f} to {most:.0f} %", here[task].text()
+        rows.append([task.name, *map(text, (even, reached)), *there])
+        cases = [*measured[task].values(), *facts(n, task, number, even, reached, most)]
+        section.finding(task.claim, ACCOUNTING, cases, REASON)
+    section.table(
+        f"Tcomm / Tcalc of SSGD by multicast, {n} nodes on a shared medium: from where on CSSGD with its best r saves "
+        "time, and from where on as much as the paper says; where the paper's best r puts its testbed, and what is "
+        "saved there; and where this testbed is.",
+        ["model", "pays from", "saves the paper's number from", "the paper's best r needs", "and saves there", "here"],
+        rows,
+    )
+    section.note(tasks.NETWORKS_NOTE)
+
+
+def paper_numbers() -> dict[Task, float]:
+    """Return the per cent of time that the paper's CSSGD saves over SSGD by multicast."""
+    claims = read_claims([papers.folder("cssgd")])
+    return {task: claims[task.claim]["ssgd_multicast"] for task in (DNN, CNN)}
+
+
+def window(r: int) -> tuple[int, int]:
+    """Return the Tcomm / Tcalc between which r is the best redundancy of the paper's model."""
+    return r * (r - 1), r * (r + 1)
+
+
+def points_of(task: Task) -> Iterator[Point]:
+    return (point for point in measured_points() if point.task == task.name)
+
+
+def text(ratio: float | None) -> str:
+    return "nowhere" if ratio is None else f"{ratio:.3g}"
+
+
+def facts(n: int, task: Task, number: float, even: float | None, reached: float | None, most: float) -> list[Case]:
+    """Return what follows from counted bytes alone. even, reached: the ratios from which on CSSGD saves time, and the
+    paper's number; most: the per cent that it saves at most where the paper's best r is the best of its model."""
+    where, ratio = f"{task.name}, n = {n}, shared medium", "Tcomm / Tcalc"
+    return [
+        decide.fact(even is not None, f"{where}: from where on it pays", "", BY_CONSTRUCTION, even, ratio),
+        decide.fact(
+            reached is not None, f"{where}: from where on it saves {number:g} %", "", BY_CONSTRUCTION, reached, ratio
+        ),
+        decide.fact(
+            most >= number,
+            f"{where}: at most where the paper's best r is, {ratio} = {needed(task.best_r)}",
+            "",
+            BY_CONSTRUCTION,
+            most,
+            "% less time",
+        ),
+    ]
+
+
+def panel(n: int, numbers: dict[Task, float], here: dict[Task, Sample], measured: dict[Task, dict]) -> Panel:
+    """Return the curves of CSSGD on some numbers of nodes, with break-evens, the paper's numbers, and testbeds.
+
+    measured: cases by Tcomm / Tcalc.
+    """
+    ratios = np.geomspace(0.5, 100, 61).tolist()
+    curves = {f"CSSGD, n = {nodes}": (CSSGD, nodes) for nodes in sorted({4, 6, n})}
+    curves |= {f"grouped (ours), n = {n}": (GROUPED, n), f"ring all-reduce, n = {n}": (ALLREDUCE, n)}
+    even = {name: reaches(*curve, 0.0) for name, curve in curves.items()}
+    reached = {f"the paper's {number:g} %": reaches(CSSGD, n, number) for number in numbers.values()}
+    at = {f"{task.name} here": ratio.median() for task, ratio in here.items()}
+    return Panel(
+        f"{n} nodes, shared medium",
+        "Tcomm / Tcalc of SSGD by multicast",
+        "time of a step saved [%]",
+        {name: {ratio: saving(*curve, ratio) for ratio in ratios} for name, curve in curves.items()},
+        estimates={f"{task.name}, IP multicast": cases for task, cases in measured.items()},
+        controls=[name for name in curves if not name.startswith("CSSGD")],
+        levels={f"the paper, {task.name}": number for task, number in numbers.items()},
+        marks={name: ratio for name, ratio in (even | reached | at).items() if ratio is not None},
+        logx=True,
+    )
