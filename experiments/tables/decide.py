@@ -244,7 +244,7 @@ def _side(case: Case, reference: float = 0.0) -> int:
 def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone: float) -> Case:
     """Return the case decided against no effect and against the paper's number. zone: on the scale of the effect."""
     case = _estimated(blank, effect, 0.0, shown)
-    case = replace(case, on_number=_on_number(case))
+    case = replace(case, on_number=_on_number(case), seeds_needed=seeds_to_decide(effect, zone))
     low, high = effect.interval() if case.p is not None else (None, None)
     if low is not None and high is not None and -zone <= low and high <= zone:
         return replace(case, verdict=ALIKE)
@@ -252,7 +252,7 @@ def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone
         if abs(effect.mean) > zone:
             return replace(case, verdict=SUPPORTED if side > 0 else REFUTED)
         case = _noted(case, f"not known whether it is more than {_amount(case.zone, case.unit)}")
-    return replace(case, seeds_needed=seeds_to_decide(effect, zone) if case.p is not None else None)
+    return case
 
 
 def _on_number(case: Case) -> str:
@@ -271,12 +271,9 @@ def _against_threshold(blank: Case, effect: Effect, threshold: float) -> Case:
     case = _estimated(blank, effect, threshold, float)
     if case.low == case.high == threshold:
         return replace(case, verdict=SUPPORTED, p=0.0)
-    if side := _side(case, threshold):
-        return replace(case, verdict=SUPPORTED if side > 0 else REFUTED)
-    if case.p is None:
-        return case
-    away = replace(effect, mean=effect.mean - threshold)
-    return replace(case, seeds_needed=seeds_to_decide(away, 0.0))
+    if effect.mean is not None:
+        case = replace(case, seeds_needed=seeds_to_decide(replace(effect, mean=effect.mean - threshold), 0.0))
+    return replace(case, verdict={1: SUPPORTED, 0: INCONCLUSIVE, -1: REFUTED}[_side(case, threshold)])
 
 
 def _noted(case: Case, note: str) -> Case:

@@ -63,8 +63,8 @@ class Case:
     so for it to be supported, in words. zone: the equivalence zone, the effect in ``unit`` up to which two sides count
     as alike. number: the paper's number, in ``unit``; None if there is none. on_number: ``AGREES``, ``MORE``, ``LESS``,
     or empty where there is no number or its place is not known. pairs: whether runs with the same seed, which share
-    their random numbers, were compared in pairs. seeds_needed: of an undecided case, how many seeds would decide it
-    with a probability of 80 % if the effect and its spread are those found here. spread_low, spread_high: the range of
+    their random numbers, were compared in pairs. seeds_needed: how many seeds decide it with a probability of 80 %, if
+    the effect and its spread are those found here; None if seeds would not. spread_low, spread_high: the range of
     the effect over calibrations at different times and the simulator's error; None where not known.
     """
 
