@@ -1,6 +1,6 @@
 """Time to the target accuracy over the rate of the links, and from which rate on an algorithm saves time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, inf, log, log1p
 
@@ -9,7 +9,7 @@ from experiments.tables.compare import SECONDS, SHARED_TRAJECTORY_NOTE, TIMES, S
 from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
 from experiments.tables.needs import Need, Steps, TimeToTarget
-from experiments.tables.outcome import Case
+from experiments.tables.outcome import BreakEven, Case
 from experiments.tables.run_spec import Link
 from experiments.tables.section import Section
 from experiments.tables.setting import Setting
@@ -67,7 +67,10 @@ class LinkRates:
             }
             for other in others
         }
-        even = {other: BreakEven.of(over_ratios) for other, over_ratios in cases.items()}
+        links = found.conditions.scale.rate, found.conditions.scale.slow_rate
+        here = [ratio for place, ratio in ratios.items() if place.link.rate in links]
+        even = {other: break_even(ours, other, over_ratios, here) for other, over_ratios in cases.items()}
+        section.break_even(*even.values())
         section.figure(
             f"Time to the target accuracy that {ours} saves, by the cost of communication. T_comm: how long the bytes "
             "of a ring all-reduce, 2(n-1)/n of the model, take on a link. T_calc: a step of ranks that never "
@@ -113,33 +116,16 @@ def bytes_of_a_step(run: Run) -> float:
     return bytes_sent(run) / float(run.ranks["steps"].sum())
 
 
-@dataclass(frozen=True)
-class BreakEven:
-    """Where a curve of savings over ratios crosses 0 for good: ``at``, and its interval from ``low`` to ``high``. None:
-    nowhere up to the greatest ratio, ``last``. The smallest, ``first``, stands for there or anywhere below."""
+def break_even(method: str, against: str, savings: Mapping[float, Case], here: Iterable[float] = ()) -> BreakEven:
+    """Return where savings over ratios of communication to computation cross 0 for good.
 
-    at: float | None
-    low: float | None
-    high: float | None
-    first: float
-    last: float
-
-    @classmethod
-    def of(cls, savings: Mapping[float, Case]) -> "BreakEven":
-        at, low, high = (
-            crossing({ratio: speed_up(getattr(case, limit)) for ratio, case in savings.items()})
-            for limit in ("estimate", "high", "low")  # the most that may be saved comes first
-        )
-        return cls(at, low, high, min(savings), max(savings))
-
-    def text(self) -> str:
-        if self.low is None:
-            return f"none up to {self.last:.2g}"
-        at, low, high = (
-            f"more than {self.last:.2g}" if ratio is None else f"{ratio:.2g}" + " or less" * (ratio == self.first)
-            for ratio in (self.at, self.low, self.high)
-        )
-        return f"{at} ({low} to {high})"
+    here: the ratios of the testbed's links.
+    """
+    at, low, high = (
+        crossing({ratio: speed_up(getattr(case, limit)) for ratio, case in savings.items()})
+        for limit in ("estimate", "high", "low")  # the most that may be saved comes first
+    )
+    return BreakEven(method, against, at, low, high, min(savings), max(savings), sorted(here))
 
 
 def speed_up(saving: float | None) -> float | None:

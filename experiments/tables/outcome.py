@@ -96,13 +96,22 @@ class Case:
         """Return the estimate, its interval and the seeds or pairs: ``12.3 % less time (9.0 to 15.1, 5 seeds)``."""
         if self.estimate is None:
             return "not known"
-        if self.estimate < 0 and self.turned_unit() != self.unit:
+        if self._is_against():
             return self._turned().text()
         seeds = _count(self.seeds, "pair" if self.pairs else "seed") if self.seeds else ""
         behind = ", ".join(filter(None, [self._interval(), seeds]))
         return " ".join(
             filter(None, [self.bound, self._number(self.estimate), self.unit, f"({behind})" * bool(behind)])
         )
+
+    def spread(self) -> str:
+        """Return the range over calibrations and the simulator's error, in the unit of the text; empty if not known."""
+        whole = replace(self, low=self.spread_low, high=self.spread_high)
+        return (whole._turned() if self._is_against() else whole)._interval()
+
+    def _is_against(self) -> bool:
+        """Whether the estimate is negative, and there is a word for that."""
+        return self.estimate < 0 and self.turned_unit() != self.unit
 
     def turned_unit(self) -> str:
         """Return the unit of an effect in the other direction; the same if there is no word for it."""
@@ -167,6 +176,35 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class BreakEven:
+    """From which ratio of communication to computation on a method takes less time than another one.
+
+    at: the ratio, from ``low`` to ``high`` with its 95 % interval; None: nowhere up to the greatest ratio that was
+    tried, ``last``. The smallest, ``first``, stands for there or anywhere below. here: the ratios of the testbed's
+    links.
+    """
+
+    method: str
+    against: str
+    at: float | None
+    low: float | None
+    high: float | None
+    first: float
+    last: float
+    here: list[float] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Return the ratio with its interval: ``0.42 (0.3 to 0.61)``."""
+        if self.low is None:
+            return f"none up to {self.last:.2g}"
+        at, low, high = (
+            f"more than {self.last:.2g}" if ratio is None else f"{ratio:.2g}" + " or less" * (ratio == self.first)
+            for ratio in (self.at, self.low, self.high)
+        )
+        return f"{at} ({low} to {high})"
+
+
+@dataclass(frozen=True)
 class Outcome:
     """All about one target. notes: what a reader must know to read it, such as what was computed and not measured."""
 
@@ -185,6 +223,9 @@ class Outcome:
     """Every run that went into it: ``command``, ``file``, ``commit``, ``source``."""
     learning_rates: Table | None = None
     """The trials in which the learning rates were chosen."""
+    break_evens: list[BreakEven] = field(default_factory=list)
+    simulator_errors: list[tuple[str, float]] = field(default_factory=list)
+    """How far simulated times are from measured ones of the same trainings, as shares, by the configuration's name."""
 
     def save(self, folder: Path):
         """Write it as a whole or not at all."""
@@ -199,6 +240,7 @@ def load(path: Path) -> Outcome:
         content["tables"] = [Table(**table) for table in content["tables"]]
         content["figures"] = [Figure(**figure) for figure in content["figures"]]
         content["findings"] = [_finding(finding) for finding in content["findings"]]
+        content["break_evens"] = [BreakEven(**one) for one in content.get("break_evens", [])]
         if content["learning_rates"]:
             content["learning_rates"] = Table(**content["learning_rates"])
         return Outcome(**content)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments.tables.decide import corrected
 from experiments.tables.draw import Panel, draw
-from experiments.tables.outcome import Case, Figure, Finding, Table
+from experiments.tables.outcome import BreakEven, Case, Figure, Finding, Table
 
 
 class Section:
@@ -16,6 +16,7 @@ class Section:
         self.figures: list[Figure] = []
         self.findings: list[Finding] = []
         self.notes: list[str] = []
+        self.break_evens: list[BreakEven] = []
 
     def table(self, caption: str, headers: list[str], rows: list[list]):
         self.tables.append(Table(caption, headers, [[str(cell) for cell in row] for row in rows]))
@@ -29,6 +30,10 @@ class Section:
 
     def note(self, text: str):
         self.notes.append(text)
+
+    def break_even(self, *found: BreakEven):
+        """Add where a method begins to save time, for the strip of all methods."""
+        self.break_evens += found
 
     def finding(self, claim: str, accounting: str, cases: list[Case], reason: str = ""):
         """Hold a claim against what was found in each case.

@@ -55,6 +55,7 @@ def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
         | made_on(plan, used),
         runs=[row(plan, spec, run) for spec, run in used.items()],
         learning_rates=Table(*plan.rates.table(tuned)) if tuned else None,
+        break_evens=section.break_evens,
     )
 
 
@@ -127,7 +128,7 @@ def with_simulator_errors(outcomes: dict[str, Outcome], plan: Plan) -> list[Outc
             replace(finding, cases=[case_with_error(case, note) for case in finding.cases])
             for finding in found.findings
         ]
-        shown.append(replace(found, figures=figures, findings=findings))
+        shown.append(replace(found, figures=figures, findings=findings, simulator_errors=own["times"][name]))
     return shown
 
 

@@ -10,8 +10,8 @@ from experiments.papers.grsgd_2023 import targets as grsgd
 from experiments.papers.lasgd_2022 import targets as lasgd
 from experiments.tables.compare import ALONE, NEVER, quotient, settled
 from experiments.tables.conditions import Conditions
-from experiments.tables.link_rates import BreakEven, crossing
-from experiments.tables.outcome import ALIKE, CONTROL, EVIDENCE
+from experiments.tables.link_rates import crossing
+from experiments.tables.outcome import ALIKE, CONTROL, EVIDENCE, BreakEven
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.tables.sample import Sample
 from experiments.tables.scale import DESK, SMOKE
@@ -116,10 +116,10 @@ def test_where_a_curve_crosses_zero_for_good():
 
 
 def test_the_break_even_in_words():
-    assert BreakEven(0.42, 0.3, 0.61, 0.1, 10).text() == "0.42 (0.3 to 0.61)"
-    assert BreakEven(0.1, 0.1, 0.2, 0.1, 10).text() == "0.1 or less (0.1 or less to 0.2)"
-    assert BreakEven(4.0, 2.0, None, 0.1, 10).text() == "4 (2 to more than 10)"
-    assert BreakEven(None, None, None, 0.1, 10).text() == "none up to 10"
+    assert BreakEven("a", "b", 0.42, 0.3, 0.61, 0.1, 10).text() == "0.42 (0.3 to 0.61)"
+    assert BreakEven("a", "b", 0.1, 0.1, 0.2, 0.1, 10).text() == "0.1 or less (0.1 or less to 0.2)"
+    assert BreakEven("a", "b", 4.0, 2.0, None, 0.1, 10).text() == "4 (2 to more than 10)"
+    assert BreakEven("a", "b", None, None, None, 0.1, 10).text() == "none up to 10"
 
 
 def test_a_quotient_of_seeds():

@@ -9,7 +9,7 @@ from experiments.papers.adsp_2024.speed import seconds_per_gradient
 from experiments.tables import decide, sample
 from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
-from experiments.tables.link_rates import BreakEven
+from experiments.tables.link_rates import break_even
 from experiments.tables.needs import Trainings
 from experiments.tables.outcome import Case
 from experiments.tables.run_spec import TIMING_ONLY
@@ -89,7 +89,7 @@ def panel(field: str, savings: dict[str, dict[Point, Case]]) -> Panel:
     estimates = {
         other: {value: case for (of, value), case in cases.items() if of == field} for other, cases in savings.items()
     }
-    even = {other: BreakEven.of(cases).at for other, cases in estimates.items()}
+    even = {other: break_even(OURS, other, cases).at for other, cases in estimates.items()}
     return Panel(
         delays.name,
         axis,
