@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.tables.claims import PaperResult
-from experiments.tables.outcome import Case, Figure, Outcome
+from experiments.tables.outcome import BreakEven, Case, Figure, Outcome
 
-CASE_COLUMNS = ("paper", "claim", "target", *Case.__dataclass_fields__)
+CASE_COLUMNS = ("scale", "paper", "claim", "target", *Case.__dataclass_fields__)
 
 
 def cases_csv(results: Iterable[PaperResult]) -> str:
     """Return all cases of all claims, in ``CASE_COLUMNS``."""
     rows = [
-        {**vars(case), "paper": paper.id, "claim": result.claim["id"], "target": outcome.target}
+        {**vars(case), "scale": outcome.scale, "paper": paper.id, "claim": result.claim["id"], "target": outcome.target}
         for paper in results
         for result in paper.claims
         for outcome, finding in result.found
@@ -24,9 +24,35 @@ def cases_csv(results: Iterable[PaperResult]) -> str:
     return as_csv(rows, CASE_COLUMNS)
 
 
+def seeds_csv(outcomes: Iterable[Outcome]) -> str:
+    """Return every run that outcomes rest on, each once at its scale, with its numbers and its commit."""
+    found = {}
+    for outcome in outcomes:
+        for run in outcome.runs:
+            file = Path(run.get("file", "")).name
+            found[outcome.scale, file, run["command"]] = {"scale": outcome.scale, **run, "file": file}
+    rows = [{key: value for key, value in row.items() if key != "command"} for row in found.values()]
+    return as_csv(rows, list(dict.fromkeys(key for row in rows for key in row)))
+
+
 def runs_csv(outcome: Outcome) -> str:
     """Return the runs of an outcome, with the numbers of each."""
     return as_csv(outcome.runs, list(dict.fromkeys(key for run in outcome.runs for key in run)))
+
+
+def simulator_csv(outcomes: Iterable[Outcome]) -> str:
+    """Return how far simulated times are from measured ones of the same trainings, as shares."""
+    rows = [
+        {"scale": outcome.scale, "target": outcome.target, "algorithm": name, "error": error}
+        for outcome in outcomes
+        for name, error in outcome.simulator_errors
+    ]
+    return as_csv(rows, ("scale", "target", "algorithm", "error"))
+
+
+def break_evens_csv(found: Iterable[BreakEven]) -> str:
+    """Return from which ratios of communication to computation on methods save time."""
+    return as_csv([vars(one) for one in found], list(BreakEven.__dataclass_fields__))
 
 
 def as_csv(rows: Sequence[Mapping], columns: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import matplotlib
 import numpy as np
@@ -234,14 +235,25 @@ def _legend(figure: Figure, axes):
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 
-def as_svg(figure: Figure) -> str:
-    """Return the figure with no more digits than can be seen."""
+def as_svg(figure: Figure, title: str = "", description: str = "") -> str:
+    """Return the figure with no more digits than can be seen.
+
+    title, description: what it shows, in words, for readers who do not see it.
+    """
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "font.sans-serif": FONTS}):
         figure.savefig(text, format="svg", metadata={"Date": None})
-    return re.sub(
+    short = re.sub(
         r' (d|x|y)="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), text.getvalue(), flags=re.DOTALL
     )
+    return in_words(short, title, description) if title else short
+
+
+def in_words(svg: str, title: str, description: str) -> str:
+    """Return the SVG with a title and a description as its first elements, where screen readers look for them."""
+    begin = svg.index(">", svg.index("<svg")) + 1
+    head = svg[:begin].replace("<svg", '<svg role="img"')
+    return f"{head}\n <title>{escape(title)}</title>\n <desc>{escape(description)}</desc>{svg[begin:]}"
 
 
 def table(panels: Sequence[Panel]) -> Iterator[tuple]:

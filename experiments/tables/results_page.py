@@ -1,146 +1,151 @@
-"""docs/results.md: what the scales that were made have given, for readers who have installed nothing."""
+"""docs/results.md: what five papers claim and what all scales have found, on one page for readers who have installed
+nothing. Each paper has a page of its own beside it, with every claim and every case (`paper_page`).
+"""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from experiments.tables import wording
-from experiments.tables.claims import KINDS, METHODS, ClaimResult, PaperResult, results
-from experiments.tables.outcome import Case, Outcome
-from experiments.tables.report import case_drawing, read_outcomes
-from experiments.tables.scale import DESK, SCALES, SMOKE
+from experiments.tables import break_even_strip, downloads, headlines, markdown, paper_page, sentences, trust
+from experiments.tables.answers import Answer, PaperAnswers
+from experiments.tables.claims import BY_CONSTRUCTION
+from experiments.tables.outcome import BreakEven
+from experiments.tables.scale import DESK, SMOKE
+from experiments.tables.scale_result import ScaleResult
+from experiments.tables.trust import Trust
 from grsgd.files import atomic_write
 
 SHOWN = (DESK, SMOKE)
 """The scales that the page has, the one that says most first."""
-MOST_BYTES = 200_000
-"""Of a picture: larger ones are left to the page of the scale."""
-
-
-@dataclass(frozen=True)
-class ScaleResult:
-    """The outcomes at a scale. dates: when they were made, by target."""
-
-    name: str
-    outcomes: dict[str, Outcome]
-    dates: dict[str, str]
-    papers: Sequence[PaperResult]
-
-    @cached_property
-    def description(self) -> str:
-        return SCALES[self.name].description
-
-    def told(self, key: str) -> str:
-        """Return what the outcomes say under a key of their provenance."""
-        return ", ".join(
-            sorted({outcome.provenance[key] for outcome in self.outcomes.values() if key in outcome.provenance})
-        )
-
-    @property
-    def commits(self) -> str:
-        """The commits of the runs."""
-        said = {outcome.provenance.get("code of the runs", "none") for outcome in self.outcomes.values()}
-        return ", ".join(sorted({commit for some in said for commit in some.split(", ")} - {"none"})) or "none"
-
-    @property
-    def span(self) -> str:
-        """When it was made."""
-        days = sorted({date.partition(" ")[0] for date in self.dates.values()})
-        return " to ".join(dict.fromkeys([days[0], days[-1]]))
-
-    @property
-    def missing(self) -> list[str]:
-        """The targets that are not made."""
-        named = dict.fromkeys(target for paper in self.papers for target in paper.targets)
-        return [target for target in named if target not in self.outcomes]
+MOST_BYTES = 10_000
+"""Bytes of the page: what is not decided, and not tried, is left to the papers' pages as far as there is no room."""
+FOREST, STRIP, CASES = "forest.svg", "break-even.svg", "cases.csv"
+"""Files beside the papers' pages: the pictures of the page, and all cases."""
+GENERATED = "*.svg", "*.md", "*.csv"
+"""Files in docs/results that a page is made of, which the next page replaces."""
 
 
 def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
-    """Write results.md, and its pictures in the folder results, into ``docs``; return its path.
+    """Write results.md into ``docs``, and into its folder results what it links to; return its path.
 
     made: the folder with a folder of outcomes for each scale. Raises ValueError if no scale has outcomes, and for those
     that do not fit the claims of ``papers``.
     """
-    scales = [scale for name in SHOWN if (scale := _scale(made / name.name, papers)).outcomes]
+    scales = [scale for name in SHOWN if (scale := ScaleResult.of(made / name.name, papers)).outcomes]
     if not scales:
         raise ValueError(f"{made}: nothing was made at the scales {', '.join(scale.name for scale in SHOWN)}")
-    pictures = docs / "results"
-    pictures.mkdir(parents=True, exist_ok=True)
-    for old in pictures.glob("*.svg"):
+    told = [PaperAnswers({scale.name: scale.papers[i] for scale in scales}) for i in range(len(papers))]
+    folder = docs / "results"
+    files = dict(written(scales, told, made))
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (file for pattern in GENERATED for file in folder.glob(pattern)):
         old.unlink()
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"symbol": wording.symbol, "cell": cell}
-    environment.globals |= {"wording": wording, "case_text": case_text, "number": number}
-    environment.globals |= {"kinds": KINDS, "methods": METHODS}
-    page = environment.get_template("results.md.j2").render(
-        scales=scales,
-        papers=[_told(index, scales, made, pictures) for index in range(len(papers))],
-    )
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
     path = docs / "results.md"
-    with atomic_write(path) as temporary:
-        temporary.write_text(re.sub(r"\n{3,}", "\n\n", page), encoding="utf-8")
+    with atomic_write(path) as partly:
+        text = fitting(scales, told, trust.load(folder / trust.RECORD.name), files)
+        partly.write_text(text, encoding="utf-8")
     return path
 
 
-def _scale(folder: Path, papers: Sequence[Path]) -> ScaleResult:
-    outcomes, dates = read_outcomes(folder)
-    return ScaleResult(folder.name, outcomes, dates, results(papers, outcomes))
+def written(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], made: Path) -> Iterator[tuple[str, str]]:
+    """Yield the files beside the page, by name: its pictures, all cases and seeds, and the papers' own pages."""
+    if rows := {paper.about["name"]: some for paper in papers if (some := headlines.rows(paper.main[0]))}:
+        yield FOREST, headlines.draw(rows)
+    if found := break_evens(scales, papers):
+        yield STRIP, break_even_strip.draw(found, pays_elsewhere(papers))
+        yield "break-even.csv", downloads.break_evens_csv(found)
+    yield CASES, downloads.cases_csv(paper for scale in scales for paper in scale.papers)
+    yield "simulator.csv", downloads.simulator_csv(one for scale in scales for one in scale.outcomes.values())
+    for paper in papers:
+        yield from paper_page.written(paper, scales, made)
 
 
-def _told(index: int, scales: Sequence[ScaleResult], made: Path, pictures: Path) -> dict:
-    """Return what the page says of a paper: its results at each scale, and pictures of those at the first that has its
-    main claim."""
-    by_scale = {scale.name: scale.papers[index] for scale in scales}
-    first = next(iter(by_scale.values()))
-    main = next((name for name, paper in by_scale.items() if paper.headline.found), None)
-    shown = by_scale[main].headline if main else None
-    return {
-        "about": first.about,
-        "by_scale": by_scale,
-        "own": list(zip(*(paper.own for paper in by_scale.values()), strict=True)),
-        "expected": list(zip(*(paper.expected for paper in by_scale.values()), strict=True)),
-        "setup": first.setup,
-        "main_scale": main,
-        "main": shown,
-        "pictures": _pictures(first.id, shown, made / main, pictures) if main else [],
+def fitting(
+    scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers], tried: Trust | None, files: Mapping[str, str]
+) -> str:
+    """Return the page with as many lines in each of its lists as it has room for. Raises ValueError if it has none."""
+    values = {
+        "scales": scales,
+        "papers": papers,
+        "counted": counted(papers),
+        "tried": tried,
+        "errors": simulator_errors(scales),
+        "lists": [("Not decided", not_decided(papers)), ("Not tried", not_tried(papers))],
+        "pictures": {name: described(files[name]) for name in (FOREST, STRIP) if name in files},
+        "page_of": paper_page.name_of,
     }
+    longest = max(len(lines) for _, lines in values["lists"])
+    pages = (markdown.render("results.md.j2", most=most, **values) for most in range(longest, -1, -1))
+    page = next((page for page in pages if len(page.encode()) <= MOST_BYTES), None)
+    if page is None:
+        raise ValueError(f"results.md has more than {MOST_BYTES} bytes without any line of its lists")
+    return page
 
 
-def _pictures(paper: str, result: ClaimResult, folder: Path, pictures: Path) -> list[tuple[str, str]]:
-    """Write the cases of a claim, and the first figure that is small enough, as pictures; return names and captions."""
-    written = []
-    if drawing := case_drawing(result):
-        written.append((f"{paper}-cases.svg", "Cases of the main claim: estimates with 95 % intervals.", drawing))
-    for figure in (figure for outcome, _ in result.found for figure in outcome.figures):
-        drawing = (folder / figure.svg).read_text(encoding="utf-8")
-        if len(drawing.encode()) < MOST_BYTES:
-            written.append((figure.svg, figure.caption, drawing))
-            break
-    for name, _, drawing in written:
-        (pictures / name).write_text(drawing, encoding="utf-8")
-    return [(name, caption) for name, caption, _ in written]
+# ---- what is on it
 
 
-def number(claim: dict) -> str:
-    """Return the paper's number of a claim, empty if there is none."""
-    said = wording.paper_figure(claim)
-    return "" if said == wording.NO_NUMBER else said
+def counted(papers: Sequence[PaperAnswers]) -> dict[str, int]:
+    """Return how many claims the papers make, and how many cases of all scales are held against them."""
+    own = [answer for paper in papers for answer in paper.own]
+    return {"claims": len(own), "cases": sum(len(answer.evidence) for answer in own)}
 
 
-def cell(text: str) -> str:
-    """Return a text as a cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -> list[BreakEven]:
+    """Return where each method begins to save time, against each other one, of the first scale that tells."""
+    found = {}
+    for paper, scale in ((paper, scale) for paper in papers for scale in scales):
+        for target in paper.by_scale[scale.name].targets:
+            for one in scale.outcomes[target].break_evens if target in scale.outcomes else []:
+                found.setdefault((one.method, one.against), one)
+    return list(found.values())
 
 
-def case_text(case: Case) -> str:
-    """Return a case in a cell; what is not counted has no verdict."""
-    is_counted = case.kind == wording.EVIDENCE
-    estimate = wording.estimate(case) if is_counted or case.estimate is not None else ""
-    words = [wording.symbol(case.verdict)] * is_counted + [estimate]
-    return cell(" ".join(words) + (f"; {case.note}" if is_counted and case.note else ""))
+def pays_elsewhere(papers: Sequence[PaperAnswers]) -> dict[str, str]:
+    """Return what else the saving of a method depends on where that is not the links, by paper."""
+    return {paper.about["name"]: paper.about["pays"] for paper in papers if "pays" in paper.about}
+
+
+def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
+    """Return how far simulated times are from measured ones of the same trainings, in words, by algorithm."""
+    found: dict[str, list[float]] = {}
+    for outcome in (outcome for scale in scales for outcome in scale.outcomes.values()):
+        for name, error in outcome.simulator_errors:
+            found.setdefault(name, []).append(error)
+    return {name: sentences.errors(found[name]) for name in sorted(found)}
+
+
+def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:
+    """Return a line for each claim of a paper that is tried and not decided: the reason, and what would decide it."""
+    return [
+        f"{said(paper, answer)} {sentences.why_open(answer)}"
+        for paper in papers
+        for answer in paper.own
+        if not answer.is_decided and not answer.is_built and "not_covered" not in answer.claim
+    ]
+
+
+def not_tried(papers: Sequence[PaperAnswers]) -> list[str]:
+    """Return a line for each claim of a paper that nothing here tries, with the reason's first sentence.
+
+    Claims that only describe a method are left to the papers' pages.
+    """
+    return [
+        f"{said(paper, answer)} {sentences.first_sentence(answer.claim['not_covered'])}"
+        for paper in papers
+        for answer in paper.own
+        if "not_covered" in answer.claim and answer.claim["kind"] != BY_CONSTRUCTION
+    ]
+
+
+def said(paper: PaperAnswers, answer: Answer) -> str:
+    """Return a claim with its paper's name."""
+    name, statement = paper.about["name"], answer.claim["statement"].strip()
+    return f"*{statement}*" if name in statement else f"*{name}: {statement}*"
+
+
+def described(svg: str) -> str:
+    """Return the title that a picture has in words."""
+    return re.search(r"<title>(.*?)</title>", svg, re.DOTALL)[1]

@@ -1,11 +1,14 @@
-"""docs/results.md: what the scales that were made have given."""
+"""docs/results.md, and the pages of the papers beside it: what the scales that were made have given."""
 
+import json
 import re
+from dataclasses import replace
 
 import pytest
 
-from experiments.tables import results_page
+from experiments.tables import results_page, trust
 from experiments.tables.claims import read_claims
+from experiments.tables.outcome import BreakEven, load
 from tests.support import outcomes as made_up
 
 CLAIMS = """\
@@ -16,6 +19,7 @@ authors = "A. Author"
 published = "A journal, 2020"
 read = "the abstract"
 headline = "faster"
+beside = ["traffic"]
 
 [[claim]]
 id = "faster"
@@ -26,6 +30,14 @@ kind = "number"
 method = "reconstructed"
 source = "abstract"
 targets = ["fast-time"]
+
+[[claim]]
+id = "traffic"
+statement = "It sends less."
+kind = "direction"
+method = "reconstructed"
+source = "abstract"
+targets = ["fast-traffic"]
 
 [[claim]]
 id = "later"
@@ -41,8 +53,10 @@ statement = "Table 1 lists the machines."
 kind = "direction"
 method = "documented"
 source = "table 1"
-not_covered = "Its contents could not be had."
+not_covered = "Its contents could not be had. Nor could those of table 2."
 """
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+LINK = re.compile(r"\]\((?!http)([^)#]+)")
 
 
 @pytest.fixture
@@ -53,11 +67,11 @@ def paper(tmp_path):
     return folder
 
 
-def make(paper, scale: str, target: str, claim: str):
+def make(paper, scale: str, target: str, claim: str, **other):
     """Make up the outcome of a target that decides one claim."""
     folder = paper.parent / "results" / scale
     folder.mkdir(parents=True, exist_ok=True)
-    made_up.outcome(target, [read_claims([paper])[claim]], folder).save(folder)
+    replace(made_up.outcome(target, [read_claims([paper])[claim]], folder), **other).save(folder)
 
 
 def built(paper) -> str:
@@ -67,52 +81,98 @@ def built(paper) -> str:
     return path.read_text()
 
 
-def test_both_scales_stand_beside_each_other(paper):
+def own_page(paper) -> str:
+    return (paper.parent / "docs" / "results" / "fast.md").read_text()
+
+
+def test_evidence_of_all_scales_is_one_answer(paper):
+    """Of two scales with the same measured cases, the one that says most is named."""
     make(paper, "smoke", "fast-time", "faster")
-    make(paper, "smoke", "fast-ranks", "later")
-    make(paper, "desk", "fast-time", "faster")
+    only_smoke = built(paper)
+    make(paper, "desk", "fast-traffic", "traffic")
+    both = built(paper)
+    row = next(line for line in both.splitlines() if line.startswith("| [**Fast SGD**](results/fast.md) It is faster"))
+    assert row in only_smoke and "● " in row and "(`smoke`)" in row
+    assert "| It sends less. | " in both and "(`desk`)" in both
+    assert "It is faster where n &lt; 8 \\| more. *40 % less time* |" in row
+
+
+def test_what_is_not_decided_or_not_tried_has_a_line_with_the_reason(paper):
+    make(paper, "smoke", "fast-time", "faster")
     page = built(paper)
-    assert page.index("| `desk` |") < page.index("| `smoke` |")
-    assert "Not made yet at the scale `desk`: `fast-ranks`." in page and "yet at the scale `smoke`" not in page
-    assert "\n| [Fast SGD](#fast-sgd) | It is faster where n &lt; 8 \\| more. | 40 % less time | " in page
-    assert "(`desk`) |" in page and "The cases of that claim, at the scale `desk`:" in page
-    assert "**At the scale `smoke`.** " in page and "Controls, at the scale `desk`:" in page
-    rows = {
-        line.split(" | ")[0]: line
-        for line in page.splitlines()
-        if line.startswith("| It") or line.startswith("| Table")
-    }
-    assert rows.keys() == {"| It is faster where n &lt; 8 \\| more.", "| It scales.", "| Table 1 lists the machines."}
-    assert "| expected | stand-in |  | – not made yet | " in rows["| It scales."]
-    assert rows["| Table 1 lists the machines."].count("∅ Its contents could not be had.") == 2
+    assert "- *Fast SGD: It sends less.* not made yet, `make table-fast-traffic`" in page
+    assert "- *Fast SGD: Table 1 lists the machines.* Its contents could not be had.\n" in page
+    assert "It scales." not in page, "what is expected of the method is on the paper's own page"
+
+
+def test_every_claim_has_a_row_on_the_page_of_its_paper(paper):
+    make(paper, "smoke", "fast-time", "faster")
+    make(paper, "desk", "fast-ranks", "later")
+    built(paper)
+    page = own_page(paper)
+    statements = [" ".join(claim["statement"].split()) for claim in read_claims([paper]).values()]
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    cells = [statement.replace("<", "&lt;").replace("|", "\\|") for statement in statements]
+    assert [sum(row.startswith(f"| {cell}") for row in rows) for cell in cells] == [1] * len(statements)
+    assert "not tried: Its contents could not be had. Nor could those of table 2." in page
+    assert "Not made at the scale `desk`: `fast-time`, `fast-traffic`." in page
 
 
 def test_tables_are_whole(paper):
     make(paper, "smoke", "fast-time", "faster")
-    blocks = re.findall(r"(?:^\|.*\n)+", built(paper), re.MULTILINE)
-    assert len(blocks) == 6  # the main claims, scales, cases, controls, the paper's claims, what is expected
-    for block in blocks:
-        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
-        assert len(widths) == 1 and re.fullmatch(r"\|(---\|)+", block.splitlines()[1])
+    make(paper, "desk", "fast-traffic", "traffic")
+    for page in (built(paper), own_page(paper)):
+        blocks = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+        assert blocks
+        for block in blocks:
+            widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+            assert len(widths) == 1 and re.fullmatch(r"\|(---\|)+", block.splitlines()[1])
 
 
-def test_pictures_are_there_small_and_of_this_making(paper):
-    make(paper, "smoke", "fast-time", "faster")
-    pictures = paper.parent / "docs" / "results"
-    pictures.mkdir(parents=True)
-    (pictures / "old.svg").write_text("<svg/>")
-    (pictures / "records.csv").write_text("kept")
-    names = set(re.findall(r"!\[.*\]\(results/(.*)\)", built(paper)))
-    assert names == {"fast_2020-cases.svg", "fast-time-1.svg"}
-    assert {path.name for path in pictures.iterdir()} == names | {"records.csv"}
-    assert all((pictures / name).stat().st_size < results_page.MOST_BYTES for name in names)
+def test_the_pages_link_to_what_is_there_and_old_files_are_gone(paper):
+    make(paper, "smoke", "fast-time", "faster", break_evens=[BreakEven("ours", "theirs", 1.0, 0.5, 2.0, 0.1, 9.0)])
+    folder = paper.parent / "docs" / "results"
+    (folder / "smoke").mkdir(parents=True)
+    (folder / "old.svg").write_text("<svg/>")
+    (folder / "smoke" / "fast.tar.xz").write_bytes(b"kept")
+    (paper.parent / "docs" / "tables.md").write_text("")
+    page = built(paper)
+    assert not (folder / "old.svg").exists() and (folder / "smoke" / "fast.tar.xz").exists()
+    assert {"results/forest.svg", "results/break-even.svg", "results/cases.csv"} <= set(LINK.findall(page))
+    linked = [(folder.parent / link) for link in LINK.findall(page)]
+    linked += [(folder / link) for link in LINK.findall(own_page(paper))]
+    assert [str(path) for path in linked if not path.exists()] == []
 
 
-def test_a_figure_that_is_too_large_is_left_out(paper):
+def test_pictures_that_are_too_large_are_left_out(paper):
     make(paper, "smoke", "fast-time", "faster")
     svg = paper.parent / "results" / "smoke" / "fast-time-1.svg"
-    svg.write_text(svg.read_text() + " " * results_page.MOST_BYTES)
-    assert "fast-time-1.svg" not in built(paper)
+    built(paper)
+    assert "fast-time-1-smoke.svg" in own_page(paper)
+    svg.write_text(svg.read_text() + " " * 200_000)
+    built(paper)
+    assert "fast-time-1-smoke.svg" not in own_page(paper)
+
+
+def test_the_lists_are_cut_where_there_is_no_room(paper, monkeypatch):
+    make(paper, "smoke", "fast-time", "faster")
+    whole = len(built(paper).encode())
+    monkeypatch.setattr(results_page, "MOST_BYTES", whole - 1)
+    assert "- 1 more: the papers' own pages." in built(paper)
+    monkeypatch.setattr(results_page, "MOST_BYTES", 1000)
+    with pytest.raises(ValueError, match="results.md has more than 1000 bytes"):
+        built(paper)
+
+
+def test_what_the_trust_rests_on_is_said_with_date_and_commit(paper):
+    make(paper, "smoke", "fast-time", "faster", simulator_errors=[("ring", -0.19), ("ring", -0.02)])
+    assert "to the last digit" not in built(paper)
+    record = paper.parent / "docs" / "results" / trust.RECORD.name
+    record.write_text(json.dumps(vars(trust.Trust("2026-01-02", "abc1234", 2000, 3.1, 2.4, 20, 19))))
+    page = built(paper)
+    assert "19 of 20 recorded simulated runs that were made again on 2026-01-02 with commit abc1234 came out" in page
+    assert "at most 3.1 % of findings come out supported, and 2.4 % refuted" in page
+    assert "ring -19 to -2 %" in page
 
 
 def test_nothing_made_is_no_page(paper):
@@ -121,9 +181,43 @@ def test_nothing_made_is_no_page(paper):
     assert not (paper.parent / "docs").exists()
 
 
-def test_each_commit_of_the_runs_is_named_once(paper):
-    claims = [read_claims([paper])["faster"]]
-    outcomes = {target: made_up.outcome(target, claims, paper.parent) for target in ("one", "two", "three")}
-    for outcome, commits in zip(outcomes.values(), ("b2, a1", "a1", "none"), strict=True):
-        outcome.provenance["code of the runs"] = commits
-    assert results_page.ScaleResult("smoke", outcomes, {}, []).commits == "a1, b2"
+# ---- numbers
+
+
+def numbers_of(value) -> set[str]:
+    """The ways in which a page may write a number, or the numbers in a text."""
+    try:
+        number = abs(float(value))
+    except (TypeError, ValueError):
+        return set(NUMBER.findall(value)) if isinstance(value, str) else set()
+    forms = {f"{number:.1f}", f"{number:.2f}", f"{number:.3g}", f"{number:.2g}", f"{number:g}", f"{100 * number:.0f}"}
+    return {found for form in forms for found in NUMBER.findall(form)}
+
+
+def all_numbers(content) -> set[str]:
+    """Those of everything in a JSON file."""
+    if isinstance(content, dict):
+        content = list(content.values())
+    return set().union(*map(all_numbers, content)) if isinstance(content, list | tuple) else numbers_of(content)
+
+
+OF_THE_TEMPLATE = {"95"}
+"""The per cent of all intervals."""
+
+
+def prose(page: str) -> str:
+    """A page without its links, the names of its scales, and how many of its cases and lines there are."""
+    return re.sub(r"\]\([^)]*\)|`[^`]*`|\b\d+ of \d+ cases|- \d+ more:", " ", page)
+
+
+def test_every_number_of_the_page_is_in_an_outcome_or_the_papers_own(paper):
+    make(paper, "smoke", "fast-time", "faster", simulator_errors=[("ring", -0.19)])
+    make(paper, "desk", "fast-traffic", "traffic")
+    page = built(paper)
+    known = all_numbers(read_claims([paper]))
+    evidence = 0
+    for file in (paper.parent / "results").glob("*/*.json"):
+        known |= all_numbers(json.loads(file.read_text()))
+        evidence += sum(len(finding.evidence) for finding in load(file).findings)
+    known |= OF_THE_TEMPLATE | {str(evidence), "3"}  # the cases, and the paper's own claims, counted
+    assert set(NUMBER.findall(prose(page))) - known == set()

@@ -1,0 +1,76 @@
+"""The strip of break-evens: from which ratio of communication to computation on each method saves time."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from experiments.tables.draw import as_svg
+from experiments.tables.outcome import BreakEven
+from grsgd.runs.series import COLOURS
+
+PAYS, DOES_NOT = COLOURS[2], "#bbbbbb"
+ROW_INCHES, WIDTH = 0.3, 8.2
+TICKS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+
+
+def words(one: BreakEven) -> str:
+    """Return a break-even in a clause."""
+    return (
+        f"{one.method} against {one.against}: from {one.text()} on"
+        if one.low is not None
+        else (f"{one.method} against {one.against}: {one.text()}")
+    )
+
+
+def draw(found: Sequence[BreakEven], elsewhere: Mapping[str, str]) -> str:
+    """Return a row for each break-even as SVG: green from where on the method saves time, with its interval.
+
+    elsewhere: methods whose saving does not depend on links, with what it depends on.
+    """
+    count = len(found) + len(elsewhere)
+    figure = Figure(figsize=(WIDTH, 1.1 + ROW_INCHES * count), layout="constrained")
+    ax = figure.subplots()
+    ax.set_xscale("log")
+    first, last = min(one.first for one in found), max(one.last for one in found)
+    for place, one in enumerate(found):
+        _draw_row(ax, place, one)
+    for place, reason in enumerate(elsewhere.values(), len(found)):
+        ax.annotate(reason, (first, place), va="center", fontsize=8)
+    names = [f"{one.method} against {one.against}" for one in found]
+    ax.set_yticks(range(count), [*names, *elsewhere], fontsize=8)
+    ax.set_ylim(count - 0.5, -0.6)
+    ticks = [tick for tick in TICKS if first / 1.2 <= tick <= 1.2 * last]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel("time to communicate / time to compute, a step (logarithmic)", fontsize=9)
+    ax.grid(alpha=0.3, axis="x")
+    ax.set_axisbelow(True)
+    figure.legend(handles=_legend(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    described = ". ".join([*map(words, found), *(f"{name}: {reason}" for name, reason in elsewhere.items())])
+    return as_svg(figure, "From which cost of communication on each method saves time", f"{described}.")
+
+
+def _draw_row(ax, place: int, one: BreakEven):
+    ax.plot([one.first, one.last], [place, place], color=DOES_NOT, linewidth=7, solid_capstyle="butt")
+    if one.at is not None:
+        ax.plot([one.at, one.last], [place, place], color=PAYS, linewidth=7, solid_capstyle="butt")
+    if one.low is not None:
+        high = one.last if one.high is None else one.high
+        ax.plot([one.low, high], [place, place], color="black", linewidth=1.2, marker="|", markersize=8)
+    ax.plot(one.here, [place] * len(one.here), **_HERE)
+
+
+_HERE = {"linestyle": "", "marker": "D", "markersize": 5, "color": "black", "markerfacecolor": "white"}
+
+
+def _legend() -> list[Line2D]:
+    return [
+        Line2D([], [], color=PAYS, linewidth=7, label="saves time"),
+        Line2D([], [], color=DOES_NOT, linewidth=7, label="does not"),
+        Line2D(
+            [], [], color="black", linewidth=1.2, marker="|", markersize=8, label="95 % interval of where it begins"
+        ),
+        Line2D([], [], label="the testbed's links", **_HERE),
+    ]

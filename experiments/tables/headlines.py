@@ -1,0 +1,158 @@
+"""The picture of the main claims of all papers: what each saves, with the paper's number and all that is uncertain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from experiments.tables.answers import DECIDED, IN_SIMULATED_TIME, Answer, Evidence
+from experiments.tables.draw import as_svg, limits
+from experiments.tables.forest import MARKERS, VERDICT_COLOURS, Differences, Ratios, scale_of
+from experiments.tables.outcome import ALIKE, INCONCLUSIVE, REFUTED, SUPPORTED, Case
+from experiments.tables.sentences import VERDICT_WORDS
+
+UNIT = "% less time"
+"""The unit of all main claims."""
+MOST_ROWS = 3
+"""Rows of a paper, beside that of one rank alone."""
+ALONE = ("one rank alone", "one worker alone")
+"""The control that every paper is held against: what a single rank needs."""
+PALE = "#bbbbbb"
+COLOUR_OF = VERDICT_COLOURS | {INCONCLUSIVE: "#444444"}
+APART = 0.32
+"""Between the cases of a row, in rows."""
+ROW_INCHES, WIDTH = 0.235, 8.2
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a row shows: the best measured and the best simulated case, of one condition and one baseline."""
+
+    label: str
+    cases: Sequence[Case]
+    is_control: bool = False
+
+    def words(self) -> str:
+        """Return the row for readers who do not see it."""
+        return f"{self.label}: {'; '.join(case.text() for case in self.cases)}"
+
+
+def rows(answer: Answer) -> list[Row]:
+    """Return the rows of a main claim: its best evidence, the best against it, and then others that differ from these.
+
+    Last comes the control of one rank alone.
+    """
+    ordered = answer.holding[:1] + answer.failing[:1] + answer.evidence
+    places = list(dict.fromkeys(one.place for one in ordered if _is_shown(one)))
+    first, others = places[:2], places[2:]
+    shown = {place[0] for place in first}
+    others.sort(key=lambda place: place[0] in shown)
+    found = [_row(place, answer.evidence) for place in (first + others)[:MOST_ROWS]]
+    alone = [one for one in answer.controls if one.case.baseline in ALONE and _is_shown(one)]
+    return found + [Row(_label(one.place), [one.case], is_control=True) for one in alone[:1]]
+
+
+def _row(place: tuple[str, str], evidence: Sequence[Evidence]) -> Row:
+    """Return what is measured there and what is simulated: the best case of each verdict, else an undecided one."""
+    there = [one for one in evidence if one.place == place and _is_shown(one)]
+    decided = {(one.is_simulated, one.case.verdict): one.case for one in reversed(there) if one.case.verdict in DECIDED}
+    sources = {is_simulated for is_simulated, _ in decided}
+    undecided = {(one.is_simulated, ""): one.case for one in reversed(there) if one.is_simulated not in sources}
+    shown = decided | undecided
+    return Row(_label(place), [shown[key] for key in sorted(shown)])
+
+
+def _is_shown(one: Evidence) -> bool:
+    return one.case.estimate is not None and one.case.unit == UNIT
+
+
+def _label(place: tuple[str, str]) -> str:
+    return ", ".join(filter(None, place))
+
+
+def describe(by_paper: dict[str, Sequence[Row]]) -> str:
+    """Return the picture in words."""
+    return " ".join(f"{paper}: {'. '.join(row.words() for row in some)}." for paper, some in by_paper.items())
+
+
+def draw(by_paper: dict[str, Sequence[Row]]) -> str:
+    """Return the rows of all papers below each other as SVG, with a title and a description.
+
+    Measured points are filled, simulated ones hollow. The thin line beyond an interval is the range over calibrations
+    and the simulator's error; the tick is the paper's number.
+    """
+    cases = [case for some in by_paper.values() for row in some for case in row.cases]
+    scale = scale_of(cases[0])
+    lines = [line for paper, some in by_paper.items() for line in (paper, *some)]
+    figure = Figure(figsize=(WIDTH, 1.25 + ROW_INCHES * len(lines)), layout="constrained")
+    ax = figure.subplots()
+    for place, line in enumerate(lines):
+        if isinstance(line, Row):
+            _draw_row(ax, place, line, scale)
+        else:
+            ax.annotate(
+                line, (-0.005, place), xycoords=ax.get_yaxis_transform(), ha="right", va="center", weight="bold"
+            )
+    ax.axvline(0, color="black", linewidth=0.8)
+    places = [place for place, line in enumerate(lines) if isinstance(line, Row)]
+    ax.set_yticks(places, [lines[place].label for place in places], fontsize=8)
+    ax.set_ylim(len(lines) - 0.5, -0.7)
+    ax.set_xlim(*limits((scale.place(case.estimate) for case in cases), ax.get_xlim()))
+    ax.tick_params(axis="y", length=0)
+    scale.set_ticks(ax)
+    ax.set_xlabel(scale.label, fontsize=9)
+    ax.grid(alpha=0.3, axis="x")
+    ax.set_axisbelow(True)
+    figure.legend(handles=_legend(cases), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return as_svg(figure, "The main claims of five papers, with all that is uncertain", describe(by_paper))
+
+
+def _draw_row(ax, place: int, row: Row, scale: Differences | Ratios):
+    """Draw the cases of a row a little below each other, what is measured first."""
+    for number, case in enumerate(row.cases):
+        below = APART * (number - (len(row.cases) - 1) / 2)
+        _draw_case(ax, place + below, case, scale, PALE if row.is_control else COLOUR_OF[case.verdict])
+    for number in {case.number for case in row.cases if case.number is not None}:
+        ax.plot([scale.place(number)] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2)
+
+
+def _draw_case(ax, place: float, case: Case, scale: Differences | Ratios, colour: str):
+    if None not in (case.spread_low, case.spread_high):
+        ends = [scale.place(case.spread_low), scale.place(case.spread_high)]
+        ax.plot(ends, [place, place], color=colour, linewidth=0.9, alpha=0.8, marker="|", markersize=5)
+    ends = [scale.place(case.estimate if limit is None else limit) for limit in (case.low, case.high)]
+    ax.plot(ends, [place, place], color=colour, linewidth=2.4, solid_capstyle="butt")
+    ax.plot(scale.place(case.estimate), place, linestyle="", **_point(case, colour))
+
+
+def _point(case: Case, colour: str) -> dict:
+    fill = "white" if case.source in IN_SIMULATED_TIME else colour
+    return {"color": colour, "markerfacecolor": fill, "marker": MARKERS.get(case.bound, "o"), "markersize": 6}
+
+
+def _legend(cases: Sequence[Case]) -> list[Line2D]:
+    there = [
+        verdict for verdict in (SUPPORTED, REFUTED, ALIKE, INCONCLUSIVE) if any(c.verdict == verdict for c in cases)
+    ]
+    colours = [
+        Line2D([], [], color=COLOUR_OF[verdict], linewidth=2.4, label=VERDICT_WORDS[verdict]) for verdict in there
+    ]
+    point = {"linestyle": "", "marker": "o", "color": "black", "markersize": 6}
+    return [
+        *colours,
+        Line2D([], [], color=PALE, linewidth=2.4, label="one rank alone"),
+        Line2D([], [], label="measured", **point),
+        Line2D([], [], label="simulated", **point | {"markerfacecolor": "white"}),
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker="|",
+            markersize=11,
+            markeredgewidth=2,
+            color="black",
+            label="the paper's number",
+        ),
+        Line2D([], [], color="black", linewidth=0.9, marker="|", label="with calibrations, simulator"),
+    ]

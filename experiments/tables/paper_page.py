@@ -1,0 +1,82 @@
+"""The page of a paper, in docs/results: all that was found on its claims, with every case, its pictures and seeds."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from experiments.tables import downloads, markdown
+from experiments.tables.answers import PaperAnswers
+from experiments.tables.claims import KINDS, METHODS
+from experiments.tables.draw import in_words
+from experiments.tables.report import case_drawing
+from experiments.tables.scale_result import ScaleResult
+
+MOST_BYTES = 200_000
+"""Bytes of a picture: larger ones are left to the page of the scale."""
+MOST_PICTURES = 2
+"""Figures that a main claim is illustrated with, beside its cases."""
+
+
+def name_of(paper: PaperAnswers) -> str:
+    """Return the file name of a paper's page."""
+    return f"{short(paper)}.md"
+
+
+def short(paper: PaperAnswers) -> str:
+    """Return the paper's name as its targets and configurations begin with it."""
+    return paper.paper.id.partition("_")[0]
+
+
+def written(paper: PaperAnswers, scales: Sequence[ScaleResult], made: Path) -> Iterator[tuple[str, str]]:
+    """Yield the page of a paper and the files that it shows and links to, by name.
+
+    made: the folder with a folder of outcomes, and of their figures, for each scale.
+    """
+    pictures = {name: (caption, svg) for name, caption, svg in _pictures(paper, made)}
+    for name, (_, svg) in pictures.items():
+        yield name, svg
+    seeds = f"{short(paper)}-seeds.csv"
+    yield (
+        seeds,
+        downloads.seeds_csv(
+            outcome
+            for scale in scales
+            for outcome in scale.outcomes.values()
+            if outcome.target in paper.by_scale[scale.name].targets
+        ),
+    )
+    yield (
+        name_of(paper),
+        markdown.render(
+            "paper.md.j2",
+            paper=paper,
+            scales=scales,
+            pictures={name: caption for name, (caption, _) in pictures.items()},
+            seeds=seeds,
+            missing={scale.name: _missing(paper, scale) for scale in scales},
+            kinds=KINDS,
+            methods=METHODS,
+        ),
+    )
+
+
+def _missing(paper: PaperAnswers, scale: ScaleResult) -> list[str]:
+    return [target for target in paper.by_scale[scale.name].targets if target not in scale.outcomes]
+
+
+def _pictures(paper: PaperAnswers, made: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield name, caption and SVG of the cases of the headline, and of its figures, at each scale."""
+    for scale, result in zip(paper.by_scale, paper.main[0].results, strict=True):
+        if drawing := case_drawing(result):
+            caption = f"All cases of the main claim at the scale {scale}: estimates with 95 % intervals."
+            statement = " ".join(result.claim["statement"].split())
+            yield f"{short(paper)}-cases-{scale}.svg", caption, in_words(drawing, statement, words_of(result.cases))
+        for figure in [figure for outcome, _ in result.found for figure in outcome.figures][:MOST_PICTURES]:
+            svg = (made / scale / figure.svg).read_text(encoding="utf-8")
+            if len(svg.encode()) < MOST_BYTES:
+                name = f"{Path(figure.svg).stem}-{scale}.svg"
+                yield name, f"{figure.caption} Scale {scale}.", in_words(svg, figure.caption, "")
+
+
+def words_of(cases) -> str:
+    """Return cases in words, for readers who do not see their picture."""
+    return "; ".join(f"{case.condition}, {case.baseline}: {case.text()}" for case in cases if case.estimate is not None)

@@ -1,0 +1,52 @@
+"""What was made at a scale: its outcomes, what they say of each paper, and on what they were made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from experiments.tables.claims import PaperResult, results
+from experiments.tables.outcome import Outcome
+from experiments.tables.report import read_outcomes
+from experiments.tables.scale import SCALES
+
+
+@dataclass(frozen=True)
+class ScaleResult:
+    """The outcomes at a scale. dates: when they were made, by target."""
+
+    name: str
+    outcomes: dict[str, Outcome]
+    dates: dict[str, str]
+    papers: Sequence[PaperResult]
+
+    @classmethod
+    def of(cls, folder: Path, papers: Sequence[Path]) -> "ScaleResult":
+        """Return what lies in a folder that has the name of its scale; without outcomes if there is none.
+
+        Raises ValueError for outcomes that do not fit the claims of ``papers``.
+        """
+        outcomes, dates = read_outcomes(folder)
+        return cls(folder.name, outcomes, dates, results(papers, outcomes))
+
+    @cached_property
+    def description(self) -> str:
+        return SCALES[self.name].description
+
+    def told(self, key: str) -> str:
+        """Return what the outcomes say under a key of their provenance."""
+        return ", ".join(
+            sorted({outcome.provenance[key] for outcome in self.outcomes.values() if key in outcome.provenance})
+        )
+
+    @property
+    def commits(self) -> str:
+        """The commits of the runs."""
+        said = {outcome.provenance.get("code of the runs", "none") for outcome in self.outcomes.values()}
+        return ", ".join(sorted({commit for some in said for commit in some.split(", ")} - {"none"})) or "none"
+
+    @property
+    def span(self) -> str:
+        """When it was made."""
+        days = sorted({date.partition(" ")[0] for date in self.dates.values()})
+        return " to ".join(dict.fromkeys([days[0], days[-1]]))

@@ -1,0 +1,112 @@
+"""What was found on a claim, in words: one effect with its interval, its source and its place, and how sure it is."""
+
+from collections.abc import Sequence
+
+from experiments.tables.answers import GRADES, OPEN, Answer, Evidence
+from experiments.tables.outcome import (
+    AGREES,
+    ALIKE,
+    INCONCLUSIVE,
+    LESS,
+    MORE,
+    OPPOSITES,
+    REFUTED,
+    SUPPORTED,
+    Case,
+)
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.tables.wording import NO_NUMBER, paper_figure
+
+SIGNS = {MEASURED: "●", SIMULATED: "○", TIMING_ONLY: "○"}
+NO_TIMES = "◇"
+"""The sign of bytes, accuracies, and what else has no times in it."""
+VERDICT_WORDS = {
+    SUPPORTED: "holds",
+    ALIKE: "no difference",
+    REFUTED: "does not hold",
+    INCONCLUSIVE: "undecided",
+}
+LEGEND = (
+    f"{SIGNS[MEASURED]} measured by the clock, {SIGNS[SIMULATED]} simulated, {NO_TIMES} without times; in brackets the "
+    f"95 % interval. {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}."
+)
+"""The meaning of the signs and the grades."""
+ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "more than the paper's {}", LESS: "less than the paper's {}"}
+"""What a case says of the paper's number."""
+
+
+def sign(one: Evidence) -> str:
+    """Return the sign of where a case's times come from."""
+    return SIGNS.get(one.case.source, NO_TIMES)
+
+
+def effect(one: Evidence) -> str:
+    """Return a case in one clause: estimate with interval, against whom, the paper's number, where, at which scale."""
+    case, (baseline, condition) = one.case, one.place
+    words = case.verdict if case.estimate is None else case.text()
+    than = "than" if OPPOSITES.keys() & set(words.split()) else "against"
+    number = on_number(case) * (case.verdict == SUPPORTED)
+    no_difference = "no difference: " * (case.verdict == ALIKE and case.estimate is not None)
+    parts = [f"{no_difference}{words}" + f" {than} {baseline}" * bool(baseline), number, condition]
+    return f"{sign(one)} {', '.join(filter(None, parts))} (`{one.outcome.scale}`)"
+
+
+def on_number(case: Case) -> str:
+    """Return what a case says of the paper's number; empty if there is none, or if that is not known."""
+    return ON_NUMBER[case.on_number].format(f"{case.number:g}") if case.on_number else ""
+
+
+def number(claim: dict) -> str:
+    """Return the paper's number of a claim; empty if there is none."""
+    said = paper_figure(claim)
+    return "" if said == NO_NUMBER else said
+
+
+def best(some: Sequence[Evidence], of: Sequence[Evidence]) -> str:
+    """Return the best of some evidence, and how many of all cases say the same; empty if there is none."""
+    return f"{effect(some[0])}; {len(some)} of {len(of)} cases" if some else ""
+
+
+def how_sure(answer: Answer) -> str:
+    """Return the grade of what holds and of what does not, with the simulator's error, or with what would decide it."""
+    if not answer.is_decided:
+        return f"{OPEN}: {why_open(answer)}"
+    found = [some[0] for some in (answer.holding, answer.failing) if some]
+    grades = [answer.grade(one) for one in found]
+    errors = dict.fromkeys(words for one in found if (words := simulator_error(one)))
+    both = grades[0] if len(set(grades)) == 1 else f"{grades[0]} that it holds, {grades[1]} that it does not"
+    return "; ".join([both, *errors])
+
+
+def simulator_error(one: Evidence) -> str:
+    """Return the simulator's error beside a simulated case; empty where nothing was simulated."""
+    return f"simulator {one.case.simulator_error.rpartition(': ')[2]}" if one.case.simulator_error else ""
+
+
+def errors_of(cases: Sequence[Case]) -> str:
+    """Return the simulator's error beside cases, each once."""
+    return "; ".join(dict.fromkeys(case.simulator_error for case in cases if case.simulator_error))
+
+
+def why_open(answer: Answer) -> str:
+    """Return why a claim is not decided, and how many seeds would decide it."""
+    if not answer.evidence:
+        missing = dict.fromkeys(target for result in answer.results for target in result.missing)
+        return f"not made yet, `make {' '.join(f'table-{target}' for target in missing)}`"
+    known = [one for one in answer.open if one.case.seeds_needed]
+    if not known:
+        one = answer.open[0]
+        return f"{effect(one)}; {one.case.note or 'no number of seeds is known to decide it'}"
+    one = min(known, key=lambda one: one.case.seeds_needed)
+    return f"{effect(one)}; about {one.case.seeds_needed} seeds would tell"
+
+
+def errors(some: Sequence[float]) -> str:
+    """Return relative errors in words: the only one, or from the least to the greatest."""
+    low, high = (f"{100 * error:+.0f}" for error in (min(some), max(some)))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".") + "."

@@ -1,0 +1,122 @@
+"""Answers to claims: the evidence of all scales, the best first, and how sure it is."""
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.tables import sentences
+from experiments.tables.answers import ONE_SIDED, OPEN, SURE, Answer
+from experiments.tables.claims import ClaimResult
+from experiments.tables.outcome import (
+    AGREES,
+    ALIKE,
+    BY_CONSTRUCTION,
+    CONTROL,
+    INCONCLUSIVE,
+    REFUTED,
+    SUPPORTED,
+    Case,
+    Finding,
+    Outcome,
+)
+from experiments.tables.run_spec import MEASURED, SIMULATED
+
+CLAIM = {"id": "faster", "statement": "It is faster.", "kind": "direction", "method": "documented", "targets": ["time"]}
+FASTER = Case("equal ranks", "ring", SUPPORTED, 20.0, 10.0, 30.0, "% less time", 5, SIMULATED, p=0.01)
+SLOWER = replace(FASTER, verdict=REFUTED, estimate=-20.0, low=-30.0, high=-10.0)
+OPEN_CASE = replace(FASTER, verdict=INCONCLUSIVE, low=-10.0, p=0.3, seeds_needed=12)
+
+
+def answer(*by_scale: list[Case]) -> Answer:
+    """What scales of the names of ``SCALES`` have found: the first says most."""
+    results = []
+    for name, cases in zip(("desk", "smoke"), by_scale, strict=False):
+        outcome = Outcome("time", "Time", "fast", name, "make table-time")
+        results.append(ClaimResult(CLAIM, [(outcome, Finding("faster", "", cases))] if cases else [], [], []))
+    return Answer(results)
+
+
+def test_what_is_measured_comes_first_whichever_scale_it_is_of():
+    clock = replace(FASTER, source=MEASURED, estimate=12.0)
+    found = answer([FASTER], [clock])
+    assert [one.case for one in found.holding] == [clock, FASTER]
+    assert "(`smoke`)" in sentences.effect(found.holding[0])
+
+
+def test_no_scale_hides_what_another_one_has_decided():
+    assert answer([OPEN_CASE], [FASTER]).holding[0].case == FASTER
+    assert answer([FASTER], [SLOWER]).failing[0].case == SLOWER
+
+
+def test_the_clock_decides_where_the_simulator_says_otherwise():
+    clock = replace(SLOWER, source=MEASURED, condition="equal ranks, by the clock")
+    found = answer([FASTER], [clock])
+    assert not found.holding and [one.case for one in found.failing] == [clock]
+    elsewhere = replace(FASTER, condition="slow links")
+    assert answer([elsewhere], [clock]).holding[0].case == elsewhere
+
+
+def test_no_difference_is_an_answer_and_speaks_against_the_claim():
+    found = answer([replace(FASTER, verdict=ALIKE, estimate=1.0, low=-2.0, high=3.0)])
+    assert found.is_decided and not found.holding
+    assert sentences.effect(found.failing[0]) == (
+        "○ no difference: 1.0 % less time (-2.0 to 3.0, 5 seeds) than ring, equal ranks (`desk`)"
+    )
+
+
+@pytest.mark.parametrize(
+    "cases, grade",
+    [
+        ([FASTER, replace(FASTER, source=MEASURED, condition="equal ranks, by the clock")], SURE),
+        ([FASTER, replace(FASTER, source=MEASURED, condition="slow links")], ONE_SIDED),
+        ([FASTER, replace(OPEN_CASE, source=MEASURED)], ONE_SIDED),
+        ([FASTER], ONE_SIDED),
+        ([replace(FASTER, source=MEASURED)], ONE_SIDED),
+        ([replace(FASTER, source="", unit="% fewer bytes")], SURE),
+        ([OPEN_CASE], OPEN),
+    ],
+)
+def test_the_grade_is_that_of_measured_and_simulated_times_together(cases, grade):
+    found = answer(cases)
+    assert {found.grade(one) for one in found.holding or found.open} == {grade}
+
+
+def test_a_slow_host_by_the_clock_stands_for_a_slow_rank():
+    rank = replace(FASTER, condition="one rank 4 times slower, n = 8")
+    host = replace(FASTER, condition="one host 4 times slower, n = 8", source=MEASURED)
+    assert len({one.place for one in answer([rank, host]).evidence}) == 1
+
+
+def test_controls_and_what_is_true_by_construction_are_no_evidence():
+    kinds = [replace(FASTER, kind=CONTROL), replace(FASTER, kind=BY_CONSTRUCTION)]
+    found = answer(kinds)
+    assert not found.evidence and not found.is_decided and found.is_built
+    assert [one.case for one in found.controls] == kinds[:1]
+
+
+def test_an_undecided_claim_says_what_would_decide_it():
+    needs_more = replace(OPEN_CASE, condition="slow links", seeds_needed=40)
+    assert sentences.how_sure(answer([needs_more, OPEN_CASE])) == (
+        "C: ○ 20.0 % less time (-10.0 to 30.0, 5 seeds) than ring, equal ranks (`desk`); about 12 seeds would tell"
+    )
+    unmade = Answer([ClaimResult(CLAIM, [], ["time"], [])])
+    assert sentences.how_sure(unmade) == "C: not made yet, `make table-time`"
+
+
+def test_how_sure_tells_what_holds_from_what_does_not():
+    clock = replace(FASTER, source=MEASURED)
+    slow = replace(SLOWER, condition="slow links", simulator_error="against measured times: grsgd -9%")
+    assert (
+        sentences.how_sure(answer([FASTER, clock, slow])) == "A that it holds, B that it does not; simulator grsgd -9%"
+    )
+
+
+def test_the_number_of_the_paper_stands_beside_what_holds():
+    (one,) = answer([replace(FASTER, number=22.0, on_number=AGREES)]).holding
+    assert "than ring, agrees with the paper's 22, equal ranks" in sentences.effect(one)
+
+
+def test_the_first_sentence_and_errors_in_words():
+    assert sentences.first_sentence("It cannot be had. Nor can\nthat.") == "It cannot be had."
+    assert sentences.errors([-0.451, 0.02]) == "-45 to +2 %"
+    assert sentences.errors([0.05]) == "+5 %"
