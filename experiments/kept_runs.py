@@ -5,6 +5,7 @@ configuration, ranks, code outside of this package, network, computing, hosts. S
 taken for it, under whatever name.
 """
 
+import ast
 import functools
 import hashlib
 from pathlib import Path
@@ -19,16 +20,35 @@ from grsgd.runs.run_file import Run
 from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 
+MAKE_NO_RUNS = ("cli",)
+"""Folders of grsgd whose modules nothing in a run depends on."""
+
 
 @functools.cache
 def code() -> str:
-    """Return a digest of the code that makes runs: all modules of grsgd and coding, committed or not."""
+    """Return a digest of the code that makes runs: all modules of grsgd and coding, committed or not, but for their
+    comments and docstrings."""
     found = hashlib.sha256()
     for package in (grsgd, coding):
         folder = Path(package.__file__).parent
         for file in sorted(folder.rglob("*.py")):
-            found.update(f"{file.relative_to(folder.parent)}\n".encode() + file.read_bytes())
+            if file.relative_to(folder).parts[0] not in MAKE_NO_RUNS:
+                found.update(f"{file.relative_to(folder.parent)}\n{statements(file.read_bytes())}\n".encode())
     return found.hexdigest()
+
+
+def statements(source: bytes) -> str:
+    """Return what a module says to Python: without its docstrings, comments and layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [one for one in body if not is_text(one)]
+    return ast.dump(tree)
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Return whether a statement is a text alone, as docstrings are."""
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
 
 
 def run_file(folder: Path, name: str, config: Config, ranks: int, *where: str) -> Path:

@@ -24,7 +24,7 @@ from experiments import lost_signals
 from experiments.cache import Unfinished
 from experiments.papers import ROOT
 from experiments.papers import folder as folder_of
-from experiments.tables import dry_run, records, report, results_page
+from experiments.tables import codes, dry_run, records, report, results_page
 from experiments.tables.arguments import PROGRAM, parse_arguments
 from experiments.tables.claims import read_claims
 from experiments.tables.conditions import Conditions
@@ -37,8 +37,8 @@ from experiments.tables.progress import duration, hours_of
 from experiments.tables.run_spec import MEASURED, RunSpec
 from experiments.tables.scale import SCALES
 from experiments.tables.show import outcome, with_simulator_errors
-from experiments.tables.store import Store
-from experiments.tables.targets import PAPERS, Target
+from experiments.tables.store import BEFORE, Store
+from experiments.tables.targets import PAPERS, TARGETS, Target
 from grsgd.data.fetch import fetch
 from grsgd.errors import ConfigError, DataError
 from grsgd.files import exclusive_lock
@@ -100,23 +100,41 @@ def only_one(folder: Path):
         yield
 
 
-def planned(options: argparse.Namespace, folder: Path) -> Plan:
-    """Return the plan of the chosen targets, with what is recorded where that counts."""
+def planned(options: argparse.Namespace, folder: Path) -> list[Plan]:
+    """Return the plan of the chosen targets, and, where recorded runs count, those of targets all of whose runs other
+    code has made. The first makes runs; the last, if recorded runs are shown or packed, is of those from before."""
     scale = SCALES[options.scale]
     is_joined = scale.is_joined or options.recorded
     if is_joined:
         records.unpack(RECORDS / scale.name, folder)
     store = Store(folder, hosts(max(scale.clock_ranks) + 1, scale.cpu), is_joined)
-    conditions = Conditions(scale, store.emulated, tuple(options.set), options.imagenet)
+    others = store.other_codes() if is_joined else []
+    others += [BEFORE] * (options.recorded or options.record)
+    plans = [plan_of(options, each) for each in (store, *map(store.of, others))]
+    codes.share(plans)
+    return plans
+
+
+def plan_of(options: argparse.Namespace, store: Store) -> Plan:
+    conditions = Conditions(SCALES[options.scale], store.emulated, tuple(options.set), options.imagenet)
     return Plan(conditions, store, {target.name: target.needs(conditions) for target in options.targets})
 
 
 def foretell(options: argparse.Namespace, folder: Path) -> int:
     """Print how long the runs would take."""
-    plan = planned(options, folder)
-    costs = costs_on(plan.store.hosts)
-    print(dry_run.text(dry_run.forecasts(plan, costs), costs, options.workers * plan.store.hosts.nodes))
+    plans = planned(options, folder)
+    costs, on = informed_costs(options, plans), plans[0].store.hosts
+    print(dry_run.text(dry_run.forecasts(plans, costs), costs, options.workers * on.nodes))
     return 0
+
+
+def informed_costs(options: argparse.Namespace, plans: list[Plan]) -> Costs:
+    """Return estimates that know how long recorded runs took, those from before among them."""
+    store = plans[0].store
+    costs = costs_on(store.hosts)
+    if store.is_joined:
+        dry_run.learn(plan_of(options, store.of(BEFORE)), costs)
+    return costs
 
 
 def costs_on(on: Hosts) -> Costs:
@@ -125,18 +143,21 @@ def costs_on(on: Hosts) -> Costs:
 
 
 def record(options: argparse.Namespace, folder: Path) -> int:
-    """Pack the runs of all targets that are there, and print the size of the archives."""
-    recorded, plan = RECORDS / options.scale, planned(options, folder)
-    runs: dict[str, set[RunSpec]] = {}
-    for target in options.targets:
-        runs.setdefault(target.paper, set()).update(plan.there(target.name))
-    everything = set().union(*runs.values())
-    records.record(
-        recorded,
-        {paper: {plan.store.path(spec) for spec in specs} for paper, specs in runs.items() if specs},
-        plan.store.networks.calibrations(everything),
-        {spec.place or plan.store.hosts.place for spec in everything if spec.source == MEASURED},
-    )
+    """Pack the runs of all targets that are there, and print the size of the archives. Raises Unfinished, and changes
+    nothing, if there are runs of code that was not committed, but for those that have been recorded."""
+    recorded, plans = RECORDS / options.scale, planned(options, folder)
+    runs: dict[str, set[Path]] = {}
+    calibrations: dict[str, set[Path]] = {}
+    made_on, made = set(), {}
+    for plan in plans:
+        there = {spec for target in plan.needs for spec in plan.there(target)}
+        made |= {plan.store.path(spec): plan.find(spec) for spec in there}
+        for target in plan.needs:
+            runs.setdefault(TARGETS[target].paper, set()).update(map(plan.store.path, plan.there(target)))
+        calibrations.setdefault(plan.store.code, set()).update(plan.store.networks.calibrations(there))
+        made_on |= {spec.place or plan.store.hosts.place for spec in there if spec.source == MEASURED}
+    codes.check_committed(made, records.names(recorded))
+    records.record(recorded, {paper: files for paper, files in runs.items() if files}, calibrations, made_on)
     for path in sorted(recorded.iterdir()):
         print(f"{path}: {path.stat().st_size / 1e6:.2f} MB" if path.is_file() else path)
     return 0
@@ -153,16 +174,16 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
     began = time.monotonic()
     if options.fresh:
         remove_runs(folder)
-    plan = planned(options, folder)
+    plans = planned(options, folder)
     maker = Maker(
-        plan.store,
-        costs_on(plan.store.hosts),
+        plans[0].store,
+        informed_costs(options, plans),
         options.workers,
         SCALES[options.scale].run_timeout,
         -math.inf if options.recorded else began + 3600 * (options.hours or math.inf),
     )
-    make_runs(plan, maker, piecewise=bool(options.hours))
-    problems = list(maker.failures) + show(plan, options, folder)
+    make_runs(plans, maker, piecewise=bool(options.hours))
+    problems = list(maker.failures) + show(plans, options, folder)
     page = options.results / "report.html"
     report.build(folder, [folder_of(paper) for paper in PAPERS], page)
     for line in problems:
@@ -183,9 +204,9 @@ def remove_runs(folder: Path):
     shutil.rmtree(folder / "networks", ignore_errors=True)
 
 
-def make_runs(plan: Plan, maker: Maker, piecewise: bool):
+def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
     """Make the runs of all targets at once, or, where they may not all be made, of one target after the other."""
-    found = dry_run.forecasts(plan, maker.costs)
+    found, plan = dry_run.forecasts(plans, maker.costs), plans[0]
     print(dry_run.total(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
     if time.monotonic() < maker.until:
         fetch_data(spec for forecast in found.values() for spec in forecast.missing)
@@ -202,17 +223,18 @@ def fetch_data(missing: Iterable[RunSpec]):
         fetch(name, folder, partial(print, file=sys.stderr))
 
 
-def show(plan: Plan, options: argparse.Namespace, folder: Path) -> list[str]:
+def show(plans: list[Plan], options: argparse.Namespace, folder: Path) -> list[str]:
     """Print and save the outcomes of the targets whose runs are there; return what is missing of the others."""
     missing, outcomes = [], {}
+    of_target = {target: plan for plan in plans for target in plan.needs}
     for target in options.targets:
         try:
-            outcomes[target.name] = outcome(target, plan, folder, command(target, options))
+            outcomes[target.name] = outcome(target, of_target[target.name], folder, command(target, options))
         except MissingRun as error:
             missing.append(f"{target.name}: a run is missing: {error}")
             (folder / f"{target.name}.json").unlink(missing_ok=True)
     claims = read_claims([folder_of(paper) for paper in PAPERS])
-    for shown in with_simulator_errors(outcomes, plan):
+    for shown in with_simulator_errors(outcomes, of_target):
         shown.save(folder)
         print(report.text(shown, claims), end="\n\n")
     return missing

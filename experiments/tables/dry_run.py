@@ -8,6 +8,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from experiments.tables.costs import Costs, kind
+from experiments.tables.networks import Measurement
 from experiments.tables.plan import Plan
 from experiments.tables.progress import duration, hours_of
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, RunSpec
@@ -21,8 +22,8 @@ SOURCES = {
     MEASURED: "by the clock",
 }
 
-CALIBRATION_SECONDS = 40
-"""About how long the calibration of a model with links of one rate takes."""
+CALIBRATION_SECONDS, WORK_SECONDS = 90, 5
+"""About how long the calibration of a model with links of one rate takes, and measuring the work of an algorithm."""
 
 
 @dataclass
@@ -34,16 +35,31 @@ class Forecast:
     took: float = 0.0
     """Seconds that those which are there took, each by itself."""
     missing: Counter[RunSpec] = field(default_factory=Counter)
-    calibrations: set[Path] = field(default_factory=set)
-    """Those that are missing."""
+    calibrations: set[Measurement] = field(default_factory=set)
+    """Those that are missing, and the work of algorithms that is not known."""
 
     def hours(self, costs: Costs, workers: int) -> float:
         """Return how long what is missing takes. workers: simulations side by side."""
-        return hours_of(self.missing, workers, costs) + len(self.calibrations) * CALIBRATION_SECONDS / 3600
+        calibrating = sum(WORK_SECONDS if one.work else CALIBRATION_SECONDS for one in self.calibrations)
+        return hours_of(self.missing, workers, costs) + calibrating / 3600
 
 
-def forecasts(plan: Plan, costs: Costs) -> dict[str, Forecast]:
-    """Return what each target needs; the costs learn from the runs that are there.
+def learn(plan: Plan, costs: Costs):
+    """Let the costs learn from runs that are there and do not count as made, but for those of times alone: messages
+    that take nothing of a processor take less to simulate."""
+    for specs in plan.foreseen().values():
+        for spec in specs:
+            if spec.source != TIMING_ONLY and (run := plan.find(spec)) is not None:
+                costs.learn(spec, run)
+
+
+def forecasts(plans: Iterable[Plan], costs: Costs) -> dict[str, Forecast]:
+    """Return what each target needs; the costs learn from the runs that are there."""
+    return {target: forecast for plan in plans for target, forecast in forecasts_of(plan, costs).items()}
+
+
+def forecasts_of(plan: Plan, costs: Costs) -> dict[str, Forecast]:
+    """Return what each target of a plan needs.
 
     Where a learning rate is not known yet, the runs are counted with one of the grid, and the trials without the ends
     of the grid.
@@ -97,9 +113,10 @@ def total(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
     hours, by_clock = (duration(part) for part in (whole.hours(costs, workers), hours_of(clock, workers, costs)))
     longest = duration(max(map(costs.seconds, whole.missing), default=0) / 3600)
     took = f" and took {duration(whole.took / 3600)} of a core" if whole.there else ""
+    calibrations = sum(not one.work for one in whole.calibrations)
     return (
         f"{whole.missing.total() + whole.there} runs, {whole.there} of them are there{took}; the others, with "
-        f"{len(whole.calibrations)} calibrations, take about {hours}, {by_clock} by the clock, with {workers} "
+        f"{calibrations} calibrations, take about {hours}, {by_clock} by the clock, with {workers} "
         f"simulation{'s' * (workers != 1)} side by side; the longest takes {longest}{downloads(whole.missing)}"
     )
 

@@ -12,9 +12,10 @@ from itertools import groupby
 from experiments import lost_signals
 from experiments.cache import Unfinished, make_in_parallel
 from experiments.tables.costs import Costs
+from experiments.tables.networks import CALIBRATIONS, number_of
 from experiments.tables.on_nodes import make_on_nodes
 from experiments.tables.progress import Progress
-from experiments.tables.run_spec import MEASURED, RunSpec
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, RunSpec
 from experiments.tables.store import Store
 from grsgd import data
 from grsgd.errors import ConfigError, DataError, RunFileError
@@ -43,12 +44,18 @@ class Maker:
         return self.workers * self.store.hosts.nodes
 
     def make(self, specs: Iterable[RunSpec], what: str):
-        """Make the runs that are not there, long ones first. Raises Unfinished if there can be no calibration.
+        """Make the runs that are not there: those that rest on one calibration after those that rest on another, so
+        that calibrations are made at different times. Raises Unfinished if there can be no calibration.
 
         what: what they are for, in words.
         """
-        lost_signals.raise_again()
         specs = list(specs)
+        for number in range(CALIBRATIONS):
+            self._make([spec for spec in specs if turn(spec) == number], what)
+
+    def _make(self, specs: list[RunSpec], what: str):
+        """Make the runs of one turn that are not there, long ones first."""
+        lost_signals.raise_again()
         if time.monotonic() < self.until:
             calibrate(specs, self.store)
         elif missing := uncalibrated(specs, self.store):
@@ -111,17 +118,34 @@ def uncalibrated(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
     return [spec for spec in specs if store.networks.missing(spec)]
 
 
+def turn(spec: RunSpec) -> int:
+    """Return with which of the calibrations a run is made: that which it rests on, or the first, if on none."""
+    return number_of(spec) if spec.source in (SIMULATED, TIMING_ONLY) else 0
+
+
 def calibrate(specs: list[RunSpec], store: Store):
-    """Measure computing and links for the simulations; what was measured before is kept. Raises Unfinished."""
-    missing = {store.networks.calibration(spec): spec for spec in uncalibrated(specs, store)}.values()
-    # links that need not be measured come last: their processors have then been measured with other links
-    ordered = sorted(missing, key=lambda spec: (spec.link.nominal, -rate(spec.link.rate)))
-    for _, alike in groupby(ordered, key=lambda spec: (spec.link.nominal, spec.link.rate)):
-        if left := uncalibrated(alike, store):
-            with store.hosts.connected(left[0]) as mpi_host:
-                for spec in left:
-                    print(f"calibrating {spec.load().model.name} with links of {spec.link.rate}", file=sys.stderr)
-                    store.networks.calibrate(spec, mpi_host)
+    """Measure links, processors and the work of algorithms for the simulations; what was measured before is kept.
+    Raises Unfinished."""
+    networks = store.networks
+
+    def fastest_first(spec: RunSpec) -> float:
+        return -rate(networks.measured(spec).link.rate)
+
+    for _, alike in groupby(sorted(uncalibrated(specs, store), key=fastest_first), key=fastest_first):
+        if not (left := uncalibrated(alike, store)):  # the work, with links of another rate
+            continue
+        with store.hosts.connected(networks.measured(left[0])) as mpi_host:
+            for spec in left:
+                if not networks.calibration(spec).exists():
+                    say(f"calibrating {spec.load().model.name} with links of {networks.measured(spec).link.rate}")
+                    networks.calibrate(networks.measured(spec), mpi_host)
+            if left := uncalibrated(left, store):
+                say(f"measuring what {len({networks.work_name(spec) for spec in left})} algorithms take in a step")
+                networks.measure_works(left, mpi_host)
+
+
+def say(line: str):
+    print(line, file=sys.stderr)
 
 
 def simulate(spec: RunSpec, store: Store):

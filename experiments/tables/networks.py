@@ -1,71 +1,123 @@
-"""Simulated networks and processors, as ``grsgd calibrate`` has measured them."""
+"""Simulated networks and processors, as ``grsgd calibrate`` has measured them.
 
+A calibration is one file, of a model, its data and links of one rate. It keeps all that ``grsgd calibrate`` has written
+but what is of single ranks. Beside it is measured what a step of each algorithm takes more than a gradient, its
+``work``. There are `CALIBRATIONS` of each, made at different times; the run with seed i rests on number i modulo that.
+"""
+
+import functools
 import hashlib
+import json
+import tempfile
 import tomllib
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import tomli_w
 
-from experiments.batch import Calibration, MpiHost, make_each
+from experiments.batch import Calibration, MpiHost, Work, make_each
 from experiments.cache import Unfinished
 from experiments.tables.hosts import Hosts
-from experiments.tables.run_spec import SIMULATED, TIMING_ONLY, RunSpec
+from experiments.tables.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
+from grsgd.config.sources import DIGEST_LETTERS
 from grsgd.files import atomic_write
+from grsgd.training.description import commit
 
-CALIBRATION_SECONDS = 300
+CALIBRATIONS = 3
+"""How many times each processor and link is calibrated."""
+CALIBRATION_SECONDS, WORK_SECONDS = 300, 300
+"""The most that a calibration and a measurement of the work may take."""
 LATENCY = "50us"
 """Latency of simulated links where none was measured."""
 NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha": None, "replication": 1}
 """Keys that do not change how long a step takes: which samples there are."""
-OF_LINKS = ("bandwidth", "latency", "queue_bytes", "fairness", "seniority")
-OF_COMPUTING = ("median", "sigma", "what")
+ABOUT = ("where", "made", "commit")
+"""Keys of a kept calibration that say how it was made."""
+OF_RANKS = ("link", "port")
+"""Keys that a calibration has of its own few ranks, and ``compute.slowdown``: hosts of a run are others, and more."""
+OF_ONE_RATE = ("bandwidth", "latency", "queue_bytes")
+"""Keys that links of a rate which was not measured cannot have from a calibration with another rate. With slower links
+less of a message waits in its sender's queue."""
+CALIBRATION, WORK = ".measured.toml", ".work.toml"
+
+
+class Measurement(NamedTuple):
+    """What simulated times rest on: a calibration, or, if named, an algorithm's work. file: where it is kept."""
+
+    file: Path
+    work: str = ""
 
 
 class Networks:
-    """The calibrations in a folder, by model, data and rate of the links; the first one of each that is made is kept.
+    """The calibrations in a folder; those that are there are kept.
 
-    on: where those that are missing are made.
+    on: where those that are missing are made. rate: of the links with which a processor is measured whose links are
+    not.
     """
 
-    def __init__(self, folder: Path, on: Hosts):
-        self.folder, self.hosts = folder, on
+    def __init__(self, folder: Path, on: Hosts, rate: str = "1gbit"):
+        self.folder, self.hosts, self.rate = folder, on, rate
         folder.mkdir(parents=True, exist_ok=True)
 
-    def calibration(self, spec: RunSpec) -> Path:
-        """Return the file with what was measured for the run's model and data, and links of its rate."""
-        return self._named(spec, f"{spec.link.rate}.measured")
+    # ---- what is measured
 
-    def computing(self, spec: RunSpec) -> Path:
-        """Return the file with what the first of these calibrations measured of computing, whatever the links: a
-        processor that is no other with other links."""
-        return self._named(spec, "computing")
+    def calibration(self, spec: RunSpec) -> Path:
+        """Return the file of the calibration that the run rests on."""
+        return self._named(spec, f"{self.measured(spec).link.rate}-{number_of(spec) + 1}{CALIBRATION}")
+
+    def measured(self, spec: RunSpec) -> RunSpec:
+        """Return the run with the links with which its calibration is made."""
+        return spec._replace(link=Link(self.rate)) if spec.link.nominal else spec
+
+    def works(self, spec: RunSpec) -> Path:
+        """Return the file with the work of algorithms that was measured beside these calibrations."""
+        return self._named(spec, f"{number_of(spec) + 1}{WORK}")
+
+    def ranks_of_work(self, spec: RunSpec) -> int:
+        """Return on how many ranks the work of the run's algorithm is measured: its own number, if there are hosts."""
+        return min(spec.ranks, self.hosts.count)
+
+    def work_name(self, spec: RunSpec) -> str:
+        """Return the name of the run's algorithm among the works: the same for the same options and ranks."""
+        loaded, ranks = spec.load(), self.ranks_of_work(spec)
+        options = hashlib.sha256(repr(loaded.algorithm_options).encode()).hexdigest()[:DIGEST_LETTERS]
+        return f"{loaded.algorithm.name}-n{ranks}-{options}"
+
+    def work(self, spec: RunSpec) -> float | None:
+        """Return the seconds of the work; None where so many ranks cannot train by it. Raises KeyError if missing."""
+        return self._known_works(spec)[self.work_name(spec)].get("seconds")
+
+    def missing(self, spec: RunSpec) -> set[Measurement]:
+        """Return what simulated times of the run rest on and is not there."""
+        if spec.source not in (SIMULATED, TIMING_ONLY) or is_stated(spec):
+            return set()
+        calibration = {Measurement(self.calibration(spec))} if not self.calibration(spec).exists() else set()
+        name = self.work_name(spec)
+        return calibration | ({Measurement(self.works(spec), name)} if name not in self._known_works(spec) else set())
 
     def calibrations(self, specs: Iterable[RunSpec]) -> list[Path]:
         """Return the files that were measured for these runs."""
-        simulated = [spec for spec in specs if spec.source in (SIMULATED, TIMING_ONLY)]
-        files = {file for spec in simulated for file in (self.calibration(spec), self.computing(spec))}
+        simulated = [spec for spec in specs if spec.source in (SIMULATED, TIMING_ONLY) and not is_stated(spec)]
+        files = {file for spec in simulated for file in (self.calibration(spec), self.works(spec))}
         return sorted(file for file in files if file.exists())
 
     def places(self, specs: Iterable[RunSpec]) -> list[str]:
-        """Return in words on what was measured that simulated times of these runs rest on."""
-        measured = [file for file in self.calibrations(specs) if file.name.endswith(".measured.toml")]
-        return sorted({tomllib.loads(file.read_text())["where"] for file in measured})
+        """Return in words on what and when was measured that simulated times of these runs rest on."""
+        measured = [file for file in self.calibrations(specs) if file.name.endswith(CALIBRATION)]
+        return sorted({told(tomllib.loads(file.read_text())) for file in measured})
 
-    def missing(self, spec: RunSpec) -> set[Path]:
-        """Return the calibration that a run needs and that is not there, if there is one."""
-        if spec.source not in (SIMULATED, TIMING_ONLY) or self.calibrated(spec):
-            return set()
-        return {self.computing(spec) if spec.link.nominal else self.calibration(spec)}
+    def _known_works(self, spec: RunSpec) -> dict[str, dict]:
+        file = self.works(spec)
+        return read(file, file.stat().st_mtime_ns) if file.exists() else {}
 
-    def calibrated(self, spec: RunSpec) -> bool:
-        is_known = spec.compute is not None or self.computing(spec).exists()
-        return is_known and (spec.link.nominal or self.calibration(spec).exists())
+    # ---- measuring
 
     def calibrate(self, spec: RunSpec, mpi_host: MpiHost):
-        """Calibrate; raises Unfinished if it fails twice."""
-        out = self.calibration(spec)
-        with atomic_write(out) as whole:
+        """Calibrate what the run rests on; raises Unfinished if it fails twice."""
+        with atomic_write(self.calibration(spec)) as whole:
             share = self.hosts.cpu if self.hosts.emulated else None
             what = [Calibration(str(spec.toml), list(spec.overrides), str(whole), share=share)]
             for _, error in make_each(mpi_host, self.hosts.calibration_ranks, what, CALIBRATION_SECONDS):
@@ -74,31 +126,95 @@ class Networks:
             found = tomllib.loads(whole.read_text())
             # where links could not be emulated, those that were measured are not the ones that are wanted
             nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": LATENCY}
-            links = {key: found[key] for key in OF_LINKS if key in found} | nominal
-            whole.write_text(tomli_w.dumps({"where": self.hosts.describe(spec._replace(slow_hosts=())), **links}))
-        if not self.computing(spec).exists():
-            with atomic_write(self.computing(spec)) as whole:
-                whole.write_text(tomli_w.dumps({key: found["compute"][key] for key in OF_COMPUTING}))
+            whole.write_text(tomli_w.dumps(self._about(spec) | found | nominal))
+
+    def measure_works(self, specs: Iterable[RunSpec], mpi_host: MpiHost):
+        """Measure the work of the runs' algorithms, in one job for each number of ranks; raises Unfinished if one
+        fails twice."""
+        named = {(self.works(spec), self.work_name(spec)): spec for spec in specs}
+        for ranks, alike in groupby(sorted(named.values(), key=self.ranks_of_work), key=self.ranks_of_work):
+            self._measure_works(list(alike), ranks, mpi_host)
+
+    def _measure_works(self, specs: list[RunSpec], ranks: int, mpi_host: MpiHost):
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            files = [Path(folder) / f"{index}.json" for index in range(len(specs))]
+            jobs = [Work(str(one.toml), list(one.overrides), str(file)) for one, file in zip(specs, files, strict=True)]
+            made = make_each(mpi_host, ranks, jobs, WORK_SECONDS)
+            for spec, file, (_, error) in zip(specs, files, made, strict=True):
+                if error:
+                    raise Unfinished(f"work of {spec.load().algorithm.name}: {error}")
+                self.keep_work(spec, json.loads(file.read_text()))
+
+    def keep_work(self, spec: RunSpec, seconds: float | None):
+        """Write down the work of the run's algorithm."""
+        entry = {"made": now()} | ({} if seconds is None else {"seconds": float(f"{seconds:.4g}")})
+        works = self._known_works(spec) | {self.work_name(spec): entry}
+        with atomic_write(self.works(spec)) as whole:
+            whole.write_text(tomli_w.dumps(works))
+
+    def _about(self, spec: RunSpec) -> dict[str, str]:
+        return {
+            "where": self.hosts.describe(spec._replace(slow_hosts=())),
+            "made": now(),
+            "commit": str(commit()),
+        }
+
+    # ---- networks of runs
 
     def file(self, spec: RunSpec) -> Path:
-        """Return the file of the run's network: the medians of what was measured, for any number of ranks."""
-        link = spec.link
-        traits = {"multicast": link.multicast, "nominal": link.nominal, "stated": spec.compute is not None}
-        path = self._named(spec, "-".join([link.rate, link.medium, *(name for name, holds in traits.items() if holds)]))
+        """Return the file of the run's network."""
+        link, work = spec.link, [] if is_stated(spec) else [self.work_name(spec)]
+        traits = {"multicast": link.multicast, "nominal": link.nominal, "stated": is_stated(spec)}
+        named = [link.rate, link.medium, *(name for name, holds in traits.items() if holds), str(number_of(spec) + 1)]
+        path = self._named(spec, "-".join([*named, *work]) + ".toml")
         if not path.exists():
-            links = {"bandwidth": link.rate, "latency": LATENCY}
-            if not link.nominal:
-                links = tomllib.loads(self.calibration(spec).read_text())
-                del links["where"]
-            content = {"medium": link.medium, "multicast": link.multicast, **links}
-            if spec.compute is None:
-                content["compute"] = tomllib.loads(self.computing(spec).read_text())
             with atomic_write(path) as whole:  # simulations side by side
-                whole.write_text(tomli_w.dumps(content))
+                whole.write_text(tomli_w.dumps(self.content(spec)))
         return path
+
+    def content(self, spec: RunSpec) -> dict:
+        """Return the run's network, for any number of ranks: all that was measured, but what is of single ranks, and,
+        of links that were not measured, what such links cannot have in common with others."""
+        traits = {"medium": spec.link.medium, "multicast": spec.link.multicast}
+        nominal = {"bandwidth": spec.link.rate, "latency": LATENCY}
+        if is_stated(spec):
+            return traits | nominal
+        found = tomllib.loads(self.calibration(spec).read_text())
+        left_out = {*ABOUT, *OF_RANKS, *(OF_ONE_RATE if spec.link.nominal else ())}
+        kept = {key: value for key, value in found.items() if key not in left_out}
+        kept["compute"] = {key: value for key, value in found["compute"].items() if key not in ("slowdown", "work")}
+        if (seconds := self.work(spec)) is not None:
+            kept["compute"]["work"] = seconds
+        return traits | (nominal if spec.link.nominal else {}) | kept
 
     def _named(self, spec: RunSpec, kind: str) -> Path:
         loaded = spec.load()
         data = loaded.data.model_copy(update=NO_MATTER)
         digest = hashlib.sha256(f"{loaded.model!r} {data!r} {loaded.device} {loaded.dtype}".encode()).hexdigest()[:12]
-        return self.folder / f"{loaded.model.name}-{loaded.data.name}-{digest}-{kind}.toml"
+        return self.folder / f"{loaded.model.name}-{loaded.data.name}-{digest}-{kind}"
+
+
+def number_of(spec: RunSpec) -> int:
+    """Return which calibration a run rests on: those with the same seed, which are compared, rest on the same one."""
+    return spec.load().seed % CALIBRATIONS
+
+
+def is_stated(spec: RunSpec) -> bool:
+    """Return whether both links and computing are said and not measured: a model of no host, as on a cluster's GPUs,
+    whose messages take nothing of a processor."""
+    return spec.link.nominal and spec.compute is not None
+
+
+@functools.lru_cache  # runs are looked for by the thousand
+def read(file: Path, mtime: int) -> dict:
+    """Return the content of a file as it was at that time."""
+    return tomllib.loads(file.read_text())
+
+
+def told(calibration: dict) -> str:
+    """Return in words on what a calibration was made, and when."""
+    return f"{calibration['where']} ({calibration['made']})" if "made" in calibration else calibration["where"]
+
+
+def now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

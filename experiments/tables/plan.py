@@ -87,6 +87,14 @@ class Plan:
         """Return the runs that a target rests on, in the order of its needs. Raises MissingRun."""
         return {self.made(spec): self.found(spec) for spec in self.needed(target)}
 
+    def is_complete(self, target: str) -> bool:
+        """Return whether all runs that a target rests on are there."""
+        try:
+            self.used(target)
+        except MissingRun:
+            return False
+        return True
+
     def results(self, target: str) -> dict:
         """Return the result of each need of a target. Raises MissingRun."""
         place = next((spec.place for spec in self.needed(target) if spec.source == MEASURED), "")
@@ -103,7 +111,8 @@ class Plan:
     def found(self, spec: RunSpec) -> Run:
         """Return a run; raises MissingRun."""
         if (run := self.find(self.made(spec))) is None:
-            raise MissingRun(self.store.path(spec).name)
+            is_named = not self.store.networks.missing(spec)  # else the name depends on what is to be measured
+            raise MissingRun(self.store.path(spec).name if is_named else spec.words())
         return run
 
 

@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from experiments.tables.networks import CALIBRATION, WORK
 from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
 from grsgd.runs.numbers import human_bytes
@@ -27,7 +28,7 @@ MOST_BYTES = 2**28
 """Bytes of an archive, unpacked; the largest has 60 million."""
 PLAIN = re.compile(r"\w[\w .,=+@-]*\.h5")
 """The name of a run file in an archive."""
-OF_CALIBRATIONS = ("*.measured.toml", "*-computing.toml")
+OF_CALIBRATIONS = (f"*{CALIBRATION}", f"*{WORK}", "*-computing.toml")
 
 
 def unpack(recorded: Path, folder: Path):
@@ -41,10 +42,12 @@ def unpack(recorded: Path, folder: Path):
                     whole.write_bytes(content)
     (folder / NETWORKS).mkdir(parents=True, exist_ok=True)
     for file in _calibrations(recorded / "networks"):
-        there = folder / NETWORKS / file.name
+        there = folder / NETWORKS / file.relative_to(recorded / "networks")
         if there.exists() and there.read_bytes() != file.read_bytes():
-            shutil.rmtree(folder / NETWORKS)  # with the networks that were made of it
+            for old in there.parent.glob("*.toml"):  # with the networks that were made of it
+                old.unlink()
             return unpack(recorded, folder)
+        there.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, there)
     if (recorded / PLACES).exists():
         shutil.copyfile(recorded / PLACES, folder / NETWORKS / PLACES)
@@ -77,19 +80,30 @@ def places(folder: Path) -> list[str]:
     return json.loads(file.read_text()) if file.exists() else []
 
 
-def record(recorded: Path, runs: dict[str, Iterable[Path]], calibrations: Iterable[Path], made_on: Iterable[str]):
+def names(recorded: Path) -> set[str]:
+    """Return the names of the run files that are recorded of a scale."""
+    return {name for archive in recorded.glob(f"*{ARCHIVE}") for name, _ in files_in(archive)}
+
+
+def record(
+    recorded: Path, runs: dict[str, Iterable[Path]], calibrations: dict[str, Iterable[Path]], made_on: Iterable[str]
+):
     """Replace the records of a scale.
 
-    runs: the run files, by the paper whose tables are made of them. made_on: where runs by the clock were made.
+    runs: the run files, by the paper whose tables are made of them. calibrations: those that they rest on, by the code
+    of the runs. made_on: where runs by the clock were made.
     """
     networks = recorded / "networks"
     networks.mkdir(parents=True, exist_ok=True)
-    content = {networks / file.name: file.read_bytes() for file in calibrations}
+    content = {
+        networks / code / file.name: file.read_bytes() for code, files in calibrations.items() for file in files
+    }
     content |= {recorded / f"{paper}{ARCHIVE}": packed(files) for paper, files in runs.items()}
     content[recorded / PLACES] = (json.dumps(sorted(set(made_on)), indent=2) + "\n").encode()
     for old in {*_calibrations(networks), *recorded.glob(f"*{ARCHIVE}")} - content.keys():
         old.unlink()
     for path, data in content.items():
+        path.parent.mkdir(exist_ok=True)
         with atomic_write(path) as whole:
             whole.write_bytes(data)
 
@@ -107,4 +121,4 @@ def packed(files: Iterable[Path]) -> bytes:
 
 
 def _calibrations(folder: Path) -> list[Path]:
-    return sorted(file for pattern in OF_CALIBRATIONS for file in folder.glob(pattern))
+    return sorted(file for pattern in OF_CALIBRATIONS for file in folder.rglob(pattern))

@@ -65,11 +65,15 @@ class RunSpec(NamedTuple):
         """Return the run in a few words."""
         return f"{self.config} on {self.ranks} ranks, seed {self.load().seed}"
 
-    def name(self, where: str) -> str:
-        """Return the name of the run file: the same for the same run ``where``, on whatever time depends besides."""
+    def name(self, where: str, code: str = "") -> str:
+        """Return the name of the run file: the same for the same run ``where``, on whatever time depends besides.
+
+        code: a digest of the code that makes the run; "" of runs that are told apart without it.
+        """
         loaded = self.load()
         which = digest(loaded, self.ranks, self.source, where)
-        return f"{loaded.algorithm_class.name}-n{self.ranks}-{self.source}-{which}"
+        parts = [loaded.algorithm_class.name, f"n{self.ranks}", self.source, code, which]
+        return "-".join(filter(None, parts))
 
 
 @functools.cache  # targets ask again and again

@@ -1,11 +1,12 @@
 """The outcome of a target: what it shows, with the runs, sources and caveats of its numbers."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from experiments.tables import sample
+from experiments.tables import codes, sample
 from experiments.tables.hosts import machine
 from experiments.tables.numbers import part_of_a_step
 from experiments.tables.outcome import Case, Figure, Outcome, Table
@@ -45,7 +46,7 @@ def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
         tables=section.tables,
         figures=section.figures,
         findings=section.findings,
-        notes=section.notes + caveats(plan, used),
+        notes=section.notes + codes.note(plan, commits) + caveats(plan, used),
         provenance={
             "machine": machine(),
             "code": str(commit()),
@@ -110,10 +111,10 @@ def caveats(plan: Plan, used: dict[RunSpec, Run]) -> list[str]:
 # ---- the simulator's error
 
 
-def with_simulator_errors(outcomes: dict[str, Outcome], plan: Plan) -> list[Outcome]:
+def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan]) -> list[Outcome]:
     """Return the outcomes with the simulator's error in their captions and beside their simulated cases: that of the
-    target's own trainings, or else of all targets of the paper."""
-    own = {what: {name: simulator_errors(plan, name, what) for name in outcomes} for what in QUANTITIES}
+    target's own trainings, or else of all targets of the paper. plans: by target."""
+    own = {what: {name: simulator_errors(plans[name], name, what) for name in outcomes} for what in QUANTITIES}
     shown = []
 
     def note_of(name: str, what: str) -> str:

@@ -1,15 +1,19 @@
 """The runs of a scale: where each lies, and how it is made."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments import kept_runs
 from experiments.batch import MpiHost, Training, make_each
 from experiments.cache import Unfinished, finished
 from experiments.tables import records
 from experiments.tables.hosts import Hosts
 from experiments.tables.networks import Networks
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, RunSpec
+from experiments.tables.networks_before import NetworksBefore
+from experiments.tables.run_spec import MEASURED, TIMING_ONLY, UNIT_STEPS, RunSpec
+from grsgd.config.sources import DIGEST_LETTERS
 from grsgd.files import atomic_write
 from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run
@@ -20,19 +24,39 @@ STEP_BY_STEP = "1gbit,50us", "constant:1"
 """Network and processor where times mean nothing."""
 
 
+CODE_LETTERS = 8
+"""Of the digest of the code in the name of a run."""
+NAMED = re.compile(rf"-([0-9a-f]{{{CODE_LETTERS}}})-[0-9a-f]{{{DIGEST_LETTERS}}}\.h5$")
+"""The end of the name of a run that has the code in it."""
+BEFORE = ""
+"""The code of runs that were recorded before the code was part of their names: of several commits, that is."""
+
+
 class Store:
-    """The runs of a scale in a folder.
+    """The runs of a scale in a folder that were made by the same code.
 
     is_joined: whether runs by the clock and calibrations of other machines count, those that ``records.unpack`` has
     put there. Simulated runs of all machines then have the same networks and processors, and so the same names.
+    code: of the runs, as their names have it; None: today's, which alone makes any.
     """
 
-    def __init__(self, folder: Path, on: Hosts, is_joined: bool = False):
-        self.folder, self.runs, self.hosts = folder, folder / "runs", on
+    def __init__(self, folder: Path, on: Hosts, is_joined: bool = False, code: str | None = None):
+        self.folder, self.runs, self.hosts, self.is_joined = folder, folder / "runs", on, is_joined
         self.runs.mkdir(parents=True, exist_ok=True)
+        self.code = kept_runs.code()[:CODE_LETTERS] if code is None else code
         mine = hashlib.sha256(on.place.encode()).hexdigest()[:12]
-        self.networks = Networks(folder / records.NETWORKS if is_joined else folder / "networks" / mine, on)
+        networks = folder / (records.NETWORKS if is_joined else Path("networks") / mine) / self.code
+        self.networks = NetworksBefore(networks, on) if self.code == BEFORE else Networks(networks, on)
         self.places: list[str] = records.places(folder) if is_joined else []
+
+    def of(self, code: str) -> "Store":
+        """Return the runs in the same folder that other code has made."""
+        return Store(self.folder, self.hosts, self.is_joined, code)
+
+    def other_codes(self) -> list[str]:
+        """Return what other code has made runs in the folder, but for those from before the code had a name."""
+        named = (NAMED.search(file.name) for file in self.runs.glob("*.h5"))
+        return sorted({found[1] for found in named if found} - {self.code})
 
     @property
     def emulated(self) -> bool:
@@ -47,11 +71,11 @@ class Store:
         else:
             where = str(STEP_BY_STEP) if spec.source == UNIT_STEPS else self.networks.file(spec).read_text()
             where += spec.compute or ""
-        return self.runs / f"{spec.name(where)}.h5"
+        return self.runs / f"{spec.name(where, self.code)}.h5"
 
     def find(self, spec: RunSpec) -> Run | None:
         """Return the run if it is there and has finished."""
-        if spec.source in (SIMULATED, TIMING_ONLY) and not self.networks.calibrated(spec):
+        if self.networks.missing(spec):
             return None
         return finished_run(self.path(spec))
 

@@ -26,6 +26,8 @@ def seed_of(spec: RunSpec) -> int:
 class FakeStore:
     """Has every run that ``make`` makes of a specification; None is a run that is missing."""
 
+    code = "0123abcd"
+
     def __init__(self, make: Callable[[RunSpec], Run | None] = any_run):
         self.find = make
         self.hosts = EmulatedHosts(9, 0.2)

@@ -69,6 +69,7 @@ MEASURED_NETWORK = 'bandwidth = "1gbit"\nlatency = "50us"\n\n[compute]\nmedian =
 def test_a_calibration_that_fails_is_made_once_more(failures, store, monkeypatch):
     """What is said of it names no temporary file."""
     jobs = FakeJobs({"": failures}, lambda run: Path(run.out).write_text(MEASURED_NETWORK))
+    store.networks.keep_work(but(source=SIMULATED), 1e-3)
     said = []
     monkeypatch.setattr(batch, "make_runs", jobs.make_runs)
     monkeypatch.setattr(batch.tqdm, "write", lambda line, file: said.append(line))
@@ -76,10 +77,10 @@ def test_a_calibration_that_fails_is_made_once_more(failures, store, monkeypatch
     if failures == 2:
         with pytest.raises(Unfinished, match="^calibration with links of 1gbit: it ended$"):
             store.networks.calibrate(spec, None)
-        assert not store.networks.calibrated(spec)
+        assert store.networks.missing(spec)
     else:
         store.networks.calibrate(spec, None)
-        assert store.networks.calibrated(spec)
+        assert not store.networks.missing(spec)
     assert len(jobs.begun) == 1 + min(failures, 1) and said == ["it ended; once more"] * min(failures, 1)
 
 
@@ -132,7 +133,7 @@ def test_a_dry_run_makes_nothing_and_counts_each_run_once():
     found = plan(needs, lambda spec: fake_run() if spec.source == TIMING_ONLY else None)
     found.needs["again"] = needs
     costs = Costs(0.2)
-    forecasts = dry_run.forecasts(found, costs)
+    forecasts = dry_run.forecasts([found], costs)
     seeds, trials = found.conditions.scale.seeds, len(found.conditions.scale.learning_rates) - 2
     assert forecasts["it"].sources == {SIMULATED: seeds, TIMING_ONLY: seeds, UNIT_STEPS: trials}
     assert forecasts["it"].there == seeds and forecasts["it"].missing.total() == seeds + trials
@@ -199,7 +200,7 @@ def test_each_processor_and_link_is_calibrated_once(store):
     simulated = but(source=SIMULATED)
     links = [Link("10gbit", nominal=True), Link("200mbit"), Link("1gbit"), Link("1gbit", "shared")]
     calibrations_of([simulated._replace(link=link) for link in links], store)
-    assert calibrated == ["1gbit", "200mbit"], "nominal links need a processor alone"
+    assert calibrated == ["1gbit", "200mbit"], "nominal links have the processor of those of the scale"
 
 
 def test_nothing_is_calibrated_when_time_is_over(store):
@@ -225,7 +226,7 @@ def test_records_bring_runs_and_calibrations_to_another_machine(tmp_path):
     for spec in (RUN, simulated, clock):
         save(first, spec)
     files = {"grsgd": [first.path(spec) for spec in (RUN, simulated, clock)]}
-    records.record(recorded, files, first.networks.calibrations([simulated]), [here.place])
+    records.record(recorded, files, {first.code: first.networks.calibrations([simulated])}, [here.place])
 
     calibrate(Store(tmp_path / "second", there, is_joined=True), simulated, "5.0e-2")
     records.unpack(recorded, tmp_path / "second")
@@ -238,8 +239,9 @@ def test_records_bring_runs_and_calibrations_to_another_machine(tmp_path):
 
 
 def calibrate(store: Store, spec: RunSpec, median: str):
-    store.networks.calibration(spec).write_text('where = "there"\nbandwidth = "1gbit"\nlatency = "50us"\n')
-    store.networks.computing(spec).write_text(f'median = {median}\nsigma = 0.1\nwhat = "a model"\n')
+    network = f'where = "there"\nmade = "then"\n{MEASURED_NETWORK}'
+    store.networks.calibration(spec).write_text(network.replace("1e-2", median))
+    store.networks.keep_work(spec, 1e-3)
 
 
 def test_the_same_runs_give_the_same_records(tmp_path, store):
@@ -247,8 +249,8 @@ def test_the_same_runs_give_the_same_records(tmp_path, store):
     packed = records.packed(files)
     assert packed == records.packed(reversed(files)) and len(packed) < files[0].stat().st_size
     recorded = tmp_path / "docs"
-    records.record(recorded, {"grsgd": files, "lasgd": files[:1]}, [], [])
-    records.record(recorded, {"grsgd": files}, [], [])
+    records.record(recorded, {"grsgd": files, "lasgd": files[:1]}, {}, [])
+    records.record(recorded, {"grsgd": files}, {}, [])
     assert sorted(path.name for path in recorded.iterdir()) == ["grsgd.tar.xz", "networks", "places.json"]
     records.unpack(recorded, tmp_path / "again")
     again = tmp_path / "again" / "runs"

@@ -16,20 +16,22 @@ from experiments.tables.needs import Need, to_target
 from experiments.tables.plan import Plan
 from experiments.tables.sample import Sample
 from experiments.tables.scale import DESK
-from experiments.tables.store import Store
+from experiments.tables.store import BEFORE, Store
 
 RECORDED = ROOT / "docs" / "results" / DESK.name
 
 
 def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
     """Return by the number of nodes how many times the samples of a synchronous algorithm ASGD needs to the benchmark
-    accuracy: medians of the trainings that are recorded. Numbers of nodes without such trainings are left out."""
+    accuracy: medians of the trainings that are recorded, of one code. Numbers of nodes without such trainings are left
+    out."""
     with TemporaryDirectory() as folder:
         records.unpack(RECORDED, Path(folder))
         store = Store(Path(folder), Hosts(1, 1.0), is_joined=True)
         conditions = Conditions(DESK, emulated=True)
         needs = best_redundancy.needs(task, conditions)
-        return factors_of(Plan(conditions, store, {"recorded": needs}), task, nodes)
+        plans = (Plan(conditions, store.of(code), {"recorded": needs}) for code in (*store.other_codes(), BEFORE))
+        return max((factors_of(plan, task, nodes) for plan in plans), key=len)
 
 
 def factors_of(plan: Plan, task: Task, nodes: Iterable[int]) -> dict[int, float]:

@@ -1,0 +1,52 @@
+"""The code that made the runs of a target: one code made all of them, and runs of other code are not joined to them."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from experiments.cache import Unfinished
+from experiments.tables.plan import Plan
+from experiments.tables.store import BEFORE
+from grsgd.runs.run_file import Run
+
+DIRTY = "-dirty"
+"""The end of a commit whose code was changed and not committed, so that nobody can have it again."""
+
+
+def share(plans: Sequence[Plan]):
+    """Leave each target in one of the plans, which differ in the code of their runs: in the first that has all of its
+    runs, or else in the very first, which makes those that are missing."""
+    first, *others = plans
+    for target in list(first.needs):
+        having = next((plan for plan in plans if plan.is_complete(target)), first)
+        for plan in plans:
+            if plan is not having:
+                del plan.needs[target]
+
+
+def note(plan: Plan, commits: Iterable[str]) -> list[str]:
+    """Return what is to be known of the code of a target's runs, which have these commits."""
+    commits = sorted(set(commits))
+    if plan.store.code != BEFORE:
+        return []
+    dirty = [commit for commit in commits if commit.endswith(DIRTY)]
+    changed = f"; the code of {' and '.join(dirty)} was not committed, and cannot be had again" if dirty else ""
+    joined = f"joins runs of {len(commits)} commits" if len(commits) > 1 else "has runs of a commit"
+    return [
+        f"To be made anew: this target {joined} ({', '.join(commits)}) from before runs of other code were kept apart, "
+        f"and its simulated times rest on a network without what messages take of a processor{changed}."
+    ]
+
+
+def check_committed(runs: Mapping[Path, Run], recorded: Collection[str]):
+    """Raise Unfinished if there are runs of code that was not committed, but for files that were recorded before, by
+    their names."""
+    commits = Counter(
+        str(run.attributes.get("commit") or "no commit") for file, run in runs.items() if file.name not in recorded
+    )
+    if found := {name: count for name, count in sorted(commits.items()) if name.endswith((DIRTY, "no commit"))}:
+        told = ", ".join(f"{count} of {name}" for name, count in found.items())
+        raise Unfinished(
+            f"--record: runs of code that was not committed, which nobody can have again ({told}): commit it, and make "
+            "them anew, --fresh"
+        )

@@ -1,0 +1,133 @@
+"""Networks of simulated runs keep all that ``grsgd calibrate`` writes, and have the work of the run's own algorithm."""
+
+import tomllib
+
+import pytest
+
+from experiments.papers import ROOT
+from experiments.tables import records
+from experiments.tables.hosts import EmulatedHosts, Hosts
+from experiments.tables.networks import ABOUT, CALIBRATIONS, OF_ONE_RATE, OF_RANKS, number_of
+from experiments.tables.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
+from experiments.tables.store import BEFORE, Store
+from grsgd.config import parse
+from grsgd.runs.run_file import load_run
+from grsgd.runs.settings import flattened
+from grsgd.simulate.calibrate import Calibration, Pair, StepTimes
+from grsgd.simulate.calibrate_processor import ProcessorTimes, Spread
+from grsgd.simulate.network import network
+from grsgd.simulate.network_file import network_file
+
+DIGITS = ('data.name="digits"', 'model.name="mlp"', "data.augment=false", "train.steps=3")
+RUN = RunSpec("grsgd/dpsgd", (*DIGITS, "seed=0"), 4, TIMING_ONLY, Link("1gbit"))
+OTHER = RUN._replace(config="grsgd/grsgd")
+COST = Spread(1e-3, 0.9e-3, 1.1e-3)
+EVERYTHING = Calibration(
+    pairs=[Pair((0, 1), 40e-6, 125e6), Pair((1, 2), 40e-6, 125e6), Pair((2, 3), 500e-6, 12.5e6)],
+    compute=[StepTimes(0.01, 0.1, 0.008, 0.2)] * 3 + [StepTimes(0.02, 0.1, 0.016, 0.2)],
+    hosts=["a", "b", "c", "d"],
+    crowded=False,
+    queue_bytes=300_000,
+    processor=ProcessorTimes(*[COST] * 7, 4096, "thread", 0.01, 0.1, 0.2, 0.02, COST, COST),
+    work=5e-3,
+)
+"""What a calibration measures at most."""
+
+
+@pytest.fixture
+def networks(tmp_path):
+    return Store(tmp_path / "smoke", EmulatedHosts(9, 0.2)).networks
+
+
+def calibrated(networks, *specs: RunSpec, work: float | None = 2e-3) -> dict:
+    """Write down that everything was measured; return what ``grsgd calibrate`` writes."""
+    written = network_file(EVERYTHING, RUN.load(), "grsgd calibrate")
+    for spec in specs:
+        networks.calibration(spec).write_text(f'where = "a testbed"\nmade = "today"\ncommit = "a"\n{written}')
+        networks.keep_work(spec, work)
+        assert not networks.missing(spec)
+    return dict(flattened(tomllib.loads(written)))
+
+
+def made_of(networks, spec: RunSpec) -> dict:
+    return dict(flattened(tomllib.loads(networks.file(spec).read_text())))
+
+
+def test_the_network_of_a_run_has_every_key_that_was_calibrated(networks):
+    written, made = calibrated(networks, RUN), made_of(networks, RUN)
+    by_rank = {key for key in written if key.split(".")[0] in OF_RANKS or key.startswith("compute.slowdown")}
+    assert by_rank, "which hosts of other numbers cannot have"
+    assert made.keys() - written.keys() == {"medium", "multicast"}
+    assert {key: made.get(key) for key in written.keys() - by_rank} == {
+        key: value for key, value in written.items() if key not in by_rank
+    } | {"compute.work": 2e-3}, "with the work of the run's own algorithm"
+    assert network(str(networks.file(RUN))).processor.share == 0.2 and not made.keys() & set(ABOUT)
+
+
+def test_algorithms_have_one_calibration_and_their_own_work(networks):
+    calibrated(networks, RUN)
+    assert [(one.file.name, one.work) for one in networks.missing(OTHER)] == [
+        (networks.works(RUN).name, networks.work_name(OTHER))
+    ]
+    networks.keep_work(OTHER, 7e-3)
+    ours, theirs = made_of(networks, RUN), made_of(networks, OTHER)
+    assert (ours.pop("compute.work"), theirs.pop("compute.work")) == (2e-3, 7e-3) and ours == theirs
+
+
+def test_an_algorithm_that_cannot_train_on_the_hosts_has_no_work_of_another_one(networks):
+    calibrated(networks, RUN, work=None)
+    assert "compute.work" not in made_of(networks, RUN)
+
+
+def test_links_of_a_rate_that_was_not_measured_keep_the_processor_and_computing(networks):
+    nominal = RUN._replace(link=Link("10gbit", nominal=True))
+    calibrated(networks, RUN)
+    written, made = made_of(networks, RUN), made_of(networks, nominal)
+    assert made["bandwidth"] == "10gbit" and "queue_bytes" not in made
+    assert {key for key in written if made.get(key) != written[key]} == set(OF_ONE_RATE)
+
+
+def test_what_is_stated_needs_no_calibration(networks):
+    stated = RUN._replace(link=Link("10gbit", nominal=True), compute="constant:0.1")
+    assert not networks.missing(stated) and made_of(networks, stated).keys() == {
+        "medium",
+        "multicast",
+        "bandwidth",
+        "latency",
+    }
+
+
+def test_seeds_rest_on_calibrations_of_different_times(networks):
+    specs = [RUN._replace(overrides=(*DIGITS, f"seed={seed}")) for seed in range(2 * CALIBRATIONS)]
+    assert [number_of(spec) for spec in specs] == [*range(CALIBRATIONS)] * 2
+    assert len({networks.calibration(spec) for spec in specs}) == CALIBRATIONS
+    calibrated(networks, *specs)
+    assert len({networks.file(spec) for spec in specs}) == CALIBRATIONS
+
+
+def test_calibrations_of_other_code_stand_for_none(tmp_path):
+    here = Store(tmp_path / "smoke", Hosts(9, 0.2), code="0123abcd")
+    calibrated(here.networks, RUN)
+    assert here.of("0123abce").networks.missing(RUN) and not here.of("0123abcd").networks.missing(RUN)
+
+
+class Recorded(RunSpec):
+    """The run in a file, with links of 1 Gbit/s."""
+
+    def load(self):
+        return parse(tomllib.loads(self.config), "recorded")
+
+
+def test_recorded_runs_from_before_are_found_as_what_they_are(tmp_path):
+    """With the networks and names that they had, and not as runs of today's code."""
+    recorded = ROOT / "docs" / "results" / "desk"
+    if not list((recorded / "networks").glob("*-computing.toml")):
+        pytest.skip("nothing from before is recorded any more")
+    records.unpack(recorded, tmp_path)
+    today = Store(tmp_path, EmulatedHosts(9, 0.2), is_joined=True)
+    before = today.of(BEFORE)
+    file = min(before.runs.glob("grsgd-n8-simulated-*.h5"))
+    run = load_run(file)
+    spec = Recorded(run.attributes["config"], (), run.attributes["ranks"], SIMULATED, Link("1gbit"))
+    assert before.path(spec) == file and before.find(spec) is not None
+    assert today.find(spec) is None and BEFORE not in today.other_codes()
