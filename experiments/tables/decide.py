@@ -255,6 +255,12 @@ def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone
     return case
 
 
+def against_number(case: Case, number: float) -> Case:
+    """Return the case with where its interval lies with regard to a number of the paper."""
+    numbered = replace(case, number=number)
+    return replace(numbered, on_number=_on_number(numbered))
+
+
 def _on_number(case: Case) -> str:
     """Return where the interval lies, as far as it goes, with regard to the paper's number."""
     if case.number is None or case.p is None:

@@ -5,7 +5,11 @@ import pytest
 
 from experiments.papers.adsp_2024 import compared, speed
 from experiments.papers.adsp_2024.labels import Labelled, labelled
+from experiments.tables import decide
 from experiments.tables.conditions import Conditions
+from experiments.tables.outcome import AGREES, CONTROL, LESS
+from experiments.tables.run_spec import MEASURED, SIMULATED
+from experiments.tables.sample import Sample
 from experiments.tables.scale import DESK, PAPER, SMOKE
 from tests.support.runs import fake_run
 
@@ -58,3 +62,25 @@ def test_runs_are_long_beside_the_lead_at_the_start(scale):
     train_samples = {"mnist": 60_000, "cifar-10": 50_000}[loaded.data.name]
     rounds = loaded.train.epochs * train_samples / (scale.tuning_ranks * loaded.data.batch_size)
     assert rounds >= 20 * loaded.algorithm_options.smax
+
+
+def saving(percent: float, **options):
+    """Return the case of a side that saves so many per cent, a little more or less with each seed."""
+    ours = Sample({seed: 1 - percent / 100 + 0.001 * seed for seed in (-1, 0, 1)})
+    return decide.less(ours, Sample(dict.fromkeys(ours.values, 1.0)), "x", "y", **options)
+
+
+def test_a_number_that_is_up_to_is_held_against_the_greatest_effect_alone():
+    """Of each source of times by itself; controls are held against no number."""
+    percents = (41.2, 20.0, 5.0)
+    cases = [saving(percent, source=source) for source in (SIMULATED, MEASURED) for percent in percents]
+    found = compared.against_range([*cases, saving(80.0, kind=CONTROL)], 9.61, 41.15)
+    assert [case.number for case in found] == [41.15, None, 9.61] * 2 + [None]
+    assert [case.on_number for case in found] == [AGREES, "", LESS] * 2 + [""]
+    assert [case.verdict for case in found[:-1]] == [case.verdict for case in cases], "the direction is another answer"
+    accuracy = compared.against_range([saving(2.0), saving(3.0)], None, compared.MOST_POINTS)
+    assert [case.number for case in accuracy] == [None, compared.MOST_POINTS]
+
+
+def test_both_numbers_of_the_abstract_are_used():
+    assert (compared.LEAST_SAVING, compared.MOST_SAVING, compared.MOST_POINTS) == (9.61, 41.15, 3.29)

@@ -1,7 +1,7 @@
 """Accuracy after equally many samples with each strategy."""
 
 from experiments.papers.adsp_2024 import compared
-from experiments.papers.adsp_2024.compared import CONFIGS, MOST_POINTS, OTHERS, OURS, RANDOM
+from experiments.papers.adsp_2024.compared import CONFIGS, MOST_POINTS, OTHERS, OURS, RANDOM, UP_TO
 from experiments.tables import decide, sample
 from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
@@ -54,14 +54,14 @@ def show(found: Found, section: Section) -> None:
     pairs = [(final[where, OURS], final[where, other], where, other) for where in conditions for other in OTHERS]
     section.finding(
         "adsp-accuracy",
-        ACCOUNTING,
-        [decide.more(*pair, number=MOST_POINTS, source="") for pair in pairs],
+        f"{ACCOUNTING}. {UP_TO}",
+        compared.against_range([decide.more(*pair, source="", pairs=True) for pair in pairs], None, MOST_POINTS),
         "All strategies take the same step per sample, so late gradients have little accuracy to cost.",
     )
     section.finding(
         "adsp-no-loss",
         f"{ACCOUNTING}; a loss counts from {MARGIN:g} point on",
-        [decide.no_worse(*pair, margin=MARGIN, source="") for pair in pairs],
+        [decide.no_worse(*pair, margin=MARGIN, source="", pairs=True) for pair in pairs],
         "Gradients that are late, or count less, change what is learned.",
     )
     section.note(compared.DELAYS_NOTE)

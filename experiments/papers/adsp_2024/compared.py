@@ -1,11 +1,14 @@
 """Comparisons of strategies: the delays of their workers, and how much of it at which scale."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments import papers
+from experiments.tables import decide
 from experiments.tables.claims import read_claims
 from experiments.tables.conditions import Conditions
 from experiments.tables.needs import Trainings
+from experiments.tables.outcome import EVIDENCE, Case
 from experiments.tables.run_spec import MEASURED, SIMULATED
 from experiments.tables.setting import Scenario, Setting
 from experiments.tables.wording import SOURCES
@@ -13,7 +16,13 @@ from experiments.tables.wording import SOURCES
 CONFIGS = {"ADSP": "adsp/adsp", "BSP": "adsp/bsp", "ASP": "adsp/asp", "SSP": "adsp/ssp", "DSSP": "adsp/dssp"}
 OURS, *OTHERS = CONFIGS
 CLAIMS = read_claims([papers.folder("adsp")])
-LEAST_SAVING, MOST_POINTS = CLAIMS["adsp-time"]["low"], CLAIMS["adsp-accuracy"]["high"]
+LEAST_SAVING, MOST_SAVING = CLAIMS["adsp-time"]["low"], CLAIMS["adsp-time"]["high"]
+MOST_POINTS = CLAIMS["adsp-accuracy"]["high"]
+UP_TO = (
+    "The paper's numbers are the ends of a range over strategies that it does not name: the greatest is held against "
+    "the greatest effect here, the least against the least, and all others have a direction alone. The greatest of "
+    "several estimates is more often too great than too small."
+)
 
 SLOW = 1
 """The worker that is slow all the time."""
@@ -74,6 +83,17 @@ def measured(conditions: Conditions) -> list[tuple[Delays, str]]:
     delays, names = ((RANDOM,), (OURS, "BSP", "ASP")) if is_small(conditions) else ((RANDOM, CONSTANT), CONFIGS)
     n = workers(conditions, MEASURED)
     return [(d, name) for d in delays if conditions.can_be(MEASURED, d.scenario(conditions, n)) for name in names]
+
+
+def against_range(cases: Sequence[Case], least: float | None, most: float) -> list[Case]:
+    """Return the cases; of those of a source of times that with the greatest estimate of the evidence is held against
+    the paper's greatest number, that with the least against its least, if there is one."""
+    ends: dict[Case, float] = {}
+    for source in dict.fromkeys(case.source for case in cases):
+        known = [case for case in cases if (case.source, case.kind) == (source, EVIDENCE) and case.estimate is not None]
+        known.sort(key=lambda case: case.estimate)
+        ends |= {case: least for case in known[:1] if least is not None} | dict.fromkeys(known[-1:], most)
+    return [decide.against_number(case, ends[case]) if case in ends else case for case in cases]
 
 
 def workers(conditions: Conditions, source: str = SIMULATED) -> int:

@@ -1,7 +1,7 @@
 """Time to a fixed accuracy with each strategy."""
 
-from experiments.papers.adsp_2024 import compared
-from experiments.papers.adsp_2024.compared import CONFIGS, LEAST_SAVING, OTHERS, OURS, RANDOM
+from experiments.papers.adsp_2024 import compared, factors
+from experiments.papers.adsp_2024.compared import CONFIGS, LEAST_SAVING, MOST_SAVING, OTHERS, OURS, RANDOM, UP_TO
 from experiments.papers.adsp_2024.speed import lasting_times
 from experiments.tables import decide
 from experiments.tables.conditions import Conditions
@@ -72,10 +72,11 @@ def show(found: Found, section: Section) -> None:
     section.finding(
         "adsp-time",
         "samples to the target accuracy times seconds per sample in the second half of the training; simulated with "
-        f"n = {compared.workers(conditions)}, by the clock with n = {compared.workers(conditions, MEASURED)}",
-        [case(lasting, *key) for key in lasting if key[-1] != OURS],
+        f"n = {compared.workers(conditions)}, by the clock with n = {compared.workers(conditions, MEASURED)}. {UP_TO}",
+        compared.against_range([case(lasting, *key) for key in lasting if key[-1] != OURS], LEAST_SAVING, MOST_SAVING),
         REASON,
     )
+    factors.show(found, section, SIMULATED)
     section.note(compared.DELAYS_NOTE)
     section.note(
         "Controls, with random delays: one worker that trains by itself, and workers that never communicate, of whose "
@@ -96,5 +97,6 @@ def cells(times: Times, delays: str, source: str) -> list[str]:
 def case(times: Times, delays: str, source: str, other: str) -> Case:
     """Return adsp against another strategy, or against a control."""
     ours, theirs = times[delays, source, OURS], times[delays, source, other]
-    kind, number = (EVIDENCE, LEAST_SAVING) if other in OTHERS else (CONTROL, None)
-    return decide.less(ours, theirs, delays, other, number=number, source=source, kind=kind)
+    is_strategy = other in OTHERS
+    kind = EVIDENCE if is_strategy else CONTROL
+    return decide.less(ours, theirs, delays, other, source=source, kind=kind, pairs=is_strategy)

@@ -58,7 +58,7 @@ def show(found: Found, section: Section) -> None:
         "samples to the target accuracy times seconds per sample in the second half of the training, random delays, "
         f"{compared.where(found.conditions)}; the learning rate is that of the rules as reconstructed",
         [
-            decide.less(times[rule], times[other], rule, other, number=LEAST_SAVING)
+            decide.less(times[rule], times[other], rule, other, number=LEAST_SAVING, pairs=True)
             for rule in found
             for other in OTHERS
             if rule in RULES

@@ -1,0 +1,73 @@
+"""The factors of a time to an accuracy: samples to it, where staleness is, and seconds a sample, where waiting is.
+
+Samples are as noisy as trainings are; seconds a sample are known to a per cent. So each factor has its own interval.
+"""
+
+from collections.abc import Iterable
+
+from experiments.papers.adsp_2024.compared import CONFIGS, OTHERS, OURS
+from experiments.papers.adsp_2024.speed import seconds_per_sample
+from experiments.tables import decide, sample
+from experiments.tables.needs import to_target
+from experiments.tables.outcome import Case
+from experiments.tables.sample import Sample
+from experiments.tables.section import Section
+from experiments.tables.targets import Found
+
+NO_WAITING, NO_STALENESS = "ASP", "BSP"
+"""The strategies that never wait, and whose gradients are never stale."""
+SAMPLES, SECONDS = "% fewer samples", "% less time a sample"
+
+
+def samples_of(found: Found) -> dict[tuple, Sample]:
+    """Return the samples to the target accuracy, by the keys of the trainings."""
+    return {key: to_target(runs, "samples") for key, runs in found.items()}
+
+
+def paces_of(found: Found) -> dict[tuple, Sample]:
+    """Return the seconds a sample in the second half of the training, by the keys of the trainings."""
+    return {key: sample.of(runs, seconds_per_sample) for key, runs in found.items()}
+
+
+def show(found: Found, section: Section, source: str) -> None:
+    """Write what adsp saves of either factor, and whether the strategies before it balance them. source: of times."""
+    samples, paces = samples_of(found), paces_of(found)
+    delays = list(dict.fromkeys(key[0] for key in found if key[1] == source))
+
+    def saved(values: dict, where: str, ours: str, theirs: str, unit: str, condition: str) -> Case:
+        both = values[where, source, ours], values[where, source, theirs]
+        return decide.less(*both, condition, theirs, unit, source=source, pairs=True)
+
+    section.table(
+        "What adsp saves of either factor of its time: samples to the target accuracy, and seconds a sample.",
+        ["delays", "against", "samples", "seconds a sample"],
+        [
+            [
+                where,
+                other,
+                *(
+                    saved(of, where, OURS, other, unit, where).text()
+                    for of, unit in ((samples, SAMPLES), (paces, SECONDS))
+                ),
+            ]
+            for where in delays
+            for other in OTHERS
+        ],
+    )
+    section.finding(
+        "adsp-balance",
+        "waiting: seconds a sample of ASP, which never waits, against each strategy that does. Staleness: samples to "
+        "the target accuracy of BSP, in which no gradient is stale, against ASP",
+        [
+            saved(paces, where, NO_WAITING, other, SECONDS, f"waiting, {where}")
+            for where in delays
+            for other in waiting(CONFIGS)
+        ]
+        + [saved(samples, where, NO_STALENESS, NO_WAITING, SAMPLES, f"staleness, {where}") for where in delays],
+        "Where all workers have data that are alike, stale gradients cost few samples.",
+    )
+
+
+def waiting(names: Iterable[str]) -> list[str]:
+    """Return the strategies before adsp that wait for slow workers."""
+    return [name for name in names if name not in (OURS, NO_WAITING)]
