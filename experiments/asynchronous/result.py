@@ -23,6 +23,8 @@ class Result(NamedTuple):
     over_optimum: float
     """Seconds of as many gradients as the method is held against, over the least ones for them if they are of one
     model, as in reports; NaN where times vary. Below 1 where they are of different models."""
+    ended: float
+    """Simulated, of the last snapshot: those to the target are more, if it was not reached. NaN without snapshots."""
     simulating: float
     """Real seconds of this machine."""
 
@@ -41,5 +43,6 @@ class Result(NamedTuple):
             applied,
             applied // gradients_per_update(point.method),
             over,
+            float(run.curve["time"][-1]) if known else math.nan,
             simulating_seconds(run),
         )

@@ -7,7 +7,7 @@ settings, and not in all. Where workers take fixed times and the noise of gradie
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,28 +24,28 @@ from experiments.asynchronous.points import (
     throughput_ratio,
 )
 from experiments.asynchronous.tuning import fastest
-from experiments.tables.decide import less
-from experiments.tables.outcome import Case
+from experiments.tables import outcome
+from experiments.tables.decide import ZONE_PERCENT, corrected, less
+from experiments.tables.outcome import AT_LEAST, AT_MOST, INCONCLUSIVE, REFUTED, SUPPORTED, Case
 from experiments.tables.sample import Sample
 
 FACTOR = 1 + math.log(WORKERS)
-FASTER, SLOWER = "faster", "slower"
-ALIKE, UNCLEAR = "no difference outside the noise", "unclear"
+FASTER, SLOWER, ALIKE, UNCLEAR = "faster", "slower", f"as fast, within {ZONE_PERCENT:g} %", "undecided"
+WORDS = {SUPPORTED: FASTER, REFUTED: SLOWER, outcome.ALIKE: ALIKE, INCONCLUSIVE: UNCLEAR}
+"""What the synchronous method is beside the asynchronous one, by the verdict of their case."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The best synchronous and the best asynchronous method on one distribution.
 
-    case: how much less time the synchronous one takes, with its interval. noise: the larger of the two standard
-    deviations of the logarithm of the time over the seeds.
+    case: how much less time the synchronous one takes, decided as in all tables, as one of so many distributions.
     """
 
     distribution: str
     synchronous: str
     asynchronous: str
     case: Case
-    noise: float
 
     @property
     def ratio(self) -> float:
@@ -65,24 +65,25 @@ class Comparison:
 
     @property
     def word(self) -> str:
-        """Return whether the synchronous one is faster or slower, or neither."""
-        if self.case.estimate is None or (math.isinf(self.low) and math.isinf(self.high)):
-            return UNCLEAR
-        if self.low <= 1 <= self.high or abs(math.log(self.ratio)) <= self.noise:
-            return ALIKE
-        return FASTER if self.ratio < 1 else SLOWER
+        """Return whether the synchronous one is faster or slower, as fast, or whether that is not decided."""
+        return WORDS[self.case.verdict]
 
     def text(self) -> str:
         """Return the ratio with its interval."""
         note = f"; {self.case.note}" if self.case.note else ""
-        return f"{self.ratio:.2f} times as long ({self.low:.2f} to {self.high:.2f}, {self.case.seeds} seeds{note})"
+        if self.case.estimate is None:
+            return f"not known{note}"
+        bound = {AT_LEAST: "at most ", AT_MOST: "at least "}.get(self.case.bound, "")  # of time saved, not of the ratio
+        seeds = f"{self.case.seeds} seeds{note}"
+        return f"{bound}{self.ratio:.2f} times as long ({self.low:.2f} to {self.high:.2f}, {seeds})"
 
 
 def sample(results: Results, distribution: str, method: str, rate: float) -> Sample:
-    """Return the seconds to the target by seed; those of a run that did not reach it are not known."""
+    """Return the seconds to the target by seed; of a run that did not reach it those until its end, as a bound."""
     points = {seed: Point(distribution, method, rate, seed) for seed in FINAL_SEEDS}
-    found = {seed: results[point].seconds for seed, point in points.items() if point in results}
-    return Sample({seed: None if math.isnan(seconds) else seconds for seed, seconds in found.items()})
+    found = {seed: results[point] for seed, point in points.items() if point in results}
+    missed = frozenset(seed for seed, result in found.items() if math.isnan(result.seconds))
+    return Sample({seed: r.ended if seed in missed else r.seconds for seed, r in found.items()}, missed)
 
 
 def compare(results: Results, distribution: str) -> Comparison | None:
@@ -95,13 +96,14 @@ def compare(results: Results, distribution: str) -> Comparison | None:
         return None
     (synchronous, ours), (asynchronous, theirs) = sides
     case = less(ours, theirs, DISTRIBUTIONS[distribution].title, asynchronous, pairs=True)
-    noise = max(np.std(np.log(side.known), ddof=1) if len(side.known) > 1 else math.inf for side in (ours, theirs))
-    return Comparison(distribution, synchronous, asynchronous, case, float(noise))
+    return Comparison(distribution, synchronous, asynchronous, case)
 
 
 def comparisons(results: Results) -> list[Comparison]:
-    """Return those of all distributions that have them."""
-    return [found for name in DISTRIBUTIONS if (found := compare(results, name)) is not None]
+    """Return those of all distributions that have them, corrected for their number: which of them differ is said."""
+    found = [each for name in DISTRIBUTIONS if (each := compare(results, name)) is not None]
+    cases = corrected([each.case for each in found])
+    return [replace(each, case=case) for each, case in zip(found, cases, strict=True)]
 
 
 def verdicts(results: Results) -> Iterator[str]:
@@ -123,9 +125,7 @@ def line(comparison: Comparison) -> str:
     distribution = DISTRIBUTIONS[comparison.distribution]
     sides = f"the best m-synchronous ({comparison.synchronous}) against {comparison.asynchronous}"
     said = f"{distribution.title}: {sides}: "
-    if comparison.word == UNCLEAR:
-        return f"{said}{UNCLEAR}, too many trainings did not reach the target."
-    said += f"{comparison.word}, {comparison.text()}; noise {comparison.noise:.0%}"
+    said += f"{comparison.word}, {comparison.text()}"
     if (fixed := distribution.fixed_seconds) is not None:
         said += f"; by throughput alone {throughput_ratio(fixed):.2f} times"
     return said + "."
@@ -133,7 +133,7 @@ def line(comparison: Comparison) -> str:
 
 def on_the_claim(found: list[Comparison]) -> str:
     """Return whether m-synchronous SGD is within the factor everywhere."""
-    known = [each for each in found if each.word != UNCLEAR]
+    known = [each for each in found if each.case.estimate is not None]
     said = f"The claim, that m-synchronous SGD is optimal up to a logarithm, held to 1 + ln n = {FACTOR:.2f}: "
     if not known:
         return said + f"{UNCLEAR}."
@@ -156,7 +156,9 @@ def on_asynchrony(found: list[Comparison]) -> str:
     parts = [f"{DISTRIBUTIONS[each.distribution].title}, {1 - 1 / each.ratio:.0%} less time" for each in slower]
     if others:
         titles = "; ".join(DISTRIBUTIONS[each.distribution].title for each in others)
-        parts.append(f"nothing outside the noise on {len(others)} of {len(found)} ({titles})")
+        parts.append(f"nothing on {len(others)} of {len(found)} ({titles})")
+    if unclear := [DISTRIBUTIONS[each.distribution].title for each in found if each.word == UNCLEAR]:
+        parts.append(f"{UNCLEAR} on {len(unclear)} ({'; '.join(unclear)})")
     return said + ("; ".join(parts) or UNCLEAR) + "."
 
 

@@ -95,9 +95,7 @@ def record(
     """
     networks = recorded / "networks"
     networks.mkdir(parents=True, exist_ok=True)
-    content = {
-        networks / code / file.name: file.read_bytes() for code, files in calibrations.items() for file in files
-    }
+    content = {networks / code / file.name: file.read_bytes() for code, files in calibrations.items() for file in files}
     content |= {recorded / f"{paper}{ARCHIVE}": packed(files) for paper, files in runs.items()}
     content[recorded / PLACES] = (json.dumps(sorted(set(made_on)), indent=2) + "\n").encode()
     for old in {*_calibrations(networks), *recorded.glob(f"*{ARCHIVE}")} - content.keys():
