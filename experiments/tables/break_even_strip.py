@@ -10,17 +10,16 @@ from experiments.tables.outcome import BreakEven
 from grsgd.runs.series import COLOURS
 
 PAYS, DOES_NOT = COLOURS[2], "#bbbbbb"
+REACHES = "saves the paper's number from here on"
 ROW_INCHES, WIDTH = 0.3, 8.2
 TICKS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 
 def words(one: BreakEven) -> str:
     """Return a break-even in a clause."""
-    return (
-        f"{one.method} against {one.against}: from {one.text()} on"
-        if one.low is not None
-        else (f"{one.method} against {one.against}: {one.text()}")
-    )
+    begins = one.text() if one.low is None else f"from {one.text()} on"
+    reached = "" if one.reaches is None else f", as much as the paper says from {one.reaches:.3g} on"
+    return f"{one.method} against {one.against}: {begins}{reached}"
 
 
 def draw(found: Sequence[BreakEven], elsewhere: Mapping[str, str]) -> str:
@@ -47,7 +46,7 @@ def draw(found: Sequence[BreakEven], elsewhere: Mapping[str, str]) -> str:
     ax.set_xlabel("time to communicate / time to compute, a step (logarithmic)", fontsize=9)
     ax.grid(alpha=0.3, axis="x")
     ax.set_axisbelow(True)
-    figure.legend(handles=_legend(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(handles=_legend(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     described = ". ".join([*map(words, found), *(f"{name}: {reason}" for name, reason in elsewhere.items())])
     return as_svg(figure, "From which cost of communication on each method saves time", f"{described}.")
 
@@ -59,6 +58,8 @@ def _draw_row(ax, place: int, one: BreakEven):
     if one.low is not None:
         high = one.last if one.high is None else one.high
         ax.plot([one.low, high], [place, place], color="black", linewidth=1.2, marker="|", markersize=8)
+    if one.reaches is not None:
+        ax.plot([one.reaches] * 2, [place - 0.36, place + 0.36], color="black", linewidth=2)
     ax.plot(one.here, [place] * len(one.here), **_HERE)
 
 
@@ -73,4 +74,5 @@ def _legend() -> list[Line2D]:
             [], [], color="black", linewidth=1.2, marker="|", markersize=8, label="95 % interval of where it begins"
         ),
         Line2D([], [], label="the testbed's links", **_HERE),
+        Line2D([], [], color="black", linestyle="", marker="|", markersize=11, markeredgewidth=2, label=REACHES),
     ]

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from experiments.tables.outcome import Case, Finding, Outcome
-from experiments.tables.wording import NO_NUMBER, NOT_COVERED, NOT_MADE, middle, overall, paper_figure, simulated_only
+from experiments.tables.wording import NOT_COVERED, NOT_MADE, overall
 
 NUMBER, DIRECTION, BY_CONSTRUCTION, EXPECTED = "number", "direction", "by construction", "expected"
 KINDS = {
@@ -55,19 +55,6 @@ class ClaimResult:
         if not self.found:
             return self.claim.get("not_covered", self.verdict)
         return Finding(self.claim["id"], "", self.cases).verdict
-
-    @property
-    def in_short(self) -> str:
-        """The finding, with the interval of the middle case."""
-        times = "in simulated time only" if simulated_only(self.cases) else ""
-        return "; ".join(filter(None, [self.words, times, middle(self.cases)]))
-
-    @property
-    def sentence(self) -> str:
-        """The claim, what was found, and the paper's number."""
-        number = paper_figure(self.claim)
-        paper = "" if number == NO_NUMBER else f"; the paper says {number}"
-        return f"{self.claim['statement'].strip().removesuffix('.')}: {self.in_short}{paper}."
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ class BreakEven:
 
     at: the ratio, from ``low`` to ``high`` with its 95 % interval; None: nowhere up to the greatest ratio that was
     tried, ``last``. The smallest, ``first``, stands for there or anywhere below. here: the ratios of the testbed's
-    links.
+    links. reaches: from where on it saves as much as the paper says; None if that is not known.
     """
 
     method: str
@@ -192,6 +192,7 @@ class BreakEven:
     first: float
     last: float
     here: list[float] = field(default_factory=list)
+    reaches: float | None = None
 
     def text(self) -> str:
         """Return the ratio with its interval: ``0.42 (0.3 to 0.61)``."""
@@ -201,7 +202,7 @@ class BreakEven:
             f"more than {self.last:.2g}" if ratio is None else f"{ratio:.2g}" + " or less" * (ratio == self.first)
             for ratio in (self.at, self.low, self.high)
         )
-        return f"{at} ({low} to {high})"
+        return at if low == at == high else f"{at} ({low} to {high})"
 
 
 @dataclass(frozen=True)

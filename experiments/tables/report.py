@@ -11,7 +11,8 @@ from markupsafe import Markup, escape
 from tabulate import tabulate
 
 from experiments.tables import claims as paper_claims
-from experiments.tables import downloads, wording
+from experiments.tables import downloads, sentences, wording
+from experiments.tables.answers import Answer
 from experiments.tables.claims import ClaimResult, PaperResult
 from experiments.tables.forest import forest
 from experiments.tables.outcome import Case, Figure, Outcome, Table, load
@@ -68,6 +69,8 @@ def _environment(folder: Path) -> Environment:
     environment.filters |= {"symbol": wording.symbol, "anchor": anchor, "inline_code": inline_code}
     environment.globals |= {
         "wording": wording,
+        "sentences": sentences,
+        "answer": lambda result: Answer([result]),
         "column_classes": _column_classes,
         "svg": lambda outcome, i: inline_svg(outcome.figures[i], folder, f"figure-{anchor(outcome.target)}-{i + 1}-"),
         "summary_figure": summary_figure,

@@ -4,6 +4,7 @@ nothing. Each paper has a page of its own beside it, with every claim and every 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from experiments.tables import break_even_strip, downloads, headlines, markdown, paper_page, sentences, trust
@@ -97,9 +98,11 @@ def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -
     """Return where each method begins to save time, against each other one, of the first scale that tells."""
     found = {}
     for paper, scale in ((paper, scale) for paper in papers for scale in scales):
+        name = paper.about["name"]
         for target in paper.by_scale[scale.name].targets:
             for one in scale.outcomes[target].break_evens if target in scale.outcomes else []:
-                found.setdefault((one.method, one.against), one)
+                method = one.method if name in one.method else f"{name}, {one.method}"
+                found.setdefault((method, one.against), replace(one, method=method))
     return list(found.values())
 
 

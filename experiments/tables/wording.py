@@ -139,17 +139,6 @@ def middle(cases: Sequence[Case]) -> str:
     return ("" if len(ordered) == 1 else "middle case: ") + _clause(ordered[(len(ordered) - 1) // 2])
 
 
-def control_cases(cases: Sequence[Case]) -> list[Case]:
-    """Return the controls that have an estimate."""
-    return [case for case in cases if case.kind == CONTROL and case.estimate is not None]
-
-
-def extremes(cases: Sequence[Case]) -> str:
-    """Return the weakest and the strongest case of the evidence, in one clause each; empty if there are no two."""
-    ordered = _by_estimate(cases)
-    return f"Weakest case: {_clause(ordered[0])}. Strongest case: {_clause(ordered[-1])}." if len(ordered) > 1 else ""
-
-
 def _by_estimate(cases: Sequence[Case]) -> list[Case]:
     evidence = of_one_unit(case for case in cases if case.kind == EVIDENCE)
     return sorted(evidence, key=lambda case: case.estimate)

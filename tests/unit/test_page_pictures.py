@@ -86,6 +86,7 @@ def test_pictures_have_a_ground_of_their_own_so_that_they_are_right_on_dark_page
 STRIP = [
     BreakEven("ours", "theirs", 1.0, 0.5, None, 0.1, 10.0, [0.3, 3.0]),
     BreakEven("ours", "others", None, None, None, 0.1, 10.0, [0.3]),
+    BreakEven("ours", "all", 2.0, 2.0, 2.0, 0.1, 10.0, reaches=5.0),
 ]
 
 
@@ -93,6 +94,7 @@ def test_the_strip_says_from_where_on_each_method_pays():
     title, description, root = elements(break_even_strip.draw(STRIP, {"third": "not a matter of links"}))
     assert "saves time" in title
     assert "ours against theirs: from 1 (0.5 to more than 10) on" in description
+    assert "ours against all: from 2 on, as much as the paper says from 5 on" in description
     assert "ours against others: none up to 10" in description and "third: not a matter of links" in description
     words = {text.text for text in root.iter(f"{SVG}text")}
     assert {"ours against theirs", "third", "not a matter of links"} <= words

@@ -35,7 +35,7 @@ from experiments.tables.report import build, inferred, numeric, text
 from experiments.tables.run_spec import MEASURED, SIMULATED
 from experiments.tables.sample import Sample
 from experiments.tables.targets import PAPERS
-from experiments.tables.wording import MIXED, NOT_COVERED, NOT_MADE, extremes, grid, middle, overall, paper_figure
+from experiments.tables.wording import MIXED, NOT_COVERED, NOT_MADE, grid, middle, overall, paper_figure
 from tests.support import outcomes as made_up
 
 CLAIMS = """\
@@ -217,12 +217,12 @@ def test_texts_are_escaped(page):
     assert 'aria-label="Over &#34;time&#34; &amp; &lt;space&gt;"' in page
 
 
-def test_summary_says_the_main_claim_its_range_and_the_papers_number(page):
+def test_summary_says_what_holds_what_does_not_and_how_sure_that_is(page):
     assert (
-        "It is faster where n &lt; 8 &amp; more: supported in 2 of 3 cases; refuted in 1; middle case: 20.0 % less "
-        "time (10.0 to 30.0, 5 seeds) than ring, equal ranks, measured; the paper says 40.5 (30 to 50) %. "
-        "Weakest case: 5.0 % more time (2.0 to 8.0, 5 seeds) than D-PSGD, equal ranks, measured. Strongest case: "
-        "20.0 % less time (10.0 to 30.0, 5 seeds) than ring, equal ranks, simulated."
+        "It is faster where n &lt; 8 &amp; more. The paper: 40.5 (30 to 50) %. "
+        "Holds: ● 20.0 % less time (10.0 to 30.0, 5 seeds) than ring, equal ranks ( smoke ); 2 of 3 cases. "
+        "Does not hold: ● 5.0 % more time (2.0 to 8.0, 5 seeds) than D-PSGD, equal ranks ( smoke ); 1 of 3 cases. "
+        "How sure: A that it holds, B that it does not."
     ) in part(page, "section", "summary")
 
 
@@ -328,7 +328,7 @@ def test_target_of_no_paper_comes_last(paper, made, tmp_path):
 def test_page_without_outcomes(paper, tmp_path):
     (tmp_path / "desk").mkdir()
     build(tmp_path / "desk", [paper], tmp_path / "report.html")
-    assert "It is faster where n &lt; 8 &amp; more: not made yet; the paper" in plain(
+    assert "It is faster where n &lt; 8 &amp; more. The paper: 40.5 (30 to 50) %. How sure: C: not made yet" in plain(
         (tmp_path / "report.html").read_text()
     )
 
@@ -407,7 +407,7 @@ def test_evidence_is_summed_up_by_its_middle_case():
     cases = [CASE, replace(CASE, estimate=40.0), replace(CASE, estimate=25.0), replace(CASE, estimate=1.0)]
     assert middle(cases) == f"middle case: {CASE.text()} than ring, equal ranks, measured"
     alone = [CASE, replace(CASE, unit="points", estimate=-90.0)]
-    assert middle(alone) == f"{CASE.text()} than ring, equal ranks, measured" and extremes(alone) == ""
+    assert middle(alone) == f"{CASE.text()} than ring, equal ranks, measured"
 
 
 def test_outcome_as_text(paper):

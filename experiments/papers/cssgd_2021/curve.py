@@ -22,7 +22,7 @@ from experiments.papers.cssgd_2021.tasks import CNN, DNN, MULTICAST, SHARED, Tas
 from experiments.tables import decide
 from experiments.tables.claims import read_claims
 from experiments.tables.draw import Panel
-from experiments.tables.outcome import BY_CONSTRUCTION, Case
+from experiments.tables.outcome import BY_CONSTRUCTION, BreakEven, Case
 from experiments.tables.run_spec import MEASURED
 from experiments.tables.sample import Sample
 from experiments.tables.section import Section
@@ -30,6 +30,8 @@ from experiments.tables.targets import Found
 
 RATIOS = 0.1, 1000.0
 """Tcomm / Tcalc of the curve: the least and the greatest."""
+SHOWN_RATIOS = 0.5, 100.0
+"""Those of the figure."""
 MEASURED_POINTS = Path(__file__).with_name("ip_multicast.csv")
 """Steps of CSSGD by IP multicast on a testbed, in shares of SSGD by multicast in the same round, with the commit that
 measured them. The ratio on 4 nodes follows from the step with r = n, in which nothing is sent."""
@@ -121,6 +123,7 @@ def show(found: Found, section: Section):
     for task, number in numbers.items():
         even, reached = (reaches(CSSGD, n, percent) for percent in (0.0, number))
         least, most = (saving(CSSGD, n, ratio) for ratio in window(task.best_r))
+        section.break_even(break_even(task, even, reached, here[task]))
         there = needed(task.best_r), f"{least:.0f} to {most:.0f} %", here[task].text()
         rows.append([task.name, *map(text, (even, reached)), *there])
         cases = [*measured[task].values(), *facts(n, task, number, even, reached, most)]
@@ -139,6 +142,12 @@ def paper_numbers() -> dict[Task, float]:
     """Return the per cent of time that the paper's CSSGD saves over SSGD by multicast."""
     claims = read_claims([papers.folder("cssgd")])
     return {task: claims[task.claim]["ssgd_multicast"] for task in (DNN, CNN)}
+
+
+def break_even(task: Task, even: float | None, reached: float | None, here: Sample) -> BreakEven:
+    """Return where CSSGD begins to pay, and where it saves what the paper says, which counted bytes tell exactly."""
+    at = [] if here.median() is None else [here.median()]
+    return BreakEven(f"CSSGD, {task.name}", MULTICAST.name, even, even, even, *SHOWN_RATIOS, at, reached)
 
 
 def window(r: int) -> tuple[int, int]:
@@ -179,7 +188,7 @@ def panel(n: int, numbers: dict[Task, float], here: dict[Task, Sample], measured
 
     measured: cases by Tcomm / Tcalc.
     """
-    ratios = np.geomspace(0.5, 100, 61).tolist()
+    ratios = np.geomspace(*SHOWN_RATIOS, 61).tolist()
     curves = {f"CSSGD, n = {nodes}": (CSSGD, nodes) for nodes in sorted({4, 6, n})}
     curves |= {f"grouped (ours), n = {n}": (GROUPED, n), f"ring all-reduce, n = {n}": (ALLREDUCE, n)}
     even = {name: reaches(*curve, 0.0) for name, curve in curves.items()}
