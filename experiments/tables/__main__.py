@@ -36,7 +36,8 @@ from experiments.tables.plan import Plan
 from experiments.tables.progress import duration, hours_of
 from experiments.tables.run_spec import MEASURED, RunSpec
 from experiments.tables.scale import SCALES
-from experiments.tables.show import outcome, with_simulator_errors
+from experiments.tables.show import outcome
+from experiments.tables.simulator_error import with_simulator_errors
 from experiments.tables.store import BEFORE, Store
 from experiments.tables.targets import PAPERS, TARGETS, Target
 from grsgd.data.fetch import fetch

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from experiments.tables.effect import BOTH_WAYS, SIGNIFICANCE, Effect, of_one, paired, seeds_to_decide, unpaired
+from experiments.tables.occasions import with_occasions
 from experiments.tables.outcome import (
     AGREES,
     ALIKE,
@@ -63,8 +64,9 @@ def less(
     """
     zone = ZONES_PERCENT.get(source, ZONE_PERCENT) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
-    effect = (paired if pairs else unpaired)(theirs.map(_log), ours.map(_log))
-    return _compared(blank, effect, _saving, -math.log1p(-zone / 100))
+    blank, sides = replace(blank, ours=ours.algorithm, theirs=theirs.algorithm), (theirs.map(_log), ours.map(_log))
+    effect = (paired if pairs else unpaired)(*sides)
+    return with_occasions(_compared(blank, effect, _saving, -math.log1p(-zone / 100)), *sides, _saving)
 
 
 def more(

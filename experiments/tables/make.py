@@ -12,7 +12,8 @@ from itertools import groupby
 from experiments import lost_signals
 from experiments.cache import Unfinished, make_in_parallel
 from experiments.tables.costs import Costs
-from experiments.tables.networks import CALIBRATIONS, number_of
+from experiments.tables.networks import number_of
+from experiments.tables.occasions import CALIBRATIONS
 from experiments.tables.on_nodes import make_on_nodes
 from experiments.tables.progress import Progress
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, RunSpec

@@ -118,7 +118,8 @@ def to_target(runs: list[Run], column: str) -> Sample:
     ends = {run.attributes["seed"]: float(run.curve[column][-1]) for run in runs}
     missed = frozenset(seed for seed, at in crossings.items() if at is None)
     early = frozenset(run.attributes["seed"] for run in runs if crosses_before_first(run))
-    return Sample({seed: ends[seed] if seed in missed else at for seed, at in crossings.items()}, missed, early)
+    values = {seed: ends[seed] if seed in missed else at for seed, at in crossings.items()}
+    return Sample(values, missed, early, sample.algorithm_of(runs))
 
 
 def product(counts: Sample, each: Sample) -> Sample:
@@ -128,4 +129,4 @@ def product(counts: Sample, each: Sample) -> Sample:
         for seed, count in counts.values.items()
     }
     known = {seed for seed, value in values.items() if value is not None}
-    return Sample(values, counts.bounds & known, counts.upper & known)
+    return Sample(values, counts.bounds & known, counts.upper & known, each.algorithm)

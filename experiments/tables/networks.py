@@ -21,13 +21,12 @@ import tomli_w
 from experiments.batch import Calibration, MpiHost, Work, make_each
 from experiments.cache import Unfinished
 from experiments.tables.hosts import Hosts
+from experiments.tables.occasions import occasion
 from experiments.tables.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
 from grsgd.config.sources import DIGEST_LETTERS
 from grsgd.files import atomic_write
 from grsgd.training.description import commit
 
-CALIBRATIONS = 3
-"""How many times each processor and link is calibrated."""
 CALIBRATION_SECONDS, WORK_SECONDS = 300, 300
 """The most that a calibration and a measurement of the work may take."""
 LATENCY = "50us"
@@ -196,7 +195,7 @@ class Networks:
 
 def number_of(spec: RunSpec) -> int:
     """Return which calibration a run rests on: those with the same seed, which are compared, rest on the same one."""
-    return spec.load().seed % CALIBRATIONS
+    return occasion(spec.load().seed)
 
 
 def is_stated(spec: RunSpec) -> bool:

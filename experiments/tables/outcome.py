@@ -15,8 +15,9 @@ VERDICTS = SUPPORTED, ALIKE, REFUTED, INCONCLUSIVE
 AGREES, MORE, LESS = "agrees", "more", "less"
 """The answers of a case on the paper's number: the interval holds the number, lies above it, or lies below it."""
 EVIDENCE, CONTROL, BY_CONSTRUCTION = "evidence", "control", "true by construction"
+OFF = "simulated, with an error of more than 10 %"
 """Kinds of cases. Only evidence is counted. A control shows what else has the same effect; what is true by construction
-could not have come out otherwise."""
+could not have come out otherwise; where the simulator is far off, the clock decides."""
 AT_LEAST, AT_MOST = "at least", "at most"
 """How an estimate bounds the effect where one of the two sides did not reach its target."""
 DIFFERENCE, EQUIVALENCE, THRESHOLD, EXACT = "difference", "equivalence", "threshold", "exact"
@@ -55,7 +56,8 @@ class Case:
     none. verdict: one of ``VERDICTS``. estimate: in ``unit``, positive in the claimed direction; None where not known.
     low, high: its 95 % interval; None where there is no such limit. unit: such as "% less time", "points", "% fewer
     bytes". seeds: how many pairs it rests on, or how many seeds of the side that has fewer; 0 if it is exact.
-    source: where its times come from; empty if there are none. kind: ``EVIDENCE``, ``CONTROL`` or ``BY_CONSTRUCTION``.
+    source: where its times come from; empty if there are none. kind: ``EVIDENCE``, ``CONTROL``, ``BY_CONSTRUCTION`` or
+    ``OFF``.
     bound: ``AT_LEAST`` or ``AT_MOST`` where the estimate is one. p: two-sided, of no effect (or of exactly the margin
     or threshold), below 0.05 where the verdict is significant, not corrected for the number of cases; None without a
     test. simulator_error: how far simulated times were from measured ones, in words. note: why nothing is decided, and
@@ -65,7 +67,8 @@ class Case:
     or empty where there is no number or its place is not known. pairs: whether runs with the same seed, which share
     their random numbers, were compared in pairs. seeds_needed: how many seeds decide it with a probability of 80 %, if
     the effect and its spread are those found here; None if seeds would not. spread_low, spread_high: the range of
-    the effect over calibrations at different times and the simulator's error; None where not known.
+    the effect over calibrations at different times and the simulator's error; None where not known. ours, theirs: the
+    labels of the algorithms on the two sides; empty where they are several.
     """
 
     condition: str
@@ -91,6 +94,8 @@ class Case:
     seeds_needed: int | None = None
     spread_low: float | None = None
     spread_high: float | None = None
+    ours: str = ""
+    theirs: str = ""
 
     def text(self) -> str:
         """Return the estimate, its interval and the seeds or pairs: ``12.3 % less time (9.0 to 15.1, 5 seeds)``."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -14,11 +14,13 @@ from grsgd.runs.run_file import Run
 class Sample:
     """values: by seed; None where not known. bounds: seeds whose value is a lower bound, such as the time at which a
     training ended before its target accuracy. upper: seeds whose value is an upper bound, such as the time of the first
-    snapshot, if the target was reached there."""
+    snapshot, if the target was reached there. algorithm: the label of that whose runs they are of; empty if of several.
+    """
 
     values: Mapping[int, float | None]
     bounds: frozenset[int] = frozenset()
     upper: frozenset[int] = frozenset()
+    algorithm: str = ""
 
     def __post_init__(self):
         if missing := [seed for seed in self.bounds | self.upper if self.values.get(seed) is None]:
@@ -67,7 +69,7 @@ class Sample:
     def map(self, function: Callable[[float], float]) -> "Sample":
         """Return the function of each value that is known; of a bound, where it rises, it is one again."""
         mapped = {seed: None if value is None else function(value) for seed, value in self.values.items()}
-        return Sample(mapped, self.bounds, self.upper)
+        return replace(self, values=mapped)
 
     def scaled(self, factor: float) -> "Sample":
         """Return the values times a positive factor."""
@@ -90,7 +92,15 @@ def geometric_mean(samples: Sequence[Sample]) -> Sample:
 
 def of(runs: Iterable[Run], value: Callable[[Run], float | None]) -> Sample:
     """Return a number of each run, by the run's seed; one that is not finite is not known."""
-    return Sample({int(run.attributes["seed"]): _finite(value(run)) for run in runs})
+    runs = list(runs)
+    values = {int(run.attributes["seed"]): _finite(value(run)) for run in runs}
+    return Sample(values, algorithm=algorithm_of(runs))
+
+
+def algorithm_of(runs: Iterable[Run]) -> str:
+    """Return the label of the algorithm that all runs have; empty if there are several."""
+    labels = {str(run.attributes["label"]) for run in runs}
+    return labels.pop() if len(labels) == 1 else ""
 
 
 def _finite(value: float | None) -> float | None:

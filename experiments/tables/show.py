@@ -1,19 +1,15 @@
 """The outcome of a target: what it shows, with the runs, sources and caveats of its numbers."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
-from experiments.tables import codes, sample
+from experiments.tables import codes
 from experiments.tables.hosts import machine
 from experiments.tables.numbers import part_of_a_step
-from experiments.tables.outcome import Case, Figure, Outcome, Table
+from experiments.tables.outcome import Outcome, Table
 from experiments.tables.plan import Plan
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, RunSpec
+from experiments.tables.run_spec import MEASURED, RunSpec
 from experiments.tables.section import Section
-from experiments.tables.setting import Setting
 from experiments.tables.targets import Found, Target
 from grsgd.runs import measures
 from grsgd.runs.run_file import Run
@@ -26,8 +22,6 @@ QUANTITIES = {
     "waiting": lambda run: float(part_of_a_step(run, "wait").mean()),
 }
 """Numbers of a run that figures show, and that simulated runs are held against the clock with."""
-MOST_ERRORS = 8
-"""Of the simulator, that are told one by one."""
 
 
 def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
@@ -106,89 +100,3 @@ def caveats(plan: Plan, used: dict[RunSpec, Run]) -> list[str]:
         "shorter ones a rank that has waited begins at full speed, which favours algorithms that wait, as all-reduces "
         "do, in measured times."
     ]
-
-
-# ---- the simulator's error
-
-
-def with_simulator_errors(outcomes: dict[str, Outcome], plans: Mapping[str, Plan]) -> list[Outcome]:
-    """Return the outcomes with the simulator's error in their captions and beside their simulated cases: that of the
-    target's own trainings, or else of all targets of the paper. plans: by target."""
-    own = {what: {name: simulator_errors(plans[name], name, what) for name in outcomes} for what in QUANTITIES}
-    shown = []
-
-    def note_of(name: str, what: str) -> str:
-        alike = [other for other in outcomes if outcomes[other].paper == outcomes[name].paper]
-        of_paper = [error for other in alike for error in own[what][other]]
-        return error_note(own[what][name] or of_paper, "the same" if own[what][name] else "other", what)
-
-    for name, found in outcomes.items():
-        note = note_of(name, "times")
-        figures = [with_error(figure, note_of(name, figure.shows), found.runs) for figure in found.figures]
-        findings = [
-            replace(finding, cases=[case_with_error(case, note) for case in finding.cases])
-            for finding in found.findings
-        ]
-        shown.append(replace(found, figures=figures, findings=findings, simulator_errors=own["times"][name]))
-    return shown
-
-
-def error_note(errors: list[tuple[str, float]], which: str, what: str = "times") -> str:
-    """Return how far simulated times, or what else, are from measured ones, in words: for each algorithm, or of many,
-    in the middle and at both ends."""
-    if not errors:
-        return "not held against the clock here"
-    ordered = sorted(errors, key=lambda error: error[1])
-    words = [f"{name} {error:+.0%}" for name, error in ordered]
-    if len(words) > MOST_ERRORS:
-        middle = median(error for _, error in errors)
-        words = [f"median {middle:+.0%}, from {words[0]} to {words[-1]}, of {len(words)}"]
-    return f"against measured {what} of {which} trainings: {', '.join(words)}"
-
-
-def with_error(figure: Figure, note: str, runs: list[dict]) -> Figure:
-    """Return a figure with the simulator's error in its caption, if it shows simulated times or waiting."""
-    if not figure.times or not any(run["source"] in (SIMULATED, TIMING_ONLY) for run in runs):
-        return figure
-    return replace(figure, caption=f"{figure.caption} Simulated {figure.shows}, {note}.")
-
-
-def case_with_error(case: Case, note: str) -> Case:
-    """Return a case with the simulator's error, if it rests on simulated times."""
-    is_time = "time" in case.unit
-    return replace(case, simulator_error=note) if case.source in (SIMULATED, TIMING_ONLY) and is_time else case
-
-
-def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[tuple[str, float]]:
-    """Return how far simulated times of a target are from measured ones of the same trainings, as shares of those, with
-    the names of the configurations. A host that is really slow is simulated as a rank that computes more slowly.
-
-    what: of `QUANTITIES`. Samples are of times; where nothing was measured, as of waiting that there is none, there is
-    no share.
-    """
-    measured, simulated = {}, {}
-    results = plan.results(target)
-    for key, need in plan.needs[target].items():
-        result = results[key]
-        if isinstance(result, sample.Sample) and what != "times":
-            continue
-        if not isinstance(result, sample.Sample):
-            result = sample.of(result, QUANTITIES[what])
-        if (middle := result.median()) is not None:
-            alike = replace(need, setting=need.setting.but(source=SIMULATED))
-            specs = alike.specs(plan.conditions, plan.rates.rate)
-            first = tuple(spec for spec in specs if "seed=0" in spec.overrides)  # of steps and trajectories one each
-            if need.setting.source == MEASURED:
-                measured[type(need), first] = middle, need.setting
-            else:
-                simulated[type(need), first] = middle
-    return [
-        (name_of(setting), simulated[run] / seconds - 1)
-        for run, (seconds, setting) in measured.items()
-        if run in simulated and seconds
-    ]
-
-
-def name_of(setting: Setting) -> str:
-    """Return the name of what is trained: that of its file."""
-    return setting.config.rpartition("/")[2].replace("_", " ")

@@ -10,6 +10,7 @@ from experiments.tables.outcome import (
     CONTROL,
     EVIDENCE,
     INCONCLUSIVE,
+    OFF,
     OPPOSITES,
     REFUTED,
     SUPPORTED,
@@ -58,6 +59,8 @@ OTHER_WORDS = {
 their number by Hochberg's method""",
     "pairs": "runs with the same seed, which share random numbers; where seeds are told, the sides are independent",
     CONTROL: "a comparison that shows what else has the same effect, such as one rank alone; not counted",
+    OFF: """simulated times of one of its algorithms differ from measured ones by more than 10 %: the clock decides, \
+where these trainings were measured; shown, and not counted""",
     "measured": "by the clock, on this machine; trainings that share it are compared with each other only",
     "simulated": """computed from measured times of a step and of the network; how far such times are from measured \
 ones stands beside the cases""",
