@@ -10,6 +10,7 @@ from experiments.tables import sample
 from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
 from experiments.tables.needs import Need, Steps
+from experiments.tables.outcome import BY_CONSTRUCTION, EVIDENCE
 from experiments.tables.run_spec import MEASURED, SIMULATED
 from experiments.tables.sample import Sample
 from experiments.tables.scale import DESK
@@ -18,6 +19,7 @@ from experiments.tables.setting import EQUAL, Scenario, Setting
 from experiments.tables.targets import Found
 from experiments.tables.wording import SOURCES
 from grsgd.runs.run_file import Run
+from grsgd.simulate.network import TAKES_PROCESSOR
 
 ALONE, NEVER = "one rank alone", "ranks that never communicate"
 CONTROLS = (ALONE, NEVER)
@@ -137,6 +139,14 @@ def panel(title: str, unit: str, values: Mapping[Setting, Mapping[str, Sample]])
     if len(values) <= MOST_BARS:
         return Panel(title, "", unit, bars=drawn, controls=grey, levels=levels)
     return Panel(title, "ranks n", unit, lines=drawn, controls=grey, logx=True)
+
+
+def kind_of_pace(runs: Iterable[Run]) -> str:
+    """Return what steps say of an algorithm that never waits: evidence by the clock and where simulated messages take
+    processor time; else nothing can slow it down, and its pace is true by construction."""
+    attributes = [run.attributes for run in runs]
+    is_free = any(a["clock"] == "virtual" and TAKES_PROCESSOR not in a.get("network", "") for a in attributes)
+    return BY_CONSTRUCTION if is_free else EVIDENCE
 
 
 def is_desk(conditions: Conditions) -> bool:

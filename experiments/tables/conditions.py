@@ -101,6 +101,12 @@ class Conditions:
         whole = setting.ranks * loaded.data.batch_size
         return alike.but(ranks=1, overrides=(*kept, f"data.batch_size={whole}"))
 
+    def share_numbers(self, ours: Setting, theirs: Setting) -> bool:
+        """Return whether trainings with the same seed have common random numbers, so that they are compared in pairs.
+
+        As many ranks then take the same samples in the same order, with the same delays. Others are independent."""
+        return self.trajectory(ours).ranks == self.trajectory(theirs).ranks
+
     def short(self, setting: Setting, steps: int | None) -> Setting:
         """Return the setting of a run of a few steps, for their times and bytes; without gradients where they need
         none."""

@@ -58,7 +58,15 @@ class FinalAccuracy:
         show_values(section, "Accuracy at the end [%].", "test accuracy [%]", last, times=False)
         ours, other, *_ = self.configs
         cases = [
-            decide.no_worse(some[ours], some[other], condition(place), other, source="") for place, some in last.items()
+            decide.no_worse(
+                some[ours],
+                some[other],
+                condition(place),
+                other,
+                source="",
+                pairs=found.conditions.share_numbers(settings[place][ours], settings[place][other]),
+            )
+            for place, some in last.items()
         ]
         section.finding(self.claim, ACCURACIES, cases, self.reason)
         return last

@@ -87,14 +87,15 @@ class TimeToAccuracy:
 
         return each(need, self.settings(conditions))
 
-    def show(self, found: Found, section: Section):
+    def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:
+        """Return the times to the target accuracy, by place and name."""
         times = {
             place: {name: found[one] for name, one in some.items()}
             for place, some in self.settings(found.conditions).items()
         }
         show_values(section, SECONDS, "seconds", times)
         for claim in dict.fromkeys(self.claims.values()):
-            cases = {place: self.cases(claim, place, some) for place, some in times.items()}
+            cases = {place: self.cases(claim, found.conditions, place, some) for place, some in times.items()}
             reasons = dict.fromkeys(
                 self.scenarios[place.scenario]
                 for place, some in cases.items()
@@ -102,13 +103,23 @@ class TimeToAccuracy:
             )
             section.finding(claim, TIMES, [case for some in cases.values() for case in some], " ".join(reasons))
         section.note(SHARED_TRAJECTORY_NOTE)
+        return times
 
-    def cases(self, claim: str, place: Setting, times: Mapping[str, Sample]) -> list[Case]:
+    def cases(self, claim: str, conditions: Conditions, place: Setting, times: Mapping[str, Sample]) -> list[Case]:
         """Return ours against the others that decide the claim, and against the controls, at one place."""
         ours, *_ = self.configs
+        settings = self.of([place], tuple(times))[place]
         kinds = {other: EVIDENCE for other, decides in self.claims.items() if decides == claim}
         return [
-            decide.less(times[ours], times[other], condition(place), other, source=place.source, kind=kind)
+            decide.less(
+                times[ours],
+                times[other],
+                condition(place),
+                other,
+                source=place.source,
+                kind=kind,
+                pairs=conditions.share_numbers(settings[ours], settings[other]),
+            )
             for other, kind in (kinds | dict.fromkeys((*self.later, *CONTROLS), CONTROL)).items()
             if other in times
         ]

@@ -35,6 +35,8 @@ MEDIA = ("switch", "shared", "links", "cables")
 
 ALLOWED = f"switch, shared, or a TOML file; with cables: {ready_made.FORMS}"
 """The words that ``--network`` may begin with."""
+TAKES_PROCESSOR = "messages take processor time"
+"""The words in a run file of a network whose messages take time of a processor that computes."""
 
 
 class MissingLink(ConfigError):
@@ -319,7 +321,7 @@ class NetworkSpec(Section):
         if self.hosts is not None:
             bandwidth, latency = self.hosts.memory
             parts.append(f"memory {as_rate(bandwidth)} {as_duration(latency)}")
-        parts += ["messages take processor time"] if self.processor else []
+        parts += [TAKES_PROCESSOR] if self.processor else []
         return ", ".join(parts)
 
 

@@ -8,18 +8,20 @@ import pytest
 from experiments import papers
 from experiments.papers.grsgd_2023 import targets as grsgd
 from experiments.papers.lasgd_2022 import targets as lasgd
-from experiments.tables.compare import ALONE, NEVER, quotient, settled
+from experiments.tables.compare import ALONE, NEVER, kind_of_pace, quotient, settled
 from experiments.tables.conditions import Conditions
 from experiments.tables.link_rates import crossing
-from experiments.tables.outcome import ALIKE, CONTROL, EVIDENCE, BreakEven
+from experiments.tables.outcome import ALIKE, BY_CONSTRUCTION, CONTROL, EVIDENCE, BreakEven
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.tables.sample import Sample
 from experiments.tables.scale import DESK, SMOKE
 from experiments.tables.section import Section
 from experiments.tables.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
-from experiments.tables.targets import Found
+from experiments.tables.targets import Found, chosen
 from experiments.tables.time_to_accuracy import TimeToAccuracy
+from grsgd.simulate.network import TAKES_PROCESSOR, NetworkSpec
 from tests.support.runs import fake_run
+from tests.support.same_algorithm import shown as shown_of_one_algorithm
 from tests.support.store import plan, seed_of
 
 CONDITIONS = Conditions(SMOKE, emulated=True)
@@ -138,3 +140,26 @@ def test_steps_beside_a_slow_rank_are_enough_for_it_to_slow_the_whole_ring_down(
     assert (
         settled(CONDITIONS, place.but(scenario=STRAGGLER)) == settled(CONDITIONS, place.but(scenario=SLOW_HOST)) == 32
     )
+
+
+def test_runs_are_compared_in_pairs_only_where_they_have_common_random_numbers():
+    """The all-reduce of the small network is a training of one rank with a batch n times as large, in another order."""
+    conditions = Conditions(SMOKE, emulated=True)
+    grsgd, dpsgd, ring = (Setting(f"grsgd/{name}", 8) for name in ("grsgd", "dpsgd", "ring_allreduce"))
+    assert conditions.share_numbers(grsgd, dpsgd) and not conditions.share_numbers(grsgd, ring)
+    assert Conditions(DESK, emulated=True).share_numbers(grsgd, ring), "with batch normalisation of as many ranks"
+    (target,) = chosen(["grsgd-time-to-acc"])
+    cases = [case for finding in shown_of_one_algorithm(target).findings for case in finding.evidence]
+    pairs = {case.baseline: case.pairs for case in cases if case.source == SIMULATED}
+    assert pairs == {"ring all-reduce": False, "D-PSGD": True}
+
+
+def test_what_cannot_be_slowed_down_is_no_evidence_of_never_waiting():
+    """In simulated time, unless messages take time of a processor."""
+    free, taking, measured = (
+        fake_run(clock=clock, network=f"switch, 1gbit, 50us{more}")
+        for clock, more in (("virtual", ""), ("virtual", f", {TAKES_PROCESSOR}"), ("wall", ""))
+    )
+    assert kind_of_pace([taking, free]) == BY_CONSTRUCTION
+    assert kind_of_pace([taking, taking]) == kind_of_pace([measured]) == EVIDENCE
+    assert TAKES_PROCESSOR in NetworkSpec(bandwidth="1gbit", latency="50us", processor={"send": "1ms"}).summary()

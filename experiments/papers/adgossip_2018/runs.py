@@ -121,6 +121,7 @@ def adaptive_against_others(
             name,
             number=number if kind(name) == EVIDENCE else None,
             kind=kind(name),
+            pairs=name != ALONE,
             **options,
         )
         for ours in ADAPTIVE

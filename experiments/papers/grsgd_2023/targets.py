@@ -3,7 +3,18 @@
 import numpy as np
 
 from experiments.tables import decide
-from experiments.tables.compare import ALONE, at, condition, each, places, quotient, samples, show_values, timed_steps
+from experiments.tables.compare import (
+    ALONE,
+    at,
+    condition,
+    each,
+    kind_of_pace,
+    places,
+    quotient,
+    samples,
+    show_values,
+    timed_steps,
+)
 from experiments.tables.final_accuracy import FinalAccuracy
 from experiments.tables.link_rates import LinkRates
 from experiments.tables.needs import Steps, Trainings
@@ -105,13 +116,21 @@ def show_wait(found, section):
         for place, some in waits.items()
     ]
     keeps_pace = [
-        decide.at_most(some[OURS], MAX_PACE, f"pace, {condition(place)}", "times as long", source=place.source)
+        decide.at_most(
+            some[OURS],
+            MAX_PACE,
+            f"pace, {condition(place)}",
+            "times as long",
+            source=place.source,
+            kind=kind_of_pace(found[settings[place][OURS]]),
+        )
         for place, some in paces.items()
     ]
     section.finding(
         "grsgd-wait",
         "the counter of waiting, which no step of GRSGD raises; and the pace of the other ranks beside a slow one, "
-        f"which they keep if their steps take at most {MAX_PACE:g} times as long",
+        f"which they keep if their steps take at most {MAX_PACE:g} times as long. Simulated without a processor that "
+        "messages take time of, nothing could slow them down",
         never_waits + keeps_pace,
         "What the counter cannot see, such as a processor or a link that is busy, shows in the pace.",
     )
