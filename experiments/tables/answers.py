@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from experiments.tables.claims import EXPECTED, ClaimResult, PaperResult
-from experiments.tables.outcome import ALIKE, CONTROL, EVIDENCE, INCONCLUSIVE, REFUTED, SUPPORTED, Case, Outcome
+from experiments.tables.outcome import ALIKE, BY_CONSTRUCTION, CONTROL, EVIDENCE, INCONCLUSIVE, REFUTED, SUPPORTED, Case, Outcome
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 
 IN_SIMULATED_TIME = SIMULATED, TIMING_ONLY
@@ -108,7 +108,8 @@ class Answer:
     @property
     def is_built(self) -> bool:
         """Whether all that is found could not have come out otherwise."""
-        return bool(self.everything) and not self.evidence
+        kinds = {one.case.kind for one in self.everything}
+        return BY_CONSTRUCTION in kinds and kinds <= {BY_CONSTRUCTION, CONTROL}
 
     @property
     def is_decided(self) -> bool:

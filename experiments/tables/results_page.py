@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments.tables import break_even_strip, downloads, headlines, markdown, paper_page, sentences, trust
 from experiments.tables.answers import Answer, PaperAnswers
 from experiments.tables.claims import BY_CONSTRUCTION
-from experiments.tables.outcome import BreakEven
+from experiments.tables.outcome import EVIDENCE, BreakEven
 from experiments.tables.scale import DESK, SMOKE
 from experiments.tables.scale_result import ScaleResult
 from experiments.tables.trust import Trust
@@ -91,7 +91,8 @@ def fitting(
 def counted(papers: Sequence[PaperAnswers]) -> dict[str, int]:
     """Return how many claims the papers make, and how many cases of all scales are held against them."""
     own = [answer for paper in papers for answer in paper.own]
-    return {"claims": len(own), "cases": sum(len(answer.evidence) for answer in own)}
+    cases = [one.case for answer in own for one in answer.everything]
+    return {"claims": len(own), "cases": sum(case.kind == EVIDENCE for case in cases)}
 
 
 def break_evens(scales: Sequence[ScaleResult], papers: Sequence[PaperAnswers]) -> list[BreakEven]:

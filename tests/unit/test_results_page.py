@@ -4,11 +4,12 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from experiments.tables import results_page, trust
 from experiments.tables.claims import read_claims
-from experiments.tables.outcome import BreakEven, load
+from experiments.tables.outcome import BreakEven, Figure, Outcome, load
 from tests.support import outcomes as made_up
 
 CLAIMS = """\
@@ -67,11 +68,20 @@ def paper(tmp_path):
     return folder
 
 
+SVG = '<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"><g/></svg>\n'
+
+
 def make(paper, scale: str, target: str, claim: str, **other):
-    """Make up the outcome of a target that decides one claim."""
+    """Make up the outcome of a target that decides one claim, with a figure."""
     folder = paper.parent / "results" / scale
     folder.mkdir(parents=True, exist_ok=True)
-    replace(made_up.outcome(target, [read_claims([paper])[claim]], folder), **other).save(folder)
+    (folder / f"{target}-1.svg").write_text(SVG)
+    found = Outcome(target, f"Title of {target}", "fast", scale, f"make table-{target}")
+    made = {"machine": "2 cores", "code of the runs": "abc1234", "made": "2026-01-02 03:04 UTC"}
+    finding = made_up.finding(read_claims([paper])[claim], np.random.default_rng(len(target)))
+    runs = [{"command": f"grsgd simulate {target}", "file": "a/b.h5", "commit": "abc1234", "seed": "0"}]
+    figures = [Figure("Seconds to 80 %.", f"{target}-1.svg")]
+    replace(found, findings=[finding], figures=figures, runs=runs, provenance=made, **other).save(folder)
 
 
 def built(paper) -> str:
