@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from experiments.tables.claims import EXPECTED, ClaimResult, PaperResult
-from experiments.tables.outcome import ALIKE, BY_CONSTRUCTION, CONTROL, EVIDENCE, INCONCLUSIVE, REFUTED, SUPPORTED, Case, Outcome
+from experiments.tables.outcome import (
+    ALIKE,
+    BY_CONSTRUCTION,
+    CONTROL,
+    EVIDENCE,
+    INCONCLUSIVE,
+    OFF,
+    REFUTED,
+    SUPPORTED,
+    Case,
+    Outcome,
+)
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 
 IN_SIMULATED_TIME = SIMULATED, TIMING_ONLY
@@ -90,6 +101,11 @@ class Answer:
     @property
     def controls(self) -> list[Evidence]:
         return [one for one in self.everything if one.case.kind == CONTROL]
+
+    @property
+    def off(self) -> list[Evidence]:
+        """What was simulated too far from the clock to be counted."""
+        return [one for one in self.everything if one.case.kind == OFF]
 
     @property
     def holding(self) -> list[Evidence]:

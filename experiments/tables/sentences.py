@@ -90,9 +90,11 @@ def errors_of(cases: Sequence[Case]) -> str:
 
 def why_open(answer: Answer) -> str:
     """Return why a claim is not decided, and how many seeds would decide it."""
+    if not answer.evidence and answer.off:
+        return f"{effect(answer.off[0])}; {simulator_error(answer.off[0])}; the clock is to decide it"
     if not answer.evidence:
-        missing = dict.fromkeys(target for result in answer.results for target in result.missing)
-        return f"not made yet, `make {' '.join(f'table-{target}' for target in missing)}`"
+        missing = dict.fromkeys(f"table-{target}" for result in answer.results for target in result.missing)
+        return f"not made yet, `make {' '.join(missing)}`" if missing else "nothing that was made tells of it"
     known = [one for one in answer.open if one.case.seeds_needed]
     if not known:
         one = answer.open[0]

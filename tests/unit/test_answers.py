@@ -13,6 +13,7 @@ from experiments.tables.outcome import (
     BY_CONSTRUCTION,
     CONTROL,
     INCONCLUSIVE,
+    OFF,
     REFUTED,
     SUPPORTED,
     Case,
@@ -101,6 +102,15 @@ def test_an_undecided_claim_says_what_would_decide_it():
     )
     unmade = Answer([ClaimResult(CLAIM, [], ["time"], [])])
     assert sentences.how_sure(unmade) == "C: not made yet, `make table-time`"
+
+
+def test_what_the_simulator_is_too_far_off_for_is_left_to_the_clock():
+    off = replace(FASTER, kind=OFF, simulator_error="against measured times of the same trainings: grsgd -45%")
+    found = answer([off])
+    assert not found.is_decided and not found.is_built
+    assert sentences.how_sure(found).endswith("; simulator grsgd -45%; the clock is to decide it")
+    clock = replace(SLOWER, source=MEASURED)
+    assert [one.case for one in answer([off, clock]).evidence] == [clock]
 
 
 def test_how_sure_tells_what_holds_from_what_does_not():
