@@ -45,11 +45,12 @@ class Forecast:
 
 
 def learn(plan: Plan, costs: Costs):
-    """Let the costs learn from runs that are there and do not count as made, but for those of times alone: messages
-    that take nothing of a processor take less to simulate."""
+    """Let the costs learn from runs that are there and do not count as made, but for times of all-reduces alone: where
+    messages take nothing of a processor, these are calculated at once and not message by message."""
     for specs in plan.foreseen().values():
         for spec in specs:
-            if spec.source != TIMING_ONLY and (run := plan.find(spec)) is not None:
+            at_once = spec.source == TIMING_ONLY and spec.load().traits.only_allreduces
+            if not at_once and (run := plan.find(spec)) is not None:
                 costs.learn(spec, run)
 
 

@@ -7,7 +7,8 @@ import pytest
 from experiments.papers import ROOT
 from experiments.tables import records
 from experiments.tables.hosts import EmulatedHosts, Hosts
-from experiments.tables.networks import ABOUT, CALIBRATIONS, OF_ONE_RATE, OF_RANKS, number_of
+from experiments.tables.networks import ABOUT, OF_ONE_RATE, OF_RANKS, number_of
+from experiments.tables.occasions import CALIBRATIONS
 from experiments.tables.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
 from experiments.tables.store import BEFORE, Store
 from grsgd.config import parse
