@@ -16,6 +16,17 @@ def part_of_a_step(run: Run, part: str) -> np.ndarray:
     return run.ranks[f"{part}_seconds"][trains] / run.ranks["steps"][trains]
 
 
+def ages(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Return staleness, ascending, and how many gradients, or models, had it."""
+    return run.staleness["value"], run.staleness["count"].sum(axis=0)
+
+
+def mean_staleness(run: Run) -> float:
+    """Return the mean staleness of a run's gradients, in updates of the model."""
+    values, gradients = ages(run)
+    return float(np.average(values, weights=gradients))
+
+
 def final_accuracy(run: Run, column: str = "test_accuracy") -> float | None:
     """Return the mean test accuracy of the last three snapshots, in per cent; None if one of them is not known.
 

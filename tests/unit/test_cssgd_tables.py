@@ -128,6 +128,27 @@ def test_the_dnn_is_bound_by_communication_more_than_the_cnn():
     assert len(ratios) == 2 and {case.test for case in ratios} == {DIFFERENCE}
 
 
+def test_asgd_needs_more_samples_where_it_does():
+    """Trainings reach 0.6 after 3000 of 4000 samples; those of ASGD are half as fast, or twice."""
+    for factor, verdict in ((2.0, SUPPORTED), (0.5, REFUTED)):
+
+        def make(spec, factor=factor):
+            loaded = spec.load()
+            run = fake_run(ranks=spec.ranks, seed=loaded.seed, target_accuracy=0.6)
+            is_asgd = loaded.algorithm_class.name == "asgd"
+            run.curve["samples"] = run.curve["samples"] * (factor if is_asgd else 1) * (1 + 0.001 * loaded.seed)
+            return run
+
+        cases = shown("cssgd-fig14", make)["cssgd-asgd-computing"].evidence
+        assert cases and {case.verdict for case in cases} == {verdict}
+
+
+def test_ssgd_sends_more_than_asgd_by_unicast_alone():
+    counts = {way: load.more_than_asgd(way, load.NAIVE[f"SSGD by {way}"]) for way in ("unicast", "multicast")}
+    assert [case.verdict for case in counts.values()] == [SUPPORTED, REFUTED]
+    assert [case.estimate for case in counts.values()] == [1.5, 0.5], "n (n-1) and n, of 2 n"
+
+
 def trained_to(accuracy: float, asgd: float | None = None):
     """Return the maker of runs that end at this test accuracy; those of ASGD at one of their own, if it is given."""
 

@@ -6,11 +6,10 @@ from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import LEAST_SAVING, OTHERS, OURS, RANDOM
 from experiments.papers.adsp_2024.convergence_time import REASON
 from experiments.papers.adsp_2024.speed import lasting_times
-from experiments.papers.adsp_2024.staleness import mean_staleness
 from experiments.tables import decide, sample
 from experiments.tables.conditions import Conditions
 from experiments.tables.needs import Trainings
-from experiments.tables.numbers import final_accuracy
+from experiments.tables.numbers import final_accuracy, mean_staleness
 from experiments.tables.run_spec import SIMULATED
 from experiments.tables.section import Section
 from experiments.tables.targets import Found

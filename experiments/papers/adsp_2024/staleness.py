@@ -2,14 +2,13 @@
 
 import math
 
-import numpy as np
-
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONFIGS, OURS, SLOW
 from experiments.tables import decide, sample
 from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
 from experiments.tables.needs import Trainings
+from experiments.tables.numbers import ages, mean_staleness
 from experiments.tables.outcome import BY_CONSTRUCTION
 from experiments.tables.sample import Sample
 from experiments.tables.section import Section
@@ -68,17 +67,6 @@ def show(found: Found, section: Section) -> None:
     )
     section.note(compared.DELAYS_NOTE)
     section.note("BSP takes the n gradients of a round in one update; the others take one gradient or a few in each.")
-
-
-def ages(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Return staleness, ascending, and how many gradients had it."""
-    return run.staleness["value"], run.staleness["count"].sum(axis=0)
-
-
-def mean_staleness(run: Run) -> float:
-    """Return the mean staleness of a run's gradients, in updates of the model."""
-    values, gradients = ages(run)
-    return float(np.average(values, weights=gradients))
 
 
 def shares(runs: list[Run]) -> dict[str, Sample]:

@@ -5,12 +5,11 @@ from itertools import pairwise
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONFIGS, OURS, RANDOM
 from experiments.papers.adsp_2024.speed import lasting_times, seconds_per_gradient
-from experiments.papers.adsp_2024.staleness import mean_staleness
 from experiments.tables import decide, sample
 from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
 from experiments.tables.needs import Trainings
-from experiments.tables.numbers import final_accuracy
+from experiments.tables.numbers import final_accuracy, mean_staleness
 from experiments.tables.run_spec import SIMULATED
 from experiments.tables.sample import Sample
 from experiments.tables.section import Section

@@ -9,7 +9,8 @@ from experiments.papers.cssgd_2021.tasks import ALONE, ASGD, CNN, DNN, MULTICAST
 from experiments.tables import decide, sample
 from experiments.tables.claims import read_claims
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Steps, TimeToTarget, Trajectories, product, to_target
+from experiments.tables.needs import Steps, Trainings, Trajectories, product, to_target
+from experiments.tables.numbers import mean_staleness
 from experiments.tables.outcome import BY_CONSTRUCTION, CONTROL, EVIDENCE, Case
 from experiments.tables.sample import Sample
 from experiments.tables.section import Section
@@ -44,7 +45,7 @@ def needs(task: Task, conditions) -> dict:
         found[variant, ALONE] = Trajectories(tasks.stopping(tasks.alone(conditions, variant)), tasks.FEWER_RUNS)
         for n in variant.nodes(conditions):
             asgd = tasks.setting(conditions, variant, ASGD, n)
-            found[variant, ASGD, n] = TimeToTarget(asgd, task.runs(conditions, n))
+            found[variant, ASGD, n] = Trainings(tasks.stopping(asgd), task.runs(conditions, n))
     return found | {ALONE: Steps(tasks.alone(conditions, task))}
 
 
@@ -72,12 +73,35 @@ def show(task: Task, found: Found, section: Section):
         f"geometric mean of the times for n = {nodes}, known only if each is; r the best of 1 to n-1 for every n"
     )
     section.finding(task.claim, accounting, cases, reason)
+    show_asgd(task, found, section)
     runs = sorted({task.runs(conditions, n) or conditions.scale.seeds for n in task.nodes(conditions)})
     section.note(
         f"ASGD: {' or '.join(map(str, runs))} runs for each n, on the switch; the paper takes the mean of 10. "
         f"{NOTHING_SENT}: every node computes the whole batch. What is saved over SSGD is the same for both outputs."
     )
     tasks.notes(section, conditions, task)
+
+
+def show_asgd(task: Task, found: Found, section: Section):
+    """Show what stale gradients cost ASGD, and how stale they are on more nodes."""
+    computing, apart, nodes = [], [], task.nodes(found.conditions)
+    few, many = min(nodes), max(nodes)
+    for variant in tasks.variants(found.conditions, task):
+        for n in variant.nodes(found.conditions):
+            both = (to_target(found[key], "samples") for key in ((variant, n), (variant, ASGD, n)))
+            computing.append(decide.less(*both, f"{variant.name}, n = {n}", ASGD.name, "% fewer samples", source=""))
+        if few < many:
+            ages = [sample.of(found[variant, ASGD, n], mean_staleness) for n in (many, few)]
+            apart.append(decide.more(*ages, f"{variant.name}, n = {many}", f"n = {few}", "updates more", source=""))
+    section.finding(
+        "cssgd-asgd-computing",
+        "samples to the target accuracy: those of SSGD, and of CSSGD, beside those of ASGD",
+        computing,
+        "On few nodes gradients are hardly stale, and each is applied by itself.",
+    )
+    if apart:
+        accounting = "updates of the model between the pull of a gradient and its push, mean over a training of ASGD"
+        section.finding("cssgd-states", accounting, apart)
 
 
 def times_to_target(found: Found, task: Task, variant: Task, network: Network, n: int) -> dict[str, Sample]:
@@ -90,7 +114,7 @@ def times_to_target(found: Found, task: Task, variant: Task, network: Network, n
         name: product(count, tasks.step_seconds(found, task, network, method, n)) for name, method in chosen.items()
     }
     if network is tasks.SWITCH:
-        times[ASGD.name] = found[variant, ASGD, n]
+        times[ASGD.name] = to_target(found[variant, ASGD, n], "time")
     if n == found.conditions.scale.tuning_ranks:
         a_sample = sample.of(found[ALONE], seconds_per_step).median() / task.batch(found.conditions)
         times[ALONE] = to_target(found[variant, ALONE], "samples").scaled(a_sample)

@@ -17,6 +17,8 @@ from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
 
 COUNTED = {"SSGD": LocalSum, "per block": PerBlock} | SCHEMES
 MOST_NODES = 10
+ASGD_NODES = 4
+"""The least nodes on which SSGD by unicast and ASGD do not send as much by chance: on 3 both send 6 gradients."""
 Amount = Callable[[int, int], Fraction | int]
 """Of n and r, in units of M, the size of a gradient."""
 
@@ -94,7 +96,26 @@ def show(found: Found, section: Section):
     section.finding(
         "cssgd-one-nth", accounting, cases, "Against the same blocks by unicast the share is 1/r for all n."
     )
+    ways = {"by unicast": NAIVE["SSGD by unicast"], "by multicast": NAIVE["SSGD by multicast"]}
+    section.finding(
+        "cssgd-ssgd-sends",
+        "packets of all nodes for n gradients: of SSGD, and of ASGD, in which a gradient goes to the server and a "
+        "model comes back",
+        [more_than_asgd(way, sent) for way, sent in ways.items()],
+        "A medium that multicasts takes each node's gradient once.",
+    )
     section.note("Lengths that r and n divide; else packets are padded by less than a number each.")
+
+
+def more_than_asgd(way: str, sent: Amount) -> Case:
+    """Return whether SSGD sends more than ASGD for as many gradients, on all of these numbers of nodes;
+    the estimate is the least of them, in shares of ASGD."""
+    nodes = range(ASGD_NODES, MOST_NODES + 1)
+    least = min(Fraction(sent(n, 1)) / (2 * n) for n in nodes)
+    where = f"{way}, n = {ASGD_NODES} to {MOST_NODES}"
+    return decide.fact(
+        least > 1, where, "ASGD, gradient and model", estimate=float(least), unit="times as much at least"
+    )
 
 
 def one_nth(name: str, naive: Amount, r: int, nodes: range) -> Case:
