@@ -78,25 +78,26 @@ class Answer:
 
     @cached_property
     def everything(self) -> list[Evidence]:
-        """All cases of all scales, controls too, the best first."""
-        found = [
-            Evidence(outcome, case, scale_rank)
-            for scale_rank, result in enumerate(self.results)
-            for outcome, finding in result.found
-            for case in finding.cases
-        ]
-        return sorted(found, key=lambda one: one.rank)
+        """All cases of all scales, controls too, the best first; what several scales share, once."""
+        found = {}
+        for scale_rank, result in enumerate(self.results):
+            for outcome, case in ((outcome, case) for outcome, finding in result.found for case in finding.cases):
+                found.setdefault(case, Evidence(outcome, case, scale_rank))
+        return sorted(found.values(), key=lambda one: one.rank)
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """What is counted, without simulated cases where the clock has decided otherwise."""
+        """What is counted, without simulated cases where the clock has decided otherwise at the same scale."""
         counted = [one for one in self.everything if one.case.kind == EVIDENCE]
-        by_clock = {one.place: one.case.verdict for one in reversed(counted) if self._is_decided_by_clock(one)}
-        return [
-            one
-            for one in counted
-            if not one.is_simulated or by_clock.get(one.place, one.case.verdict) == one.case.verdict
-        ]
+        by_clock = {
+            (one.scale_rank, one.place): one.case.verdict for one in reversed(counted) if self._is_decided_by_clock(one)
+        }
+
+        def stands(one: Evidence) -> bool:
+            verdict = one.case.verdict
+            return not one.is_simulated or by_clock.get((one.scale_rank, one.place), verdict) == verdict
+
+        return list(filter(stands, counted))
 
     @property
     def controls(self) -> list[Evidence]:

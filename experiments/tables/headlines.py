@@ -41,7 +41,7 @@ class Row:
 def rows(answer: Answer) -> list[Row]:
     """Return the rows of a main claim: its best evidence, the best against it, and then others that differ from these.
 
-    Last comes the control of one rank alone.
+    Last comes the control of one rank alone, under the condition of the first row if it was made there.
     """
     ordered = answer.holding[:1] + answer.failing[:1] + answer.evidence
     places = list(dict.fromkeys(one.place for one in ordered if _is_shown(one)))
@@ -50,6 +50,8 @@ def rows(answer: Answer) -> list[Row]:
     others.sort(key=lambda place: place[0] in shown)
     found = [_row(place, answer.evidence) for place in (first + others)[:MOST_ROWS]]
     alone = [one for one in answer.controls if one.case.baseline in ALONE and _is_shown(one)]
+    conditions = [condition for _, condition in places]
+    alone.sort(key=lambda one: conditions.index(one.place[1]) if one.place[1] in conditions else len(conditions))
     return found + [Row(_label(one.place), [one.case], is_control=True) for one in alone[:1]]
 
 

@@ -122,12 +122,12 @@ def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
 
 
 def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:
-    """Return a line for each claim of a paper that is tried and not decided: the reason, and what would decide it."""
+    """Return a line for each claim of a paper that is to be tried and is not decided, with what would decide it."""
     return [
         f"{said(paper, answer)} {sentences.why_open(answer)}"
         for paper in papers
         for answer in paper.own
-        if not answer.is_decided and not answer.is_built and "not_covered" not in answer.claim
+        if not answer.is_decided and not is_described(answer) and "not_covered" not in answer.claim
     ]
 
 
@@ -140,8 +140,13 @@ def not_tried(papers: Sequence[PaperAnswers]) -> list[str]:
         f"{said(paper, answer)} {sentences.first_sentence(answer.claim['not_covered'])}"
         for paper in papers
         for answer in paper.own
-        if "not_covered" in answer.claim and answer.claim["kind"] != BY_CONSTRUCTION
+        if "not_covered" in answer.claim and not is_described(answer)
     ]
+
+
+def is_described(answer: Answer) -> bool:
+    """Return whether a claim could not come out otherwise: it describes a method, or follows from how it is made."""
+    return answer.is_built or answer.claim["kind"] == BY_CONSTRUCTION
 
 
 def said(paper: PaperAnswers, answer: Answer) -> str:

@@ -64,7 +64,9 @@ def number(claim: dict) -> str:
 
 def best(some: Sequence[Evidence], of: Sequence[Evidence]) -> str:
     """Return the best of some evidence, and how many of all cases say the same; empty if there is none."""
-    return f"{effect(some[0])}; {len(some)} of {len(of)} cases" if some else ""
+    if not some:
+        return ""
+    return f"{effect(some[0])}; {f'{len(some)} of {len(of)} cases' if len(of) > 1 else 'the only case'}"
 
 
 def how_sure(answer: Answer) -> str:

@@ -51,10 +51,15 @@ def test_no_scale_hides_what_another_one_has_decided():
 
 def test_the_clock_decides_where_the_simulator_says_otherwise():
     clock = replace(SLOWER, source=MEASURED, condition="equal ranks, by the clock")
-    found = answer([FASTER], [clock])
+    found = answer([FASTER, clock])
     assert not found.holding and [one.case for one in found.failing] == [clock]
     elsewhere = replace(FASTER, condition="slow links")
-    assert answer([elsewhere], [clock]).holding[0].case == elsewhere
+    assert answer([elsewhere, clock]).holding[0].case == elsewhere
+    assert answer([FASTER], [clock]).holding[0].case == FASTER, "of another scale, which trains another model"
+
+
+def test_a_case_that_several_scales_share_is_counted_once():
+    assert len(answer([FASTER], [FASTER]).evidence) == 1
 
 
 def test_no_difference_is_an_answer_and_speaks_against_the_claim():
