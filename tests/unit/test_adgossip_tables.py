@@ -5,8 +5,9 @@ import pytest
 
 from experiments.papers.adgossip_2018.adapting import at_equal_bytes, rates_of_halves
 from experiments.papers.adgossip_2018.runs import AUTOMATIC, EQUAL_TRAFFIC, GOSSIP, columns_until_target
+from experiments.papers.adgossip_2018.together import all_of
 from experiments.tables.conditions import Conditions
-from experiments.tables.outcome import BY_CONSTRUCTION, SUPPORTED
+from experiments.tables.outcome import ALIKE, BY_CONSTRUCTION, INCONCLUSIVE, REFUTED, SUPPORTED, Case
 from experiments.tables.sample import Sample
 from experiments.tables.scale import SMOKE
 from experiments.tables.section import Section
@@ -85,3 +86,31 @@ def test_bytes_that_are_configured_are_not_counted(tmp_path):
     (finding,) = shown("adgossip-traffic", made, tmp_path).findings
     assert any(case.kind == BY_CONSTRUCTION for case in finding.cases)
     assert all("per step" not in case.condition for case in finding.evidence)
+
+
+def case_of(verdict, p):
+    return Case("x", "y", verdict, 1.0, None, None, "", 5, p=p)
+
+
+def test_three_claims_of_one_sentence_hold_together_or_not():
+    """If one of the three is refuted, the sentence is; if all hold, it does with the least sure of them."""
+    yes, no, unknown = case_of(SUPPORTED, 0.01), case_of(REFUTED, 0.03), case_of(INCONCLUSIVE, 0.2)
+    together = [
+        all_of(cases, "x", "y") for cases in ([yes] * 3, [yes, yes, no], [yes, unknown, no], [yes, yes, unknown])
+    ]
+    assert [case.verdict for case in together] == [SUPPORTED, REFUTED, REFUTED, INCONCLUSIVE]
+    assert [case.p for case in together] == [0.01, 0.03, 0.03, None]
+    alike = all_of([yes, yes, case_of(ALIKE, 0.5)], "x", "y")
+    assert (alike.verdict, alike.p) == (REFUTED, None), "no less time is not less time"
+
+
+def test_less_of_all_against_every_period(tmp_path):
+    def make(spec):
+        options = spec.load().algorithm_options
+        found = made(spec, target_accuracy=0.6)
+        factor = (1.0 if options.adaptive else 3.0) * (1 + 0.001 * seed_of(spec))
+        found.curve["time"], found.traffic["sent"] = found.curve["time"] * factor, found.traffic["sent"] * factor
+        return found
+
+    (finding,) = shown("adgossip-together", make, tmp_path).findings
+    assert [case.verdict for case in finding.evidence] == [SUPPORTED] * 4

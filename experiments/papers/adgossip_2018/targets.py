@@ -3,7 +3,7 @@ model against those after a fixed period."""
 
 from functools import partial
 
-from experiments.papers.adgossip_2018 import adapting  # noqa: F401 registers its targets
+from experiments.papers.adgossip_2018 import adapting, together  # noqa: F401 register their targets
 from experiments.papers.adgossip_2018.runs import (
     ADAPTIVE,
     AUTOMATIC,

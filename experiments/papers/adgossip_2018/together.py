@@ -1,0 +1,77 @@
+"""Whether less traffic, less time and the same accuracy hold together: the abstract says so of one setting."""
+
+from collections.abc import Sequence
+
+from experiments.papers.adgossip_2018.runs import (
+    ADAPTIVE,
+    FEWER_BYTES,
+    PERIODIC,
+    SECONDS,
+    SENT,
+    accuracy_at_the_end,
+    columns_until_target,
+    each,
+    until_target,
+    whole,
+)
+from experiments.tables import decide
+from experiments.tables.outcome import ALIKE, INCONCLUSIVE, REFUTED, SUPPORTED, Case
+from experiments.tables.run_spec import SIMULATED
+from experiments.tables.targets import register
+
+NAMES = ADAPTIVE | PERIODIC
+UNTIL, WHOLE = "until the target", "whole"
+
+
+def needs(conditions):
+    return {(UNTIL, name): until_target(conditions, *config) for name, config in NAMES.items()} | {
+        (WHOLE, name): whole(conditions, *config) for name, config in NAMES.items()
+    }
+
+
+def show(found, section):
+    parts = {part: {name: runs for (which, name), runs in found.items() if which == part} for part in (UNTIL, WHOLE)}
+    columns = columns_until_target(parts[UNTIL])
+    accuracies = each(accuracy_at_the_end, parts[WHOLE])
+    rows, cases = [], []
+    for ours in ADAPTIVE:
+        for other in PERIODIC:
+            three = [
+                decide.less(columns[SENT][ours], columns[SENT][other], ours, other, FEWER_BYTES, source="", pairs=True),
+                decide.less(columns[SECONDS][ours], columns[SECONDS][other], ours, other, pairs=True),
+                decide.no_worse(accuracies[ours], accuracies[other], ours, other, source="", pairs=True),
+            ]
+            together = all_of(three, ours, other)
+            rows.append([ours, other, *(f"{case.text()}: {case.verdict}" for case in three), together.verdict])
+            cases.append(together)
+    section.table(
+        "Bytes and time until the target accuracy, and accuracy after equally many samples; simulated, slow links.",
+        ["exchanges", "against", "bytes", "time", "accuracy", "together"],
+        rows,
+    )
+    section.finding(
+        "adgossip-together",
+        "supported if bytes and time until the target accuracy are less and at most a point of accuracy is lost, each "
+        "by its own interval; refuted if one of the three is, or makes no difference; simulated, slow links",
+        cases,
+        "What saves bytes need not save time, and rare exchanges may cost accuracy.",
+    )
+
+
+def all_of(cases: Sequence[Case], condition: str, baseline: str) -> Case:
+    """Return whether all cases hold together: supported if each is, refuted if one is or makes no difference, else not
+    known.
+
+    Its p value is the greatest where all are supported, else the least of those that are refuted, if any.
+    """
+    if any(case.verdict in (REFUTED, ALIKE) for case in cases):
+        verdict, p = REFUTED, min((case.p for case in cases if case.verdict == REFUTED), default=None)
+    elif all(case.verdict == SUPPORTED for case in cases):
+        verdict, p = SUPPORTED, max(case.p for case in cases)
+    else:
+        verdict, p = INCONCLUSIVE, None
+    seeds = min(case.seeds for case in cases)
+    return Case(condition, baseline, verdict, None, None, None, "", seeds, SIMULATED, p=p)
+
+
+register("adgossip-together", "Less traffic, less time and the same accuracy together", needs, show)
