@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from experiments.tables.effect import BOTH_WAYS, SIGNIFICANCE, Effect, of_one, paired, seeds_to_decide, unpaired
-from experiments.tables.occasions import with_occasions
+from experiments.tables.occasions import CALIBRATIONS
 from experiments.tables.outcome import (
     AGREES,
     ALIKE,
@@ -31,7 +31,7 @@ from experiments.tables.outcome import (
     THRESHOLD,
     Case,
 )
-from experiments.tables.run_spec import MEASURED, SIMULATED
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.tables.sample import Sample
 
 ZONE_PERCENT = 5.0
@@ -41,6 +41,11 @@ ZONES_PERCENT = {MEASURED: 10.0}
 number of seeds."""
 ZONE_POINTS = 1.0
 """Points of accuracy up to which two sides count as alike, as in "no worse"."""
+
+NUMBER_DECIMALS = 6
+"""Decimals that count where a limit is held against the paper's number; the others are errors of rounding."""
+CALIBRATIONS_OF = {SIMULATED: CALIBRATIONS, TIMING_ONLY: CALIBRATIONS}
+"""How many calibrations the runs of a case rest on, by the source of their times."""
 
 # ---- two samples
 
@@ -64,9 +69,8 @@ def less(
     """
     zone = ZONES_PERCENT.get(source, ZONE_PERCENT) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
-    blank, sides = replace(blank, ours=ours.algorithm, theirs=theirs.algorithm), (theirs.map(_log), ours.map(_log))
-    effect = (paired if pairs else unpaired)(*sides)
-    return with_occasions(_compared(blank, effect, _saving, -math.log1p(-zone / 100)), *sides, _saving)
+    blank = replace(blank, ours=ours.algorithm, theirs=theirs.algorithm)
+    return _compared(blank, _effect(theirs.map(_log), ours.map(_log), blank), _saving, -math.log1p(-zone / 100))
 
 
 def more(
@@ -88,7 +92,7 @@ def more(
     """
     zone = (ZONE_POINTS if unit == "points" else 0.0) if zone is None else zone
     blank = _blank(condition, baseline, unit, source, kind, DIFFERENCE, _more_than(zone, unit), zone, number, pairs)
-    return _compared(blank, (paired if pairs else unpaired)(ours, theirs), float, zone)
+    return _compared(blank, _effect(ours, theirs, blank), float, zone)
 
 
 def no_worse(
@@ -106,7 +110,7 @@ def no_worse(
     interval of the difference lies above -margin, refuted if it lies below."""
     criterion = f"at most {_amount(margin, unit)} worse"
     blank = _blank(condition, baseline, unit, source, kind, EQUIVALENCE, criterion, pairs=pairs)
-    return _against_threshold(blank, (paired if pairs else unpaired)(ours, theirs), -margin)
+    return _against_threshold(blank, _effect(ours, theirs, blank), -margin)
 
 
 # ---- one sample
@@ -124,7 +128,7 @@ def at_least(
     """Return whether the mean of the sample is at least the threshold, by its interval."""
     criterion = f"at least {_amount(threshold, unit)}"
     blank = _blank(condition, baseline, unit, source, kind, THRESHOLD, criterion)
-    return _against_threshold(blank, of_one(sample), threshold)
+    return _against_threshold(blank, of_one(sample, CALIBRATIONS_OF.get(source, 1)), threshold)
 
 
 def at_most(
@@ -222,6 +226,11 @@ def _amount(value: float, unit: str) -> str:
     return f"{value:g} {unit.replace('points', 'point') if value == 1 else unit}".strip()
 
 
+def _effect(minuend: Sample, subtrahend: Sample, case: Case) -> Effect:
+    """Return the difference of two samples as the case compares them."""
+    return (paired if case.pairs else unpaired)(minuend, subtrahend, CALIBRATIONS_OF.get(case.source, 1))
+
+
 def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[float], float]) -> Case:
     """Return the case with its estimate, interval and p value. shown: of a difference, the effect in the case's unit;
     it rises."""
@@ -231,6 +240,8 @@ def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[f
     if effect.mean is None:
         return case
     low, high = (None if limit is None else shown(limit) for limit in effect.interval())
+    if effect.spread is not None:
+        case = replace(case, spread_low=shown(effect.spread[0]), spread_high=shown(effect.spread[1]))
     return replace(case, estimate=shown(effect.mean), low=low, high=high, bound=effect.bound, p=effect.p(reference))
 
 
@@ -267,9 +278,9 @@ def _on_number(case: Case) -> str:
     """Return where the interval lies, as far as it goes, with regard to the paper's number."""
     if case.number is None or case.p is None:
         return ""
-    if case.low is not None and case.low > case.number:
+    if case.low is not None and round(case.low - case.number, NUMBER_DECIMALS) > 0:
         return MORE
-    if case.high is not None and case.high < case.number:
+    if case.high is not None and round(case.high - case.number, NUMBER_DECIMALS) < 0:
         return LESS
     return "" if case.bound else AGREES
 

@@ -3,8 +3,11 @@
 The interval is the wider, on each side, of two: Student's t interval, by Welch's approximation where samples are not in
 pairs, and the t interval of Hall's transformation, which takes the samples' skewness into account (Hall 1992, "On the
 removal of skewness by transformation"; of two samples: Zhou and Dinh 2005, "Nonparametric confidence intervals for the
-one- and two-sample problems"). Of few seeds the skewness cannot be told, so their intervals are those of 97 %: together
-they miss the truth in at most 5 %, whether deviations are normal or have a skewness of 2 on one side.
+one- and two-sample problems"). Twenty seeds do not tell the skewness well, so both are taken at 97.5 %: then they miss
+the truth on either side in at most 5 %, whether deviations are normal or have a skewness of 2 on one side alone.
+
+Simulated times rest on a few calibrations: seeds that share one are not independent. What effects differ by between
+calibrations, beyond what seeds do, adds to the error, with as few degrees of freedom as there are calibrations.
 
 A training that ended before it reached its target needs more than that, and one that was there at its first snapshot
 may have needed less: their differences bound the effect.
@@ -12,7 +15,7 @@ may have needed less: their differences bound the effect.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,14 +25,14 @@ from experiments.tables.outcome import AT_LEAST, AT_MOST
 from experiments.tables.sample import Sample
 
 SIGNIFICANCE = 0.05
-FEW_SEEDS, FEW_SEEDS_SIGNIFICANCE = 15, 0.03
-"""Below so many seeds, the level at which intervals miss skewed effects in 5 %."""
+NOMINAL = 0.025
+"""The level at which intervals are taken, so that those of skewed samples miss the truth in 5 %."""
 FEWEST_SEEDS, MOST_SEEDS, POWER = 5, 1000, 0.8
 """The numbers of seeds that are planned, and the probability with which they are to decide."""
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 """To average over a normal deviate."""
-DECIMALS = 12
+DECIMALS = 10
 """Decimals of a difference that count; the others are errors of rounding."""
 BOTH_WAYS = "at least and at most"
 """Bound of differences of which some bound the effect from below and some from above."""
@@ -42,7 +45,8 @@ class Effect:
     mean: None where not known. error: its standard error; None if there are too few values for an interval. freedom:
     degrees of freedom of the error. skewness: of the distribution of the mean. seeds: the number of pairs, or of the
     seeds of the side that has fewer. bound: ``AT_LEAST`` or ``AT_MOST`` if the mean is one, ``BOTH_WAYS`` if nothing is
-    known. note: which values are left out.
+    known. note: which values are left out. spread: the least and the greatest mean with one calibration, where there
+    are several.
     """
 
     mean: float | None
@@ -52,11 +56,7 @@ class Effect:
     seeds: int = 0
     bound: str = ""
     note: str = ""
-
-    @property
-    def significance(self) -> float:
-        """The level of the interval and of the test."""
-        return _significance(self.seeds)
+    spread: tuple[float, float] | None = None
 
     def interval(self) -> tuple[float | None, float | None]:
         """Return the limits of the 95 % interval, None where there is none; without spread it is a point."""
@@ -64,7 +64,7 @@ class Effect:
             return None, None
         low, high = self.mean, self.mean
         if self.error:
-            most = special.stdtrit(self.freedom, 1 - self.significance / 2)
+            most = special.stdtrit(self.freedom, 1 - NOMINAL / 2)
             low -= self.error * max(most, float(_untransformed(most, self.skewness)))
             high += self.error * max(most, -float(_untransformed(-most, self.skewness)))
         return None if self.bound == AT_MOST else low, None if self.bound == AT_LEAST else high
@@ -78,40 +78,46 @@ class Effect:
         t = (self.mean - reference) / self.error
         away = min(abs(t), math.copysign(1, t) * self._transformed(t))
         p = 2 * special.stdtr(self.freedom, -away)
-        return float(min(1.0, p * SIGNIFICANCE / self.significance))
+        return float(min(1.0, p * SIGNIFICANCE / NOMINAL))
 
     def _transformed(self, t: float) -> float:
         """Return Hall's transformation of the t statistic, which is less skewed."""
         return t + self.skewness * t**2 / 3 + self.skewness**2 * t**3 / 27 + self.skewness / 6
 
 
-def paired(minuend: Sample, subtrahend: Sample) -> Effect:
-    """Return the mean of the differences of runs with the same seed; a pair with bounds of both kinds is not known."""
+def paired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect:
+    """Return the mean of the differences of runs with the same seed; a pair with bounds of both kinds is not known.
+
+    calibrations: how many there are; a seed rests on the one that is its remainder.
+    """
     seeds = sorted(minuend.values.keys() | subtrahend.values.keys())
-    values, bounds = [], set()
+    values, bounds = {}, set()
     for seed in seeds:
         a, b = minuend.values.get(seed), subtrahend.values.get(seed)
         bound = _bounds(minuend, subtrahend, [seed])
         if a is None or b is None or len(bound) == 2:
             continue
-        values.append(0.0 if a == b else round(a - b, DECIMALS))
+        values[seed] = 0.0 if a == b else round(a - b, DECIMALS)
         bounds |= bound
     left_out = f"{len(seeds) - len(values)} of {len(seeds)} seeds not known" if len(values) < len(seeds) else ""
-    return _effect([_Side(values)], bounds, left_out)
+    return _effect([_Side(values)], bounds, left_out, calibrations)
 
 
-def unpaired(minuend: Sample, subtrahend: Sample) -> Effect:
-    """Return the difference of the means of samples whose runs have no random numbers in common."""
-    sides = [[value for value in side.values.values() if value is not None] for side in (minuend, subtrahend)]
+def unpaired(minuend: Sample, subtrahend: Sample, calibrations: int = 1) -> Effect:
+    """Return the difference of the means of samples whose runs have no random numbers in common.
+
+    calibrations: how many there are; a seed rests on the one that is its remainder.
+    """
+    both = [{seed: value for seed, value in side.values.items() if value is not None} for side in (minuend, subtrahend)]
     unknown = [value is None for side in (minuend, subtrahend) for value in side.values.values()]
     left_out = f"{sum(unknown)} of {len(unknown)} runs not known" if any(unknown) else ""
     bounds = _bounds(minuend, subtrahend, minuend.values.keys() | subtrahend.values.keys())
-    return _effect([_Side(sides[0]), _Side(sides[1], -1)], bounds, left_out)
+    return _effect([_Side(both[0]), _Side(both[1], -1)], bounds, left_out, calibrations)
 
 
-def of_one(sample: Sample) -> Effect:
+def of_one(sample: Sample, calibrations: int = 1) -> Effect:
     """Return the mean of one sample."""
-    return paired(sample, Sample(dict.fromkeys(sample.values, 0.0)))
+    return paired(sample, Sample(dict.fromkeys(sample.values, 0.0)), calibrations)
 
 
 def seeds_to_decide(effect: Effect, zone: float) -> int | None:
@@ -136,7 +142,7 @@ def _power(seeds: int, sides: float, away: float, spread: float, zone: float) ->
     """
     freedom, error = sides * (seeds - 1), spread / math.sqrt(seeds)
     chance = math.sqrt(6 * seeds * (seeds - 1) / ((seeds - 2) * (seeds + 1) * (seeds + 3)))
-    limit = special.stdtrit(freedom, 1 - _significance(seeds) / 2)
+    limit = special.stdtrit(freedom, 1 - NOMINAL / 2)
     limits = np.maximum(limit, _untransformed(limit, NODES * chance / (sides * math.sqrt(seeds))))
     if away <= zone:
         return 2 * float(special.stdtr(freedom, (zone - away) / error - limits) @ WEIGHTS) - 1
@@ -154,16 +160,13 @@ def _untransformed(transformed: float, skewness: float | np.ndarray) -> np.ndarr
     return np.where(is_none, transformed, 3 / skewness * (np.cbrt(1 + skewness * (transformed - skewness / 6)) - 1))
 
 
-def _significance(seeds: int) -> float:
-    return FEW_SEEDS_SIGNIFICANCE if seeds < FEW_SEEDS else SIGNIFICANCE
-
-
 class _Side:
-    """Values of a sample, or of differences: what they add to a mean difference. sign: -1 of what is subtracted."""
+    """Values of a sample, or of differences, by seed: what they add to a mean difference. sign: -1 of what is
+    subtracted."""
 
-    def __init__(self, values: Sequence[float], sign: int = 1):
-        self.values, self.sign = np.round(np.array(values, dtype=float), DECIMALS), sign
-        self.seeds = len(self.values)
+    def __init__(self, by_seed: Mapping[int, float], sign: int = 1):
+        self.values, self.sign = np.round(np.array(list(by_seed.values()), dtype=float), DECIMALS), sign
+        self.of_seed, self.seeds = np.array(list(by_seed), dtype=int), len(by_seed)
         self.constant = len(set(self.values.tolist())) == 1
 
     def mean(self) -> float:
@@ -180,33 +183,54 @@ class _Side:
             return 0.0
         return self.sign * float(np.sum((self.values - self.mean()) ** 3)) / (n * (n - 1) * (n - 2))
 
+    def by_calibration(self, calibrations: int) -> list[np.ndarray]:
+        return [self.values[self.of_seed % calibrations == number] for number in range(calibrations)]
 
-def _effect(sides: Sequence[_Side], bounds: Iterable[str], note: str) -> Effect:
+
+def _effect(sides: Sequence[_Side], bounds: Iterable[str], note: str, calibrations: int) -> Effect:
     """Return the effect that sides have together."""
     seeds, kinds = min(side.seeds for side in sides), sorted(bounds)
     bound = BOTH_WAYS if len(kinds) == 2 else "".join(kinds)
     if not seeds or bound == BOTH_WAYS:
         return Effect(None, seeds=seeds, bound=bound, note=note)
-    if not all(side.constant or np.isfinite(side.values).all() for side in sides):
-        return Effect(None, seeds=seeds, note=_joined(note, "one side is zero, so there is no ratio"))
     means = [side.mean() for side in sides]
     mean = 0.0 if len(means) == 2 and means[0] == means[1] else sum(side.sign * side.mean() for side in sides)
-    if mean == -math.inf:
-        return Effect(None, seeds=seeds, note=_joined(note, "one side is zero, so there is no ratio"))
-    if mean == math.inf:
+    if mean == -math.inf or not all(side.constant or np.isfinite(side.values).all() for side in sides):
+        no_ratio = "one side is zero, so there is no ratio"
+        return Effect(None, seeds=seeds, note="; ".join(filter(None, [note, no_ratio])))
+    if math.isinf(mean) or seeds < 2:
         return Effect(mean, 0.0 if seeds > 1 else None, seeds=seeds, bound=bound, note=note)
     mean = round(mean, DECIMALS) + 0.0
-    if seeds < 2:
-        return Effect(mean, seeds=seeds, bound=bound, note=note)
-    variances = [side.variance() for side in sides]
-    if not sum(variances):
-        return Effect(mean, 0.0, seeds=seeds, bound=bound, note=note)
-    error = math.sqrt(sum(variances))
-    freedom = sum(variances) ** 2 / sum(
-        variance**2 / (side.seeds - 1) for side, variance in zip(sides, variances, strict=True)
-    )
+    between, spread = _between_calibrations(sides, calibrations)
+    parts = [(side.variance(), side.seeds - 1) for side in sides] + [(between, calibrations - 1)]
+    error = math.sqrt(sum(variance for variance, _ in parts))
+    if not error:
+        return Effect(mean, 0.0, seeds=seeds, bound=bound, note=note, spread=spread)
+    freedom = error**4 / sum(variance**2 / degrees for variance, degrees in parts if variance)
     skewness = sum(side.third_moment() for side in sides) / error**3
-    return Effect(mean, error, freedom, skewness, seeds, bound, note)
+    return Effect(mean, error, freedom, skewness, seeds, bound, note, spread)
+
+
+def _between_calibrations(sides: Sequence[_Side], calibrations: int) -> tuple[float, tuple[float, float] | None]:
+    """Return what the differences between calibrations add to the variance of the mean, beyond those between seeds, and
+    the range of the means."""
+    if not all(np.isfinite(side.values).all() for side in sides):
+        return 0.0, None
+    groups = [side.by_calibration(calibrations) for side in sides]
+    there = [number for number in range(calibrations) if all(len(of[number]) for of in groups)]
+    if len(there) < 2:
+        return 0.0, None
+    means = [sum(side.sign * np.mean(of[number]) for side, of in zip(sides, groups, strict=True)) for number in there]
+    spread = float(min(means)), float(max(means))
+    degrees = [side.seeds - sum(len(group) > 0 for group in of) for side, of in zip(sides, groups, strict=True)]
+    if not all(degrees):
+        return 0.0, spread  # one seed each: what differs between seeds has it all
+    within = [
+        sum(float(np.sum((group - np.mean(group)) ** 2)) for group in of if len(group)) / free
+        for of, free in zip(groups, degrees, strict=True)
+    ]
+    by_chance = [sum(var / len(of[number]) for var, of in zip(within, groups, strict=True)) for number in there]
+    return max(0.0, float(np.var(means, ddof=1) - np.mean(by_chance))) / len(there), spread
 
 
 def _bounds(minuend: Sample, subtrahend: Sample, seeds: Iterable[int]) -> set[str]:
@@ -214,7 +238,3 @@ def _bounds(minuend: Sample, subtrahend: Sample, seeds: Iterable[int]) -> set[st
     seeds = set(seeds)
     found = {AT_LEAST: minuend.bounds | subtrahend.upper, AT_MOST: minuend.upper | subtrahend.bounds}
     return {bound for bound, of in found.items() if of & seeds}
-
-
-def _joined(*notes: str) -> str:
-    return "; ".join(filter(None, notes))

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from experiments.tables import effect
-from experiments.tables.effect import FEW_SEEDS_SIGNIFICANCE, Effect, of_one, paired, seeds_to_decide, unpaired
+from experiments.tables.effect import NOMINAL, Effect, of_one, paired, seeds_to_decide, unpaired
 from experiments.tables.sample import Sample
 
 FAST, SLOW = (8.0, 9.0, 8.5, 8.1, 9.2), (10.0, 11.0, 10.2, 9.9, 11.5)
@@ -25,8 +25,8 @@ def test_without_skewness_intervals_and_p_values_are_those_of_students_t(compare
     ours, theirs = (1.0, 2.0, 3.0, 4.0), (4.5, 7.0, 7.5, 10.0) if compare is unpaired else (1.5, 2.0, 4.5, 5.0)
     found, expected = compare(by_seed(*ours), by_seed(*theirs)), test(ours, theirs)
     assert found.skewness == pytest.approx(0)
-    assert found.interval() == pytest.approx(tuple(expected.confidence_interval(1 - FEW_SEEDS_SIGNIFICANCE)))
-    assert found.p() == pytest.approx(expected.pvalue * effect.SIGNIFICANCE / FEW_SEEDS_SIGNIFICANCE)
+    assert found.interval() == pytest.approx(tuple(expected.confidence_interval(1 - NOMINAL)))
+    assert found.p() == pytest.approx(expected.pvalue * effect.SIGNIFICANCE / NOMINAL)
 
 
 def test_the_skewness_is_that_of_the_mean():
@@ -47,6 +47,23 @@ def test_pairs_go_by_seed():
     ours, theirs = Sample({1: 8.0, 2: 9.0, 3: 4.0}), Sample({3: 5.0, 1: 9.0, 2: 10.0, 7: 1.0})
     found = paired(ours, theirs)
     assert found == Effect(-1.0, 0.0, seeds=3, note="1 of 4 seeds not known")
+
+
+def test_seeds_that_share_a_calibration_are_not_independent():
+    """Twenty seeds of three calibrations are no more than three where calibrations are all that differs."""
+    by_calibration = (1.0, 2.0, 4.0)
+    sample = by_seed(*(by_calibration[seed % 3] + 0.001 * (seed % 2) for seed in range(18)))
+    alone, together = of_one(sample), of_one(sample, calibrations=3)
+    assert together.mean == alone.mean and together.spread == pytest.approx((1.0005, 4.0005))
+    assert together.freedom < 3 and together.error > np.std(by_calibration, ddof=1) / np.sqrt(3)
+    assert alone.freedom == 17 and alone.spread is None
+
+
+def test_where_calibrations_do_not_matter_their_number_does_not():
+    values = np.random.default_rng(4).permutation(np.tile(np.linspace(-1, 1, 6), 3)).reshape(6, 3)
+    values += -values.mean(axis=0)
+    sample = by_seed(*values.ravel())
+    assert of_one(sample, calibrations=3).error == of_one(sample).error
 
 
 def test_independent_samples_may_have_other_seeds():

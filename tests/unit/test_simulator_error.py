@@ -7,7 +7,7 @@ import pytest
 from experiments.tables import decide
 from experiments.tables.needs import Steps
 from experiments.tables.occasions import CALIBRATIONS, occasion
-from experiments.tables.outcome import CONTROL, EVIDENCE, INCONCLUSIVE, LESS, OFF, SUPPORTED, Finding, Outcome
+from experiments.tables.outcome import AGREES, CONTROL, EVIDENCE, INCONCLUSIVE, LESS, OFF, SUPPORTED, Finding, Outcome
 from experiments.tables.run_spec import MEASURED, SIMULATED
 from experiments.tables.sample import Sample, of
 from experiments.tables.setting import Setting
@@ -75,16 +75,21 @@ def test_a_case_has_the_range_of_its_effect_over_calibrations():
 
 
 def test_calibrations_that_do_not_agree_decide_nothing():
-    """15 seeds of three calibrations have an interval as if there were 15."""
-    case = robust(decide.less(of_calibrations(40, 35, -2), TENS, HERE, "ring"))
-    assert decide.less(of_calibrations(40, 35, -2), TENS, HERE, "ring").verdict == SUPPORTED
+    """15 seeds of three calibrations are no more than three where calibrations are what differs."""
+    assert decide.less(of_calibrations(40, 35, -2), TENS, HERE, "ring").verdict == INCONCLUSIVE
+    assert decide.less(of_calibrations(21, 20, 19), TENS, HERE, "ring").verdict == SUPPORTED
+
+
+def test_an_error_of_the_simulator_that_turns_the_effect_decides_nothing():
+    case = robust(replace(CASE, spread_low=-2.0, spread_high=39.9))
     assert case.verdict == INCONCLUSIVE and "over calibrations and the simulator's error -2.0 to 39.9" in case.note
     assert robust(CASE) == CASE
 
 
 def test_a_number_that_some_calibration_reaches_is_not_refuted():
-    case = decide.less(of_calibrations(54, 20, 10), TENS, HERE, "ring", number=50.0)
-    assert case.on_number == LESS and robust(case).on_number == "" and robust(case).verdict == SUPPORTED
+    assert decide.less(of_calibrations(54, 20, 10), TENS, HERE, "ring", number=50.0).on_number == AGREES
+    case = replace(CASE, number=50.0, on_number=LESS, spread_low=10.0, spread_high=54.0)
+    assert robust(case).on_number == "" and robust(case).verdict == SUPPORTED
     assert robust(replace(case, number=60.0)).on_number == LESS
 
 
