@@ -176,7 +176,7 @@ def test_the_lists_are_cut_where_there_is_no_room(paper, monkeypatch):
 
 def test_what_the_trust_rests_on_is_said_with_date_and_commit(paper):
     make(paper, "smoke", "fast-time", "faster", simulator_errors=[("ring", -0.19), ("ring", -0.02)])
-    assert "to the last digit" not in built(paper)
+    assert "to twelve digits" not in built(paper)
     record = paper.parent / "docs" / "results" / trust.RECORD.name
     record.write_text(json.dumps(vars(trust.Trust("2026-01-02", "abc1234", 2000, 3.1, 2.4, 20, 19))))
     page = built(paper)
