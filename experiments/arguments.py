@@ -12,6 +12,11 @@ def add_workers(parser: argparse.ArgumentParser):
     )
 
 
+def add_record(parser: argparse.ArgumentParser):
+    """Add ``--record``."""
+    parser.add_argument("--record", action="store_true", help="keep the numbers beside the pages that quote them")
+
+
 def positive(text: str) -> int:
     """Return the whole number, 1 or more, in a text; raises ArgumentTypeError if it is none."""
     if not text.isdecimal() or int(text) < 1:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.arguments import add_workers
+from experiments.arguments import add_record, add_workers
 from experiments.asynchronous import draw, make
 from experiments.asynchronous.plan import number_of_runs
 from experiments.asynchronous.points import DISTRIBUTIONS
 from experiments.asynchronous.verdict import verdicts
-from experiments.figures import save, write_csv
+from experiments.figures import record, save, write_csv
 from experiments.tables.draw import as_svg
 from grsgd.errors import UsageError
 
@@ -53,6 +53,8 @@ def main() -> int:
     write_csv(results, options.out.with_suffix(".csv"))
     print(draw.overview(results), draw.table(results), *verdicts(results), sep="\n\n")
     print(f"\n{', '.join(str(options.out.with_suffix(suffix)) for suffix in ('.pdf', '.png', '.svg', '.csv'))}")
+    if options.record:
+        print(record(options.out.with_suffix(".csv")))
     return 0
 
 
@@ -65,6 +67,7 @@ def parse_arguments() -> argparse.Namespace:
         "--out", type=Path, default=Path("results/verdict-asynchronous.pdf"), help="(default: %(default)s)"
     )
     add_workers(parser)
+    add_record(parser)
     options = parser.parse_args()
     options.distribution = list(dict.fromkeys(options.distribution or DISTRIBUTIONS))
     return options

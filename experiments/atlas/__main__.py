@@ -16,11 +16,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.arguments import add_workers
+from experiments.arguments import add_record, add_workers
 from experiments.atlas import draw, make
 from experiments.atlas.points import TASKS, Point, measured_points, simulated_points
 from experiments.cache import Unfinished
-from experiments.figures import write_csv
+from experiments.figures import record, write_csv
 from grsgd.errors import UsageError
 from grsgd.runs.run_file import load_run
 from grsgd.testbed.hosts import TestbedError
@@ -56,6 +56,8 @@ def main() -> int:
     write_csv(results, options.out.with_suffix(".csv"))
     print(draw.table(results), *draw.verdicts(results), sep="\n\n")
     print(f"\n{', '.join(str(options.out.with_suffix(suffix)) for suffix in ('.pdf', '.png', '.svg', '.csv'))}")
+    if options.record:
+        print(record(options.out.with_suffix(".csv")))
     return 0 if len(results) == len(options.points) else 1
 
 
@@ -69,6 +71,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="only say how many runs there are, and for how long")
     parser.add_argument("--out", type=Path, default=Path("results/figure-atlas.pdf"), help="(default: %(default)s)")
     add_workers(parser)
+    add_record(parser)
     options = parser.parse_args()
 
     def wanted(point: Point) -> bool:

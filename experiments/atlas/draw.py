@@ -16,7 +16,7 @@ from experiments.atlas.make import file_of
 from experiments.atlas.points import METHODS, PERIODS, RATES, SLOWER, Point, periods_of
 from experiments.figures import save
 from experiments.tables.draw import as_svg
-from grsgd.runs.measures import bytes_sent, seconds, seconds_per_step, time_split, time_to_target
+from grsgd.runs.measures import bytes_sent, crossing, seconds, seconds_per_step, time_split
 from grsgd.runs.run_file import Run
 from grsgd.runs.series import COLOURS, MARKERS
 from grsgd.units import rate
@@ -33,7 +33,7 @@ class Result(NamedTuple):
     utilisation: float
     """Share of the time in which ranks compute, the mean over those that train."""
     time_to_target: float
-    """NaN if it was not reached."""
+    """Between two snapshots linear; NaN if it was not reached."""
     megabytes: float
     """Sent by all ranks, as counted."""
     interface_megabytes: float
@@ -46,7 +46,7 @@ class Result(NamedTuple):
         return cls(
             seconds_per_step(run),
             time_split(run)["compute"] / seconds(run),
-            time_to_target(run),
+            math.nan if (reached := crossing(run, "time")) is None else reached,
             bytes_sent(run) / MEGABYTE,
             by_interfaces / MEGABYTE,
         )

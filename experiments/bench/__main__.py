@@ -11,8 +11,10 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from experiments.arguments import add_record
 from experiments.bench import picture
-from experiments.bench.side_by_side import RESULTS, machine
+from experiments.bench.side_by_side import RESULTS, machine, numbers_file
+from experiments.figures import record
 from grsgd.errors import ConfigError
 from grsgd.job.ending import with_parent
 from grsgd.mpi_environment import find_mpiexec, job_environment
@@ -48,6 +50,7 @@ def main() -> int:
     parser.add_argument("sections", nargs="*", metavar="section", help=f"one of {', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--gpu", action="store_true", help=f"run on a GPU; sections {', '.join(GPU_SECTIONS)}")
     parser.add_argument("--quick", action="store_true", help="only see that it works: too short to measure anything")
+    add_record(parser)
     arguments = parser.parse_args()
     sections = GPU_SECTIONS if arguments.gpu else SECTIONS
     if unknown := set(arguments.sections) - set(sections):
@@ -64,9 +67,12 @@ def main() -> int:
         succeeded = [job(section, ranks, flags) for ranks in sections[section]]
         failed += succeeded.count(False)
         if section == "allreduce" and all(succeeded) and not arguments.quick:
-            files = {ranks: ROOT / RESULTS / f"bench-allreduce-{ranks}.csv" for ranks in sections[section]}
+            files = {ranks: ROOT / RESULTS / f"bench-allreduce-seconds-{ranks}.csv" for ranks in sections[section]}
             picture.draw({ranks: picture.read(file) for ranks, file in files.items()}, ROOT / RESULTS / PICTURE)
             print(f"\n{RESULTS / PICTURE}", flush=True)
+        if arguments.record and all(succeeded) and not arguments.quick:
+            for file in (ROOT / numbers_file(section, ranks, arguments.gpu) for ranks in sections[section]):
+                print(record(file), flush=True)
     return int(failed > 0)
 
 

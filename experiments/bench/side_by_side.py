@@ -123,12 +123,36 @@ def median_and_range(values, form: str = ".2f") -> str:
     return f"{np.median(values):{form}} ({np.min(values):{form}}-{np.max(values):{form}})"
 
 
+_kept: dict[Path, list[tuple]] = {}
+"""The cells of the tables of this job, by file."""
+
+
+def numbers_file(section: str, ranks: int, gpu: bool) -> Path:
+    """Return the CSV file of a section's numbers."""
+    return RESULTS / f"bench-{section}-{ranks}{'-gpu' * gpu}.csv"
+
+
+def keep(file: Path, cells: list[tuple]):
+    """Write the cells of a table into a CSV file, behind those of tables before it in this job."""
+    from experiments.figures import write_rows
+
+    _kept.setdefault(file, []).extend(cells)
+    RESULTS.mkdir(exist_ok=True)
+    write_rows(file, ("table", "contender", "column", "value"), _kept[file])
+
+
 def announce(mpi, text: str):
     if mpi.rank == 0:
         print(text, file=sys.stderr, flush=True)
 
 
 def report(mpi, title: str, headers: list[str], rows: list[list], notes: list[str] = ()):
+    """Print a table, and add it to the numbers of the section, which have a row for each of its cells; of a
+    quick run, which measures nothing, print it alone."""
     if mpi.rank == 0:
+        if "--quick" not in sys.argv:
+            section = Path(sys.modules["__main__"].__file__).stem
+            cells = ((title, row[0], *cell) for row in rows for cell in zip(headers[1:], row[1:], strict=False))
+            keep(numbers_file(section, mpi.size, "--gpu" in sys.argv), list(cells))
         table = tabulate(rows, headers, disable_numparse=True, colalign=["left"] + ["right"] * (len(headers) - 1))
         print("", title, "", table, "", *notes, sep="\n", flush=True)

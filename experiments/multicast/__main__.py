@@ -17,8 +17,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.arguments import add_record
 from experiments.cache import Unfinished
-from experiments.figures import write_csv
+from experiments.figures import record, write_csv
 from experiments.multicast.measure import measure
 from experiments.multicast.methods import methods
 from experiments.multicast.verdict import table, verdicts
@@ -47,6 +48,8 @@ def main() -> int:
     for ranks in options.ranks:
         print(f"\n{ranks} ranks, {options.rounds} rounds", table(results, ranks), *verdicts(results, ranks), sep="\n\n")
     print(f"\n{options.out}")
+    if options.record:
+        print(record(options.out))
     return 0
 
 
@@ -56,6 +59,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, action="append", help="hosts, an even number; by default 4, and then 6")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each method (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=OUT, help="(default: %(default)s)")
+    add_record(parser)
     options = parser.parse_args()
     options.ranks = list(dict.fromkeys(options.ranks or (4, 6)))
     if wrong := [ranks for ranks in options.ranks if ranks < LEAST_RANKS or ranks % 2]:

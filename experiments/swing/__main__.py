@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.arguments import add_workers
-from experiments.figures import write_csv
+from experiments.arguments import add_record, add_workers
+from experiments.figures import record, write_csv
 from experiments.swing import tables
 from experiments.swing.measure import measure, points
 from experiments.swing.networks import SETTINGS
@@ -33,6 +33,8 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_csv(results, options.out)
     print(tables.times(results), tables.traffic(results), *verdicts(results), options.out, sep="\n\n")
+    if options.record:
+        print(record(options.out))
     return 0
 
 
@@ -42,6 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--network", choices=SETTINGS, action="append", help="by default all")
     parser.add_argument("--out", type=Path, default=Path("results/verdict-swing.csv"), help="(default: %(default)s)")
     add_workers(parser)
+    add_record(parser)
     options = parser.parse_args()
     options.network = list(dict.fromkeys(options.network or SETTINGS))
     return options

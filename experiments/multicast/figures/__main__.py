@@ -17,8 +17,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.arguments import add_record
 from experiments.cache import Unfinished
-from experiments.figures import write_csv
+from experiments.figures import record, write_csv
 from experiments.multicast.figures import asgd, page
 from experiments.multicast.figures.figures import FIGURES, Shown, wanted
 from experiments.multicast.figures.make import Forecast, file_of, kept, make
@@ -84,6 +85,8 @@ def write(options: argparse.Namespace, runs: dict[Turn, Run]):
     text = "\n\n".join(page.page(shown, everything, options.ranks, options.rounds))
     (options.out / "page.md").write_text(text + "\n", encoding="utf-8")
     print(f"\n{text}\n\n{options.out}")
+    if options.record:
+        print(record(options.out / "measured.csv", name="figures-multicast.csv"))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -96,6 +99,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("results/figures-multicast"), help="a folder (default: %(default)s)"
     )
+    add_record(parser)
     options = parser.parse_args()
     options.figure = sorted(set(options.figure or FIGURES))
     options.ranks = sorted(set(options.ranks or NODES))
