@@ -213,8 +213,10 @@ def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
         fetch_data(spec for forecast in found.values() for spec in forecast.missing)
     for targets in [[target] for target in plan.needs] if piecewise else [list(plan.needs)]:
         what = targets[0] if piecewise else "tables and figures"
-        maker.make(plan.trials(targets), f"{what}, learning rates")
-        maker.make(plan.trials(targets), f"{what}, ends of the grid")
+        asked: set[RunSpec] = set()
+        while trials := [spec for spec in plan.trials(targets) if spec not in asked]:
+            maker.make(trials, f"{what}, learning rates")
+            asked |= set(trials)
         maker.make(plan.specs(targets), what)
 
 

@@ -106,6 +106,16 @@ class TimeToTarget:
         return [Trajectories(to_target, self.seeds), Steps(self.setting, self.seeds, self.steps)]
 
 
+class SamplesToTarget(TimeToTarget):
+    """Samples of all ranks to the target accuracy, by seed, of the trainings of a `TimeToTarget`; a ``Sample``."""
+
+    def result(self, conditions: Conditions, rate_of: RateOf, runs_of: RunsOf) -> Sample:
+        return to_target(self._parts(conditions)[0].result(conditions, rate_of, runs_of), "samples")
+
+    def _parts(self, conditions: Conditions) -> list[Trainings]:
+        return super()._parts(conditions)[:1]
+
+
 Need = Trainings | TimeToTarget
 
 

@@ -74,7 +74,7 @@ class Plan:
         """Return the runs of each target, made or not, with the trials of its learning rates; where one is not known,
         with one that is supposed."""
         specs = self.specs_by_target(self.rates.supposed)
-        trials = {target: self.rates.named(self.settings(target)) for target in self.needs}
+        trials = {target: self.rates.foreseen(self.settings(target)) for target in self.needs}
         return {target: list(dict.fromkeys([*trials[target], *specs[target]])) for target in self.needs}
 
     def there(self, target: str) -> set[RunSpec]:

@@ -32,8 +32,10 @@ class Scale(NamedTuple):
     """Numbers of ranks where only the time of a step is simulated."""
     learning_rates: tuple[float, ...]
     """The grid that every algorithm is tuned on, in simulated time on ``tuning_ranks`` ranks; the first and the last
-    are tried where the one beside it is the best of the others."""
+    are tried where the one beside it is the best of the others, and rates beyond where these are."""
     tuning_ranks: int
+    tuning_seeds: int
+    """Number of seeds with which the rates about the best one of the grid are tried; 1 for that one alone."""
     steps: int
     """Steps per rank where only the time of a step is measured."""
     run_timeout: float
@@ -63,6 +65,7 @@ SMOKE = Scale(
     many_ranks=(*range(2, 11), 16, 32, 64),
     learning_rates=(0.01, 0.02, 0.05, 0.15, 0.4, 1.0),
     tuning_ranks=8,
+    tuning_seeds=1,
     steps=16,
     run_timeout=600,
     rate="1gbit",
@@ -76,6 +79,7 @@ DESK = SMOKE._replace(
     file="desk.toml",
     coding_ranks=tuple(range(2, 11)),
     clock_seeds=3,
+    tuning_seeds=3,
     steps=32,
     run_timeout=3600,
     is_joined=True,
@@ -101,6 +105,7 @@ PAPER = SMOKE._replace(
     coding_ranks=tuple(range(2, 11)),
     many_ranks=(*SMOKE.many_ranks, 128, 256),
     learning_rates=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
+    tuning_seeds=3,
     steps=64,
     run_timeout=24 * 3600,
 )

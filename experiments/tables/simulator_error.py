@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from experiments.tables import sample
 from experiments.tables.compare import condition
+from experiments.tables.needs import SamplesToTarget
 from experiments.tables.outcome import (
     EVIDENCE,
     INCONCLUSIVE,
@@ -177,7 +178,7 @@ def simulator_errors(plan: Plan, target: str, what: str = "times") -> list[Error
     results = plan.results(target)
     for key, need in plan.needs[target].items():
         result = results[key]
-        if isinstance(result, sample.Sample) and what != "times":
+        if isinstance(need, SamplesToTarget) or isinstance(result, sample.Sample) and what != "times":
             continue
         if not isinstance(result, sample.Sample):
             result = sample.of(result, QUANTITIES[what])

@@ -84,3 +84,13 @@ def test_a_number_that_is_up_to_is_held_against_the_greatest_effect_alone():
 
 def test_both_numbers_of_the_abstract_are_used():
     assert (compared.LEAST_SAVING, compared.MOST_SAVING, compared.MOST_POINTS) == (9.61, 41.15, 3.29)
+
+
+def test_strategies_are_tuned_under_their_delays():
+    """Without delays ADSP, ASP, SSP and DSSP are one algorithm."""
+    conditions = Conditions(DESK, emulated=True)
+    random, slow = (compared.training(conditions, "ASP", delays) for delays in (compared.RANDOM, compared.CONSTANT))
+    assert "stragglers.tail.7.probability=0.05" in random.setting.tuned_with
+    assert slow.setting.tuned_with == ("stragglers.slowdown.1=4.0",) and random.seeds == slow.seeds == 10
+    by_clock = compared.training(conditions, "ASP", compared.RANDOM, MEASURED)
+    assert by_clock.setting.tuned_with == random.setting.tuned_with

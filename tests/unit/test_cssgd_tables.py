@@ -246,7 +246,8 @@ def test_asgd_runs_ten_times_and_both_dnns_are_tuned_by_themselves():
 def test_redundancies():
     assert [method.r for method in tasks.all_coded(5)] == [1, 2, 3, 4]
     assert [method.r for method in tasks.all_grouped(8)] == [1, 2, 3, 4], "8, 4, 3 and 2 groups"
-    assert CNN.nodes(Conditions(DESK, emulated=True)) == [4, 6, 8, 10]
+    assert DNN.nodes(Conditions(DESK, emulated=True)) == [4, 6, 8, 10]
+    assert CNN.nodes(Conditions(DESK, emulated=True)) == [8]
 
 
 def test_counted_packets_are_those_of_the_formulas():

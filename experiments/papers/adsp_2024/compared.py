@@ -9,7 +9,7 @@ from experiments.tables.claims import read_claims
 from experiments.tables.conditions import Conditions
 from experiments.tables.needs import Trainings
 from experiments.tables.outcome import EVIDENCE, Case
-from experiments.tables.run_spec import MEASURED, SIMULATED
+from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
 from experiments.tables.setting import Scenario, Setting
 from experiments.tables.wording import SOURCES
 
@@ -30,6 +30,8 @@ STEP_SECONDS = {"desk": 0.1}
 DEFAULT_STEP_SECONDS = 0.005
 """About how long a worker computes in a step, by the scale's name: the CNN with a fifth of a core. By default that of
 the very small network, and what we take for the CNN on a GPU."""
+DESK_SEEDS = 10
+"""Of trainings at SCALE=desk that decide."""
 SMALL = ("tiny", "smoke", "desk")
 """Scales that leave out what decides least."""
 
@@ -111,11 +113,23 @@ def training(
 ) -> Trainings:
     """Return the need of trainings with a strategy."""
     n = workers(conditions, source)
-    setting = Setting(CONFIGS[name], n, source, delays.scenario(conditions, n), overrides)
-    return Trainings(setting, seeds(conditions, source, few=delays != RANDOM or bool(overrides)))
+    tuned_with = () if source == TIMING_ONLY else tuned_under(conditions, delays)
+    setting = Setting(CONFIGS[name], n, source, delays.scenario(conditions, n), overrides, tuned_with=tuned_with)
+    return Trainings(setting, seeds(conditions, source, deciding=not overrides))
 
 
-def seeds(conditions: Conditions, source: str, few: bool) -> int | None:
-    """Return three where runs take minutes each, None for the scale's; few: whether they decide least."""
-    is_long = source == MEASURED or (conditions.scale.name == "desk" and source == SIMULATED and few)
-    return 3 if is_long and is_small(conditions) else None
+def tuned_under(conditions: Conditions, delays: Delays) -> tuple[str, ...]:
+    """Return the overrides of the trials of learning rates: the delays themselves, without which all strategies but BSP
+    are one algorithm."""
+    scenario = delays.scenario(conditions, conditions.scale.tuning_ranks)
+    return (*scenario.overrides, *(f"stragglers.slowdown.{rank}={factor}" for rank, factor in scenario.slow_hosts))
+
+
+def seeds(conditions: Conditions, source: str, deciding: bool) -> int | None:
+    """Return three by the clock, where runs take minutes each, and ten of simulated trainings that decide; None for the
+    scale's."""
+    if not is_small(conditions):
+        return None
+    if source == MEASURED:
+        return 3
+    return DESK_SEEDS if conditions.scale.name == "desk" and source == SIMULATED and deciding else None

@@ -36,7 +36,7 @@ def needs(conditions: Conditions) -> dict[tuple[str, str, str], Trainings]:
     return strategies | {
         (RANDOM.name, SIMULATED, name): Trainings(
             Setting("adsp/alone", n or everybody, scenario=RANDOM.scenario(conditions, n or everybody)),
-            compared.seeds(conditions, SIMULATED, few=True),
+            compared.seeds(conditions, SIMULATED, deciding=False),
         )
         for name, n in CONTROLS.items()
     }

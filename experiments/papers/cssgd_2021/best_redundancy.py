@@ -38,14 +38,14 @@ def best(found: Found, task: Task, network: Network, scheme: str, n: int) -> Met
 
 
 def needs(task: Task, conditions) -> dict:
-    seeds = task.runs(conditions, conditions.scale.tuning_ranks)
+    seeds = task.runs(conditions)
     found = tasks.steps(conditions, task, tasks.IN_SIMULATION, methods, seeds)
     for variant in tasks.variants(conditions, task):
         found |= tasks.trainings(conditions, variant)
         found[variant, ALONE] = Trajectories(tasks.stopping(tasks.alone(conditions, variant)), tasks.FEWER_RUNS)
         for n in variant.nodes(conditions):
             asgd = tasks.setting(conditions, variant, ASGD, n)
-            found[variant, ASGD, n] = Trainings(tasks.stopping(asgd), task.runs(conditions, n))
+            found[variant, ASGD, n] = Trainings(tasks.stopping(asgd), task.runs(conditions))
     return found | {ALONE: Steps(tasks.alone(conditions, task))}
 
 
@@ -74,9 +74,9 @@ def show(task: Task, found: Found, section: Section):
     )
     section.finding(task.claim, accounting, cases, reason)
     show_asgd(task, found, section)
-    runs = sorted({task.runs(conditions, n) or conditions.scale.seeds for n in task.nodes(conditions)})
+    runs = task.runs(conditions) or conditions.scale.seeds
     section.note(
-        f"ASGD: {' or '.join(map(str, runs))} runs for each n, on the switch; the paper takes the mean of 10. "
+        f"ASGD: {runs} runs for each n, on the switch; the paper takes the mean of 10. "
         f"{NOTHING_SENT}: every node computes the whole batch. What is saved over SSGD is the same for both outputs."
     )
     tasks.notes(section, conditions, task)

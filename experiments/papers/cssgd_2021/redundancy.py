@@ -19,7 +19,8 @@ MODEL, ITSELF, OURS = "model", "CSSGD", "grouped (ours)"
 SCHEMES = {ITSELF: EVIDENCE, OURS: CONTROL}
 NOTE = (
     "r = 1 sends what SSGD by unicast does; with r = n nothing is sent, and every node computes the whole batch. The "
-    "grouped scheme with redundancy r has n/r groups, rounded up. Simulated time leaves encoding and decoding out."
+    "grouped scheme with redundancy r has n/r groups, rounded up. Simulated time has encoding and decoding as far as "
+    "the calibrated work of a step has them."
 )
 WINDOWS = (
     "By the model r is best if r (r-1) <= Tcomm / Tcalc <= r (r+1): from 6 to 12 for r = 3, from 2 to 6 for r = 2. The "

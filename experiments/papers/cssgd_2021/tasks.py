@@ -34,7 +34,7 @@ class Task:
 
     benchmark: the accuracy to which the paper takes times. best_r: the redundancy that it finds the best on 8 nodes.
     claim: on the time that the best one saves. overrides: of the configurations in the folder. is_long: whether
-    trainings take so long that, below the paper's scale, there are fewer of them.
+    trainings take so long that, below the paper's scale, they are made on 8 nodes alone.
     """
 
     name: str
@@ -57,17 +57,16 @@ class Task:
         """Return the samples of a node in a step."""
         return conditions.load(self.config(RING), self.overrides).data.batch_size
 
-    def runs(self, conditions: Conditions, n: int) -> int | None:
-        """Return the number of trainings on n nodes, of ASGD and of what it is compared with; None for the scale's."""
-        scale = conditions.scale
-        if scale.file == SMALL or self.is_long and scale.file and n == scale.tuning_ranks:
-            return None
-        return FEWER_RUNS if self.is_long and scale.file else ASGD_RUNS
+    def runs(self, conditions: Conditions) -> int | None:
+        """Return the number of trainings of ASGD, and of what it is compared with; None for the scale's."""
+        return None if conditions.scale.file == SMALL else ASGD_RUNS
 
     def nodes(self, conditions: Conditions) -> list[int]:
         """Return the n for which there are trainings, every other one below the paper's scale: more than two, of whom
         redundancy lets no one send, and those whose task is not at the target by chance."""
         nodes = [n for n in conditions.scale.coding_ranks if n > 2 and 1 / n < self.target(conditions)]
+        if self.is_long and conditions.scale.file:
+            return [n for n in nodes if n == conditions.scale.tuning_ranks]
         return nodes[::-2][::-1] if conditions.scale.file else nodes
 
     def config(self, method: "Method") -> str:
@@ -223,7 +222,7 @@ def fastest(found: Found, task: Task, network: Network, methods: list[Method], n
 def trainings(conditions: Conditions, task: Task) -> dict[Hashable, Need]:
     """Return the trainings of the synchronous algorithms, by task and n, which may stop at the target."""
     return {
-        (task, n): Trajectories(stopping(setting(conditions, task, RING, n)), task.runs(conditions, n))
+        (task, n): Trajectories(stopping(setting(conditions, task, RING, n)), task.runs(conditions))
         for n in task.nodes(conditions)
     }
 
