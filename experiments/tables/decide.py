@@ -1,8 +1,8 @@
 """Comparisons of samples, and what they say about a claim.
 
-Each case has two answers. One is on the direction: the 95 % interval lies on the claimed side of no effect, on the
-other side, or within the equivalence zone, so that both sides are alike. The other is on the paper's number: the
-interval holds it, lies above it or below it. Of times and bytes the interval is that of the logarithm of their ratio.
+Each case has two answers. One is on the direction: the effect is significantly on the claimed side, on the other side,
+or its 95 % interval lies within the equivalence zone, so that both sides are alike. The other is on the paper's number:
+the interval holds it, lies above it or below it. Of times and bytes the interval is that of their ratio's logarithm.
 
 The p values of a finding's evidence are corrected for their number by the procedure of Hochberg (1988, "A sharper
 Bonferroni procedure for multiple tests of significance"). If all cases of a finding are significant one by one, all
@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from experiments.tables.effect import BOTH_WAYS, SIGNIFICANCE, Effect, of_one, paired, seeds_to_decide, unpaired
+from experiments.tables.effect import BOTH_WAYS, SIGNIFICANCE, Effect, level, of_one, paired, seeds_to_decide, unpaired
 from experiments.tables.occasions import CALIBRATIONS
 from experiments.tables.outcome import (
     AGREES,
@@ -231,6 +231,14 @@ def _effect(minuend: Sample, subtrahend: Sample, case: Case) -> Effect:
     return (paired if case.pairs else unpaired)(minuend, subtrahend, CALIBRATIONS_OF.get(case.source, 1))
 
 
+def _weighed(case: Case, reference: float = 0.0) -> Case:
+    """Return an undecided case with a note if its interval excludes the reference, and its test does not."""
+    above, below = case.low is not None and case.low > reference, case.high is not None and case.high < reference
+    if not (above or below) or case.p < SIGNIFICANCE:
+        return case
+    return _noted(case, f"not significant at {100 * level(case.seeds):g} %, the level for {case.seeds} seeds")
+
+
 def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[float], float]) -> Case:
     """Return the case with its estimate, interval and p value. shown: of a difference, the effect in the case's unit;
     it rises."""
@@ -246,7 +254,7 @@ def _estimated(blank: Case, effect: Effect, reference: float, shown: Callable[[f
 
 
 def _side(case: Case, reference: float = 0.0) -> int:
-    """Return 1 if the effect is more than the reference, by its interval, -1 if it is less, else 0."""
+    """Return 1 if the effect is significantly more than the reference, -1 if it is less, else 0."""
     if case.p is None or case.p >= SIGNIFICANCE:
         return 0
     if case.estimate > reference:
@@ -265,7 +273,7 @@ def _compared(blank: Case, effect: Effect, shown: Callable[[float], float], zone
         if abs(effect.mean) > zone:
             return replace(case, verdict=SUPPORTED if side > 0 else REFUTED)
         case = _noted(case, f"not known whether it is more than {_amount(case.zone, case.unit)}")
-    return case
+    return _weighed(case)
 
 
 def against_number(case: Case, number: float) -> Case:
@@ -292,7 +300,9 @@ def _against_threshold(blank: Case, effect: Effect, threshold: float) -> Case:
         return replace(case, verdict=SUPPORTED, p=0.0)
     if effect.mean is not None:
         case = replace(case, seeds_needed=seeds_to_decide(replace(effect, mean=effect.mean - threshold), 0.0))
-    return replace(case, verdict={1: SUPPORTED, 0: INCONCLUSIVE, -1: REFUTED}[_side(case, threshold)])
+    if side := _side(case, threshold):
+        return replace(case, verdict=SUPPORTED if side > 0 else REFUTED)
+    return _weighed(case, threshold)
 
 
 def _noted(case: Case, note: str) -> Case:

@@ -353,8 +353,9 @@ def stopped() -> Iterator[Null]:
         twenty = replace(each, seeds=sequential.MOST)
         yield Null("less, in batches", each.name, in_batches(less), one_case(twenty))
         yield Null("less, in batches, the number", each.name, in_batches(less_by_number), one_case(twenty))
-    words, ours, theirs = beside(0.3, sequential.MOST)
-    yield Null("less, in batches", f"times, {words}", in_batches(less), one_case(ours, theirs))
+    for spread in (0.0, 0.3):
+        words, ours, theirs = beside(spread, sequential.MOST)
+        yield Null("less, in batches", f"times, {words}", in_batches(less), one_case(ours, theirs))
 
 
 def occasions() -> Iterator[Null]:

@@ -4,8 +4,8 @@
 
 Seeds are added in batches of five, up to twenty. After each batch a comparison has an answer, and no more seeds, if its
 direction is significant at the bound of O'Brien and Fleming (1979, "A multiple testing procedure for clinical trials"),
-or if its 95 % interval lies within the equivalence zone. The bound is strict at first, so that looking four times finds
-something where there is nothing in 5 %, as one look does.
+or if its 95 % interval lies within the equivalence zone. The bound is strict at first, so that looking four times is no
+more often wrong than one look.
 
 The command prints, for the cases of the outcomes in a folder that are not decided, how many seeds would decide them.
 """
@@ -19,28 +19,29 @@ from pathlib import Path
 from scipy import special
 from tabulate import tabulate
 
-from experiments.tables.effect import FEWEST_SEEDS, SIGNIFICANCE
+from experiments.tables.effect import FEWEST_SEEDS, SIGNIFICANCE, level
 from experiments.tables.outcome import EVIDENCE, INCONCLUSIVE, REFUTED, SUPPORTED, Case, load
 
 BATCH, MOST = FEWEST_SEEDS, 20
 """How many seeds are added at a time, and how many there are at most."""
-FINAL_BOUND = 2.024
-"""Of a normal deviate, after the last batch; after k of K batches it is greater by the square root of K / k."""
+FINAL_BOUND = 2.609
+"""Of a normal deviate, after the last batch; after k of K batches it is greater by the square root of K / k. All looks
+together have 1 %, the level of few seeds (`effect.level`)."""
 
 
-def level(seeds: int) -> float:
-    """Return the two-sided significance level after so many seeds."""
+def bound(seeds: int) -> float:
+    """Return the two-sided level of the t test after so many seeds."""
     return 2 * float(special.ndtr(-FINAL_BOUND * math.sqrt(MOST / min(seeds, MOST))))
 
 
 def judged(case: Case) -> Case:
     """Return a case whose seeds were added by this rule, with the verdict and the p value of its look.
 
-    The p value is scaled, so that it is below 0.05 where it is below the level of the look.
+    The p value is scaled, so that it is below 0.05 where the t test is significant at the bound of the look.
     """
     if case.p is None or not case.seeds:
         return case
-    scaled = replace(case, p=min(1.0, case.p * SIGNIFICANCE / level(case.seeds)))
+    scaled = replace(case, p=min(1.0, case.p * level(case.seeds) / bound(case.seeds)))
     if case.verdict not in (SUPPORTED, REFUTED) or scaled.p < SIGNIFICANCE:
         return scaled
     note = f"not significant at the bound for {case.seeds} of {MOST} seeds"

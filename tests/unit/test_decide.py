@@ -66,6 +66,13 @@ def test_the_direction_is_decided_by_interval_and_zone(ours, theirs, asked, verd
     assert less(ours, theirs, **asked).verdict == verdict
 
 
+def test_an_interval_that_excludes_no_effect_is_not_enough_with_few_seeds():
+    """Few seeds do not tell whether one side is skewed."""
+    found = less((8.0, 9.5, 8.6), (9.9, 11.6, 10.2), source=decide.MEASURED)
+    assert found.low > 0 and found.verdict == INCONCLUSIVE
+    assert found.note == "not significant at 1 %, the level for 3 seeds"
+
+
 def test_times_by_the_clock_must_differ_by_more_than_simulated_ones():
     ours = [0.94 * value for value in SLOW]
     assert less(ours, SLOW, source=decide.SIMULATED, pairs=True).verdict == SUPPORTED
@@ -136,8 +143,8 @@ def test_the_true_number_agrees_in_95_per_cent():
     random, answers = np.random.default_rng(7), []
     for _ in range(400):
         ours, theirs = (np.exp(0.1 * random.normal(size=5)) for _ in range(2))
-        answers.append(less(0.7 * ours, theirs, number=30.0).on_number)
-    assert 0.94 <= answers.count(AGREES) / len(answers) <= 0.99
+        answers.append(less(0.7 * ours, theirs, number=30.0, source=decide.MEASURED).on_number)
+    assert 0.93 <= answers.count(AGREES) / len(answers) <= 0.97
 
 
 # ---- samples without spread, or with little in them
@@ -226,8 +233,8 @@ def test_not_worse_is_decided_by_the_interval_and_the_margin(lost, verdict):
 @pytest.mark.parametrize(
     ("values", "least", "most"),
     [
-        ((0.95, 0.96, 0.94), SUPPORTED, REFUTED),
-        ((0.85, 0.86, 0.84), REFUTED, SUPPORTED),
+        ((0.95, 0.952, 0.948), SUPPORTED, REFUTED),
+        ((0.85, 0.852, 0.848), REFUTED, SUPPORTED),
         ((0.95, 0.85, 0.90), INCONCLUSIVE, INCONCLUSIVE),
         ((0.9, 0.9), SUPPORTED, SUPPORTED),
         ((0.95,), INCONCLUSIVE, INCONCLUSIVE),

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from experiments.tables import effect
-from experiments.tables.effect import NOMINAL, Effect, of_one, paired, seeds_to_decide, unpaired
+from experiments.tables.effect import Effect, level, of_one, paired, seeds_to_decide, unpaired
 from experiments.tables.sample import Sample
 
 FAST, SLOW = (8.0, 9.0, 8.5, 8.1, 9.2), (10.0, 11.0, 10.2, 9.9, 11.5)
@@ -20,27 +20,22 @@ def by_seed(*values) -> Sample:
     [(paired, stats.ttest_rel), (unpaired, lambda *sides: stats.ttest_ind(*sides, equal_var=False))],
     ids=["paired", "unpaired"],
 )
-def test_without_skewness_intervals_and_p_values_are_those_of_students_t(compare, test):
-    """Of values that lie evenly about their mean."""
-    ours, theirs = (1.0, 2.0, 3.0, 4.0), (4.5, 7.0, 7.5, 10.0) if compare is unpaired else (1.5, 2.0, 4.5, 5.0)
-    found, expected = compare(by_seed(*ours), by_seed(*theirs)), test(ours, theirs)
-    assert found.skewness == pytest.approx(0)
-    assert found.interval() == pytest.approx(tuple(expected.confidence_interval(1 - NOMINAL)))
-    assert found.p() == pytest.approx(expected.pvalue * effect.SIGNIFICANCE / NOMINAL)
+def test_intervals_and_p_values_are_those_of_students_t(compare, test):
+    found, expected = compare(by_seed(*FAST), by_seed(*SLOW)), test(FAST, SLOW)
+    assert found.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert found.p() == pytest.approx(min(1, expected.pvalue * effect.SIGNIFICANCE / level(5)))
 
 
-def test_the_skewness_is_that_of_the_mean():
-    values = np.random.default_rng(0).exponential(size=20)
-    found = of_one(by_seed(*values))
-    assert found.skewness == pytest.approx(stats.skew(values, bias=False) / np.sqrt(20), rel=1e-6)
+def test_few_seeds_are_tested_at_one_per_cent():
+    assert [level(seeds) for seeds in (2, 5, 10, 15, 20, 50, 100)] == [0.01, 0.01, 0.01, 0.015, 0.02, 0.05, 0.05]
 
 
-def test_an_interval_excludes_what_has_a_small_p_value():
+def test_the_test_is_stricter_than_the_interval():
     for seed in range(50):
         random = np.random.default_rng(seed)
         found = unpaired(by_seed(*random.exponential(size=6)), by_seed(*random.exponential(size=4)))
         for limit in found.interval():
-            assert found.p(limit) == pytest.approx(effect.SIGNIFICANCE)
+            assert found.p(limit) == pytest.approx(min(1, 0.05 * 0.05 / level(4)))
 
 
 def test_pairs_go_by_seed():
