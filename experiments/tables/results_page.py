@@ -22,8 +22,6 @@ MOST_BYTES = 10_000
 """Bytes of the page: what is not decided, and not tried, is left to the papers' pages as far as there is no room."""
 FOREST, STRIP, CASES = "forest.svg", "break-even.svg", "cases.csv"
 """Files beside the papers' pages: the pictures of the page, and all cases."""
-GENERATED = "*.svg", "*.md", "*.csv"
-"""Files in docs/results that a page is made of, which the next page replaces."""
 
 
 def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
@@ -39,7 +37,7 @@ def build(made: Path, papers: Sequence[Path], docs: Path) -> Path:
     folder = docs / "results"
     files = dict(written(scales, told, made))
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (file for pattern in GENERATED for file in folder.glob(pattern)):
+    for old in (file for paper in told for file in folder.glob(f"{paper_page.short(paper)}[-_.]*") if file.is_file()):
         old.unlink()
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")

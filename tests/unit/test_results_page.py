@@ -11,6 +11,7 @@ from experiments.tables import results_page, trust
 from experiments.tables.claims import read_claims
 from experiments.tables.outcome import BreakEven, Figure, Outcome, load
 from tests.support import outcomes as made_up
+from tests.support.numbers import OF_THE_TEMPLATE, all_numbers, told
 
 CLAIMS = """\
 [paper]
@@ -56,7 +57,6 @@ method = "documented"
 source = "table 1"
 not_covered = "Its contents could not be had. Nor could those of table 2."
 """
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
 LINK = re.compile(r"\]\((?!http)([^)#]+)")
 
 
@@ -143,11 +143,13 @@ def test_the_pages_link_to_what_is_there_and_old_files_are_gone(paper):
     make(paper, "smoke", "fast-time", "faster", break_evens=[BreakEven("ours", "theirs", 1.0, 0.5, 2.0, 0.1, 9.0)])
     folder = paper.parent / "docs" / "results"
     (folder / "smoke").mkdir(parents=True)
-    (folder / "old.svg").write_text("<svg/>")
+    (folder / "fast_2020-old.svg").write_text("<svg/>")
+    (folder / "faster.csv").write_text("of another page")
     (folder / "smoke" / "fast.tar.xz").write_bytes(b"kept")
     (paper.parent / "docs" / "tables.md").write_text("")
     page = built(paper)
-    assert not (folder / "old.svg").exists() and (folder / "smoke" / "fast.tar.xz").exists()
+    assert not (folder / "fast_2020-old.svg").exists()
+    assert (folder / "smoke" / "fast.tar.xz").exists() and (folder / "faster.csv").exists()
     assert {"results/forest.svg", "results/break-even.svg", "results/cases.csv"} <= set(LINK.findall(page))
     linked = [(folder.parent / link) for link in LINK.findall(page)]
     linked += [(folder / link) for link in LINK.findall(own_page(paper))]
@@ -191,35 +193,6 @@ def test_nothing_made_is_no_page(paper):
     assert not (paper.parent / "docs").exists()
 
 
-# ---- numbers
-
-
-def numbers_of(value) -> set[str]:
-    """The ways in which a page may write a number, or the numbers in a text."""
-    try:
-        number = abs(float(value))
-    except (TypeError, ValueError):
-        return set(NUMBER.findall(value)) if isinstance(value, str) else set()
-    forms = {f"{number:.1f}", f"{number:.2f}", f"{number:.3g}", f"{number:.2g}", f"{number:g}", f"{100 * number:.0f}"}
-    return {found for form in forms for found in NUMBER.findall(form)}
-
-
-def all_numbers(content) -> set[str]:
-    """Those of everything in a JSON file."""
-    if isinstance(content, dict):
-        content = list(content.values())
-    return set().union(*map(all_numbers, content)) if isinstance(content, list | tuple) else numbers_of(content)
-
-
-OF_THE_TEMPLATE = {"95"}
-"""The per cent of all intervals."""
-
-
-def prose(page: str) -> str:
-    """A page without its links, the names of its scales, and how many of its cases and lines there are."""
-    return re.sub(r"\]\([^)]*\)|`[^`]*`|\b\d+ of \d+ cases|- \d+ more:", " ", page)
-
-
 def test_every_number_of_the_page_is_in_an_outcome_or_the_papers_own(paper):
     make(paper, "smoke", "fast-time", "faster", simulator_errors=[("ring", -0.19)])
     make(paper, "desk", "fast-traffic", "traffic")
@@ -230,4 +203,4 @@ def test_every_number_of_the_page_is_in_an_outcome_or_the_papers_own(paper):
         known |= all_numbers(json.loads(file.read_text()))
         evidence += sum(len(finding.evidence) for finding in load(file).findings)
     known |= OF_THE_TEMPLATE | {str(evidence), "3"}  # the cases, and the paper's own claims, counted
-    assert set(NUMBER.findall(prose(page))) - known == set()
+    assert told(page) - known == set()

@@ -1,0 +1,36 @@
+"""The numbers of a page, and the ways in which a page may write those of a record."""
+
+import re
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def numbers_of(value) -> set[str]:
+    """The ways in which a page may write a number, or the numbers in a text."""
+    try:
+        number = abs(float(value))
+    except (TypeError, ValueError):
+        return set(NUMBER.findall(value)) if isinstance(value, str) else set()
+    forms = {f"{number:.1f}", f"{number:.2f}", f"{number:.3g}", f"{number:.2g}", f"{number:g}", f"{100 * number:.0f}"}
+    return {found for form in forms for found in NUMBER.findall(form)}
+
+
+def all_numbers(content) -> set[str]:
+    """Those of everything in a JSON file."""
+    if isinstance(content, dict):
+        content = list(content.values())
+    return set().union(*map(all_numbers, content)) if isinstance(content, list | tuple) else numbers_of(content)
+
+
+OF_THE_TEMPLATE = {"95"}
+"""The per cent of all intervals."""
+
+
+def prose(page: str) -> str:
+    """A page without its links, the names of its scales, and how many of its cases and lines there are."""
+    return re.sub(r"\]\([^)]*\)|`[^`]*`|\b\d+ of \d+ cases|- \d+ more:", " ", page)
+
+
+def told(page: str) -> set[str]:
+    """The numbers that a page tells."""
+    return set(NUMBER.findall(prose(page)))
