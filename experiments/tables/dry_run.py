@@ -114,11 +114,12 @@ def total(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
     hours, by_clock = (duration(part) for part in (whole.hours(costs, workers), hours_of(clock, workers, costs)))
     longest = duration(max(map(costs.seconds, whole.missing), default=0) / 3600)
     took = f" and took {duration(whole.took / 3600)} of a core" if whole.there else ""
-    calibrations = sum(not one.work for one in whole.calibrations)
+    works = sum(bool(one.work) for one in whole.calibrations)
     return (
         f"{whole.missing.total() + whole.there} runs, {whole.there} of them are there{took}; the others, with "
-        f"{calibrations} calibrations, take about {hours}, {by_clock} by the clock, with {workers} "
-        f"simulation{'s' * (workers != 1)} side by side; the longest takes {longest}{downloads(whole.missing)}"
+        f"{len(whole.calibrations) - works} calibrations and the work of {works} algorithms, take about {hours}, "
+        f"{by_clock} by the clock, with {workers} simulation{'s' * (workers != 1)} side by side; the longest takes "
+        f"{longest}{downloads(whole.missing)}"
     )
 
 

@@ -104,9 +104,13 @@ class Networks:
         return sorted(file for file in files if file.exists())
 
     def places(self, specs: Iterable[RunSpec]) -> list[str]:
-        """Return in words on what and when was measured that simulated times of these runs rest on."""
-        measured = [file for file in self.calibrations(specs) if file.name.endswith(CALIBRATION)]
-        return sorted({told(tomllib.loads(file.read_text())) for file in measured})
+        """Return in words on what, and when, was measured what simulated times of these runs rest on."""
+        times: dict[str, set[str]] = {}
+        for file in self.calibrations(specs):
+            if file.name.endswith(CALIBRATION):
+                found = tomllib.loads(file.read_text())
+                times.setdefault(found["where"], set()).add(found.get("made", ""))
+        return [f"{where}{told(sorted(made - {''}))}" for where, made in sorted(times.items())]
 
     def _known_works(self, spec: RunSpec) -> dict[str, dict]:
         file = self.works(spec)
@@ -210,9 +214,9 @@ def read(file: Path, mtime: int) -> dict:
     return tomllib.loads(file.read_text())
 
 
-def told(calibration: dict) -> str:
-    """Return in words on what a calibration was made, and when."""
-    return f"{calibration['where']} ({calibration['made']})" if "made" in calibration else calibration["where"]
+def told(times: list[str]) -> str:
+    """Return in words when calibrations were made; empty if that is not known."""
+    return f", {times[0]} to {times[-1]}" if len(times) > 1 else "".join(f", {made}" for made in times)
 
 
 def now() -> str:

@@ -103,6 +103,7 @@ def test_seeds_rest_on_calibrations_of_different_times(networks):
     assert [number_of(spec) for spec in specs] == [*range(CALIBRATIONS)] * 2
     assert len({networks.calibration(spec) for spec in specs}) == CALIBRATIONS
     calibrated(networks, *specs)
+    assert networks.places(specs) == ["a testbed, today"]
     assert len({networks.file(spec) for spec in specs}) == CALIBRATIONS
 
 
