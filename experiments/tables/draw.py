@@ -262,7 +262,7 @@ def table(panels: Sequence[Panel]) -> Iterator[tuple]:
         for label, points in [*panel.lines.items(), *panel.bars.items()]:
             for x, number in points.items():
                 for seed, value in _by_seed(number).items():
-                    yield panel.title, label, x, seed, _short(value), int(_is_bound(number, seed)) or "", "", ""
+                    yield panel.title, label, x, seed, _short(value), _bound(number, seed), "", ""
         for label, curves in panel.curves.items():
             for seed, (xs, ys) in curves.items():
                 for x, y in zip(xs, ys, strict=True):
@@ -272,7 +272,7 @@ def table(panels: Sequence[Panel]) -> Iterator[tuple]:
                 yield panel.title, label, x, "", *map(_short, (case.estimate, "", case.low, case.high))
         for label, number in panel.levels.items():
             for seed, value in _by_seed(number).items():
-                yield panel.title, label, "", seed, _short(value), int(_is_bound(number, seed)) or "", "", ""
+                yield panel.title, label, "", seed, _short(value), _bound(number, seed), "", ""
         for label, x in panel.marks.items():
             yield panel.title, f"break-even, {label}", _short(x), "", "", "", "", ""
 
@@ -281,8 +281,10 @@ def _by_seed(number: Number) -> Mapping:
     return number.values if isinstance(number, Sample) else {"": number}
 
 
-def _is_bound(number: Number, seed) -> bool:
-    return isinstance(number, Sample) and seed in number.bounds | number.upper
+def _bound(number: Number, seed) -> str:
+    """Return which bound the value of a seed is, ``lower`` or ``upper``; empty if it is exact."""
+    bounds = {"lower": number.bounds, "upper": number.upper} if isinstance(number, Sample) else {}
+    return "".join(kind for kind, seeds in bounds.items() if seed in seeds)
 
 
 def _median(number: Number) -> float | None:

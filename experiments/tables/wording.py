@@ -38,13 +38,13 @@ SOURCES = {
     "": "",
 }
 VERDICTS = {
-    SUPPORTED: """the interval lies on the claimed side of no effect, and the estimate is more than the equivalence \
+    SUPPORTED: """the effect is significant in the claimed direction, and the estimate is more than the equivalence \
 zone: 10 % of time by the clock, 5 % of simulated times and of bytes, 1 point of accuracy""",
     ALIKE: "the interval lies within the equivalence zone: whatever the difference is, it is too small to count",
-    REFUTED: "the interval lies on the other side; of a claim: of some cases, and none is supported",
+    REFUTED: "the effect is significant in the other direction; of a claim: of some cases, and none is supported",
     INCONCLUSIVE: """these runs cannot tell: the interval holds both sides or reaches out of the equivalence zone, \
-or the effect is not significant once corrected for the number of cases, or too many trainings did not reach their \
-target""",
+or the effect is not significant with few seeds, or as one of several cases, or too many trainings did not reach \
+their target""",
 }
 """The meaning of each verdict on a case."""
 CLAIM_WORDS = {

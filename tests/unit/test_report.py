@@ -12,6 +12,7 @@ import pytest
 from grsgd.cli import main
 from grsgd.errors import RunFileError, UsageError
 from grsgd.runs.measures import (
+    crosses_before_first,
     crossing,
     other_seconds,
     samples_to_target,
@@ -334,10 +335,11 @@ def test_the_crossing_of_the_target_lies_between_two_snapshots():
     assert crossing(run, "time") == pytest.approx(22.5) and crossing(run, "samples") == pytest.approx(2250)
     run.curve["test_accuracy"] = np.array([0.1, 0.25, np.nan, 0.65, 0.4])
     assert crossing(run, "time") == pytest.approx(20.0)
+    assert not crosses_before_first(run)
     run.curve["test_accuracy"] = np.array([0.45, 0.2, 0.9, 0.9, 0.9])
-    assert crossing(run, "time") == 0.0
+    assert crossing(run, "time") == 0.0 and not crosses_before_first(run), "before any training"
     run.curve["test_accuracy"] = np.array([np.nan, 0.45, 0.9, 0.9, 0.9])
-    assert crossing(run, "time") == 10.0
+    assert crossing(run, "time") == 10.0 and crosses_before_first(run)
     assert crossing(fake_run(target_accuracy=0.95), "time") is None
     assert crossing(fake_run(reason="non-finite loss (nan) on rank 0 at step 7"), "time") is None
 

@@ -473,7 +473,7 @@ def test_a_figure_leaves_its_numbers_beside_it(tmp_path):
     assert rows[0] == list(draw.COLUMNS)
     assert rows[1:5] == [
         [title, "ours", "4", "0", "2", "", "", ""],
-        [title, "ours", "4", "1", "3", "1", "", ""],
+        [title, "ours", "4", "1", "3", "lower", "", ""],
         [title, "ours", "4", "2", "", "", "", ""],
         [title, "target", "", "", "80", "", "", ""],
     ]

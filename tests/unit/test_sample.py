@@ -5,6 +5,7 @@ import math
 import pytest
 
 from experiments.tables import sample
+from experiments.tables.needs import product, to_target
 from experiments.tables.sample import Sample
 from tests.support.runs import fake_run
 
@@ -43,6 +44,25 @@ def test_bounds_stay_bounds_and_unknown_values_unknown():
     assert by_seed(2.0, None, 3.0, bounds=[2]).scaled(10) == by_seed(20.0, None, 30.0, bounds=[2])
 
 
+def test_a_target_that_is_missed_or_reached_at_the_first_snapshot_bounds_the_time():
+    missed, early, between = (
+        fake_run(seed=seed, target_accuracy=target) for seed, target in enumerate((0.95, 0.45, 0.45))
+    )
+    early.curve["test_accuracy"][:] = [math.nan, 0.5, 0.6, 0.7, 0.8]
+    found = to_target([missed, early, between], "time")
+    assert (found.bounds, found.upper) == ({0}, {1})
+    assert found.values == pytest.approx({0: 40.0, 1: 10.0, 2: 22.5})
+    assert product(found, Sample({0: 2.0, 1: 2.0})).upper == {1} and found.scaled(2).upper == {1}
+
+
 def test_a_bound_needs_a_value():
     with pytest.raises(ValueError, match="that have no value"):
         by_seed(1.0, None, bounds=[1])
+
+
+def test_an_upper_bound_is_less_than_all_values():
+    early = Sample({0: 2.0, 1: 3.0, 2: 4.0}, upper=frozenset({0}))
+    assert early.median() == 3.0 and early.text() == "3 (3 to 4), 1 of 3 at most 2"
+    assert Sample({0: 2.0, 1: 2.0, 2: 4.0}, upper=frozenset({0, 1})).median() is None
+    with pytest.raises(ValueError, match="a lower and an upper bound"):
+        Sample({0: 2.0}, frozenset({0}), frozenset({0}))
