@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.tables import results_page, trust
+from experiments.tables import headlines, paper_page, results_page, trust
 from experiments.tables.claims import read_claims
+from experiments.tables.draw import in_words
 from experiments.tables.outcome import BreakEven, Figure, Outcome, load
 from tests.support import outcomes as made_up
 from tests.support.numbers import OF_THE_TEMPLATE, all_numbers, told
@@ -61,7 +62,10 @@ LINK = re.compile(r"\]\((?!http)([^)#]+)")
 
 
 @pytest.fixture
-def paper(tmp_path):
+def paper(tmp_path, monkeypatch):
+    """A paper of three claims and more, of which pictures are not drawn: test_page_pictures.py draws them."""
+    monkeypatch.setattr(headlines, "draw", lambda by_paper: in_words(SVG, "Main claims", headlines.describe(by_paper)))
+    monkeypatch.setattr(paper_page, "case_drawing", lambda result: "")
     folder = tmp_path / "fast_2020"
     folder.mkdir()
     (folder / "claims.toml").write_text(CLAIMS)
@@ -139,7 +143,8 @@ def test_tables_are_whole(paper):
             assert len(widths) == 1 and re.fullmatch(r"\|(---\|)+", block.splitlines()[1])
 
 
-def test_the_pages_link_to_what_is_there_and_old_files_are_gone(paper):
+def test_the_pages_link_to_what_is_there_and_old_files_are_gone(paper, monkeypatch):
+    monkeypatch.undo()
     make(paper, "smoke", "fast-time", "faster", break_evens=[BreakEven("ours", "theirs", 1.0, 0.5, 2.0, 0.1, 9.0)])
     folder = paper.parent / "docs" / "results"
     (folder / "smoke").mkdir(parents=True)
