@@ -22,7 +22,7 @@ SOURCES = {
     MEASURED: "by the clock",
 }
 
-CALIBRATION_SECONDS, WORK_SECONDS = 90, 5
+CALIBRATION_SECONDS, WORK_SECONDS = 60, 3
 """About how long the calibration of a model with links of one rate takes, and measuring the work of an algorithm."""
 
 

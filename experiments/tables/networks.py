@@ -23,7 +23,6 @@ from experiments.cache import Unfinished
 from experiments.tables.hosts import Hosts
 from experiments.tables.occasions import occasion
 from experiments.tables.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
-from grsgd.config.sources import DIGEST_LETTERS
 from grsgd.files import atomic_write
 from grsgd.training.description import commit
 
@@ -76,14 +75,15 @@ class Networks:
         return self._named(spec, f"{number_of(spec) + 1}{WORK}")
 
     def ranks_of_work(self, spec: RunSpec) -> int:
-        """Return on how many ranks the work of the run's algorithm is measured: its own number, if there are hosts."""
-        return min(spec.ranks, self.hosts.count)
+        """Return on how many ranks the work of the run's algorithm is measured: those of a calibration, but where
+        redundant ranks compute and code blocks, whose number goes by that of the ranks, its own, if there are hosts."""
+        return min(spec.ranks, self.hosts.count) if is_redundant(spec) else self.hosts.calibration_ranks
 
     def work_name(self, spec: RunSpec) -> str:
-        """Return the name of the run's algorithm among the works: the same for the same options and ranks."""
+        """Return the name of the run's algorithm among the works: its label, and the redundancy if it has one."""
         loaded, ranks = spec.load(), self.ranks_of_work(spec)
-        options = hashlib.sha256(repr(loaded.algorithm_options).encode()).hexdigest()[:DIGEST_LETTERS]
-        return f"{loaded.algorithm.name}-n{ranks}-{options}"
+        redundancy = f" r={loaded.algorithm_options.r}" if is_redundant(spec) else ""
+        return f"{loaded.traits.label}{redundancy} n={ranks}".replace(" ", "-")
 
     def work(self, spec: RunSpec) -> float | None:
         """Return the seconds of the work; None where so many ranks cannot train by it. Raises KeyError if missing."""
@@ -200,6 +200,11 @@ class Networks:
 def number_of(spec: RunSpec) -> int:
     """Return which calibration a run rests on: those with the same seed, which are compared, rest on the same one."""
     return occasion(spec.load().seed)
+
+
+def is_redundant(spec: RunSpec) -> bool:
+    """Return whether several ranks of a run may compute the same gradients."""
+    return hasattr(spec.load().algorithm_options, "r")
 
 
 def is_stated(spec: RunSpec) -> bool:

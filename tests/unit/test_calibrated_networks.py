@@ -75,6 +75,15 @@ def test_algorithms_have_one_calibration_and_their_own_work(networks):
     assert (ours.pop("compute.work"), theirs.pop("compute.work")) == (2e-3, 7e-3) and ours == theirs
 
 
+def test_redundant_ranks_have_the_work_of_their_own_number(networks):
+    """Others have that of four, whatever their number: their own code does not go by it."""
+    many = OTHER._replace(ranks=8)
+    assert networks.work_name(many) == networks.work_name(OTHER) == "grsgd-n=4"
+    coded = RUN._replace(overrides=(*DIGITS, 'algorithm.name="cssgd"', "algorithm.r=3", "seed=0"))
+    names = [networks.work_name(coded._replace(ranks=ranks)) for ranks in (4, 8, 64)]
+    assert names == [f"cssgd-coded-r=3-n={ranks}" for ranks in (4, 8, 9)], "up to as many as there are hosts"
+
+
 def test_an_algorithm_that_cannot_train_on_the_hosts_has_no_work_of_another_one(networks):
     calibrated(networks, RUN, work=None)
     assert "compute.work" not in made_of(networks, RUN)
