@@ -29,7 +29,7 @@ MOST_BARS = 4
 CLOCK_SEEDS = 3
 """Of steps by the clock, and where the runs of a case take minutes."""
 SECONDS = "Seconds to the target accuracy."
-TIMES = "time to the target accuracy, in pairs of runs with the same seed"
+TIMES = "time to the target accuracy"
 SHARED_TRAJECTORY_NOTE = (
     "Synchronous algorithms do the same in a step whatever time it takes, so their time to the target accuracy is "
     "computed: steps to it, of trainings in simulated time, times the time of a step, measured or simulated. Those "

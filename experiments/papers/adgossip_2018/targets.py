@@ -117,7 +117,7 @@ def show_time(found, section):
     number = paper_number("adgossip-time")
     section.finding(
         "adgossip-time",
-        "time to the target accuracy, in pairs of runs with the same seed; fast links: 1 Gbit/s",
+        "time to the target accuracy; fast links: 1 Gbit/s",
         [
             case
             for place, values in times.items()
