@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments.arguments import add_workers
 from experiments.tables.scale import IMAGENET, SCALES
-from experiments.tables.targets import Target, chosen
+from experiments.tables.targets import chosen
 
 PROGRAM = "python -m experiments.tables"
 
@@ -48,7 +48,7 @@ def parse_arguments(description: str) -> argparse.Namespace:
     if options.imagenet:
         options.scale = IMAGENET.name
     try:
-        options.targets = [] if options.report or options.results_page else targets_of(options)
+        options.targets = [] if options.report or options.results_page else chosen(options.names)
     except ValueError as error:
         parser.error(str(error))
     if own := [setting for setting in options.set if setting.partition("=")[0].strip() in ("seed", "optimizer.lr")]:
@@ -58,9 +58,3 @@ def parse_arguments(description: str) -> argparse.Namespace:
     if options.record and options.set:
         parser.error("--record packs what the targets themselves ask for: no --set")
     return options
-
-
-def targets_of(options: argparse.Namespace) -> list[Target]:
-    """Return the targets that are named, or else those of the scale. Raises ValueError for names that are unknown."""
-    left_out = set() if options.record else set(SCALES[options.scale].left_out) - set(options.names)
-    return [target for target in chosen(options.names) if target.name not in left_out]

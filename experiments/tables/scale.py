@@ -48,8 +48,6 @@ class Scale(NamedTuple):
     """Cores of each of the testbed's hosts."""
     is_joined: bool = False
     """Whether runs and calibrations of other machines, as docs/results has them, count as made here."""
-    left_out: tuple[str, ...] = ()
-    """Targets that are made only if they are named: what they vary takes too long at this scale."""
 
 
 SMOKE = Scale(
@@ -83,18 +81,6 @@ DESK = SMOKE._replace(
     steps=32,
     run_timeout=3600,
     is_joined=True,
-    left_out=(
-        "grsgd-link-rates",
-        "grsgd-robustness",
-        "grsgd-epoch-acc",
-        "grsgd-redundancy",
-        "lasgd-link-rates",
-        "lasgd-robustness",
-        "lasgd-epoch-acc",
-        "lasgd-merge-ablation",
-        "adsp-robustness",
-        "adsp-threshold",
-    ),
 )
 PAPER = SMOKE._replace(
     name="paper",

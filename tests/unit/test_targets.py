@@ -8,6 +8,7 @@ from experiments import papers
 from experiments.cache import Unfinished
 from experiments.tables import hosts, run_spec
 from experiments.tables.__main__ import only_one
+from experiments.tables.arguments import parse_arguments
 from experiments.tables.claims import read_claims
 from experiments.tables.conditions import Conditions
 from experiments.tables.learning_rates import BEYOND, FINER, MOST_BEYOND, TUNING_SEED, MissingRun
@@ -40,6 +41,12 @@ def test_every_target_checks_a_claim_and_every_claim_has_targets_or_says_why_not
     chosen([])
     assert {name for claim in found.values() for name in claim.get("targets", [])} == set(TARGETS)
     assert all(claim.get("targets") or claim["not_covered"] for claim in found.values())
+
+
+@pytest.mark.parametrize("scale", sorted(SCALES))
+def test_a_scale_leaves_out_no_target(scale, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["tables", "--scale", scale])
+    assert parse_arguments("").targets == chosen([])
 
 
 def test_names_of_targets():
