@@ -139,6 +139,8 @@ class ProcessorSpec(Section):
     send_byte, receive_byte: seconds for each byte of it; the receiver's are with adding it up or merging it.
     polling: by which share a computation takes longer while something in the background waits.
     reaction: seconds until a rank that computes notices a message.
+    thread: whether a thread moves messages in the background. Then a rank looks for them after a gradient only if it
+        waits, and else does so between any two.
     wake: seconds until a rank notices one that has waited for long.
     spin, full_sleep: seconds of waiting after which a rank sleeps between two looks, and after which for as long as
         it ever does; less where ranks have less than a core.
@@ -155,6 +157,7 @@ class ProcessorSpec(Section):
     receive_byte: Duration = 0.0
     polling: float = Field(0.0, ge=0, allow_inf_nan=False)
     reaction: Duration = 0.0
+    thread: bool = Field(False, strict=True)
     wake: Duration = 0.0
     spin: Duration = SPIN_SECONDS
     full_sleep: Duration = SLEEP_SECONDS / SLEEP_SHARE

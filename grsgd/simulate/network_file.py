@@ -133,6 +133,8 @@ def processor_section(measured: Calibration) -> list[str]:
         spread = getattr(times, name)
         median, low, high = (f"{value:.3g}" if name == "polling" else as_duration(value) for value in spread)
         lines.append(f"{name} = {median if name == 'polling' else quoted(median)}  # {what}: {low} to {high}")
+    if times.progress_mode == "thread":
+        lines.append("thread = true  # which looks for them; the rank itself does so only while it waits")
     if times.spin != ProcessorSpec().spin:
         lines.append(f"spin = {quoted(as_duration(times.spin))}  # ranks with less than a core sleep sooner,")
         lines.append(f"full_sleep = {quoted(as_duration(times.full_sleep))}  # and longer")

@@ -155,8 +155,8 @@ class Processor:
 
     def _end(self, call: Callable[[], None]):
         """The computation is over but for the time that was taken from it."""
-        while self.unnoticed:  # a rank looks at its messages after each gradient
-            run_once(self.unnoticed.popleft())
+        if not self.spec.thread:
+            self._look()
         if self.taken:
             seconds, self.taken = self.taken, 0.0
             if self.quota is not None:
@@ -165,6 +165,13 @@ class Processor:
             return
         self.is_computing = False
         call()
+        if not self.is_computing:  # it waits
+            self._look()
+
+    def _look(self):
+        """Notice all messages that have come."""
+        while self.unnoticed:
+            run_once(self.unnoticed.popleft())
 
 
 def number_of_looks(waited: float, spec: ProcessorSpec) -> float:

@@ -176,18 +176,20 @@ def test_file_of_a_rank_with_a_slow_link(config, tmp_path, monkeypatch):
     assert [spec.port_bandwidth(rank) for rank in range(4)] == pytest.approx([1e9, 1e9, 1e9, 2.2e8], rel=1e-3)
 
 
-def test_file_of_what_messages_take_of_a_processor(config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("mode", ["thread", "inline"])
+def test_file_of_what_messages_take_of_a_processor(mode, config, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "library", lambda: "MPI")
     medians = (3e-6, 4e-6, 1e-10, 2e-10, 0.04, 1e-3, 5e-4)
     spreads = [Spread(median, 0.9 * median, 1.2 * median) for median in medians]
     quota = {"share": 0.125, "period": 0.016, "exchange": spreads[0], "look": spreads[5]}
-    times = ProcessorTimes(*spreads, 4096, "inline", spin=0.0, full_sleep=4e-3, **quota)
+    times = ProcessorTimes(*spreads, 4096, mode, spin=0.0, full_sleep=4e-3, **quota)
     measured = Calibration([Pair((0, 1), 2e-5, 1e9)], [StepTimes(0.01, 0.1)] * 2, ["a", "b"], False, None, times)
     (tmp_path / "network.toml").write_text(network_file(measured, load(config), "grsgd calibrate run.toml"))
     spec = network(str(tmp_path / "network.toml"))
     found = spec.processor
     assert [found.send, found.receive, found.send_byte, found.receive_byte] == pytest.approx(medians[:4])
     assert spec.processor.polling == 0.04 and spec.processor.reaction == 1e-3 and spec.processor.wake == 5e-4
+    assert found.thread == (mode == "thread")
     assert found.share == 0.125 and found.period == 0.016
     assert found.exchange == pytest.approx(medians[0]) and found.look == pytest.approx(medians[5])
     assert spec.eager_bytes == 4096 and spec.processor.spin == 0 and spec.processor.full_sleep == 4e-3

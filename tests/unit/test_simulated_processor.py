@@ -10,6 +10,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grsgd.comm.allreduce import ring_allreduce
 from grsgd.comm.engine import SLEEP_SECONDS
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import parse
@@ -162,6 +163,58 @@ def test_at_the_end_of_a_gradient_it_notices_all_that_has_come():
 
     ranks.run(ranks.send(0, 1, 8), ranks.compute(1, background()))
     assert times == [pytest.approx(5e-3)]
+
+
+def gradients(number: int):
+    """Schedule: compute so often, without a wait in between."""
+    for _ in range(number):
+        yield Compute(lambda: None)
+
+
+@pytest.mark.parametrize(("thread", "end"), [(True, LATENCY + 20e-3), (False, 5e-3)])
+def test_between_two_gradients_a_thread_notices_nothing_sooner(thread, end):
+    ranks, times = Ranks(2, {"reaction": "20ms", "thread": thread}, seconds=5e-3), []
+
+    def background():
+        times.append((yield from ranks.receive(1, 0, 8)))
+
+    def computing():
+        ranks.drivers[1].start(background())
+        yield from gradients(10)
+
+    ranks.run(ranks.send(0, 1, 8), computing())
+    assert times == [pytest.approx(end, abs=1e-6)]
+
+
+def test_a_rank_with_a_thread_notices_what_has_come_as_it_begins_to_wait():
+    ranks, times = Ranks(2, {"reaction": "20ms", "thread": True}, seconds=5e-3), []
+
+    def computing():
+        receiving = ranks.comms[1].Irecv(np.zeros(8, np.uint8), 0)
+        yield from gradients(2)
+        yield receiving
+        times.append(ranks.env.now)
+
+    ranks.run(ranks.send(0, 1, 8), computing())
+    assert times == [pytest.approx(10e-3)]
+
+
+@pytest.mark.parametrize(("thread", "message"), [(True, 20e-3 + LATENCY), (False, 5e-3)])
+@pytest.mark.parametrize("n", [3, 4, 8])
+def test_each_message_of_an_all_reduce_behind_short_gradients_takes_as_long_as_a_thread_is_late(n, thread, message):
+    """Where the rank itself looked after each gradient, one would do for each of the 2 (n - 1) messages."""
+    ranks, ends = Ranks(n, {"reaction": "20ms", "thread": thread}, seconds=5e-3), []
+
+    def average(rank):
+        yield from ring_allreduce(ranks.comms[rank], np.ones(8 * n, np.float32))
+        ends.append(ranks.env.now)
+
+    def computing(rank):
+        ranks.drivers[rank].start(average(rank))
+        yield from gradients(70)
+
+    ranks.run(*map(computing, range(n)))
+    assert ends == pytest.approx([2 * (n - 1) * message] * n, rel=1e-4)
 
 
 @pytest.mark.parametrize("polls", [False, True])
