@@ -36,6 +36,8 @@ ROUND_SECONDS = 0.25
 """About how long a rank computes in a round, either way."""
 PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
+FAR_OUT = 3
+"""Distances of the quartiles, above the upper one, from which on a value is far out."""
 PINGS = 2
 """For each round that there may be, questions of which the answers show how soon a rank notices a message."""
 POLL_EVERY = 100
@@ -408,9 +410,12 @@ def passed(message, deadline: float):
 
 
 def mean_and_quartiles(values) -> Spread:
-    """Return the mean in the place of the median: what happens rarely and takes long counts, too."""
+    """Return the mean in the place of the median: what happens rarely and takes long counts, too. But a value that is
+    far out, by three times the distance of the quartiles, counts as one that is just so far: of some dozens, one in
+    which the whole machine stood still would be all of the mean."""
     spread = Spread.of(values)
-    return spread._replace(median=max(float(np.mean(values)), 0.0))
+    far_out = spread.high + FAR_OUT * (spread.high - spread.low)
+    return spread._replace(median=max(float(np.minimum(values, far_out).mean()), 0.0))
 
 
 def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:

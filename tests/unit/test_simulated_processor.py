@@ -16,7 +16,7 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import parse
 from grsgd.errors import ConfigError
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.calibrate_processor import prolonged, trusted
+from grsgd.simulate.calibrate_processor import mean_and_quartiles, prolonged, trusted
 from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
@@ -492,6 +492,12 @@ def test_a_timeline_shows_that_gradients_take_longer(tmp_path):
         events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
         seconds.append(max(event["ts"] + event["dur"] for event in events if event["ph"] == "X"))
     assert seconds[1] > seconds[0] > 0
+
+
+def test_a_moment_in_which_the_machine_stood_still_does_not_decide_how_late_a_thread_is():
+    waits = np.linspace(0.0, 20e-3, 41)
+    assert mean_and_quartiles(waits).median == pytest.approx(10e-3)
+    assert mean_and_quartiles([*waits, 1.4]).median == pytest.approx((41 * 10e-3 + 45e-3) / 42, rel=0.02)
 
 
 def test_shares_by_the_clock_or_of_the_processor():
