@@ -313,15 +313,18 @@ def test_checkpoints_change_no_update_where_workers_keep_step(options, trained, 
 
 @pytest.mark.parametrize("name", ["dpsgd", "grsgd"])
 def test_a_run_that_is_made_longer_has_a_curve_to_its_end(name, trained, folder, world):
-    kept = folder / "kept"
-    _, first, _ = trained("first", config(name), Keeping(kept, Every(steps=4)))
+    kept, steps = folder / "kept", 60
+    # Ranks that run free are to hear of checkpoints before their last step.
+    delays = {str(rank): {"probability": 1.0, "seconds": 0.004} for rank in range(world.size)}
+    made = {"train": {"steps": steps, "snapshots": 4}, "stragglers": {"tail": delays}}
+    _, first, _ = trained("first", config(name, **made), Keeping(kept, Every(steps=20)))
     at = max(samples_of(kept, world.rank))
-    longer = config(name, train={"steps": 5 * STEPS, "snapshots": 10})
+    longer = config(name, **made | {"train": {"steps": 2 * steps, "snapshots": 10}})
     _, found, _ = trained("longer", longer, Keeping(None, None, kept))
     before = first.curve["samples"][:-1]  # the last one is at the end that the first run has had
     before = before[before <= at]
     np.testing.assert_array_equal(found.curve["samples"][: len(before)], before)
-    marks, later = np.arange(1, 11) * 5 * STEPS * 6 * world.size / 10, found.curve["samples"][len(before) :]
+    marks, later = np.arange(1, 11) * 2 * steps * 6 * world.size / 10, found.curve["samples"][len(before) :]
     marks = marks[marks > at]
     # Ranks that run free may pass several marks in a step.
     assert len(later) == len(marks) and (later >= marks).all() if name == "dpsgd" else len(later) > len(marks) / 2
