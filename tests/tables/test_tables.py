@@ -115,7 +115,7 @@ def simulations_run(processes: dict[int, str]) -> bool:
     return sum("experiments.tables" in words for words in processes.values()) >= 3
 
 
-def end(number: int, when: Callable, folder: Path, mark: str, seconds: float = 120):
+def end(number: int, when: Callable, folder: Path, mark: str, seconds: float = 300):
     """Start the command, send it the signal when its processes are these, and wait until all of them are gone."""
     with start_command(command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
         try:
