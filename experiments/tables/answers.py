@@ -87,7 +87,7 @@ class Answer:
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """What is counted, without simulated cases where the clock has decided otherwise at the same scale."""
+        """The counted cases, without simulated ones where the clock has decided otherwise at the same scale."""
         counted = [one for one in self.everything if one.case.kind == EVIDENCE]
         by_clock = {
             (one.scale_rank, one.place): one.case.verdict for one in reversed(counted) if self._is_decided_by_clock(one)
@@ -105,7 +105,7 @@ class Answer:
 
     @property
     def off(self) -> list[Evidence]:
-        """What was simulated too far from the clock to be counted."""
+        """The simulated cases that are too far from the clock to be counted."""
         return [one for one in self.everything if one.case.kind == OFF]
 
     @property

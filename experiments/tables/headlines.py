@@ -27,7 +27,7 @@ ROW_INCHES, WIDTH = 0.235, 8.2
 
 @dataclass(frozen=True)
 class Row:
-    """What a row shows: the best measured and the best simulated case, of one condition and one baseline."""
+    """A row of the picture: the best measured and the best simulated case, of one condition and one baseline."""
 
     label: str
     cases: Sequence[Case]

@@ -43,7 +43,7 @@ CALIBRATION, WORK = ".measured.toml", ".work.toml"
 
 
 class Measurement(NamedTuple):
-    """What simulated times rest on: a calibration, or, if named, an algorithm's work. file: where it is kept."""
+    """A base of simulated times: a calibration, or, if named, an algorithm's work. file: its place on the disk."""
 
     file: Path
     work: str = ""

@@ -1,4 +1,4 @@
-"""What was made at a scale: its outcomes, what they say of each paper, and on what they were made."""
+"""The outcomes of a scale, their answers on each paper, and the machines and commits that made them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What was found on a claim, in words: one effect with its interval, its source and its place, and how sure it is."""
+"""The finding on a claim, in words: one effect with its interval, its source and its place, and how sure it is."""
 
 from collections.abc import Sequence
 

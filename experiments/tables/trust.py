@@ -40,7 +40,7 @@ TIMEOUT = 1800
 
 @dataclass(frozen=True)
 class Trust:
-    """What was tried on a day, at a commit.
+    """The trials of one day, at one commit.
 
     wrong_supported, wrong_refuted: the greatest rates of wrong verdicts of all nulls, in per cent of findings, of which
     each null has ``draws``.

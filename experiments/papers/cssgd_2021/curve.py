@@ -1,4 +1,6 @@
-"""What the best redundancy saves over SSGD by multicast, as a curve over Tcomm / Tcalc: the headline is a point of it.
+"""The time that the best redundancy saves over SSGD by multicast, as a curve over Tcomm / Tcalc.
+
+The paper's headline is a point of the curve.
 
 How long links and processors take decides where on the curve a measurement lies. So the curve, from where on it pays
 and where it reaches the paper's number are the answer, and what any calibration finds is an example.
@@ -69,7 +71,7 @@ def reaches(scheme: Scheme, n: int, percent: float) -> float | None:
 
 
 class Point(NamedTuple):
-    """What was measured on some nodes. shares: of the step of SSGD by multicast, by round."""
+    """Measurements on some nodes. shares: of the step of SSGD by multicast, by round."""
 
     task: str
     nodes: int

@@ -1,4 +1,4 @@
-"""What coding does to the precision of training, and what quantised gradients and random parts of them do."""
+"""The precision of training with coding, with quantised gradients, and with random parts of gradients."""
 
 import numpy as np
 
