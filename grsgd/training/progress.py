@@ -6,6 +6,7 @@ report to rank 0, which adds up, and never wait for the answer.
 """
 
 import math
+import operator
 
 import numpy as np
 
@@ -19,10 +20,10 @@ from grsgd.config import Config
 
 RESOLUTION = 1000
 """A rank reports about so many times in a run of known length."""
-
-
 EARLY_MARKS = 6
 """How many marks a run by the clock has before the first of those that are evenly spread."""
+MOST_MARKS = 10**6
+"""The most marks of a run that another run goes on from."""
 
 
 class Marks:
@@ -67,13 +68,24 @@ class Marks:
         """Go on with these marks in a run that has had the marks of ``state`` for so many samples and seconds.
 
         The first ``early`` marks of the run were early ones. Returns how many of all marks are early ones now.
-        All ranks must be given the same, for mark k is the same for all.
+        All ranks must be given the same, for mark k is the same for all. Raises TypeError or ValueError for a state
+        that no run has.
         """
         before = Marks(**state)
+        before.check()
         had = before.shift + before.reached(seconds if before.in_seconds else samples)
         would_have_had = self.reached(seconds if self.in_seconds else samples)
         self.shift = had - would_have_had
         return min(had, early) + max(self.early - would_have_had, 0)
+
+    def check(self):
+        """Raise TypeError or ValueError for numbers of marks that no run has: counting them would take for ever."""
+        counts = {"count": (1, MOST_MARKS), "early": (0, EARLY_MARKS), "shift": (-MOST_MARKS, MOST_MARKS)}
+        for name, (least, most) in counts.items():
+            if not least <= operator.index(getattr(self, name)) <= most:
+                raise ValueError(f"marks.{name} is not between {least} and {most}")
+        if not 0 < self.end < math.inf:
+            raise ValueError("marks.end is not a positive number")
 
     @property
     def next(self) -> float:

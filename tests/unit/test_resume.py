@@ -19,7 +19,7 @@ from grsgd.training.rank_state import state_of
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.training import config, simulation
 
-OTHERS = [None, "text", [], {}, -1, 10**30, float("nan"), True, [[]], np.zeros(7), np.zeros((2, 2), np.complex64)]
+OTHERS = [None, "text", [], {}, -1, 10**9, 10**30, float("nan"), True, [[]], np.zeros(7), np.zeros((2, 2), complex)]
 
 
 def trained(algorithm):
@@ -77,6 +77,17 @@ def test_a_state_that_does_not_fit_is_refused_in_one_line(algorithm, first):
             resumed(spoilt(state, np.random.default_rng(seed))).restore(trainer)
         except ConfigError as error:
             assert str(error).startswith("kept/samples-000000000032: is not what ") and "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("early", 10**9), ("shift", 10**12), ("count", 0), ("count", 1.5), ("end", 0)]
+)
+def test_numbers_of_marks_that_no_run_has_are_refused_at_once(name, value):
+    trainer = trained("grsgd")
+    state = kept(trainer)
+    state["curve"]["marks"][name] = value
+    with pytest.raises(ConfigError, match="goes on from"):
+        resumed(state).restore(trainer)
 
 
 def test_an_algorithm_that_remembers_more_than_is_there_is_not_gone_on_with():
