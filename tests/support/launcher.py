@@ -1,7 +1,6 @@
 """Starting programs from tests: MPI jobs, under each MPI library that is installed, and commands as from a terminal."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,11 +59,10 @@ def start_command(command: list, **kwargs) -> subprocess.Popen:
     """A command in a process group of its own that can be ended with Ctrl-C, which shells take from what they start in
     the background: tests, and what tests start."""
     return subprocess.Popen(
-        [str(word) for word in command],
+        ["env", "--default-signal=INT", *map(str, command)],  # calling Python after a fork may deadlock
         cwd=ROOT,
         env=job_environment(),
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **kwargs,
     )
 
@@ -75,9 +73,17 @@ def finish(job: subprocess.Popen, timeout: float) -> tuple[int, str]:
         output, _ = job.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(job.pid, 9)
-        output, _ = job.communicate()
+        output = rest_of(job)
         pytest.fail(f"no end within {timeout:g} s; output:\n{output[-5000:]}")
     return job.returncode, output
+
+
+def rest_of(job: subprocess.Popen) -> str:
+    """Return the output of a job that was killed; a process in a session of its own may still hold the pipe open."""
+    try:
+        return job.communicate(timeout=10)[0]
+    except subprocess.TimeoutExpired as error:
+        return (error.output or b"").decode(errors="replace")
 
 
 def mpiexec(library: str, ranks: int, arguments: list, timeout: float = 60, **kwargs) -> tuple[int, str]:
