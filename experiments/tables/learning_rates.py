@@ -138,7 +138,9 @@ class LearningRates:
 
     def trial(self, tuned: Tuned, rate: float, seed: int) -> RunSpec:
         config, ranks, overrides = tuned
-        setting = Setting(config, ranks, SIMULATED, overrides=overrides + STOPS_AT_TARGET)
+        images = self.conditions.scale.tuning_images
+        fewer = (f"data.only_test={images}",) if images else ()
+        setting = Setting(config, ranks, SIMULATED, overrides=overrides + fewer + STOPS_AT_TARGET)
         return self.conditions.spec(self.conditions.trajectory(setting), seed, rate)
 
     # ---- what they have found

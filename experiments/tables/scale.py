@@ -46,6 +46,8 @@ class Scale(NamedTuple):
     """Rate of every host's link where links are slow."""
     cpu: float
     """Cores of each of the testbed's hosts."""
+    tuning_images: int | None = None
+    """Number of test images with which trials of learning rates are tested; None for all."""
     is_joined: bool = False
     """Whether runs and calibrations of other machines, as docs/results has them, count as made here."""
 
@@ -78,6 +80,7 @@ DESK = SMOKE._replace(
     coding_ranks=tuple(range(2, 11)),
     clock_seeds=3,
     tuning_seeds=3,
+    tuning_images=2000,
     steps=32,
     run_timeout=3600,
     is_joined=True,

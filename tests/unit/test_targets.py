@@ -196,6 +196,13 @@ def test_three_seeds_decide_between_the_rates_about_the_best():
     assert "†" not in "".join(rates.table([DPSGD])[2][0])
 
 
+def test_fewer_images_test_trials_than_reported_trainings():
+    found = plan({"it": Trainings(DPSGD)}, lambda spec: fake_run(), DESK)
+    trials = found.rates.named([DPSGD])
+    assert {spec.load().data.only_test for spec in trials} == {2000}
+    assert {spec.load().data.only_test for spec in found.specs()} == {None}
+
+
 def test_the_dnn_has_no_rate_that_diverges():
     def run(spec):
         found = fake_run()
