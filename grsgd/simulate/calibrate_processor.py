@@ -38,8 +38,9 @@ PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
 FAR_OUT = 3
 """Distances of the quartiles, above the upper one, from which on a value is far out."""
-PINGS = 2
-"""For each round that there may be, questions of which the answers show how soon a rank notices a message."""
+PINGS, PINGS_BESIDE = 2, 8
+"""Questions, for each round that there may be, whose answers show how soon a rank notices a message: a rank that waits,
+and a rank that computes, which is late by the length of a gradient at one time and by nothing at another."""
 POLL_EVERY = 100
 """Small products between two polls of a rank that has no step of training to compute."""
 SILENCE = 20e-3
@@ -281,7 +282,7 @@ class Meter:
     def answers(self, computes: bool = False, warns: bool = False) -> np.ndarray:
         """Return the seconds in which ``here`` has answered, on both. computes: whether ``here`` does meanwhile. warns:
         whether a short message comes right before a question."""
-        seconds = np.zeros(PINGS * self.most_rounds)
+        seconds = np.zeros((PINGS_BESIDE if computes else PINGS) * self.most_rounds)
         if not self.is_here:
             self.driver.run(self.ask(seconds, warns))
         elif computes:
