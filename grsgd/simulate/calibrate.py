@@ -35,7 +35,7 @@ from grsgd.simulate.calibrate_computing import (
     prepare,
     step_times,
 )
-from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread, ended, work_of
+from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread, ended, exchanges_beside, work_of
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""
@@ -187,6 +187,7 @@ def measure_processor(
     if pairs:
         slowest[comm.rank] = 1 / min(pair.bandwidth for pair in pairs)
     driver.run(ring_allreduce(comm, slowest))
+    exchanges = exchanges_beside(driver, comm, step) if driver.progress_mode == "thread" else None
     deadline = time.monotonic() + MEASURING_SECONDS
     others = set(range(comm.size)) - {here, there}
     found = None
@@ -200,7 +201,7 @@ def measure_processor(
         while not told.Test() and time.monotonic() < deadline:
             driver.run(computing_of(step))  # so that cores which ranks share are as busy as in a training
     else:
-        found = Meter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()))
+        found = Meter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()), exchanges)
     all_there = driver.start(barrier(comm))  # not in the foreground, where it might take longer than a wait may
     while not all_there.Test():
         if time.monotonic() > deadline:

@@ -41,6 +41,9 @@ FAR_OUT = 3
 PINGS, PINGS_BESIDE = 2, 8
 """Questions, for each round that there may be, whose answers show how soon a rank notices a message: a rank that waits,
 and a rank that computes, which is late by the length of a gradient at one time and by nothing at another."""
+BATCHES_BESIDE, EXCHANGES_BESIDE = 15, 20
+"""Batches of short messages, and how many each has, that each rank sends to the next one, one after the other, while
+all ranks compute, where a thread moves them."""
 POLL_EVERY = 100
 """Small products between two polls of a rank that has no step of training to compute."""
 SILENCE = 20e-3
@@ -105,8 +108,11 @@ class Meter:
         self.by_thread = driver.progress_mode == "thread"
         self.steps, self.untimed, self.most_rounds = 1, 1, MOST_ROUNDS
 
-    def measure(self, seconds_per_byte: float) -> ProcessorTimes | None:
-        """Measure everything; returns the times on rank ``here``, else None. ``seconds_per_byte``: of the wire."""
+    def measure(self, seconds_per_byte: float, exchanges: np.ndarray | None = None) -> ProcessorTimes | None:
+        """Measure everything; returns the times on rank ``here``, else None.
+
+        seconds_per_byte: of the wire. exchanges: of `exchanges_beside`, where a thread moves messages.
+        """
         if self.is_here:
             begin = time.perf_counter()
             self.compute(3)
@@ -125,8 +131,7 @@ class Meter:
                 base = found["send" if sends else "receive"].median
                 found["send_byte" if sends else "receive_byte"] = Spread.of([(c - base) / LARGE for c in large])
         found["polling"] = self.polling()
-        taking_in = found["receive"].median + QUESTION_BYTES * found["receive_byte"].median if self.is_here else 0.0
-        found["reaction"], found["wake"] = self.reactions(taking_in)
+        found["reaction"], found["wake"] = self.reactions(found, exchanges)
         quota = self.driver.quota()
         if self.given(quota is not None):
             exchange, look = self.exchange_seconds(), self.look_seconds()
@@ -264,20 +269,29 @@ class Meter:
             if incoming[0]:
                 return count
 
-    def reactions(self, taking_in: float) -> tuple[Spread, Spread]:
-        """Return how much later a rank answers that computes, and one that sleeps, than one that looks for messages all
-        the time. Both ranks ask; what ``there`` has measured is what ``here`` does. taking_in: the seconds in which one
-        that computes takes a question in.
+    def reactions(self, costs: dict[str, Spread], exchanges: np.ndarray | None) -> tuple[Spread, Spread]:
+        """Return how much later a rank notices a message that computes, and one that sleeps, than one that looks for
+        messages all the time.
 
-        Those that sleep mostly wait for each other, so the others do not compute meanwhile. Questions are long, as what
+        Both ranks ask, and rank ``here`` answers; what ``there`` has measured is what ``here`` does. But how late a
+        thread is, ``exchanges`` show: with a quota, an answer depends on the moment of its period at which a question
+        comes, so that one calibration found three times as much as another.
+
+        Ranks that sleep mostly wait for each other, so the others do not compute meanwhile. Questions are long, as what
         ranks wait for is: they look at such a message while it comes. A link that has been idle may send faster at
         first, so a rank that does not sleep is asked after the same silence, but has got a short message right before.
         """
-        computing = self.answers(computes=True)
+        computing = self.answers(computes=True) if exchanges is None else None
         if self.is_here:
             self.driver.run(self.let_others_wait())
         awake = statistics.median(self.answers(warns=True))
-        return mean_and_quartiles(computing - awake - taking_in), Spread.of(self.answers() - awake)
+        wake = Spread.of(self.answers() - awake)
+        if not self.is_here:
+            return wake, wake
+        if exchanges is not None:
+            return Spread.of(exchanges - costs["send"].median - costs["receive"].median), wake
+        taking_in = costs["receive"].median + QUESTION_BYTES * costs["receive_byte"].median
+        return mean_and_quartiles(computing - awake - taking_in), wake
 
     def answers(self, computes: bool = False, warns: bool = False) -> np.ndarray:
         """Return the seconds in which ``here`` has answered, on both. computes: whether ``here`` does meanwhile. warns:
@@ -366,6 +380,34 @@ class Meter:
                 self.driver.run(self.told())
                 self.share(message, is_mine=False)
         return longest
+
+
+def exchanges_beside(driver, comm, step: Callable[[], None]) -> np.ndarray:
+    """Return how much longer it takes this rank to send a short message to the next one and to get one from the rank
+    before while all ranks take steps than while they wait, in seconds: the means of batches, float64 of shape
+    [`BATCHES_BESIDE`]. Some exchanges follow each other at once, and then one waits for the next period of a quota.
+
+    All ranks call it at once, and send at once, as in a ring all-reduce: each exchange waits for the slower of two.
+    """
+    before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
+
+    def exchanges(seconds):
+        for number in range(len(seconds)):
+            begin = time.perf_counter()
+            receiving = comm.Irecv(incoming, before, tags.CALIBRATION)
+            yield [receiving, comm.Isend(message, after, tags.CALIBRATION)]
+            seconds[number] = time.perf_counter() - begin
+
+    def computing():
+        yield Compute(step)
+
+    waiting, beside = np.zeros(EXCHANGES), np.zeros(BATCHES_BESIDE * EXCHANGES_BESIDE)
+    driver.run(exchanges(waiting))
+    exchanging = driver.start(exchanges(beside))
+    while not exchanging.Test():
+        driver.run(computing())
+    return beside.reshape(BATCHES_BESIDE, EXCHANGES_BESIDE).mean(1) - np.median(waiting)
 
 
 def seconds_now() -> np.ndarray:

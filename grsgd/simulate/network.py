@@ -138,7 +138,7 @@ class ProcessorSpec(Section):
     send, receive: seconds for a message, at a sender and at a receiver that compute.
     send_byte, receive_byte: seconds for each byte of it; the receiver's are with adding it up or merging it.
     polling: by which share a computation takes longer while something in the background waits.
-    reaction: seconds until a rank that computes notices a message.
+    reaction: seconds until a rank that computes notices a message; with ``thread``, of messages that follow each other.
     thread: whether a thread moves messages in the background. Then a rank looks for them after a gradient only if it
         waits, and else does so between any two.
     wake: seconds until a rank notices one that has waited for long.

@@ -1,5 +1,8 @@
 """Training in simulated time against training on real MPI: the same numbers."""
 
+import time
+
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +13,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import parse
 from grsgd.errors import ConfigError
+from grsgd.simulate.calibrate_processor import BATCHES_BESIDE, exchanges_beside
 from grsgd.simulate.network import NetworkSpec
 from grsgd.simulate.run import Simulation
 from grsgd.training.inputs import build_model, load_data
@@ -69,3 +73,12 @@ def test_the_simulated_model_is_the_real_one(world, driver, name, eager_bytes):
         assert (getattr(simulated.comm.traffic, what) == getattr(real.comm.traffic, what)).all()
     assert simulated.comm.traffic.sent_once == real.comm.traffic.sent_once
     assert simulated.totals.steps == real.totals.steps == 25
+
+
+@pytest.mark.ranks(2, 3)
+def test_exchanges_beside_computing_wait_until_a_rank_looks(comm, driver):
+    """Inline a rank looks between two steps; a thread looks while the step sleeps."""
+    found = exchanges_beside(driver, comm, lambda: time.sleep(4e-3))
+    assert found.shape == (BATCHES_BESIDE,)
+    late = np.median(found)
+    assert 1e-3 < late < 50e-3 if driver.progress_mode == "inline" else late < 10e-3
