@@ -115,7 +115,7 @@ TINY = SMOKE._replace(
         "train.target_accuracy=0.5",
         "train.compute_seconds=0",
     ),
-    seeds=2,
+    seeds=1,
     clock_seeds=1,
     ranks=(2, 3),
     clock_ranks=(3,),
