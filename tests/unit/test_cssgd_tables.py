@@ -22,7 +22,7 @@ from experiments.tables.outcome import (
 )
 from experiments.tables.plan import Plan
 from experiments.tables.sample import Sample, geometric_mean
-from experiments.tables.scale import DESK, SMOKE
+from experiments.tables.scale import DESK, PAPER, SMOKE
 from experiments.tables.targets import Found, chosen
 from tests.support.runs import fake_run
 from tests.support.same_algorithm import Undrawn
@@ -241,6 +241,14 @@ def test_asgd_runs_ten_times_and_both_dnns_are_tuned_by_themselves():
     asgd = [need for need in needs.values() if need.setting.config == DNN.config(ASGD)]
     assert {need.seeds for need in asgd} == {10}
     assert {need.setting.tuned_with for need in asgd} == {(), ('model.output="sigmoid"',)}
+
+
+@pytest.mark.parametrize(("scale", "epochs"), [(SMOKE, 0.2), (DESK, 6.0), (PAPER, 40.0)])
+def test_trials_of_the_cnn_have_half_of_the_desks_epochs_and_no_more_than_a_training(scale, epochs):
+    conditions = Conditions(scale, emulated=True)
+    alone = tasks.alone(conditions, CNN)
+    (tuned,) = (found := Plan(conditions, FakeStore(lambda spec: None), {})).rates.of([alone])
+    assert {spec.load().train.epochs for specs in found.rates.coarse(tuned).values() for spec in specs} == {epochs}
 
 
 def test_redundancies():

@@ -34,7 +34,8 @@ class Task:
 
     benchmark: the accuracy to which the paper takes times. best_r: the redundancy that it finds the best on 8 nodes.
     claim: on the time that the best one saves. overrides: of the configurations in the folder. is_long: whether
-    trainings take so long that, below the paper's scale, they are made on 8 nodes alone.
+    trainings take so long that, below the paper's scale, they are made on 8 nodes alone. tuning_epochs: the most epochs
+    of a trial of a learning rate, below the paper's scale.
     """
 
     name: str
@@ -44,10 +45,17 @@ class Task:
     claim: str
     overrides: tuple[str, ...] = ()
     is_long: bool = False
+    tuning_epochs: float = math.inf
 
     def target(self, conditions: Conditions) -> float:
         """Return the test accuracy to which times are taken at this scale, a fraction."""
         return conditions.load(self.config(RING), self.overrides).train.target_accuracy
+
+    def tuned_with(self, conditions: Conditions) -> tuple[str, ...]:
+        """Return the overrides of trials of learning rates."""
+        epochs = conditions.load(self.config(RING), self.overrides).train.epochs
+        is_shorter = conditions.scale.file and epochs > self.tuning_epochs
+        return (*self.overrides, *([f"train.epochs={self.tuning_epochs}"] if is_shorter else []))
 
     def is_whole(self, conditions: Conditions) -> bool:
         """Return whether the model is trained to the paper's benchmark accuracy at least."""
@@ -75,7 +83,7 @@ class Task:
 
 DNN = Task("DNN", "cssgd/dnn", 0.82, 3, "cssgd-best-dnn")
 SIGMOID = Task("DNN, sigmoid output", "cssgd/dnn", 0.82, 3, "cssgd-best-dnn", ('model.output="sigmoid"',))
-CNN = Task("CNN", "cssgd/cnn", 0.7, 2, "cssgd-best-cnn", is_long=True)
+CNN = Task("CNN", "cssgd/cnn", 0.7, 2, "cssgd-best-cnn", is_long=True, tuning_epochs=6.0)
 
 
 def variants(conditions: Conditions, task: Task) -> list[Task]:
@@ -164,7 +172,7 @@ def setting(conditions: Conditions, task: Task, method: Method, n: int, network:
         network.source,
         overrides=(*task.overrides, f"data.only_classes={n}", *redundancy, *method.overrides),
         link=network.link(conditions),
-        tuned_with=task.overrides,
+        tuned_with=task.tuned_with(conditions),
     )
 
 
