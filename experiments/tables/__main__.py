@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from experiments import lost_signals
 from experiments.cache import Unfinished
 from experiments.papers import ROOT
 from experiments.papers import folder as folder_of
-from experiments.tables import codes, dry_run, records, report, results_page
+from experiments.tables import codes, dry_run, records, report, results_page, sequential
 from experiments.tables.arguments import PROGRAM, parse_arguments
 from experiments.tables.claims import read_claims
 from experiments.tables.conditions import Conditions
@@ -32,6 +33,7 @@ from experiments.tables.costs import Costs, kind
 from experiments.tables.hosts import Hosts, hosts
 from experiments.tables.learning_rates import MissingRun
 from experiments.tables.make import Maker
+from experiments.tables.outcome import Outcome
 from experiments.tables.plan import Plan
 from experiments.tables.progress import duration, hours_of
 from experiments.tables.run_spec import MEASURED, RunSpec
@@ -147,6 +149,7 @@ def record(options: argparse.Namespace, folder: Path) -> int:
     """Pack the runs of all targets that are there, and print the size of the archives. Raises Unfinished, and changes
     nothing, if there are runs of code that was not committed, but for those that have been recorded."""
     recorded, plans = RECORDS / options.scale, planned(options, folder)
+    plans += second_looks(plans, TARGETS)
     runs: dict[str, set[Path]] = {}
     calibrations: dict[str, set[Path]] = {}
     made_on, made = set(), {}
@@ -184,7 +187,15 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
         -math.inf if options.recorded else began + 3600 * (options.hours or math.inf),
     )
     make_runs(plans, maker, piecewise=bool(options.hours))
-    problems = list(maker.failures) + show(plans, options, folder)
+    outcomes, missing = found(plans, options, folder)
+    if SCALES[options.scale].has_second_look:
+        second = second_looks(plans, sequential.undecided_targets(outcomes))
+        for plan in second:
+            if plan.store is plans[0].store:  # runs of other code cannot be made
+                make_runs([plan], maker, piecewise=bool(options.hours))
+        outcomes, missing = found([*plans, *map(with_all_runs, second)], options, folder)
+    show(outcomes, folder)
+    problems = list(maker.failures) + missing
     page = options.results / "report.html"
     report.build(folder, [folder_of(paper) for paper in PAPERS], page)
     for line in problems:
@@ -226,8 +237,24 @@ def fetch_data(missing: Iterable[RunSpec]):
         fetch(name, folder, partial(print, file=sys.stderr))
 
 
-def show(plans: list[Plan], options: argparse.Namespace, folder: Path) -> list[str]:
-    """Print and save the outcomes of the targets whose runs are there; return what is missing of the others."""
+def second_looks(plans: list[Plan], targets: Iterable[str]) -> list[Plan]:
+    """Return plans of these targets with twice the seeds of simulated times, one for each plan that has some."""
+    wanted, second = set(targets), []
+    for plan in plans:
+        conditions = replace(plan.conditions, looks=sequential.LOOKS)
+        needs = {name: TARGETS[name].needs(conditions) for name in plan.needs if name in wanted}
+        second += [Plan(conditions, plan.store, needs)] * bool(needs)
+    return second
+
+
+def with_all_runs(plan: Plan) -> Plan:
+    """Return a plan of those of its targets all of whose runs are there."""
+    return Plan(plan.conditions, plan.store, {name: of for name, of in plan.needs.items() if plan.is_complete(name)})
+
+
+def found(plans: list[Plan], options: argparse.Namespace, folder: Path) -> tuple[list[Outcome], list[str]]:
+    """Return the outcomes of the targets whose runs are there, each by the last plan that has it, and what is missing
+    of the others."""
     missing, outcomes = [], {}
     of_target = {target: plan for plan in plans for target in plan.needs}
     for target in options.targets:
@@ -236,11 +263,15 @@ def show(plans: list[Plan], options: argparse.Namespace, folder: Path) -> list[s
         except MissingRun as error:
             missing.append(f"{target.name}: a run is missing: {error}")
             (folder / f"{target.name}.json").unlink(missing_ok=True)
+    return with_simulator_errors(outcomes, of_target), missing
+
+
+def show(outcomes: list[Outcome], folder: Path):
+    """Save and print outcomes."""
     claims = read_claims([folder_of(paper) for paper in PAPERS])
-    for shown in with_simulator_errors(outcomes, of_target):
+    for shown in outcomes:
         shown.save(folder)
         print(report.text(shown, claims), end="\n\n")
-    return missing
 
 
 def command(target: Target, options: argparse.Namespace) -> str:

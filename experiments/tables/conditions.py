@@ -20,13 +20,15 @@ class Conditions:
     """The scale, and what the user replaces.
 
     emulated: whether links and processors are what the scale says when the clock is used. overrides: ``key=value``s
-    for every training. imagenet: the folder with it, for trainings on it.
+    for every training. imagenet: the folder with it, for trainings on it. looks: at simulated times, of which each has
+    as many seeds more as the first one has.
     """
 
     scale: Scale
     emulated: bool
     overrides: tuple[str, ...] = ()
     imagenet: Path | None = None
+    looks: int = 1
 
     def load(self, config: str, overrides: tuple[str, ...] = ()) -> Config:
         """Return the configuration as the scale and the user have it. Raises ConfigError."""
@@ -40,8 +42,10 @@ class Conditions:
         return (*replaced, *self.scale.overrides, *self.overrides)
 
     def seeds(self, source: str, seeds: int | None) -> range:
-        """Return the seeds of a need: so many, or as many as the scale has for times of this source."""
-        return range(seeds or (self.scale.clock_seeds if source == MEASURED else self.scale.seeds))
+        """Return the seeds of a need: so many, or as many as the scale has for times of this source, in each look."""
+        if source == MEASURED:
+            return range(seeds or self.scale.clock_seeds)
+        return range(self.looks * (seeds or self.scale.seeds))
 
     def can_be(self, source: str, scenario: Scenario = EQUAL) -> bool:
         """Return whether there can be times of the source: slow links and hosts by the clock need a testbed."""

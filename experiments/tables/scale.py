@@ -48,6 +48,8 @@ class Scale(NamedTuple):
     """Cores of each of the testbed's hosts."""
     tuning_images: int | None = None
     """Number of test images with which trials of learning rates are tested; None for all."""
+    has_second_look: bool = False
+    """Whether targets get twice the seeds where these may decide what the first ones do not."""
     is_joined: bool = False
     """Whether runs and calibrations of other machines, as docs/results has them, count as made here."""
 
@@ -83,6 +85,7 @@ DESK = SMOKE._replace(
     tuning_images=2000,
     steps=32,
     run_timeout=3600,
+    has_second_look=True,
     is_joined=True,
 )
 PAPER = SMOKE._replace(

@@ -1,67 +1,52 @@
-"""When to stop adding seeds: a rule that is fixed before the first run.
+"""Two looks at a target: after its seeds, and, where as many seeds again may decide a case, after twice as many.
 
     python -m experiments.tables.sequential results/SCALE
 
-Seeds are added in batches of five, up to twenty. After each batch a comparison has an answer, and no more seeds, if its
-direction is significant at the bound of O'Brien and Fleming (1979, "A multiple testing procedure for clinical trials"),
-or if its 95 % interval lies within the equivalence zone. The bound is strict at first, so that looking four times is no
-more often wrong than one look.
+The rule is fixed before the first run. A target has a second look if twice the seeds of one of its undecided cases
+would probably decide that case; all cases of the target then count with all seeds. Each look has the level of its
+number of seeds (`effect.level`), 1 % for up to ten seeds and 2 % for twenty, so both together are wrong in no more than
+3 %.
 
-The command prints, for the cases of the outcomes in a folder that are not decided, how many seeds would decide them.
+The command prints what the cases of the outcomes in a folder take that are not decided.
 """
 
 import argparse
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from scipy import special
 from tabulate import tabulate
 
-from experiments.tables.effect import FEWEST_SEEDS, SIGNIFICANCE, level
-from experiments.tables.outcome import EVIDENCE, INCONCLUSIVE, REFUTED, SUPPORTED, Case, load
+from experiments.tables.outcome import EVIDENCE, INCONCLUSIVE, Case, Outcome, load
+from experiments.tables.run_spec import MEASURED
 
-BATCH, MOST = FEWEST_SEEDS, 20
-"""How many seeds are added at a time, and how many there are at most."""
-FINAL_BOUND = 2.609
-"""Of a normal deviate, after the last batch; after k of K batches it is greater by the square root of K / k. All looks
-together have 1 %, the level of few seeds (`effect.level`)."""
+LOOKS = 2
+"""The most looks: the second one has this many times the seeds of the first."""
 
 
-def bound(seeds: int) -> float:
-    """Return the two-sided level of the t test after so many seeds."""
-    return 2 * float(special.ndtr(-FINAL_BOUND * math.sqrt(MOST / min(seeds, MOST))))
+def takes_second_look(case: Case) -> bool:
+    """Return whether twice the seeds of a case would decide it with the planned probability, and its own do not.
 
-
-def judged(case: Case) -> Case:
-    """Return a case whose seeds were added by this rule, with the verdict and the p value of its look.
-
-    The p value is scaled, so that it is below 0.05 where the t test is significant at the bound of the look.
+    Trainings by the clock take minutes each, so they have the seeds that they have.
     """
-    if case.p is None or not case.seeds:
-        return case
-    scaled = replace(case, p=min(1.0, case.p * level(case.seeds) / bound(case.seeds)))
-    if case.verdict not in (SUPPORTED, REFUTED) or scaled.p < SIGNIFICANCE:
-        return scaled
-    note = f"not significant at the bound for {case.seeds} of {MOST} seeds"
-    return replace(scaled, verdict=INCONCLUSIVE, note="; ".join(filter(None, [case.note, note])))
+    is_open = case.verdict == INCONCLUSIVE and case.kind == EVIDENCE and case.source != MEASURED
+    return is_open and case.seeds < (case.seeds_needed or 0) <= LOOKS * case.seeds
 
 
-def more_seeds(case: Case) -> int:
-    """Return how many seeds a judged case gets next; 0 if it is decided, or has as many as the rule allows."""
-    if case.verdict != INCONCLUSIVE or case.seeds >= MOST:
-        return 0
-    return BATCH - case.seeds % BATCH
+def undecided_targets(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the targets with a case that takes a second look."""
+    return [
+        outcome.target
+        for outcome in outcomes
+        if any(takes_second_look(case) for finding in outcome.findings for case in finding.cases)
+    ]
 
 
 def advice(case: Case) -> str:
-    """Return what a judged case takes: "decided", "5 more seeds", or how many seeds beyond the rule."""
-    if case.verdict != INCONCLUSIVE:
-        return "decided"
-    needed = f"{case.seeds_needed} seeds would decide it" if case.seeds_needed else "more seeds would not decide it"
-    more = more_seeds(case)
-    return f"{more} more seeds; {needed}" if more else f"undecided with {case.seeds} seeds; {needed}"
+    """Return what a case takes that is not decided."""
+    if not case.seeds_needed or case.seeds_needed <= case.seeds:
+        return "more seeds would not decide it"
+    needed = f"{case.seeds_needed} seeds would decide it"
+    return f"{needed}, which a second look has" if takes_second_look(case) else needed
 
 
 def undecided(folder: Path) -> list[tuple[str, str, str, str, str]]:

@@ -20,7 +20,7 @@ QUICK = {
     ("less", "times, skewness 2 on one side, 0 of its spread on the other, 5 seeds"): 800,
     ("less", "times, skewness 2 on one side, 0.3 of its spread on the other, 10 seeds"): 800,
     ("finding of 16 cases: less", "times, 10 %"): 40,
-    ("less, in batches", "times, 10 %"): 100,
+    ("less, two looks", "times, 10 %, 10 seeds"): 200,
     ("more, the number", "accuracies, 1 point"): 400,
     ("less, occasions", "times, 10 %, 20 pairs, calibrations differ by 20 %"): 400,
 }

@@ -1,62 +1,91 @@
-"""Seeds in batches: when a comparison stops, and what it costs to look several times."""
+"""Two looks: which targets get twice their seeds, and what comes of runs that are not all there."""
 
-import numpy as np
+from types import SimpleNamespace
+
 import pytest
-from scipy import stats
 
-from experiments.tables import decide, sequential
+from experiments.tables import __main__ as tables
+from experiments.tables import sequential
+from experiments.tables.conditions import Conditions
 from experiments.tables.effect import level
-from experiments.tables.outcome import ALIKE, INCONCLUSIVE, SUPPORTED, Case, Finding, Outcome
-from experiments.tables.sample import Sample
-from experiments.tables.sequential import BATCH, FINAL_BOUND, MOST, advice, bound, judged, more_seeds
+from experiments.tables.needs import Trainings
+from experiments.tables.outcome import CONTROL, INCONCLUSIVE, SUPPORTED, Case, Finding, Outcome
+from experiments.tables.plan import Plan
+from experiments.tables.run_spec import MEASURED, SIMULATED
+from experiments.tables.scale import DESK
+from experiments.tables.sequential import advice, takes_second_look, undecided_targets
+from experiments.tables.setting import Setting
+from tests.support.runs import fake_run
+from tests.support.store import FakeStore
+
+BY_CLOCK, IN_SIMULATION = (Setting("grsgd/dpsgd", 8, source) for source in (MEASURED, SIMULATED))
 
 
-def case(seeds: int, p: float | None, verdict: str = SUPPORTED, **other) -> Case:
-    return Case("n = 8", "ring", verdict, 12.0, 9.0, 15.0, "% less time", seeds, p=p, **other)
-
-
-def test_four_looks_have_the_level_of_few_seeds():
-    """By the bounds of O'Brien and Fleming, for the correlated deviates of the four looks."""
-    seeds = np.arange(BATCH, MOST + 1, BATCH)
-    correlation = np.sqrt(np.minimum.outer(seeds, seeds) / np.maximum.outer(seeds, seeds))
-    bounds = FINAL_BOUND * np.sqrt(MOST / seeds)
-    within = stats.multivariate_normal(cov=correlation, seed=1).cdf(bounds, lower_limit=-bounds)
-    assert 1 - within == pytest.approx(level(BATCH), abs=2e-4)
-
-
-def test_the_first_looks_are_strict():
-    levels = [bound(seeds) for seeds in (5, 10, 15, 20, 25)]
-    assert levels == pytest.approx([1.8e-7, 2.2e-4, 2.6e-3, 9.1e-3, 9.1e-3], rel=0.03)
+def case(seeds: int, needed: int | None = None, verdict: str = INCONCLUSIVE, **other) -> Case:
+    return Case("n = 8", "ring", verdict, 12.0, 9.0, 15.0, "% less time", seeds, p=0.3, seeds_needed=needed, **other)
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict", "more", "words"),
+    ("found", "takes", "words"),
     [
-        (case(5, 1e-8), SUPPORTED, 0, "decided"),
-        (case(5, 0.01), INCONCLUSIVE, 5, "5 more seeds; more seeds would not decide it"),
-        (case(10, 0.001), SUPPORTED, 0, "decided"),
-        (case(5, 0.3, ALIKE), ALIKE, 0, "decided"),
-        (case(7, 0.3, INCONCLUSIVE, seeds_needed=12), INCONCLUSIVE, 3, "3 more seeds; 12 seeds would decide it"),
-        (case(20, 0.3, INCONCLUSIVE, seeds_needed=80), INCONCLUSIVE, 0, "undecided with 20 seeds; 80 seeds would"),
-        (case(0, None), SUPPORTED, 0, "decided"),
+        (case(10, 18), True, "18 seeds would decide it, which a second look has"),
+        (case(10, 20), True, "20 seeds would decide it, which a second look has"),
+        (case(10, 21), False, "21 seeds would decide it"),
+        (case(10, 9), False, "more seeds would not decide it"),
+        (case(10), False, "more seeds would not decide it"),
+        (case(3, 5, source=MEASURED), False, "5 seeds would decide it"),
     ],
 )
-def test_a_case_is_decided_or_takes_more_seeds(found, verdict, more, words):
-    then = judged(found)
-    assert (then.verdict, more_seeds(then)) == (verdict, more)
-    assert advice(then).startswith(words)
+def test_a_second_look_is_for_what_twice_the_seeds_may_decide(found, takes, words):
+    assert (takes_second_look(found), advice(found)) == (takes, words)
 
 
-def test_a_great_effect_takes_one_batch_and_an_undecided_case_says_what_it_takes():
-    random = np.random.default_rng(1)
-    ours, theirs = (Sample(dict(enumerate(np.exp(0.02 * random.normal(size=5))))) for _ in range(2))
-    assert advice(judged(decide.less(ours.scaled(0.5), theirs, "", ""))) == "decided"
-    assert 5 <= judged(decide.less(ours.scaled(0.93), theirs, "", "")).seeds_needed <= 20
+def test_both_looks_together_are_wrong_in_less_than_one_in_twenty():
+    assert level(10) + level(20) <= 0.03
+
+
+def outcome(target: str, *cases: Case) -> Outcome:
+    return Outcome(target, "Title", "grsgd", "desk", "make", findings=[Finding("claim", "time", list(cases))])
+
+
+def test_targets_with_an_undecided_case_get_it():
+    outcomes = [
+        outcome("both", case(10, 18), case(10, 5, SUPPORTED)),
+        outcome("decided", case(10, 5, SUPPORTED)),
+        outcome("control", case(10, 18, kind=CONTROL)),
+        outcome("out of reach", case(10, 80)),
+    ]
+    assert undecided_targets(outcomes) == ["both"]
+
+
+def needs(conditions) -> dict:
+    return {each.source: Trainings(each) for each in (BY_CLOCK, IN_SIMULATION)}
+
+
+def there(spec):
+    return fake_run(seed=spec.load().seed)
+
+
+def not_beyond_the_first_look(spec):
+    return there(spec) if spec.load().seed < DESK.seeds or spec.load().seed >= 1000 else None
+
+
+@pytest.mark.parametrize(("make", "complete"), [(there, ["it"]), (not_beyond_the_first_look, [])])
+def test_simulated_times_have_twice_the_seeds_in_a_second_look(make, complete, monkeypatch):
+    targets = {name: SimpleNamespace(needs=needs) for name in ("it", "other")}
+    monkeypatch.setattr(tables, "TARGETS", targets)
+    conditions = Conditions(DESK, emulated=True)
+    first = Plan(conditions, FakeStore(make), {name: needs(conditions) for name in targets})
+    (second,) = tables.second_looks([first], ["it", "elsewhere"])
+    assert list(second.needs) == ["it"] and list(first.needs) == ["it", "other"]
+    sources = [spec.source for spec in second.needed("it")]
+    assert sources.count(MEASURED) == DESK.clock_seeds and sources.count(SIMULATED) == 2 * DESK.seeds
+    assert list(tables.with_all_runs(second).needs) == complete
+    assert not tables.second_looks([first], [])
 
 
 def test_undecided_cases_are_listed(tmp_path, capsys):
-    cases = [case(5, 0.01), case(5, 0.3, INCONCLUSIVE, seeds_needed=12)]
-    Outcome("grsgd-time", "Title", "grsgd", "smoke", "make", findings=[Finding("claim", "time", cases)]).save(tmp_path)
+    outcome("grsgd-time", case(10, 18), case(10, 5, SUPPORTED)).save(tmp_path)
     sequential.main([str(tmp_path)])
     (row,) = capsys.readouterr().out.splitlines()[2:]
-    assert "grsgd-time" in row and "5 more seeds; 12 seeds would decide it" in row
+    assert "grsgd-time" in row and "18 seeds would decide it, which a second look has" in row
