@@ -28,8 +28,8 @@ IN_SIMULATED_TIME = SIMULATED, TIMING_ONLY
 """The sources of times that no clock has measured."""
 SURE, ONE_SIDED, OPEN = "A", "B", "C"
 GRADES = {
-    SURE: "measured and simulated agree, or no times are in it",
-    ONE_SIDED: "one of the two alone; simulated, with the simulator's error beside it",
+    SURE: "measured and simulated times agree, or what counts are bytes or accuracies",
+    ONE_SIDED: "measured times alone, or simulated times alone, with the simulator's error",
     OPEN: "undecided, with the number of seeds that would decide it",
 }
 """How sure an answer is."""

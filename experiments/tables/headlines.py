@@ -52,7 +52,7 @@ def rows(answer: Answer) -> list[Row]:
     alone = [one for one in answer.controls if one.case.baseline in ALONE and _is_shown(one)]
     conditions = [condition for _, condition in places]
     alone.sort(key=lambda one: conditions.index(one.place[1]) if one.place[1] in conditions else len(conditions))
-    return found + [Row(_label(one.place), [one.case], is_control=True) for one in alone[:1]]
+    return found + [Row(f"for comparison, {_label(one.place)}", [one.case], is_control=True) for one in alone[:1]]
 
 
 def _row(place: tuple[str, str], evidence: Sequence[Evidence]) -> Row:
@@ -70,7 +70,9 @@ def _is_shown(one: Evidence) -> bool:
 
 
 def _label(place: tuple[str, str]) -> str:
-    return ", ".join(filter(None, place))
+    """Return against whom, and where."""
+    baseline, condition = place
+    return ": ".join(filter(None, [f"against {baseline}" * bool(baseline), condition]))
 
 
 def describe(by_paper: dict[str, Sequence[Row]]) -> str:
@@ -156,5 +158,9 @@ def _legend(cases: Sequence[Case]) -> list[Line2D]:
             color="black",
             label="the paper's number",
         ),
-        Line2D([], [], color="black", linewidth=0.9, marker="|", label="with calibrations, simulator"),
+        Line2D([], [], color="black", linewidth=0.9, marker="|", label="thin: over calibrations, simulator's error"),
+        *(
+            Line2D([], [], label=f"{bound} this much", **point | {"marker": MARKERS[bound]})
+            for bound in dict.fromkeys(case.bound for case in cases if case.bound)
+        ),
     ]

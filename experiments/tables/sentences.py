@@ -27,8 +27,11 @@ VERDICT_WORDS = {
     INCONCLUSIVE: "undecided",
 }
 LEGEND = (
-    f"{SIGNS[MEASURED]} measured by the clock, {SIGNS[SIMULATED]} simulated, {NO_TIMES} without times; in brackets the "
-    f"95 % interval. {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}."
+    f"{SIGNS[MEASURED]} measured by the clock, {SIGNS[SIMULATED]} simulated, {NO_TIMES} bytes or accuracies. In "
+    "brackets: the 95 % interval, and how many runs a side has, which are pairs where both sides share random numbers. "
+    f"How sure: {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}. A verdict takes more "
+    "than an interval without zero: a test at 1 % for up to ten seeds, and an effect of more than 5 % of time (10 % by "
+    "the clock) or 1 point of accuracy."
 )
 """The meaning of the signs and the grades."""
 ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "more than the paper's {}", LESS: "less than the paper's {}"}
@@ -62,11 +65,14 @@ def number(claim: dict) -> str:
     return "" if said == NO_NUMBER else said
 
 
-def best(some: Sequence[Evidence], of: Sequence[Evidence]) -> str:
-    """Return the best of some evidence, and how many of all cases say the same; empty if there is none."""
+def best(some: Sequence[Evidence], answer: Answer) -> str:
+    """Return the best of some evidence of an answer, how many of all cases say the same, and how many are undecided;
+    empty if there is none."""
     if not some:
         return ""
-    return f"{effect(some[0])}; {f'{len(some)} of {len(of)} cases' if len(of) > 1 else 'the only case'}"
+    count = len(answer.evidence)
+    undecided = f", {len(answer.open)} undecided" if answer.open else ""
+    return f"{effect(some[0])}; {f'{len(some)} of {count} cases{undecided}' if count > 1 else 'the only case'}"
 
 
 def how_sure(answer: Answer) -> str:
@@ -82,7 +88,7 @@ def how_sure(answer: Answer) -> str:
 
 def simulator_error(one: Evidence) -> str:
     """Return the simulator's error beside a simulated case; empty where nothing was simulated."""
-    return f"simulator {one.case.simulator_error.rpartition(': ')[2]}" if one.case.simulator_error else ""
+    return f"simulator's error: {one.case.simulator_error.rpartition(': ')[2]}" if one.case.simulator_error else ""
 
 
 def errors_of(cases: Sequence[Case]) -> str:
@@ -102,7 +108,7 @@ def why_open(answer: Answer) -> str:
         one = answer.open[0]
         return f"{effect(one)}; {one.case.note or 'no number of seeds is known to decide it'}"
     one = min(known, key=lambda one: one.case.seeds_needed)
-    return f"{effect(one)}; about {one.case.seeds_needed} seeds would tell"
+    return f"{effect(one)}; about {one.case.seeds_needed} seeds in all would decide it"
 
 
 def errors(some: Sequence[float]) -> str:

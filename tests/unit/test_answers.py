@@ -103,7 +103,8 @@ def test_controls_and_what_is_true_by_construction_are_no_evidence():
 def test_an_undecided_claim_says_what_would_decide_it():
     needs_more = replace(OPEN_CASE, condition="slow links", seeds_needed=40)
     assert sentences.how_sure(answer([needs_more, OPEN_CASE])) == (
-        "C: ○ 20.0 % less time (-10.0 to 30.0, 5 seeds) than ring, equal ranks (`desk`); about 12 seeds would tell"
+        "C: ○ 20.0 % less time (-10.0 to 30.0, 5 seeds) than ring, equal ranks (`desk`); "
+        "about 12 seeds in all would decide it"
     )
     unmade = Answer([ClaimResult(CLAIM, [], ["time"], [])])
     assert sentences.how_sure(unmade) == "C: not made yet, `make table-time`"
@@ -113,7 +114,7 @@ def test_what_the_simulator_is_too_far_off_for_is_left_to_the_clock():
     off = replace(FASTER, kind=OFF, simulator_error="against measured times of the same trainings: grsgd -45%")
     found = answer([off])
     assert not found.is_decided and not found.is_built
-    assert sentences.how_sure(found).endswith("; simulator grsgd -45%; the clock is to decide it")
+    assert sentences.how_sure(found).endswith("; simulator's error: grsgd -45%; the clock is to decide it")
     clock = replace(SLOWER, source=MEASURED)
     assert [one.case for one in answer([off, clock]).evidence] == [clock]
 
@@ -121,9 +122,8 @@ def test_what_the_simulator_is_too_far_off_for_is_left_to_the_clock():
 def test_how_sure_tells_what_holds_from_what_does_not():
     clock = replace(FASTER, source=MEASURED)
     slow = replace(SLOWER, condition="slow links", simulator_error="against measured times: grsgd -9%")
-    assert (
-        sentences.how_sure(answer([FASTER, clock, slow])) == "A that it holds, B that it does not; simulator grsgd -9%"
-    )
+    words = "A that it holds, B that it does not; simulator's error: grsgd -9%"
+    assert sentences.how_sure(answer([FASTER, clock, slow])) == words
 
 
 def test_the_number_of_the_paper_stands_beside_what_holds():

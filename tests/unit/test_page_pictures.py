@@ -41,9 +41,9 @@ def elements(svg: str) -> tuple[str, str, ElementTree.Element]:
 def test_a_row_has_the_measured_and_the_simulated_case_of_one_place():
     found = headlines.rows(answer([CASE, SLOW, ALONE], [CLOCK]))
     assert [row.label for row in found] == [
-        "ring <all-reduce>, equal ranks",
-        "ring <all-reduce>, slow links",
-        "one rank alone, equal ranks",
+        "against ring <all-reduce>: equal ranks",
+        "against ring <all-reduce>: slow links",
+        "for comparison, against one rank alone: equal ranks",
     ]
     assert found[0].cases == [CLOCK, CASE] and found[1].cases == [SLOW]
     assert [row.is_control for row in found] == [False, False, True]
@@ -68,9 +68,9 @@ def test_the_picture_has_ticks_whiskers_and_words():
     by_paper = {"Fast SGD": headlines.rows(answer([spread, SLOW, ALONE], [CLOCK]))}
     title, description, root = elements(headlines.draw(by_paper))
     assert "main claims" in title
-    assert "ring <all-reduce>, equal ranks: 25.0 % less time (10.0 to 30.0, 5 seeds)" in description
+    assert "ring <all-reduce>: equal ranks: 25.0 % less time (10.0 to 30.0, 5 seeds)" in description
     words = {text.text for text in root.iter(f"{SVG}text")}
-    assert {"Fast SGD", "the paper's number", "with calibrations, simulator", "does not hold"} <= words
+    assert {"Fast SGD", "the paper's number", "thin: over calibrations, simulator's error", "does not hold"} <= words
     narrow = headlines.draw({"Fast SGD": headlines.rows(answer([CASE, SLOW, ALONE], [CLOCK]))})
     assert len(narrow) < len(headlines.draw(by_paper)), "the second whisker is drawn"
 
