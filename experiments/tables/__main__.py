@@ -188,8 +188,8 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
     )
     make_runs(plans, maker, piecewise=bool(options.hours))
     outcomes, missing = found(plans, options, folder)
-    if SCALES[options.scale].has_second_look:
-        second = second_looks(plans, sequential.undecided_targets(outcomes))
+    undecided = sequential.undecided_targets(outcomes) if SCALES[options.scale].has_second_look else []
+    if second := second_looks(plans, undecided):
         for plan in second:
             if plan.store is plans[0].store:  # runs of other code cannot be made
                 make_runs([plan], maker, piecewise=bool(options.hours))
@@ -248,7 +248,7 @@ def second_looks(plans: list[Plan], targets: Iterable[str]) -> list[Plan]:
 
 
 def with_all_runs(plan: Plan) -> Plan:
-    """Return a plan of those of its targets all of whose runs are there."""
+    """Return the plan without the targets of which a run is missing."""
     return Plan(plan.conditions, plan.store, {name: of for name, of in plan.needs.items() if plan.is_complete(name)})
 
 

@@ -20,8 +20,8 @@ class Conditions:
     """The scale, and what the user replaces.
 
     emulated: whether links and processors are what the scale says when the clock is used. overrides: ``key=value``s
-    for every training. imagenet: the folder with it, for trainings on it. looks: at simulated times, of which each has
-    as many seeds more as the first one has.
+    for every training. imagenet: the folder with it, for trainings on it. looks: the factor by which simulated times
+    have more seeds than in a first look.
     """
 
     scale: Scale
@@ -42,7 +42,7 @@ class Conditions:
         return (*replaced, *self.scale.overrides, *self.overrides)
 
     def seeds(self, source: str, seeds: int | None) -> range:
-        """Return the seeds of a need: so many, or as many as the scale has for times of this source, in each look."""
+        """Return the seeds of a need: ``seeds`` in each look, or the scale's number for the source if it is None."""
         if source == MEASURED:
             return range(seeds or self.scale.clock_seeds)
         return range(self.looks * (seeds or self.scale.seeds))

@@ -20,7 +20,8 @@ import numpy as np
 from grsgd.comm import tags
 from grsgd.comm.driver import BUSY
 from grsgd.comm.engine import ENGINE, SLEEP_SECONDS
-from grsgd.comm.pollables import Compute, Delay, Until
+from grsgd.comm.pollables import Delay, Until
+from grsgd.simulate.calibrate_computing import computing_of
 from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024
@@ -159,15 +160,11 @@ class Meter:
 
     def compute(self, steps: int) -> np.ndarray:
         """Compute so many steps, after some that are not timed; returns what has been had of `seconds_now`."""
-
-        def computing():
-            yield Compute(self.step)
-
         begin = seconds_now()
         for number in range(self.untimed + steps):
             if number == self.untimed:
                 begin = seconds_now()
-            self.driver.run(computing())
+            self.driver.run(computing_of(self.step))
         return seconds_now() - begin
 
     def cost(self, nbytes: int, sends: bool, pause: float) -> list[float]:
@@ -399,14 +396,11 @@ def exchanges_beside(driver, comm, step: Callable[[], None]) -> np.ndarray:
             yield [receiving, comm.Isend(message, after, tags.CALIBRATION)]
             seconds[number] = time.perf_counter() - begin
 
-    def computing():
-        yield Compute(step)
-
     waiting, beside = np.zeros(EXCHANGES), np.zeros(BATCHES_BESIDE * EXCHANGES_BESIDE)
     driver.run(exchanges(waiting))
     exchanging = driver.start(exchanges(beside))
     while not exchanging.Test():
-        driver.run(computing())
+        driver.run(computing_of(step))
     return beside.reshape(BATCHES_BESIDE, EXCHANGES_BESIDE).mean(1) - np.median(waiting)
 
 
