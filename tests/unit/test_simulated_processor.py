@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.communicator import receive_if_come
 from grsgd.comm.engine import SLEEP_SECONDS
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import parse
@@ -428,6 +429,39 @@ def test_costs_make_steps_longer_and_runs_repeatable(name, quota, tmp_path):
         times.append(load_run(tmp_path / "run.h5").curve["time"])
     assert (times[1] == times[2]).all()
     assert quota or times[1][-1] > times[0][-1]  # what is left of a quota makes them shorter
+
+
+@pytest.mark.parametrize("quota", [False, True])
+@pytest.mark.parametrize("computes", [False, True])
+def test_a_message_that_a_probe_has_found_is_received_at_once(computes, quota):
+    """No simulated time passes in the loop of whoever receives it; what it takes is missing in the gradient after it,
+    or in the one under way."""
+    times = []
+    for sends in (False, True):
+        ranks = Ranks(2, COSTS | (QUOTA | {"exchange": "150ms"} if quota else {}), latency="1us")
+
+        def looking(ranks=ranks, sends=sends):
+            yield Delay(0.45)
+            come = receive_if_come(ranks.comms[0], 0, 8)
+            assert (come is not None) == sends and ranks.env.now == pytest.approx(0.45)
+
+        def look_and_compute(ranks=ranks, looking=looking):
+            if computes:
+                return (yield from ranks.compute(0, looking()))
+            yield from looking()
+            return (yield from ranks.compute(0))
+
+        times.append(ranks.run(look_and_compute(), ranks.send(1, 0, 8) if sends else iter(()))[0])
+    assert times[1] > times[0] or not (computes or quota)  # between ranks that wait the latency has it already
+
+
+@pytest.mark.parametrize("name", ["gosgd", "adpsgd", "grsgd", "lasgd", "parameter_server", "easgd", "dpsgd"])
+def test_a_run_that_diverges_ends_whatever_messages_take(name, tmp_path):
+    costs = COSTS | QUOTA | {"exchange": "3ms", "look": "0.2ms", "reaction": "10ms", "thread": True}
+    spec = network("1gbit,50us").model_copy(update={"processor": ProcessorSpec(**costs)})
+    config = parse(CONFIG | {"algorithm": {"name": name}, "optimizer": {"lr": 1e9}, "train": {"steps": 40}})
+    simulate(config, 5, spec, tmp_path / "run.h5", "lognormal:0.05,0.1")
+    assert load_run(tmp_path / "run.h5").attributes["ended"] == "diverged"
 
 
 def test_they_are_as_slow_as_the_computations(tmp_path):
