@@ -1,5 +1,6 @@
 """The models: sizes, shapes they take, and that they learn."""
 
+import copy
 import itertools
 
 import numpy as np
@@ -124,3 +125,17 @@ def test_learns_digits(name, rate, tmp_path):
 def test_widths_are_positive_integers(hidden):
     with pytest.raises(ValueError, match="^model mlp: hidden is .*, expected a list of positive integers"):
         build("mlp", (1, 4, 4), 10, hidden=hidden)
+
+
+def test_the_cnn_pools_before_relu_and_makes_the_same():
+    """Values of few digits, among which there are many equal ones, and windows of negative ones."""
+    images, labels = torch.randint(0, 4, (64, 1, 8, 8)) / 3, torch.randint(0, 10, (64,))
+    torch.manual_seed(0)
+    faster = build("cnn", (1, 8, 8), 10)
+    usual = type(faster)(*copy.deepcopy(faster))
+    usual[1], usual[2], usual[4], usual[5] = usual[2], usual[1], usual[5], usual[4]
+    for model in (faster, usual):
+        functional.cross_entropy(model(images), labels).backward()
+    assert torch.equal(faster(images), usual(images))
+    for mine, its in zip(faster.parameters(), usual.parameters(), strict=True):
+        assert torch.equal(mine.grad, its.grad)
