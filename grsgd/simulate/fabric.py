@@ -68,7 +68,7 @@ class Sending(Waitable):
         self.has_arrived = False
         """Whether the content (of a short message) or the announcement (of a long one) has arrived."""
         self.is_found = False
-        """Whether a probe has found it: whoever receives it then may wait in a loop in which no simulated time passes."""
+        """Whether a probe has found it: whoever receives it then waits in a loop in which no simulated time passes."""
         self.receiving: Receiving | None = None
         self.order = 0
 

@@ -134,8 +134,8 @@ def test_the_cnn_pools_before_relu_and_makes_the_same():
     faster = build("cnn", (1, 8, 8), 10)
     usual = type(faster)(*copy.deepcopy(faster))
     usual[1], usual[2], usual[4], usual[5] = usual[2], usual[1], usual[5], usual[4]
-    for model in (faster, usual):
-        functional.cross_entropy(model(images), labels).backward()
+    for network in (faster, usual):
+        functional.cross_entropy(network(images), labels).backward()
     assert torch.equal(faster(images), usual(images))
     for mine, its in zip(faster.parameters(), usual.parameters(), strict=True):
         assert torch.equal(mine.grad, its.grad)
