@@ -67,8 +67,10 @@ class Case:
     or empty where there is no number or its place is not known. pairs: whether runs with the same seed, which share
     their random numbers, were compared in pairs. seeds_needed: how many seeds decide it with a probability of 80 %, if
     the effect and its spread are those found here; None if seeds would not. spread_low, spread_high: the range of
-    the effect over calibrations at different times and the simulator's error; None where not known. ours, theirs: the
-    labels of the algorithms on the two sides; empty where they are several.
+    the effect over calibrations at different times and the simulator's error; None where not known. rates_low,
+    rates_high: the range of the effect where either side has one of the learning rates beside its tuned one; None where
+    not known, or without limit. ours, theirs: the labels of the algorithms on the two sides; empty where they are
+    several.
     """
 
     condition: str
@@ -94,6 +96,8 @@ class Case:
     seeds_needed: int | None = None
     spread_low: float | None = None
     spread_high: float | None = None
+    rates_low: float | None = None
+    rates_high: float | None = None
     ours: str = ""
     theirs: str = ""
 
@@ -111,12 +115,19 @@ class Case:
 
     def spread(self) -> str:
         """Return the range over calibrations and the simulator's error, in the unit of the text; empty if not known."""
-        whole = replace(self, low=self.spread_low, high=self.spread_high)
+        return self._from_to(self.spread_low, self.spread_high)
+
+    def over_rates(self) -> str:
+        """Return the range over learning rates beside the tuned ones, in the unit of the text; empty if not known."""
+        return self._from_to(self.rates_low, self.rates_high)
+
+    def _from_to(self, low: float | None, high: float | None) -> str:
+        whole = replace(self, low=low, high=high)
         return (whole._turned() if self._is_against() else whole)._interval()
 
     def _is_against(self) -> bool:
         """Whether the estimate is negative, and there is a word for that."""
-        return self.estimate < 0 and self.turned_unit() != self.unit
+        return self.estimate is not None and self.estimate < 0 and self.turned_unit() != self.unit
 
     def turned_unit(self) -> str:
         """Return the unit of an effect in the other direction; the same if there is no word for it."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from experiments.tables import codes
 from experiments.tables.hosts import machine
+from experiments.tables.nearby_rates import with_nearby_rates
 from experiments.tables.numbers import part_of_a_step
 from experiments.tables.outcome import Outcome, Table
 from experiments.tables.plan import Plan
@@ -31,7 +32,7 @@ def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
     target.show(Found(plan.conditions, plan.results(target.name)), section)
     tuned = plan.settings(target.name)
     commits = sorted({str(run.attributes.get("commit")) for run in used.values()})
-    return Outcome(
+    found = Outcome(
         target=target.name,
         title=target.title,
         paper=target.paper,
@@ -52,6 +53,7 @@ def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
         learning_rates=Table(*plan.rates.table(tuned)) if tuned else None,
         break_evens=section.break_evens,
     )
+    return with_nearby_rates(found, plan)
 
 
 def row(plan: Plan, spec: RunSpec, run: Run) -> dict[str, str]:
