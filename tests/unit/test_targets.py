@@ -200,7 +200,7 @@ def test_fewer_images_test_trials_than_reported_trainings():
     found = plan({"it": Trainings(DPSGD)}, lambda spec: fake_run(), DESK)
     trials = found.rates.named([DPSGD])
     assert {spec.load().data.only_test for spec in trials} == {2000}
-    assert {spec.load().data.only_test for spec in found.specs()} == {None}
+    assert {spec.load().data.only_test for spec in found.specs()} == {4000}
 
 
 def test_the_dnn_has_no_rate_that_diverges():
