@@ -105,16 +105,17 @@ class Computing(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A measurement of what a step of a configuration's algorithm takes more than one alone. The file is JSON: seconds,
-    or null."""
+    """A measurement of what a step of a configuration's algorithm takes more than one alone, of so many steps. The file
+    is JSON: seconds, or null."""
 
     config: str
     overrides: list[str]
     out: str
+    steps: int
 
     def make(self, mpi, out: Path, timed: Timed):
         """Measure, on all ranks. Raises SetupError."""
-        found = calibrate.work(mpi, load(mpi, self.config, self.overrides), timed)
+        found = calibrate.work(mpi, load(mpi, self.config, self.overrides), timed, self.steps)
         if mpi.rank == 0:
             out.write_text(json.dumps(found))
 

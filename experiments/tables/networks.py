@@ -28,6 +28,9 @@ from grsgd.training.description import commit
 
 CALIBRATION_SECONDS, WORK_SECONDS = 300, 300
 """The most that a calibration and a measurement of the work may take."""
+WORK_STEPS, REDUNDANT_STEPS = 14, 6
+"""Steps that an algorithm trains for, to measure its work, and one whose ranks compute the gradients of up to n batches
+in a step: after the four that do not count, the longest period after which ranks exchange models, and two steps."""
 LATENCY = "50us"
 """Latency of simulated links where none was measured."""
 NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha": None, "replication": 1}
@@ -141,7 +144,11 @@ class Networks:
     def _measure_works(self, specs: list[RunSpec], ranks: int, mpi_host: MpiHost):
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             files = [Path(folder) / f"{index}.json" for index in range(len(specs))]
-            jobs = [Work(str(one.toml), list(one.overrides), str(file)) for one, file in zip(specs, files, strict=True)]
+            steps = [REDUNDANT_STEPS if is_redundant(spec) else WORK_STEPS for spec in specs]
+            jobs = [
+                Work(str(spec.toml), list(spec.overrides), str(file), count)
+                for spec, file, count in zip(specs, files, steps, strict=True)
+            ]
             made = make_each(mpi_host, ranks, jobs, WORK_SECONDS)
             for spec, file, (_, error) in zip(specs, files, made, strict=True):
                 if error:

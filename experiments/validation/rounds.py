@@ -23,7 +23,7 @@ from grsgd.simulate.run import simulate
 
 SECONDS = 22.0
 """About how long a run takes, with the measurements before it."""
-COMPUTING_STEPS, CALIBRATION_STEPS = 30, 60
+COMPUTING_STEPS, CALIBRATION_STEPS, WORK_STEPS = 30, 60, 20
 TIMEOUT = 180
 """Seconds for one run or measurement; one that takes longer hangs."""
 
@@ -89,7 +89,7 @@ def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, b
             for variant in those:
                 before, after = computing_files(folder, variant)
                 training = Training(str(BASE), variant.overrides(), str(file_of(folder, setting, variant)))
-                work = Work(str(BASE), variant.overrides(), str(work_file(folder, variant)))
+                work = Work(str(BASE), variant.overrides(), str(work_file(folder, variant)), WORK_STEPS)
                 runs += [work, Computing(str(BASE), [], str(before), COMPUTING_STEPS), training]
             runs.append(Computing(str(BASE), [], str(after), COMPUTING_STEPS))
             previous = None

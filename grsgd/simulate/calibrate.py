@@ -139,9 +139,8 @@ def computing(mpi, config: Config, steps: int, timed: Callable[[], AbstractConte
     return step_times(mpi.allgather(compute))
 
 
-def work(mpi, config: Config, timed: Callable[[], AbstractContextManager]) -> float | None:
-    """Measure on all ranks of ``mpi`` what a step of the algorithm takes more than one alone, and nothing else: as
-    `Calibration.work`.
+def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps: int) -> float | None:
+    """Train for ``steps`` steps on all ranks of ``mpi``; return the seconds of `Calibration.work`, and nothing else.
 
     Raises SetupError, on all ranks.
     """
@@ -151,7 +150,7 @@ def work(mpi, config: Config, timed: Callable[[], AbstractContextManager]) -> fl
     model = rank.make_model()
     with timed():
         share = share_of(rank.driver)
-        seconds = measure_work(mpi, config, rank, model)
+        seconds = measure_work(mpi, config, rank, model, steps)
     rank.driver.close()
     return typical_work(mpi, seconds, share)
 

@@ -27,7 +27,7 @@ from grsgd.simulate.calibrate_computing import Prepared
 
 STEPS, UNTIMED_STEPS = 20, 4
 """How many steps the algorithm trains for, of which so many at the beginning do not count."""
-STEPS_ALONE = 9
+STEPS_ALONE = 5
 CALLS = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce", "Iprobe")
 
 
