@@ -136,10 +136,10 @@ def calibrate(specs: list[RunSpec], store: Store):
         if not (left := uncalibrated(alike, store)):  # the work, with links of another rate
             continue
         with store.hosts.connected(networks.measured(left[0])) as mpi_host:
-            for spec in left:
-                if not networks.calibration(spec).exists():
-                    say(f"calibrating {spec.load().model.name} with links of {networks.measured(spec).link.rate}")
-                    networks.calibrate(networks.measured(spec), mpi_host)
+            if wanted := [networks.measured(spec) for spec in left if not networks.calibration(spec).exists()]:
+                models = sorted({spec.load().model.name for spec in wanted})
+                say(f"calibrating {', '.join(models)} with links of {wanted[0].link.rate}")
+                networks.calibrate(wanted, mpi_host)
             if left := uncalibrated(left, store):
                 say(f"measuring what {len({networks.work_name(spec) for spec in left})} algorithms take in a step")
                 networks.measure_works(left, mpi_host)

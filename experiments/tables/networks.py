@@ -121,17 +121,25 @@ class Networks:
 
     # ---- measuring
 
-    def calibrate(self, spec: RunSpec, mpi_host: MpiHost):
-        """Calibrate what the run rests on; raises Unfinished if it fails twice."""
-        with atomic_write(self.calibration(spec)) as whole:
-            share = self.hosts.cpu if self.hosts.emulated else None
-            what = [Calibration(str(spec.toml), list(spec.overrides), str(whole), share=share)]
-            for _, error in make_each(mpi_host, self.hosts.calibration_ranks, what, CALIBRATION_SECONDS):
+    def calibrate(self, specs: Iterable[RunSpec], mpi_host: MpiHost):
+        """Calibrate what these runs rest on, with links of one rate, in one job; raises Unfinished if one fails twice."""
+        by_file = {self.calibration(spec): spec for spec in specs}
+        share = self.hosts.cpu if self.hosts.emulated else None
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            jobs = [
+                Calibration(str(spec.toml), list(spec.overrides), str(Path(folder) / file.name), share=share)
+                for file, spec in by_file.items()
+            ]
+            made = make_each(mpi_host, self.hosts.calibration_ranks, jobs, CALIBRATION_SECONDS)
+            for (file, spec), (job, error) in zip(by_file.items(), made, strict=True):
                 if error:
                     raise Unfinished(f"calibration with links of {spec.link.rate}: {error}")
-            found = tomllib.loads(whole.read_text())
-            # where links could not be emulated, those that were measured are not the ones that are wanted
-            nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": LATENCY}
+                self._keep_calibration(spec, tomllib.loads(Path(job.out).read_text()), file)
+
+    def _keep_calibration(self, spec: RunSpec, found: dict, file: Path):
+        # where links could not be emulated, those that were measured are not the ones that are wanted
+        nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": LATENCY}
+        with atomic_write(file) as whole:
             whole.write_text(tomli_w.dumps(self._about(spec) | found | nominal))
 
     def measure_works(self, specs: Iterable[RunSpec], mpi_host: MpiHost):

@@ -31,7 +31,7 @@ MOST_ROUNDS, LEAST_ROUNDS = 24, 4
 `PRECISION`, and less often where steps are long."""
 PRECISION = 5e-3
 """Of the standard error of that share."""
-COST_SECONDS = 6.0
+COST_SECONDS = 4.0
 """About how long that may take for each of the costs."""
 ROUND_SECONDS = 0.25
 """About how long a rank computes in a round, either way."""

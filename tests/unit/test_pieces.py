@@ -76,12 +76,24 @@ def test_a_calibration_that_fails_is_made_once_more(failures, store, monkeypatch
     spec = but(source=SIMULATED)
     if failures == 2:
         with pytest.raises(Unfinished, match="^calibration with links of 1gbit: it ended$"):
-            store.networks.calibrate(spec, None)
+            store.networks.calibrate([spec], None)
         assert store.networks.missing(spec)
     else:
-        store.networks.calibrate(spec, None)
+        store.networks.calibrate([spec], None)
         assert not store.networks.missing(spec)
     assert len(jobs.begun) == 1 + min(failures, 1) and said == ["it ended; once more"] * min(failures, 1)
+
+
+def test_models_are_calibrated_in_one_job(store, monkeypatch):
+    """Those that are there when it fails are kept."""
+    specs = [but(f"data.batch_size={size}", source=SIMULATED) for size in (8, 16, 32, 32)]
+    last = store.networks.calibration(specs[-1]).name
+    jobs = FakeJobs({last: 2}, lambda run: Path(run.out).write_text(MEASURED_NETWORK))
+    monkeypatch.setattr(batch, "make_runs", jobs.make_runs)
+    with pytest.raises(Unfinished, match="calibration"):
+        store.networks.calibrate(specs, None)
+    assert jobs.begun[0] == 3
+    assert [store.networks.calibration(spec).exists() for spec in specs[:3]] == [True, True, False]
 
 
 def test_messages_name_measurements_by_what_they_are():
@@ -192,9 +204,10 @@ def test_no_run_is_begun_that_would_not_end_in_time(store):
 def test_each_processor_and_link_is_calibrated_once(store):
     calibrated = []
 
-    def measure(spec: RunSpec, mpi_host):
-        calibrated.append(spec.link.rate)
-        calibrate(store, spec, "1.0e-2")
+    def measure(specs: list[RunSpec], mpi_host):
+        for spec in {store.networks.calibration(spec): spec for spec in specs}.values():
+            calibrated.append(spec.link.rate)
+            calibrate(store, spec, "1.0e-2")
 
     store.networks.calibrate = measure
     simulated = but(source=SIMULATED)
