@@ -122,7 +122,7 @@ class Networks:
     # ---- measuring
 
     def calibrate(self, specs: Iterable[RunSpec], mpi_host: MpiHost):
-        """Calibrate what these runs rest on, with links of one rate, in one job; raises Unfinished if one fails twice."""
+        """Calibrate what these runs rest on, with links of one rate, in a job; raises Unfinished if one fails twice."""
         by_file = {self.calibration(spec): spec for spec in specs}
         share = self.hosts.cpu if self.hosts.emulated else None
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
