@@ -75,7 +75,7 @@ NOTHING_SENT = PacketSeconds(NO_TOLL, NO_TOLL, NO_TOLL, False, False)
 """Of one rank."""
 
 
-class Parts(NamedTuple):
+class StepParts(NamedTuple):
     """The seconds of a step: what a rank computes on average, how much longer the slowest takes, and so on."""
 
     computing: float
@@ -125,8 +125,8 @@ def sending_seconds(scheme: str, n: int, r: int, length: int, measured: PacketSe
 
 def predicted_step(
     scheme: str, n: int, r: int, length: int, computing: Computing, codec: CodecSeconds, packets: PacketSeconds
-) -> Parts:
+) -> StepParts:
     """Return how long each part of a step takes with redundancy r; ``codec``: that of packets of this r."""
     mean, slowest = computing_seconds(scheme, n, r, computing)
     coding = coding_seconds(scheme, n, r, length, codec)
-    return Parts(mean, slowest - mean, coding, sending_seconds(scheme, n, r, length, packets))
+    return StepParts(mean, slowest - mean, coding, sending_seconds(scheme, n, r, length, packets))

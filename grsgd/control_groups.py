@@ -6,7 +6,7 @@ from typing import NamedTuple
 ROOT = Path("/sys/fs/cgroup")
 
 
-class Quota(NamedTuple):
+class GroupQuota(NamedTuple):
     """The limit of a control group on the processor: so many cores on average over each ``period``, in seconds."""
 
     cores: float
@@ -28,21 +28,21 @@ def folders(controller: str, root: Path = ROOT) -> list[Path]:
     return found
 
 
-def cpu_quota(root: Path = ROOT) -> Quota | None:
+def cpu_quota(root: Path = ROOT) -> GroupQuota | None:
     """Return the least quota of those groups; None if none has one."""
     quotas = [quota for folder in folders("cpu", root) if (quota := quota_of(folder)) is not None]
     return min(quotas, default=None)
 
 
-def quota_of(folder: Path) -> Quota | None:
+def quota_of(folder: Path) -> GroupQuota | None:
     """Return the quota of a control group; None if it has none."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
-        return Quota(int(quota) / int(period), int(period) / 1e6)
+        return GroupQuota(int(quota) / int(period), int(period) / 1e6)
     except (OSError, ValueError):  # no such file, or "max"
         pass
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
     except (OSError, ValueError):
         return None
-    return Quota(quota / period, period / 1e6) if quota > 0 else None
+    return GroupQuota(quota / period, period / 1e6) if quota > 0 else None

@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from coding import codec_seconds
 from coding.codec_seconds import NOT_CODED, CodecSeconds
-from coding.predicted_step import Computing, PacketSeconds, Parts, predicted_step
+from coding.predicted_step import Computing, PacketSeconds, StepParts, predicted_step
 from coding.time_model import paper_step_seconds
 from grsgd.algorithms.common_batch import Load
 from grsgd.algorithms.packet_trial import PacketTrial
@@ -97,7 +97,7 @@ def choose(scheme: str, n: int, allowed: list[int], length: int, measured: Measu
     """Return the fastest of ``allowed`` redundancies for n ranks and gradients of ``length`` elements, and a text that
     says why."""
 
-    def predicted(r: int) -> Parts:
+    def predicted(r: int) -> StepParts:
         codec = measured.codec.get(r, NOT_CODED)
         return predicted_step(scheme, n, r, length, measured.computing, codec, measured.packets)
 
@@ -112,7 +112,7 @@ def choose(scheme: str, n: int, allowed: list[int], length: int, measured: Measu
     )
 
 
-def in_words(n: int, length: int, plain: Parts, packets: PacketSeconds) -> str:
+def in_words(n: int, length: int, plain: StepParts, packets: PacketSeconds) -> str:
     """Return what was measured, for a line."""
     found = f"{in_ms(plain.computing)} ms for a gradient, {in_ms(plain.waiting)} ms more on the slowest rank"
     if n == 1:
@@ -123,7 +123,7 @@ def in_words(n: int, length: int, plain: Parts, packets: PacketSeconds) -> str:
     return found if n == 2 else f"{found}, {in_ms(nbytes * packets.byte.to(n - 1))} ms for one M to all others"
 
 
-def table(steps: dict[int, Parts], with_coding: bool) -> str:
+def table(steps: dict[int, StepParts], with_coding: bool) -> str:
     """Return the predicted times of all redundancies, part by part, as a small table."""
     rows = {
         "predicted ms a step": lambda parts: sum(parts),

@@ -22,7 +22,7 @@ class SGPOptions(Options):
     tau: int = Field(0, ge=0, description="steps by which a message may be late; above 0 is overlapped SGP")
 
 
-class Transfer(NamedTuple):
+class ModelTransfer(NamedTuple):
     """A message that is being sent or received since ``step``, and the pollable to wait for."""
 
     step: int
@@ -55,8 +55,8 @@ class SGP(Algorithm, name="sgp"):
         self.w = 1.0
         self.k = 0
         self.topology = topology.build(self.options.topology, self.comm.size)
-        self.receiving: deque[Transfer] = deque()
-        self.sending: deque[Transfer] = deque()
+        self.receiving: deque[ModelTransfer] = deque()
+        self.sending: deque[ModelTransfer] = deque()
         self.spare: list[ModelMessage] = []
 
     @classmethod
@@ -109,12 +109,12 @@ class SGP(Algorithm, name="sgp"):
         torch.mul(self.x.tensor, share, out=message.x.tensor)
         message.weight, message.step = self.w * share, self.k
         sending = self.comm.Isend(message.buffer, neighbour, header=HEADER)
-        self.sending.append(Transfer(self.k, self.in_background(sending), message))
+        self.sending.append(ModelTransfer(self.k, self.in_background(sending), message))
 
     def expect(self, neighbour: int):
         message = self.take_buffer()
         receiving = self.comm.Irecv(message.buffer, neighbour)
-        self.receiving.append(Transfer(self.k, self.in_background(receiving), message))
+        self.receiving.append(ModelTransfer(self.k, self.in_background(receiving), message))
 
     def in_background(self, transfer):
         """Return what to wait for: with tau > 0 the message moves while gradients are computed."""

@@ -38,7 +38,7 @@ FAST = "100gbit,1us", "constant:0.01"
 """Network and computing time of that simulation for a run that is not one: no message has to wait for another."""
 
 
-class Plan(NamedTuple):
+class RunLength(NamedTuple):
     """How far a run goes: samples of all ranks together and steps a rank, None where that is not known before."""
 
     workers: int
@@ -117,16 +117,16 @@ def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
     return trial
 
 
-def plan_of(config: Config, ranks: int, samples: int) -> Plan:
+def plan_of(config: Config, ranks: int, samples: int) -> RunLength:
     """``samples``: in the training data."""
     workers = workers_of(config.algorithm_class, config.algorithm_options, ranks)
     train, batch = config.train, config.data.batch_size
     if train.seconds is not None:
-        return Plan(workers, None, None)
+        return RunLength(workers, None, None)
     if train.steps is not None:
-        return Plan(workers, train.steps * workers * batch, train.steps)
+        return RunLength(workers, train.steps * workers * batch, train.steps)
     end = train.samples if train.samples is not None else math.ceil(train.epochs * samples)
-    return Plan(workers, end, math.ceil(end / (workers * batch)))
+    return RunLength(workers, end, math.ceil(end / (workers * batch)))
 
 
 def kind(config: Config) -> str:
@@ -137,7 +137,7 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def trained_by(plan: Plan, ranks: int) -> str:
+def trained_by(plan: RunLength, ranks: int) -> str:
     return "" if plan.workers == ranks else f", of which {plan.workers} train"
 
 
@@ -147,7 +147,7 @@ def model_line(config: Config, model) -> str:
     return f"{config.model.name}: {trained:,} parameters, {human_bytes(size)} in {config.dtype}"
 
 
-def data_line(config: Config, data, plan: Plan) -> str:
+def data_line(config: Config, data, plan: RunLength) -> str:
     shape = "x".join(map(str, data.shape))
     line = f"{config.data.name}: {len(data.train):,} training and {len(data.test):,} test samples of {shape}"
     if issubclass(config.algorithm_class, CommonBatchAlgorithm):
@@ -159,14 +159,14 @@ def data_line(config: Config, data, plan: Plan) -> str:
     return f"{line}; {span} training samples a rank, batches of {config.data.batch_size:,}"
 
 
-def end_line(config: Config, plan: Plan, samples: int) -> str:
+def end_line(config: Config, plan: RunLength, samples: int) -> str:
     if plan.samples is None:
         return f"after {config.train.seconds:g} s"
     steps = counted(plan.steps, "step") + (" a rank" if config.traits.synchronous else " a rank on average")
     return f"after {plan.samples / samples:.4g} epochs: {plan.samples:,} samples of all ranks, {steps}"
 
 
-def snapshots_line(config: Config, model, plan: Plan) -> str:
+def snapshots_line(config: Config, model, plan: RunLength) -> str:
     size = sum(t.numel() for t in [*model.parameters(), *model.buffers()]) * (8 if config.dtype == "float64" else 4)
     count = config.train.snapshots
     where = "in memory" if count * size <= MEMORY else "in a temporary file"
@@ -174,7 +174,7 @@ def snapshots_line(config: Config, model, plan: Plan) -> str:
     return f"{count:,}{every}; {human_bytes(count * size)} a rank, {where}"
 
 
-def sent_line(config: Config, ranks: int, trial: Simulation | None, plan: Plan, simulated) -> str:
+def sent_line(config: Config, ranks: int, trial: Simulation | None, plan: RunLength, simulated) -> str:
     if trial is None:
         why = "the models' values decide" if config.traits.depends_on_values else f"not tried on {ranks} ranks"
         return f"not known before the run: {why}"

@@ -27,7 +27,7 @@ from grsgd.comm.engine import (
     back_off,
 )
 from grsgd.comm.pollables import Compute, Delay, Pollable
-from grsgd.control_groups import Quota, cpu_quota
+from grsgd.control_groups import GroupQuota, cpu_quota
 
 BUSY = np.ones((64, 64), np.float32)
 """Its square takes some microseconds, and lets other threads of the process run."""
@@ -240,7 +240,7 @@ class MpiDriver:
         finally:
             self.wait_seconds += time.perf_counter() - begin - (ENGINE.worked_seconds - before)
 
-    def quota(self) -> Quota | None:
+    def quota(self) -> GroupQuota | None:
         """Return the quota of this rank, if that leaves it less than a core."""
         found = cpu_quota()
         if found is None or found.cores >= self.ranks_on_cores:

@@ -24,7 +24,7 @@ from grsgd.data.base import REGISTER, DamagedData, Dataset, Entry, MissingData, 
 from grsgd.data.map_style import dataset_of
 from grsgd.errors import DataError
 
-__all__ = ["NAMES", "DataError", "Dataset", "Row", "Split", "load", "status"]
+__all__ = ["NAMES", "DataError", "Dataset", "DataSetRow", "Split", "load", "status"]
 
 NAMES = tuple(sorted(REGISTER, key=lambda name: REGISTER[name].values))
 """The registered sets, small ones first."""
@@ -84,7 +84,7 @@ def find(name: str) -> Entry:
     return Entry(make, None, None, None, "it is of your own")
 
 
-class Row(NamedTuple):
+class DataSetRow(NamedTuple):
     """A row of ``grsgd data list``."""
 
     name: str
@@ -98,23 +98,23 @@ class Row(NamedTuple):
     """Where it lies; if absent, how to get it; if damaged, what is wrong."""
 
 
-def status(directory: str | Path) -> list[Row]:
+def status(directory: str | Path) -> list[DataSetRow]:
     """Load every data set from ``directory`` to see which are there; never raises DataError. Those of plug-ins are told
     and not loaded."""
     others = outside.plugins_beside("data", NAMES)
     return [
         *(_row(name, directory) for name in NAMES),
-        *(Row(name, None, None, None, "plug-in", place) for name, place in others.items()),
+        *(DataSetRow(name, None, None, None, "plug-in", place) for name, place in others.items()),
     ]
 
 
-def _row(name: str, directory: str | Path) -> Row:
+def _row(name: str, directory: str | Path) -> DataSetRow:
     entry = REGISTER[name]
     known = (name, entry.samples, entry.shape, entry.classes)
     try:
         data = load(name, directory)
     except MissingData:
-        return Row(*known, "absent", entry.hint)
+        return DataSetRow(*known, "absent", entry.hint)
     except DataError as error:
-        return Row(*known, "damaged", str(error))
-    return Row(name, (len(data.train), len(data.test)), data.shape, data.classes, "present", data.source)
+        return DataSetRow(*known, "damaged", str(error))
+    return DataSetRow(name, (len(data.train), len(data.test)), data.shape, data.classes, "present", data.source)

@@ -18,7 +18,7 @@ LENGTH_BYTES = 8
 """Bytes that say how long what follows is."""
 
 
-class Task(NamedTuple):
+class HandoverTask(NamedTuple):
     """The task of that process: write the run file of a job, with accuracies, unless the job has done it."""
 
     out: Path
@@ -52,7 +52,7 @@ class Handover:
     ``snapshots``: the descriptor of this rank's snapshots. After `exchange`, which is collective, it knows the others'.
     """
 
-    def __init__(self, snapshots: int, task: Task):
+    def __init__(self, snapshots: int, task: HandoverTask):
         self._task = pickle.dumps(task)  # now: there is no time when a signal has come
         self._notes = os.memfd_create("grsgd-notes") if hasattr(os, "memfd_create") else -1
         self._files, self._processes = [Files(snapshots, self._notes)], []

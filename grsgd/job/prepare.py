@@ -26,7 +26,7 @@ from grsgd.data import Dataset
 from grsgd.errors import ConfigError
 from grsgd.job import alike, launch
 from grsgd.job import network_counters as interfaces
-from grsgd.job.handover import Handover, Task
+from grsgd.job.handover import Handover, HandoverTask
 from grsgd.job.keeping import Keeping, find_resumed, go_on, say_from_where
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import Rescue
@@ -160,7 +160,8 @@ def prepare(
     with within(timeout, "telling all ranks how their processes are found"):
         processes, handover = launch.processes(mpi), None
         if comms.membership is None:
-            task = Task(out.absolute(), attributes, (models.final, models.best), timeline and timeline.absolute())
+            files = models.final, models.best
+            task = HandoverTask(out.absolute(), attributes, files, timeline and timeline.absolute())
             handover = Handover(trainer.snapshots.share(), task)
             handover.exchange(mpi, processes)
     for_rescue = comms.copy().mpi
@@ -193,7 +194,7 @@ def prepare(
     return Prepared(mpi, driver, stop_signal, trainer, line, rescue, evaluation, survival)
 
 
-class Place(NamedTuple):
+class ComputePlace(NamedTuple):
     """Where a process computes: its device, what makes that the device of a thread, how many ranks there are on its
     host, and what runs its schedules."""
 
@@ -203,7 +204,7 @@ class Place(NamedTuple):
     driver: MpiDriver
 
 
-def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, timeline: Path | None) -> Place:
+def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, timeline: Path | None) -> ComputePlace:
     """Return where this process computes, once it is clear that the run can be made; raises SetupError."""
     timeout, ranks = config.comm.timeout, mpi.size - spares
     with within(timeout, "looking for ranks on the same host"):
@@ -227,7 +228,7 @@ def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, ti
         driver = launch.driver(
             mpi, timeout, config.comm.progress_mode, prepare_thread=use_device, compute_seconds=least
         )
-    return Place(device, use_device, local_ranks, driver)
+    return ComputePlace(device, use_device, local_ranks, driver)
 
 
 class Inputs(NamedTuple):
@@ -239,7 +240,7 @@ class Inputs(NamedTuple):
 
 
 def load(
-    mpi, config: Config, out: Path, place: Place, start_up: StartUp, line: ProgressLine, models: ModelFiles
+    mpi, config: Config, out: Path, place: ComputePlace, start_up: StartUp, line: ProgressLine, models: ModelFiles
 ) -> Inputs:
     """Read the data and make the model; raises SetupError."""
     timeout = config.comm.timeout
@@ -291,7 +292,7 @@ def trainer_maker(
     return partial(Trainer, config, dataset, model, context, early_marks=early_marks, on_step=line.update), reasons
 
 
-def describe_job(mpi, trainer: Trainer | None, place: Place, ranks: int) -> dict:
+def describe_job(mpi, trainer: Trainer | None, place: ComputePlace, ranks: int) -> dict:
     """Return attributes of the run file, on all processes at once: what trains, and where each rank does."""
     attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
     machines = {"hosts": launch.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
@@ -302,7 +303,11 @@ def describe_job(mpi, trainer: Trainer | None, place: Place, ranks: int) -> dict
 
 
 def make_survival(
-    config: Config, comms: Communicators, place: Place, processes: list[tuple[str, int]], make: Callable[[], Trainer]
+    config: Config,
+    comms: Communicators,
+    place: ComputePlace,
+    processes: list[tuple[str, int]],
+    make: Callable[[], Trainer],
 ) -> Survival:
     """Return what a process needs where others may die. processes: `launch.processes`."""
     driver = place.driver

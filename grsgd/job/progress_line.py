@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from grsgd.errors import RunFileError
-from grsgd.job.progress_text import Part, Status, line, parts
+from grsgd.job.progress_text import LinePart, Status, line, parts
 from grsgd.job.terminal import Terminal
 from grsgd.runs.loggers import Logger, go_on
 
@@ -93,10 +93,10 @@ class ProgressLine:
         self._stop_timer()
         self._what, self._printed = what, time.perf_counter()
         if self._is_live():
-            self._show([Part(what, 0)])
+            self._show([LinePart(what, 0)])
         if self._is_live() or only_live:
             return
-        self._timer = threading.Timer(LONG_SECONDS, self._print, ([Part(what, 0)],))
+        self._timer = threading.Timer(LONG_SECONDS, self._print, ([LinePart(what, 0)],))
         self._timer.daemon = True
         self._timer.start()
 
@@ -104,7 +104,7 @@ class ProgressLine:
         """Say how many are done of what is being done."""
         if not self.is_shown:
             return
-        text, now = [Part(self._what, 0), Part(f"{done} done", 1)], time.perf_counter()
+        text, now = [LinePart(self._what, 0), LinePart(f"{done} done", 1)], time.perf_counter()
         if self._is_live():
             if now - self._looked >= REFRESH_SECONDS:
                 self._looked = now
@@ -181,10 +181,10 @@ class ProgressLine:
     def _is_live(self) -> bool:
         return self.terminal is not None and self.terminal.is_in_foreground()
 
-    def _show(self, text: list[Part]):
+    def _show(self, text: list[LinePart]):
         self.terminal.show(line(text, self.name, self.terminal.width()))
 
-    def _print(self, text: list[Part]):
+    def _print(self, text: list[LinePart]):
         """Print a whole line."""
         if self.terminal is not None and self.terminal.stops_background():
             return

@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 
-class Part(NamedTuple):
+class LinePart(NamedTuple):
     """A part of a line; those with the greatest ``rank`` are left out first where there is too little room."""
 
     text: str
@@ -38,18 +38,18 @@ class Status(NamedTuple):
         return {name: float(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
 
-def parts(status: Status) -> list[Part]:
+def parts(status: Status) -> list[LinePart]:
     """Return the parts of the line, in the order in which they stand."""
     simulated = status.is_simulated
     rate = f"{status.samples_per_second:,.0f} samples" + (" per simulated s" if simulated else "/s")
     return [
-        *([Part(f"{math.floor(100 * status.share)} %", 0)] if status.share is not None else []),
-        Part(f"epoch {status.epoch:.1f}", 3),
-        *([Part(f"loss {loss_text(status.loss)}", 2)] if status.loss is not None else []),
-        *([Part(f"{status.seconds:.3g} simulated s", 4)] if simulated else []),
-        Part(rate, 5),
-        Part(f"waiting {100 * status.waiting:.0f} %", 6),
-        *([Part(f"{duration(status.left)} left", 1)] if status.left is not None else []),
+        *([LinePart(f"{math.floor(100 * status.share)} %", 0)] if status.share is not None else []),
+        LinePart(f"epoch {status.epoch:.1f}", 3),
+        *([LinePart(f"loss {loss_text(status.loss)}", 2)] if status.loss is not None else []),
+        *([LinePart(f"{status.seconds:.3g} simulated s", 4)] if simulated else []),
+        LinePart(rate, 5),
+        LinePart(f"waiting {100 * status.waiting:.0f} %", 6),
+        *([LinePart(f"{duration(status.left)} left", 1)] if status.left is not None else []),
     ]
 
 
@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
-def line(parts: list[Part], name: str = "", width: float = math.inf) -> str:
+def line(parts: list[LinePart], name: str = "", width: float = math.inf) -> str:
     """Return the ``parts`` after the ``name``, without as many of them as do not fit into ``width`` letters."""
     beginning = f"{name}: " if name else ""
     left = list(parts)

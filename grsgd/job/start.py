@@ -45,7 +45,7 @@ BELOW_LAUNCHER = {
 """Variables that say how many processes a launcher has started, and which launcher sets them."""
 
 
-class Job(NamedTuple):
+class JobCommand(NamedTuple):
     """A command, and the environment variables that it needs besides those that are set."""
 
     variables: dict[str, str]
@@ -66,7 +66,7 @@ class Job(NamedTuple):
         return shlex.join(words)
 
 
-def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "auto") -> Job:
+def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "auto") -> JobCommand:
     """Return the job that trains by a configuration, or runs a script, on so many ranks.
 
     ``target``: the configuration, a script, its folder, or ``python``; ``arguments``: those of ``grsgd train``, of the
@@ -100,7 +100,7 @@ def job(target: str, arguments: list[str], ranks: int | None, launcher: str = "a
     if "OMPI_MCA_btl" in variables and not trains:
         variables |= ALONE
     missing = {name: value for name, value in variables.items() if name not in os.environ}
-    return Job(missing, [*command, *program, *arguments])
+    return JobCommand(missing, [*command, *program, *arguments])
 
 
 def is_python(target: str) -> bool:
@@ -207,7 +207,7 @@ def srun_starts() -> bool:
         return False
 
 
-def run(job: Job, gently: bool) -> int:
+def run(job: JobCommand, gently: bool) -> int:
     """Run a job; returns its exit code, 128 and the number of the signal that has killed it, or 130 if it was ended.
 
     ``gently``: it trains, and is to save what it has measured when a signal comes, Ctrl-C among them: the terminal's

@@ -51,7 +51,7 @@ class Survival(NamedTuple):
     config: Config
 
 
-class Part(NamedTuple):
+class RankEnd(NamedTuple):
     """The part of one rank in the end of a run: what it knows when its training is over."""
 
     rank: int
@@ -102,7 +102,7 @@ def stand_by(job) -> Trainer | None:
     return trainer
 
 
-def train(job) -> Part | None:
+def train(job) -> RankEnd | None:
     """Train; returns None where the run has ended before this process could. Does not return where it has failed."""
     survival, trainer = job.survival, job.trainer
     membership = survival.membership
@@ -125,7 +125,7 @@ def train(job) -> Part | None:
         return None
     began = trainer.progress.began
     deaths = [death.after(began) for death in membership.deaths]
-    return Part(
+    return RankEnd(
         membership.rank,
         job.rescue.measured(),
         reason,
@@ -151,7 +151,7 @@ def die_as_planned(trainer: Trainer):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def conclude(job, part: Part | None, models):
+def conclude(job, part: RankEnd | None, models):
     """Evaluate and save, on all processes that live, and once more without those that die meanwhile."""
     world, known = job.survival.world, {part.rank: part} if part else {}
     if job.survival.silence:
@@ -185,7 +185,7 @@ def agreed(mpi, is_done: bool) -> bool:
     return False
 
 
-def attempt(job, part: Part | None, models, living, made: list, known: dict[int, Part]):
+def attempt(job, part: RankEnd | None, models, living, made: list, known: dict[int, RankEnd]):
     """Evaluate and save once, with all processes of ``living``; communicators are added to ``made``.
 
     ``known``: the parts that this process knows, by rank, from earlier attempts, too. A rank whose process dies in an
@@ -215,7 +215,7 @@ def attempt(job, part: Part | None, models, living, made: list, known: dict[int,
     return RunEnd(reason, mpi, None, survived=True), problem
 
 
-def records_of(known: dict[int, Part], left: set[int], ranks: int, trainer: Trainer) -> list[Record]:
+def records_of(known: dict[int, RankEnd], left: set[int], ranks: int, trainer: Trainer) -> list[Record]:
     """Return the records of all ranks; those of ranks that are not ``left`` say what the run lacks without them."""
     config, labels = trainer.config, trainer.data.train.labels
     died = {rank for each in known.values() for rank, *_ in each.deaths}

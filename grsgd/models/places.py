@@ -23,7 +23,7 @@ SPARSE = {
 """By layout, the methods that return the dense tensors of which a tensor consists."""
 
 
-class Place(NamedTuple):
+class MemoryPlace(NamedTuple):
     """Something of a model that lies in memory: a tensor, or an array of NumPy.
 
     ``name``: in the model; ``begin``, ``end``: addresses of its first byte and behind its last one.
@@ -75,9 +75,9 @@ def extent(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def places_of(model: torch.nn.Module) -> list[Place]:
+def places_of(model: torch.nn.Module) -> list[MemoryPlace]:
     """Return all parameters, buffers and other attributes of a model's modules, also in lists and dicts, each once."""
-    found: dict[int, Place] = {}
+    found: dict[int, MemoryPlace] = {}
     for name, value in everything(model):
         if id(value) in found:
             continue
@@ -88,7 +88,7 @@ def places_of(model: torch.nn.Module) -> list[Place]:
             end = begin + extent(value)
         else:
             continue
-        found[id(value)] = Place(name, value, begin, end)
+        found[id(value)] = MemoryPlace(name, value, begin, end)
     return list(found.values())
 
 
@@ -113,9 +113,9 @@ def within(value, depth: int = 3) -> Iterator[object]:
             yield from within(each, depth - 1)
 
 
-def shared(places: Iterable[Place]) -> Iterator[tuple[Place, list[Place]]]:
+def shared(places: Iterable[MemoryPlace]) -> Iterator[tuple[MemoryPlace, list[MemoryPlace]]]:
     """Yield each place whose memory others of the places share, and those others."""
-    group: list[Place] = []
+    group: list[MemoryPlace] = []
     end = 0
     for place in [*sorted(places, key=lambda place: place.begin), None]:
         if place is not None and group and place.begin < end:
@@ -128,11 +128,11 @@ def shared(places: Iterable[Place]) -> Iterator[tuple[Place, list[Place]]]:
             group, end = [place], place.end
 
 
-def overlap(one: Place, other: Place) -> bool:
+def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
     return one.begin < other.end and other.begin < one.end
 
 
-def followers(place: Place, others: Iterable[Place]) -> list[Follower] | None:
+def followers(place: MemoryPlace, others: Iterable[MemoryPlace]) -> list[Follower] | None:
     """Return ``others``, which overlap the tensor at a place, as what follows it to other memory; None where one of
     them cannot: it reaches beyond the tensor, is of another dtype, or an array."""
     tensor, result = place.found, []
@@ -158,7 +158,7 @@ def move(tensor: torch.Tensor, view: torch.Tensor, following: Iterable[Follower]
         other.data = view.as_strided(other.shape, other.stride(), view.storage_offset() + offset)
 
 
-def following_trained(model: torch.nn.Module, places: Iterable[Place]) -> dict[int, list[Follower]]:
+def following_trained(model: torch.nn.Module, places: Iterable[MemoryPlace]) -> dict[int, list[Follower]]:
     """Return by the id of each trained parameter what follows it to other memory, where anything does.
 
     Raises ConfigError, with the name of the parameter, if another parameter lies in its memory, if a tensor of the
@@ -193,7 +193,7 @@ def following_trained(model: torch.nn.Module, places: Iterable[Place]) -> dict[i
 
 
 def following_buffers(
-    buffers: dict[str, torch.Tensor], places: Iterable[Place]
+    buffers: dict[str, torch.Tensor], places: Iterable[MemoryPlace]
 ) -> tuple[dict[str, torch.Tensor], dict[int, list[Follower]]]:
     """Return the ``buffers``, by name, that may be moved, and the tensors that follow each, by its id.
 

@@ -11,7 +11,7 @@ from grsgd import outside
 
 
 @dataclass(frozen=True)
-class Network:
+class RegisteredModel:
     """A function of (shape, classes, **options) that makes a model, and what is known of that."""
 
     make: Callable[..., nn.Module]
@@ -57,7 +57,7 @@ MOST_LAYERS = 1000
 """Layers that an option may ask for: each takes time and memory, whatever its size."""
 OF_DATA = ("shape", "classes")
 """The parameters of a model that come from the data; all others are options."""
-MODELS: dict[str, Network] = {}
+MODELS: dict[str, RegisteredModel] = {}
 
 
 def model(
@@ -72,7 +72,7 @@ def model(
     def add(make: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         if name in MODELS:
             raise ValueError(f"model {name} is registered twice")
-        MODELS[name] = Network(make, smallest, source, usual, reads_text)
+        MODELS[name] = RegisteredModel(make, smallest, source, usual, reads_text)
         return make
 
     return add

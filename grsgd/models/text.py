@@ -32,7 +32,7 @@ class Attention(nn.Module):
         return self.outward(seen.transpose(1, 2).reshape(batch, places, width))
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """Attention, then a network of two layers at each place, both added to what they are given."""
 
     def __init__(self, width: int, heads: int, dropout: float):
@@ -57,7 +57,7 @@ class GPT(nn.Module):
         rotary = angles(places, width // heads) if positions == "rotary" else None
         self.register_buffer("rotary", rotary, persistent=False)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(AttentionBlock(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.apply(self._initialise)
         for block in self.blocks:  # what is added grows with the number of layers

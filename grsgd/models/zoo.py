@@ -7,7 +7,7 @@ from torch.nn.parameter import is_lazy
 
 from grsgd import outside
 from grsgd.models import images, text  # noqa: F401  importing them registers their models
-from grsgd.models.register import MODELS, Network
+from grsgd.models.register import MODELS, RegisteredModel
 
 NAMES = tuple(MODELS)
 
@@ -54,7 +54,7 @@ def check_parameters(name: str, model: nn.Module):
         )
 
 
-def find(name: str) -> Network:
+def find(name: str) -> RegisteredModel:
     """Return the model of this name: one of `MODELS`, of a file or module (`grsgd.outside`), or a plug-in's.
 
     Raises ValueError if there is none.
@@ -65,4 +65,4 @@ def find(name: str) -> Network:
     if made is None:
         raise ValueError(f"unknown model {name}; there are {', '.join(NAMES)}, FILE.py:NAME and PACKAGE.MODULE:NAME")
     source = outside.source_of(made)
-    return Network(made, 1, source.path if source else made.__module__, ((1, 28, 28), 10))
+    return RegisteredModel(made, 1, source.path if source else made.__module__, ((1, 28, 28), 10))

@@ -22,16 +22,16 @@ from grsgd.errors import ConfigError
 from grsgd.mpi_environment import rank
 from grsgd.outside.kinds import KINDS, PREFIX, is_of_standard_library, misfit
 from grsgd.outside.origin import names_from, origin
-from grsgd.outside.sources import Source, check_beside, file_of_module, source_at
+from grsgd.outside.sources import SourceFile, check_beside, file_of_module, source_at
 from grsgd.text import printable
 
 __all__ = ["KINDS", "PREFIX", "attributes_of", "call", "fault_in", "load", "loaded", "names_from", "source_of"]
 
 RECORDED = {"file": "path", "source": "text", "sha256": "sha256"}
-"""What a run file keeps of a source, and where it stands in `Source`."""
-_sources: dict[str, Source] = {}
+"""What a run file keeps of a source, and where it stands in `SourceFile`."""
+_sources: dict[str, SourceFile] = {}
 """By the name of the module."""
-_of_things: dict[int, Source] = {}
+_of_things: dict[int, SourceFile] = {}
 """By the ``id`` of what was taken from outside: it may be defined elsewhere than in the file that was named."""
 
 
@@ -104,7 +104,7 @@ def is_own(value, module: ModuleType) -> bool:
     return getattr(value, "__module__", None) == module.__name__
 
 
-def source_of(thing) -> Source | None:
+def source_of(thing) -> SourceFile | None:
     """Return the file that a class or function was read from by `load`; None if it is of this package."""
     return _of_things.get(id(thing)) or _sources.get(getattr(thing, "__module__", ""))
 
@@ -122,12 +122,12 @@ def call(make: Callable, known: dict, options: dict):
 
 
 @functools.cache  # a run keeps what it has begun with, also if the file changes
-def _file(path: str) -> Source:
+def _file(path: str) -> SourceFile:
     return source_at(path)
 
 
 @functools.cache
-def _run(source: Source) -> ModuleType:
+def _run(source: SourceFile) -> ModuleType:
     """Run a file once; what lies in its folder can be imported, behind all that Python finds elsewhere."""
     _say(source.path)
     name = f"{PREFIX}{sha256(source.path.encode()).hexdigest()[:8]}_{source.sha256[:8]}"
@@ -147,13 +147,13 @@ def _run(source: Source) -> ModuleType:
 
 
 @functools.cache
-def _source_of_module(name: str) -> Source | None:
+def _source_of_module(name: str) -> SourceFile | None:
     with _working_directory(name):
         path = file_of_module(name)
     return source_at(path, name) if path and path.endswith(".py") and not name.startswith("grsgd.") else None
 
 
-def _module(name: str, source: Source | None) -> ModuleType:
+def _module(name: str, source: SourceFile | None) -> ModuleType:
     if name not in sys.modules:
         _say(f"{name} ({source.path})" if source else name)
     with _working_directory(name):

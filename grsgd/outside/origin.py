@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from grsgd.errors import ConfigError
-from grsgd.outside.sources import Source
+from grsgd.outside.sources import SourceFile
 
 
 class Origin(NamedTuple):
@@ -26,7 +26,7 @@ class Origin(NamedTuple):
         if self.remedy and name not in self.own:
             raise ConfigError(f"{self.file}: its configuration names code, {name!r}, which would run: {self.remedy}")
 
-    def check_source(self, name: str, record: str, source: Source | None):
+    def check_source(self, name: str, record: str, source: SourceFile | None):
         """Raise ConfigError for code that is not what the file has recorded."""
         recorded = self.sha256.get(f"{record}_sha256")
         if name in self.own or recorded is None or source is None or recorded == source.sha256:

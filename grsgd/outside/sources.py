@@ -12,7 +12,7 @@ from typing import NamedTuple
 from grsgd.outside.kinds import THIS, is_own_file
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     """A file as it was when it was read, and the files beside it that it imports.
 
     text: the content; that of the others follows, each below a line with its name. sha256: of the content, or, with
@@ -25,7 +25,7 @@ class Source(NamedTuple):
     content: bytes
 
 
-def source_at(path: str, module: str = "") -> Source:
+def source_at(path: str, module: str = "") -> SourceFile:
     """Read a source file; raises OSError, SyntaxError or UnicodeDecodeError.
 
     ``module``: its full name, "" for a file by itself, whose imports are looked for in its folder.
@@ -36,10 +36,10 @@ def source_at(path: str, module: str = "") -> Source:
     folder = Path(path).parents[levels] if module else Path(path).parent
     beside = files_beside(Path(path), folder) if is_own_file(Path(path)) else []
     if not beside:
-        return Source(path, text, hashlib.sha256(content).hexdigest(), content)
+        return SourceFile(path, text, hashlib.sha256(content).hexdigest(), content)
     for file in beside:
         text += f"\n# ---- {file.relative_to(folder)}\n{importlib.util.decode_source(file.read_bytes())}"
-    return Source(path, text, hashlib.sha256(text.encode()).hexdigest(), content)
+    return SourceFile(path, text, hashlib.sha256(text.encode()).hexdigest(), content)
 
 
 def files_beside(path: Path, folder: Path) -> list[Path]:

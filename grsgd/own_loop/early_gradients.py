@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from grsgd.models.replica import Replica
-from grsgd.own_loop.gradients import NOTICING_STEPS, Gradients, Place, remove
+from grsgd.own_loop.gradients import NOTICING_STEPS, GradientPlace, Gradients, remove
 
 MOST_IN_VAIN = 3
 """After so many steps, one after the other, in which a rank has sent gradients too early, it does so no more."""
@@ -60,7 +60,7 @@ class EarlyGradients(Gradients):
     def __init__(self, replica: Replica):
         super().__init__(replica)
         self.ready: Callable[[int], None] = lambda i: None
-        self._other = Place.of(self.flat.like(), replica)
+        self._other = GradientPlace.of(self.flat.like(), replica)
         self._is_given = False
         """Whether the model's gradients may lie in ``place``."""
         self._is_open = self._is_held_back = False

@@ -13,7 +13,7 @@ NOTICING_STEPS, NOTICING_EVERY = 20, 25
 """`Gradients.changed` looks at so many first steps, then at one in so many: who clips often does from the start."""
 
 
-class Place(NamedTuple):
+class GradientPlace(NamedTuple):
     """Where gradients are sent from. ``flags``: the numbers behind them. ``views``: of each parameter, as data of their
     own for autograd, so that each counts its changes alone. ``addresses``: where those were at first."""
 
@@ -23,7 +23,7 @@ class Place(NamedTuple):
     addresses: list[int]
 
     @classmethod
-    def of(cls, flat: Flat, replica: Replica) -> "Place":
+    def of(cls, flat: Flat, replica: Replica) -> "GradientPlace":
         size = replica.params.tensor.numel()
         parts = [view.data for view in views(flat.tensor[:size], replica.trained)]
         return cls(flat, flat.tensor[size:], parts, [view.data_ptr() for view in parts])
@@ -51,7 +51,7 @@ class Gradients:
     def __init__(self, replica: Replica):
         self.replica = replica
         size = replica.params.tensor.numel() + len(replica.trained) + self.more
-        self.place = Place.of(Flat.zeros(size, replica.dtype, replica.device), replica)
+        self.place = GradientPlace.of(Flat.zeros(size, replica.dtype, replica.device), replica)
         self._left: list[torch.Tensor | None] = []
         self._versions: list[tuple[int, int] | None] = []
         self._steps = 0
@@ -71,7 +71,7 @@ class Gradients:
 
     def move(self, flat: Flat):
         """In place of `Replica.move_gradients`; gradients of before are copied like any others when they are sent."""
-        self.place = Place.of(flat, self.replica)
+        self.place = GradientPlace.of(flat, self.replica)
         self.replica.grads = flat
 
     def begin(self):

@@ -69,7 +69,7 @@ class Counters:
         return np.column_stack([receivers, self.traffic[receivers]])
 
 
-class Row(NamedTuple):
+class LoggedValues(NamedTuple):
     """The values that a rank has logged at one step; ``time``: when that step had ended, in seconds since the
     beginning."""
 
@@ -78,7 +78,7 @@ class Row(NamedTuple):
     values: dict[str, float]
 
 
-def thinned(rows: dict[int, Row], most: int) -> dict[int, Row]:
+def thinned(rows: dict[int, LoggedValues], most: int) -> dict[int, LoggedValues]:
     """Return at most about ``most`` rows: those of every 2nd, 4th, ... step, alike on all ranks, and the last one."""
     every = 1
     while len(rows) > most * every:
@@ -88,7 +88,7 @@ def thinned(rows: dict[int, Row], most: int) -> dict[int, Row]:
 
 
 @dataclass
-class Progress:
+class LoopProgress:
     """(time, steps, samples) of a rank after each of its steps, or after one in so many."""
 
     points: list[tuple[float, int, int]] = field(default_factory=lambda: [(0.0, 0, 0)])
@@ -115,7 +115,7 @@ class LoopRecord:
     repaired: ClassVar[int] = 0
     lost: ClassVar[int] = 0
 
-    rows: dict[int, Row]
+    rows: dict[int, LoggedValues]
     progress: list[tuple[float, int, int]]
     elapsed: float
     measured: dict[str, float]

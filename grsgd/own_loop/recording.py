@@ -21,7 +21,7 @@ from grsgd.job.signals import REASONS, Interruption, as_exceptions
 from grsgd.own_loop import given
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.entrances import Entrances
-from grsgd.own_loop.loop_record import Counters, LoopRecord, Progress, Row, divergence, run_of, thinned
+from grsgd.own_loop.loop_record import Counters, LoggedValues, LoopProgress, LoopRecord, divergence, run_of, thinned
 from grsgd.own_loop.loop_rescue import LoopRescue
 from grsgd.own_loop.ranks import check_shards, is_main
 from grsgd.own_loop.roll_call import END_OF_RECORDING
@@ -139,7 +139,7 @@ class LoopRun:
         self._stop_signal = optimizer.stop_signal = StopSignal(Communicator(self._backends[1]))
         self._rescue = LoopRescue(self._mpi, self._stop_signal, processes, path, self.record, attributes)
         self._before, self._rows = before, dict(before.rows)
-        self._progress = Progress(list(before.progress))
+        self._progress = LoopProgress(list(before.progress))
         self._entrances = Entrances(optimizer.replica.model, optimizer.times, self._warn)
         self._step_hook = optimizer.register_step_post_hook(self._note_step)
         self._unseen, self._unknown = optimizer.times.unseen_steps, optimizer.times.unknown_samples
@@ -175,7 +175,7 @@ class LoopRun:
         if step in self._rows:
             values = self._rows[step].values | values
         # A new row: another thread may be reading the old one.
-        self._rows[step] = Row(max(self.optimizer.moment - self._began, 0.0), self._samples(), values)
+        self._rows[step] = LoggedValues(max(self.optimizer.moment - self._began, 0.0), self._samples(), values)
         for logger in list(self._loggers):
             try:
                 logger.log(step, numbers)

@@ -31,7 +31,7 @@ END_OF_SCRIPT = "at the end of the script"
 REMEDY = "all ranks must make these calls, in one order, and none alone, as under `if grsgd.is_main():`"
 
 NUMBERS, TEXT_BYTES = 4, 224
-"""Lengths of a message: rank, number, points and steps of a `Word`, then its call."""
+"""Lengths of a message: rank, number, points and steps of a `CallReport`, then its call."""
 
 FAR = 2**32
 """More collective calls than a rank makes: those after `RollCall.begin_anew` are counted from a multiple of it."""
@@ -46,7 +46,7 @@ END_SECONDS = 60.0
 """How long a rank waits at the end of its script for ranks that have made no collective call of grsgd."""
 
 
-class Word(NamedTuple):
+class CallReport(NamedTuple):
     """Word of a rank that it is in a collective call.
 
     number: of its collective calls, from 1. points: see `RollCall.points`. steps: of the optimizer that is called.
@@ -68,7 +68,7 @@ class RollCall:
     def __init__(self, comm: Communicator):
         self.comm = comm
         self.others = [rank for rank in range(comm.size) if rank != comm.rank]
-        self.words: dict[int, deque[Word]] = defaultdict(deque)
+        self.words: dict[int, deque[CallReport]] = defaultdict(deque)
         """By rank, in order: words of the calls that this rank has not left."""
         self.points = 0
         """Points of synchronous steps that this rank has come to: a step's beginning, and each of its exchanges."""
@@ -120,7 +120,7 @@ class RollCall:
                 if self.points > word.points:
                     self._waits_in_vain(rank, word, step, algorithm)
 
-    def _waits_in_vain(self, rank: int, word: Word, step: int, algorithm: str):
+    def _waits_in_vain(self, rank: int, word: CallReport, step: int, algorithm: str):
         """Raise, if this rank has waited for a while in a step that another rank will not take."""
         now, mine = time.perf_counter(), self.comm.rank
         if self._vain[0] != self.points:
@@ -156,9 +156,9 @@ class RollCall:
         size = NUMBERS * 8 + TEXT_BYTES
         while self.others and (message := receive_if_come(self.comm, tags.ROLL_CALL, size)) is not None:
             rank, *numbers = message[: NUMBERS * 8].view(np.int64).tolist()
-            self.words[rank].append(Word(*numbers, message[NUMBERS * 8 :].tobytes().decode().strip()))
+            self.words[rank].append(CallReport(*numbers, message[NUMBERS * 8 :].tobytes().decode().strip()))
 
-    def _ahead(self) -> Iterator[tuple[int, Word]]:
+    def _ahead(self) -> Iterator[tuple[int, CallReport]]:
         """Return the others, and their words, that are in a call to which this rank has not come."""
         for rank, words in self.words.items():
             if words and words[-1].number > self._number:

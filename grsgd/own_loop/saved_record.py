@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from grsgd.errors import ConfigError
-from grsgd.own_loop.loop_record import LoopRecord, Row
+from grsgd.own_loop.loop_record import LoggedValues, LoopRecord
 
 KEY = "grsgd_recording"
 """Where it stands, beside the keys of the wrapped optimizer."""
@@ -84,7 +84,7 @@ def state_of(record: LoopRecord) -> dict:
 def record_of(kept: dict) -> LoopRecord:
     """Return the record that `state_of` was given."""
     rows = {
-        step: Row(time, samples, {})
+        step: LoggedValues(time, samples, {})
         for step, time, samples in zip(*(kept[name].tolist() for name in ("steps", "times", "samples")), strict=True)
     }
     for name, (steps, values) in kept["values"].items():

@@ -57,7 +57,7 @@ class Column(NamedTuple):
         return bool(known_values([self.of(run) for run in runs]))
 
 
-class Words(NamedTuple):
+class WordsColumn(NamedTuple):
     """Words on a run, or on several that differ in the seed alone."""
 
     name: str
@@ -102,7 +102,7 @@ class Key(NamedTuple):
         return any(self.name in settings(run) for run in runs)
 
 
-AnyColumn = Column | Words | Key
+AnyColumn = Column | WordsColumn | Key
 
 
 def or_none(value):
@@ -131,7 +131,7 @@ def all_columns(runs: Sequence[Run]) -> dict[str, AnyColumn]:
     if len(targets) == 1 and known_values([target for _, target in targets]):
         to_target = next(f"to {metric.chosen(target)} [s]" for metric, target in targets)
     columns = [
-        Words("data", "data/model", lambda runs: data_and_model(runs[0])),
+        WordsColumn("data", "data/model", lambda runs: data_and_model(runs[0])),
         Column("epochs", "epochs", "epochs", measures.epochs, number, "passes over the data, all ranks together"),
         Column("samples", "samples", "samples", measures.samples, whole, "of all ranks"),
         Column("steps", "steps", "steps", measures.steps, whole, "of the rank with the most"),
@@ -214,8 +214,8 @@ def all_columns(runs: Sequence[Run]) -> dict[str, AnyColumn]:
             significant,
             "distance of the replicas from their average at the end",
         ),
-        Words("ended", "ended", lambda runs: _counted(runs, "ended")),
-        Words("reason", "stopped early", lambda runs: early_ends(runs)),
+        WordsColumn("ended", "ended", lambda runs: _counted(runs, "ended")),
+        WordsColumn("reason", "stopped early", lambda runs: early_ends(runs)),
     ]
     found = {column.name: column for column in columns}
     return found | {column.name: column for column in _own(runs, found)}

@@ -17,7 +17,7 @@ MAX_TEXTS = 2**16
 """Elements of an array of text, each of which may be as long as the file."""
 
 
-class Reader:
+class Hdf5Reader:
     """Reads one open file. ``bytes``: its size. ``units``: "unit" and "description" of each dataset read, by path."""
 
     def __init__(self, file: h5py.File, bytes: int):

@@ -8,7 +8,7 @@ FORMAT = 2
 """Version of the file layout, kept in the root attribute ``format``; ``load_run`` refuses a greater one."""
 
 
-class Column(NamedTuple):
+class Layout(NamedTuple):
     """The layout of one dataset: the names of its axes give its shape."""
 
     dtype: type
@@ -73,15 +73,15 @@ KNOWN = {
 """Those that a run may have and that are read by reports; others are kept as they are."""
 
 
-def _measured(unit: str, description: str) -> Column:
-    return Column(np.float64, ("snapshot",), unit, description + "; NaN where not measured", optional=True)
+def _measured(unit: str, description: str) -> Layout:
+    return Layout(np.float64, ("snapshot",), unit, description + "; NaN where not measured", optional=True)
 
 
-LAYOUT: dict[str, dict[str, Column]] = {
+LAYOUT: dict[str, dict[str, Layout]] = {
     "curve": {
-        "time": Column(np.float64, ("snapshot",), "s", "training time of the snapshot"),
-        "step": Column(np.int64, ("snapshot",), "steps", "steps of a rank at the snapshot"),
-        "samples": Column(np.int64, ("snapshot",), "samples", "samples trained on, all ranks together"),
+        "time": Layout(np.float64, ("snapshot",), "s", "training time of the snapshot"),
+        "step": Layout(np.int64, ("snapshot",), "steps", "steps of a rank at the snapshot"),
+        "samples": Layout(np.int64, ("snapshot",), "samples", "samples trained on, all ranks together"),
         "train_loss": _measured("1", "training loss, mean over the ranks"),
         "test_accuracy": _measured("1", "test accuracy of the averaged model, a fraction"),
         "test_accuracy_min": _measured("1", "least test accuracy of a single replica, a fraction"),
@@ -89,29 +89,29 @@ LAYOUT: dict[str, dict[str, Column]] = {
         "consensus_distance": _measured("1", "distance of the replicas from their average"),
     },
     "ranks": {
-        "steps": Column(np.int64, ("rank",), "steps", "steps done by the rank"),
-        "samples": Column(np.int64, ("rank",), "samples", "samples the rank trained on"),
-        "compute_seconds": Column(
+        "steps": Layout(np.int64, ("rank",), "steps", "steps done by the rank"),
+        "samples": Layout(np.int64, ("rank",), "samples", "samples the rank trained on"),
+        "compute_seconds": Layout(
             np.float64,
             ("rank",),
             "s",
             "gradients, updates and injected delays; the rest of the steps is communicating, waiting",
         ),
-        "communicate_seconds": Column(np.float64, ("rank",), "s", "time spent on sending, receiving and merging"),
-        "wait_seconds": Column(np.float64, ("rank",), "s", "time spent waiting for other ranks"),
+        "communicate_seconds": Layout(np.float64, ("rank",), "s", "time spent on sending, receiving and merging"),
+        "wait_seconds": Layout(np.float64, ("rank",), "s", "time spent waiting for other ranks"),
     },
     "traffic": {
-        "sent": Column(np.int64, ("rank", "rank"), "bytes", "payload from rank i (row) to rank j (column)"),
-        "sent_once": Column(np.int64, ("rank",), "bytes", "payload sent by the rank, a multicast counted once"),
-        "messages": Column(np.int64, ("rank", "rank"), "messages", "messages from rank i (row) to rank j (column)"),
-        "headers": Column(np.int64, ("rank", "rank"), "bytes", "headers from rank i (row) to rank j (column)"),
-        "repaired": Column(
+        "sent": Layout(np.int64, ("rank", "rank"), "bytes", "payload from rank i (row) to rank j (column)"),
+        "sent_once": Layout(np.int64, ("rank",), "bytes", "payload sent by the rank, a multicast counted once"),
+        "messages": Layout(np.int64, ("rank", "rank"), "messages", "messages from rank i (row) to rank j (column)"),
+        "headers": Layout(np.int64, ("rank", "rank"), "bytes", "headers from rank i (row) to rank j (column)"),
+        "repaired": Layout(
             np.float64, ("rank",), "bytes", "sent again by MPI where datagrams of IP multicast were lost", optional=True
         ),
-        "lost": Column(
+        "lost": Layout(
             np.float64, ("rank",), "datagrams", "of IP multicast that did not come to the rank", optional=True
         ),
-        "interface": Column(
+        "interface": Layout(
             np.float64,
             ("rank", "way"),
             "bytes",
@@ -120,8 +120,8 @@ LAYOUT: dict[str, dict[str, Column]] = {
         ),
     },
     "staleness": {
-        "value": Column(np.int64, ("value",), "steps", "ages of merged models, ascending", optional=True),
-        "count": Column(np.int64, ("rank", "value"), "1", "merged models of each age at each rank", optional=True),
+        "value": Layout(np.int64, ("value",), "steps", "ages of merged models, ascending", optional=True),
+        "count": Layout(np.int64, ("rank", "value"), "1", "merged models of each age at each rank", optional=True),
     },
 }
 """The datasets of a run file, by group. Those marked optional may be missing: filled with NaN, or empty."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from grsgd.files import atomic_write, remove_leftovers, temporary_beside
 from grsgd.runs import about
-from grsgd.runs.hdf5 import Reader, plain
+from grsgd.runs.hdf5 import Hdf5Reader, plain
 from grsgd.runs.layout import ATTRIBUTES, FORMAT, KNOWN, LAYOUT, UNITS
 from grsgd.runs.old_format import from_format_1
 from grsgd.runs.targets import check_replaceable, naming, reason_of, stamp, target_of
@@ -110,7 +110,7 @@ def check_content(path: str | os.PathLike, attributes: dict) -> None:
         _check_types(attributes)
         with _in_memory() as file:
             _write(file, attributes, {})
-            found, _ = Reader(file, file.id.get_filesize()).tree()
+            found, _ = Hdf5Reader(file, file.id.get_filesize()).tree()
         for name, value in attributes.items():
             if repr(found.get(name)) != repr(value):
                 raise ValueError(_unfit(name, value, "it would be changed"))
@@ -124,7 +124,7 @@ def why_unfit(name: str, array: np.ndarray, unit: tuple[str, str] = ("1", "")) -
     try:
         with _in_memory() as file:
             _write(file, {name: array}, {name: unit})
-            _, found = Reader(file, file.id.get_filesize()).tree()
+            _, found = Hdf5Reader(file, file.id.get_filesize()).tree()
     except (RuntimeError, TypeError, ValueError) as error:
         return reason_of(error)
     return None if list(found) == [name] else "its name would be changed"
@@ -177,7 +177,7 @@ def load_run(path: str | os.PathLike) -> Run:
         try_reading(target)
         try:
             with h5py.File(target, "r", locking=False) as file:
-                run = _gather(Reader(file, os.path.getsize(target)))
+                run = _gather(Hdf5Reader(file, os.path.getsize(target)))
         except ValueError:
             raise
         except Exception as error:  # whatever h5py makes of damaged bytes
@@ -218,7 +218,7 @@ def _fill(file: h5py.File, run: Run) -> None:
     _write(file, run.extra, units)
 
 
-def _gather(reader: Reader) -> Run:
+def _gather(reader: Hdf5Reader) -> Run:
     attributes, extra = reader.tree()
     version = attributes.pop("format", None)
     extra.pop(about.GROUP, None)

@@ -22,7 +22,7 @@ import h5py
 
 from grsgd.memory import available
 from grsgd.mpi_environment import module
-from grsgd.runs.hdf5 import Reader
+from grsgd.runs.hdf5 import Hdf5Reader
 
 SECONDS = 10.0
 """Seconds of the processor that a file of no size may take."""
@@ -142,7 +142,7 @@ def wrong_with(path: str) -> str:
     """Return why a file cannot be read; "" if it can."""
     try:
         with h5py.File(path, "r", locking=False) as file:
-            Reader(file, os.path.getsize(path)).tree()
+            Hdf5Reader(file, os.path.getsize(path)).tree()
     except ValueError as error:
         return str(error)[:4000]
     except MemoryError:

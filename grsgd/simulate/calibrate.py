@@ -35,7 +35,7 @@ from grsgd.simulate.calibrate_computing import (
     prepare,
     step_times,
 )
-from grsgd.simulate.calibrate_processor import Meter, ProcessorTimes, Spread, ended, exchanges_beside, work_of
+from grsgd.simulate.calibrate_processor import MessageMeter, ProcessorTimes, Spread, ended, exchanges_beside, work_of
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""
@@ -200,7 +200,7 @@ def measure_processor(
         while not told.Test() and time.monotonic() < deadline:
             driver.run(computing_of(step))  # so that cores which ranks share are as busy as in a training
     else:
-        found = Meter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()), exchanges)
+        found = MessageMeter(driver, comm, here, there, step, let_others_wait).measure(float(slowest.max()), exchanges)
     all_there = driver.start(barrier(comm))  # not in the foreground, where it might take longer than a wait may
     while not all_there.Test():
         if time.monotonic() > deadline:

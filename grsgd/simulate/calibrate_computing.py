@@ -27,7 +27,7 @@ class StepTimes(NamedTuple):
     after_wait_sigma: float = 0.0
 
 
-class Prepared(NamedTuple):
+class MeasuringRank(NamedTuple):
     """The driver, the data and the parts of a step with which a rank measures."""
 
     driver: MpiDriver
@@ -50,7 +50,7 @@ class Prepared(NamedTuple):
         self.update()
 
 
-def prepare(mpi, config: Config) -> Prepared:
+def prepare(mpi, config: Config) -> MeasuringRank:
     """Return what measures on this rank. Raises SetupError, on all ranks."""
     from grsgd.training import device as gpu
     from grsgd.training.gradients import step_alone
@@ -73,10 +73,10 @@ def prepare(mpi, config: Config) -> Prepared:
         model = build_model(config, dataset, device)
         nbytes = sum(parameter.nbytes for parameter in model.parameters())
         parts = step_alone(config, dataset, model, poll)
-        return Prepared(driver, comm, dataset, partial(build_model, config, dataset, device), *parts, nbytes)
+        return MeasuringRank(driver, comm, dataset, partial(build_model, config, dataset, device), *parts, nbytes)
 
 
-def measure_computing(rank: Prepared, steps: int, share: float | None) -> list[list[float]]:
+def measure_computing(rank: MeasuringRank, steps: int, share: float | None) -> list[list[float]]:
     """Return the seconds of each step while all ranks take steps, and those of steps after waits. These only without a
     share of a core, which is measured in seconds of the processor."""
     from grsgd.simulate.compute import seconds_of_steps

@@ -96,7 +96,7 @@ class ProcessorTimes(NamedTuple):
     look: Spread = Spread(0.0, 0.0, 0.0)
 
 
-class Meter:
+class MessageMeter:
     """Rank ``here``, which computes, and ``there``, which sends to it and receives from it; both call the same methods
     in the same order. ``step()`` is what ``here`` computes again and again, and ``let_others_wait()`` the schedule by
     which it tells all other ranks to compute no longer."""

@@ -23,7 +23,7 @@ from grsgd.config import Config
 from grsgd.config.sections import Faults, Schedule, Stragglers
 from grsgd.errors import ConfigError
 from grsgd.job import launch
-from grsgd.simulate.calibrate_computing import Prepared
+from grsgd.simulate.calibrate_computing import MeasuringRank
 
 STEPS, UNTIMED_STEPS = 20, 4
 """How many steps the algorithm trains for, of which so many at the beginning do not count."""
@@ -31,7 +31,7 @@ STEPS_ALONE = 5
 CALLS = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce", "Iprobe")
 
 
-class Meter:
+class WorkMeter:
     """Seconds of the processor, of the thread that makes this, beyond those of steps alone, each of which takes
     ``alone``."""
 
@@ -78,7 +78,7 @@ class Meter:
 class MeteredBackend(MpiBackend):
     """One that knows by what its communicators are metered."""
 
-    def __init__(self, mpi, timeout: float, meter: Meter):
+    def __init__(self, mpi, timeout: float, meter: WorkMeter):
         super().__init__(mpi, timeout)
         self.meter = meter
 
@@ -95,7 +95,7 @@ class MeteredCommunicator(Communicator):
             setattr(self, name, partial(backend.meter.without, getattr(self, name)))
 
 
-def measure_work(mpi, config: Config, rank: Prepared, model: torch.nn.Module, steps: int = STEPS) -> float | None:
+def measure_work(mpi, config: Config, rank: MeasuringRank, model: torch.nn.Module, steps: int = STEPS) -> float | None:
     """Train ``model`` for so many steps, on all ranks of ``mpi``; returns the seconds of the processor that a step of
     the algorithm took more than one alone on this rank, None if it does not train, or on all ranks if there cannot be
     so many of them.
@@ -114,7 +114,7 @@ def measure_work(mpi, config: Config, rank: Prepared, model: torch.nn.Module, st
     except ConfigError:
         return None
     driver, dataset = rank.driver, rank.dataset
-    meter = Meter(seconds_alone(rank))
+    meter = WorkMeter(seconds_alone(rank))
     backend = MeteredBackend(mpi, config.comm.timeout, meter)
     copies = [backend.dup() for _ in range(5)]
     trial, of_trial, comm, uncounted, signals = map(MeteredCommunicator, copies)
@@ -135,7 +135,7 @@ def measure_work(mpi, config: Config, rank: Prepared, model: torch.nn.Module, st
     return max(timed[-1] - timed[0], 0.0) / (len(timed) - 1)
 
 
-def seconds_alone(rank: Prepared) -> float:
+def seconds_alone(rank: MeasuringRank) -> float:
     """Return the seconds of the processor that a step alone takes, the median."""
     found = []
     for _ in range(STEPS_ALONE):

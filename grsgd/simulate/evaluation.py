@@ -15,7 +15,7 @@ from grsgd.training.snapshots import common_marks
 from grsgd.training.trainer import Trainer, ignore
 
 
-class Evaluation:
+class SnapshotEvaluation:
     """Evaluates the snapshots of ``trainers``, one a rank; ``models`` are told of each that is evaluated."""
 
     def __init__(self, trainers: list[Trainer], models: ModelFiles):

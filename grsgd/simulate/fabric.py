@@ -221,12 +221,12 @@ class MessageFabric:
     def __init__(self, network: Network, drivers: list, processors: list[Processor] | None = None):
         self.network, self.drivers, self.processors = network, drivers, processors
         self.size = len(drivers)
-        self.sending_type, self.receiving_type, self.multicast_type = Sending, Receiving, Multicast
+        self.sending_type, self.receiving_type, self.multicast_type = Sending, Receiving, SimulatedMulticast
         """The classes that stand for a message: `grsgd.simulate.observed` has others, where a run is recorded."""
         self.under_way: dict[Sending, None] = {}
         """The messages that were sent and have not been received completely, in the order of sending."""
         self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
-        self._multicasts: dict[tuple, Multicast] = {}
+        self._multicasts: dict[tuple, SimulatedMulticast] = {}
         self.counter = itertools.count()
         self.allreduces = None
         """The `grsgd.simulate.allreduce_times.AllreduceTimes` that calculate all-reduces, if any."""
@@ -347,7 +347,7 @@ class Truncated(RuntimeError):
     """A message that is longer than the receive for it."""
 
 
-class Multicast:
+class SimulatedMulticast:
     """Broadcast ``number`` within a group. A long one leaves when all receives for it have been posted."""
 
     def __init__(self, fabric: MessageFabric, root: int, members: tuple[int, ...], done):
@@ -424,11 +424,11 @@ class Multicast:
 
 
 class Copy:
-    """One flow of a `Multicast`."""
+    """One flow of a `SimulatedMulticast`."""
 
     __slots__ = ("multicast", "dests")
 
-    def __init__(self, multicast: Multicast, dests: tuple[int, ...]):
+    def __init__(self, multicast: SimulatedMulticast, dests: tuple[int, ...]):
         self.multicast, self.dests = multicast, dests
 
     def on_left(self):

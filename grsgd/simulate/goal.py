@@ -104,7 +104,7 @@ def read(path: str | os.PathLike) -> list[list[Operation]]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{os.fspath(path)}: {getattr(error, 'strerror', None) or 'is no text'}") from None
-    return Reader(os.fspath(path)).read(text)
+    return GoalReader(os.fspath(path)).read(text)
 
 
 def without_comments(text: str) -> str:
@@ -116,7 +116,7 @@ def without_comments(text: str) -> str:
     return "".join(parts) + text[at:]
 
 
-class Reader:
+class GoalReader:
     """Reads one file, whose name is in complaints."""
 
     def __init__(self, name: str):

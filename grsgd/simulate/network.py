@@ -16,7 +16,7 @@ from grsgd.errors import ConfigError
 from grsgd.memory import check_fits
 from grsgd.simulate.cabling import ready_made
 from grsgd.simulate.cabling.cable import Cabling, Place
-from grsgd.simulate.cabling.hosts import MEMORY_BANDWIDTH, MEMORY_LATENCY, Hosts
+from grsgd.simulate.cabling.hosts import MEMORY_BANDWIDTH, MEMORY_LATENCY, HostCards
 from grsgd.simulate.cabling.own import OwnCabling
 from grsgd.units import as_duration, as_rate, duration, rate
 
@@ -43,7 +43,7 @@ class MissingLink(ConfigError):
     """There is a message between two ranks that the network does not connect."""
 
 
-class Section(BaseModel):
+class NetworkSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
@@ -75,7 +75,7 @@ def known_medium(text: str) -> str:
     return text
 
 
-class LinkSpec(Section):
+class LinkSpec(NetworkSection):
     """The link from one rank to another, where it differs from the rest."""
 
     source: Rank = Field(alias="from")
@@ -85,14 +85,14 @@ class LinkSpec(Section):
     both_ways: bool = Field(False, strict=True)
 
 
-class PortSpec(Section):
+class PortSpec(NetworkSection):
     """The port of a rank, where it differs from the others."""
 
     rank: Rank
     bandwidth: Rate
 
 
-class CableSpec(Section):
+class CableSpec(NetworkSection):
     """The cables from one place to one or several others, in both directions unless they are ``one_way``.
 
     A place is the number of a rank, or any name: that of a switch.
@@ -105,14 +105,14 @@ class CableSpec(Section):
     one_way: bool = Field(False, strict=True)
 
 
-class MemorySpec(Section):
+class MemorySpec(NetworkSection):
     """The memory through which messages within a host go in place of a network."""
 
     bandwidth: Rate = MEMORY_BANDWIDTH
     latency: Duration = MEMORY_LATENCY
 
 
-class ComputeSpec(Section):
+class ComputeSpec(NetworkSection):
     """Seconds of computation per step, measured by ``grsgd calibrate``: median, and sigma of their logarithm.
 
     after_wait, after_wait_sigma: of a step that follows `AFTER_WAIT_SECONDS` of waiting or more; None: the same.
@@ -132,7 +132,7 @@ class ComputeSpec(Section):
     what: str = ""
 
 
-class ProcessorSpec(Section):
+class ProcessorSpec(NetworkSection):
     """The time that messages take of a processor, measured by ``grsgd calibrate``; see `grsgd.simulate.processor`.
 
     send, receive: seconds for a message, at a sender and at a receiver that compute.
@@ -171,7 +171,7 @@ class ProcessorSpec(Section):
 LEAST_FAIRNESS = 0.1
 
 
-class NetworkSpec(Section):
+class NetworkSpec(NetworkSection):
     """A network between ranks.
 
     medium: ``switch``, each rank has a full-duplex port; ``shared``, all messages share one medium; ``links``, a
@@ -224,7 +224,7 @@ class NetworkSpec(Section):
         if (self.medium == "cables") != bool(self.cable):
             raise ValueError("medium = 'cables' needs at least one [[cable]], and no other medium takes them")
         if self.memory is not None and self.hosts is None:
-            raise ValueError(f"memory: medium = {self.medium!r} has none; only {Hosts.form} and the like do")
+            raise ValueError(f"memory: medium = {self.medium!r} has none; only {HostCards.form} and the like do")
         ports = [port.rank for port in self.port]
         for rank in ports:
             if ports.count(rank) > 1:
@@ -249,9 +249,9 @@ class NetworkSpec(Section):
         return self.medium not in ("switch", "shared", "links")
 
     @property
-    def hosts(self) -> Hosts | None:
+    def hosts(self) -> HostCards | None:
         """The hosts whose ranks share a network card, if the medium has any."""
-        return self._cabling if isinstance(self._cabling, Hosts) else None
+        return self._cabling if isinstance(self._cabling, HostCards) else None
 
     @property
     def cabling(self) -> Cabling | None:
@@ -265,7 +265,7 @@ class NetworkSpec(Section):
         if not self.has_cables:
             return None
         kind, numbers = ready_made.read(self.medium)
-        if kind is Hosts and self.memory is not None:
+        if kind is HostCards and self.memory is not None:
             rates["memory"] = self.memory.bandwidth, self.memory.latency
         return kind(*numbers, **rates)
 

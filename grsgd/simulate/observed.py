@@ -4,7 +4,7 @@ import itertools
 from functools import partial
 from typing import Protocol
 
-from grsgd.simulate.fabric import MessageFabric, Multicast, Receiving, Sending, Waitable
+from grsgd.simulate.fabric import MessageFabric, Receiving, Sending, SimulatedMulticast, Waitable
 
 
 class Observer(Protocol):
@@ -101,7 +101,7 @@ class CopiesLeft(Waitable):
         self.ops = ()
 
 
-class ObservedMulticast(Multicast):
+class ObservedMulticast(SimulatedMulticast):
     """A broadcast."""
 
     def __init__(self, fabric: "ObservedFabric", *arguments, **options):

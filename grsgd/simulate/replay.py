@@ -112,7 +112,7 @@ class Player:
         """Schedule: do all operations."""
         self.begin_ready()
         if self.left:
-            yield Rest(self)
+            yield OperationsDone(self)
 
     def begin_ready(self):
         """Begin all that may begin now, and what may in consequence."""
@@ -186,7 +186,7 @@ class Player:
         return f"{operation.label or f'l{place + 1}'}: {operation}, and {self.left - 1} more operations"
 
 
-class Rest:
+class OperationsDone:
     """True when a rank has done all its operations."""
 
     def __init__(self, player: Player):

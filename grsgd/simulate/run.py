@@ -31,7 +31,7 @@ from grsgd.simulate.allreduce_times import AllreduceTimes
 from grsgd.simulate.cable_bytes import add_cables
 from grsgd.simulate.compute import AfterWaits, ComputeTime
 from grsgd.simulate.driver import run_all
-from grsgd.simulate.evaluation import Evaluation
+from grsgd.simulate.evaluation import SnapshotEvaluation
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec, bookkeeping_network
@@ -133,7 +133,7 @@ class Simulation:
         with garbage.not_looked_for(rarely=timing_only):
             self.trainers = [self._make_trainer(rank, model, on_step) for rank, model in enumerate(replicas)]
         self.states = self.uncounted.communicators() if self.survives else None
-        self.evaluation = Evaluation(self.trainers, models or ModelFiles())
+        self.evaluation = SnapshotEvaluation(self.trainers, models or ModelFiles())
         self.is_at_target = False
         """Whether training has ended, or is about to, because the target is reached."""
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):

@@ -23,7 +23,7 @@ LOCK_SECONDS = 5.0
 """How long to wait for a job that ends just now."""
 
 
-class Part(NamedTuple):
+class CheckpointPart(NamedTuple):
     """A file of a checkpoint, as its rank has found it; without header there is a problem, in one line."""
 
     samples: int
@@ -67,7 +67,7 @@ def take(folder: Path) -> IO:
         raise ConfigError(f"{folder}: no checkpoint can be written there: {error.strerror or error}") from None
 
 
-def parts(folder: Path, rank: int, ranks: int) -> list[Part]:
+def parts(folder: Path, rank: int, ranks: int) -> list[CheckpointPart]:
     """Return the files of this rank, one of ``ranks``; as rank 0 those of ranks that are no more, too."""
     found = []
     for samples in sorted(int(match[1]) for match in map(SAMPLES.fullmatch, _names(folder)) if match):
@@ -77,21 +77,21 @@ def parts(folder: Path, rank: int, ranks: int) -> list[Part]:
                 header = read_header(path)
                 if (header.samples, header.rank) != (samples, number):
                     raise RunFileError(f"{path}: is rank {header.rank}'s part after {header.samples} samples")
-                found.append(Part(samples, number, header))
+                found.append(CheckpointPart(samples, number, header))
             except RunFileError as error:
-                found.append(Part(samples, number, None, str(error)))
+                found.append(CheckpointPart(samples, number, None, str(error)))
     return found
 
 
-def checkpoints(found: Iterable[Part]) -> list[Found]:
+def checkpoints(found: Iterable[CheckpointPart]) -> list[Found]:
     """Return the checkpoints of which these are all parts, the newest first."""
-    by_samples: dict[int, list[Part]] = {}
+    by_samples: dict[int, list[CheckpointPart]] = {}
     for part in found:
         by_samples.setdefault(part.samples, []).append(part)
     return [_checkpoint(samples, by_samples[samples]) for samples in sorted(by_samples, reverse=True)]
 
 
-def _checkpoint(samples: int, found: list[Part]) -> Found:
+def _checkpoint(samples: int, found: list[CheckpointPart]) -> Found:
     by_id: dict[str, list[Header]] = {}
     for part in found:
         if part.header is not None:

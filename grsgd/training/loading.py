@@ -38,7 +38,7 @@ MAX_DIFFERENCES = 3
 CPU = torch.device("cpu")
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """The file and the configuration that a model is made of."""
 
     path: Path
@@ -97,7 +97,7 @@ class Evaluation(NamedTuple):
     value: float
     loss: float
     samples: int
-    source: Source
+    source: ModelSource
 
 
 def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = False, trust: bool = False) -> Evaluation:
@@ -124,7 +124,7 @@ def evaluate(path, config=None, overrides: Sequence[str] = (), best: bool = Fals
 @contextmanager
 def found(
     path, config=None, overrides: Sequence[str] = (), best: bool = False, is_tested: bool = True, trust: bool = False
-) -> Iterator[Source]:
+) -> Iterator[ModelSource]:
     """Find what a model is made of, by a run file, or by a model and its configuration or run file; raises UsageError.
     ``is_tested``: whether the model is to be tested, for which its task is needed.
 
@@ -149,19 +149,19 @@ def names_of(path, run: Run, overrides: Sequence[str], trust: bool):
     return names_from(path, own=code_in(own), remedy=remedy, sha256=run.attributes)
 
 
-def source_of(path, config, best: bool, settings: Config, run: Run | None) -> Source:
+def source_of(path, config, best: bool, settings: Config, run: Run | None) -> ModelSource:
     """Read the model of ``path``, whose configuration is ``settings``, of ``config`` or the run; raises UsageError."""
     if is_run_file(path):
         file, sha256 = saved_model(path, run if config is None else load_run(path), best)
         content = read_file(file)
         if hashlib.sha256(content).hexdigest() != sha256:
             raise ModelError(f"{file}: is not the model that the run of {path} has saved: its SHA-256 is another one")
-        return Source(file, content, settings, run, None)
+        return ModelSource(file, content, settings, run, None)
     content, warning = read_file(path), None
     saved = {run.attributes.get(f"{name}_sha256") for name in ("model", "best_model")} - {None} if run else set()
     if saved and hashlib.sha256(content).hexdigest() not in saved:
         warning = f"{path} is not a model that the run of {config} has saved: its SHA-256 is another one"
-    return Source(Path(path), content, settings, run, warning)
+    return ModelSource(Path(path), content, settings, run, warning)
 
 
 def read_file(path) -> bytes:
@@ -232,7 +232,7 @@ def recorded_images(run: Run | None) -> Images | None:
 # ---- its weights
 
 
-def filled(images: Dataset | Images, source: Source) -> torch.nn.Module:
+def filled(images: Dataset | Images, source: ModelSource) -> torch.nn.Module:
     """Build the model for such data, with the weights of a file, in the configuration's dtype, in evaluation mode.
 
     A model of this package is compared with the file before it takes memory. Raises ModelError and ConfigError.
@@ -249,14 +249,14 @@ def filled(images: Dataset | Images, source: Source) -> torch.nn.Module:
     return model
 
 
-def check_fit(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: Source):
+def check_fit(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: ModelSource):
     """Raise ModelError where names and shapes of a model's state dict are not those of the file."""
     if different := differences(model.state_dict(), state):
         more = len(different) - MAX_DIFFERENCES
         raise does_not_fit(source, "; ".join(different[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else ""))
 
 
-def does_not_fit(source: Source, why: str) -> ModelError:
+def does_not_fit(source: ModelSource, why: str) -> ModelError:
     return ModelError(f"{source.path}: does not fit model.name = {source.config.model.name!r}: {why}")
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from grsgd.comm.pollables import Compute
-from grsgd.simulate.calibrate_work import Meter, MeteredCommunicator
+from grsgd.simulate.calibrate_work import MeteredCommunicator, WorkMeter
 
 
 def busy(seconds: float = 0.02):
@@ -27,7 +27,7 @@ def drive(schedule):
 
 
 def test_what_a_schedule_does_between_waits_counts():
-    meter = Meter(0.01)
+    meter = WorkMeter(0.01)
 
     def schedule():
         busy()
@@ -40,7 +40,7 @@ def test_what_a_schedule_does_between_waits_counts():
 
 
 def test_gradients_count_less_what_they_take_alone():
-    meter = Meter(0.015)
+    meter = WorkMeter(0.015)
 
     def schedule():
         yield Compute(lambda: None, 2)
@@ -51,7 +51,7 @@ def test_gradients_count_less_what_they_take_alone():
 
 def test_calls_of_mpi_do_not_count():
     """Neither those of the schedule, nor those while it waits, nor those of another thread."""
-    meter = Meter(0.01)
+    meter = WorkMeter(0.01)
 
     def schedule():
         meter.without(busy)
@@ -69,7 +69,7 @@ def test_calls_of_mpi_do_not_count():
 
 def test_messages_of_a_subset_do_not_count_either():
     class Backend:
-        size, rank, meter = 2, 0, Meter(0.01)
+        size, rank, meter = 2, 0, WorkMeter(0.01)
 
         def Iprobe(self, source, tag):
             busy()
@@ -90,7 +90,7 @@ def test_messages_of_a_subset_do_not_count_either():
 
 
 def test_an_error_is_raised_where_the_schedule_waits():
-    meter, found = Meter(0.01), []
+    meter, found = WorkMeter(0.01), []
 
     def schedule():
         try:

@@ -13,7 +13,7 @@ from coding.fixed_point import FixedPoint
 from coding.prime_field import HALF
 from grsgd.comm.coded.errors import SilentRanks, UnequalBlocks
 from grsgd.comm.coded.parting import Parting
-from grsgd.comm.coded.streams import FIXED, Word
+from grsgd.comm.coded.streams import FIXED, HeaderKind
 from grsgd.comm.coded.tolerant import TolerantSum
 from grsgd.comm.pollables import Delay
 from grsgd.simulate.driver import Deadlock
@@ -278,18 +278,18 @@ def test_a_rank_agrees_to_one_proposal():
     """Rank 0 comes back when ranks 1 and 2 are about to leave it behind, and would have all go on."""
     said, spoken = defaultdict(dict), []
     streams = SimpleNamespace(said=said, dead=set(), values=3)
-    tell = lambda numbers, ranks: spoken.append((Word(numbers[0]), ranks))  # noqa: E731
+    tell = lambda numbers, ranks: spoken.append((HeaderKind(numbers[0]), ranks))  # noqa: E731
     queues = SimpleNamespace(comm=SimpleNamespace(rank=2, size=3), left_behind=set(), tell=tell)
     parting = Parting(queues, streams, None, 1, PATIENCE)
-    said[Word.FINISHED] = {1: None}
+    said[HeaderKind.FINISHED] = {1: None}
     assert parting.decision() is None and not spoken
-    said[Word.PROPOSAL] = {1: np.array([1, 0, 0])}
-    assert parting.decision() is None and spoken == [(Word.AGREED, [1])]
-    said[Word.FINISHED][0], said[Word.PROPOSAL] = None, {0: np.array([0, 0, 0]), 1: np.array([1, 0, 0])}
-    assert parting.decision() is None and spoken == [(Word.AGREED, [1])]
-    said[Word.WITHDRAWN] = {1: None}
-    assert parting.decision() is None and spoken == [(Word.AGREED, [1]), (Word.AGREED, [0])]
-    said[Word.DECISION] = {1: np.array([1, 0, 0])}
+    said[HeaderKind.PROPOSAL] = {1: np.array([1, 0, 0])}
+    assert parting.decision() is None and spoken == [(HeaderKind.AGREED, [1])]
+    said[HeaderKind.FINISHED][0], said[HeaderKind.PROPOSAL] = None, {0: np.array([0, 0, 0]), 1: np.array([1, 0, 0])}
+    assert parting.decision() is None and spoken == [(HeaderKind.AGREED, [1])]
+    said[HeaderKind.WITHDRAWN] = {1: None}
+    assert parting.decision() is None and spoken == [(HeaderKind.AGREED, [1]), (HeaderKind.AGREED, [0])]
+    said[HeaderKind.DECISION] = {1: np.array([1, 0, 0])}
     assert parting.decision() == {0}
 
 
@@ -298,27 +298,27 @@ def test_an_arbiter_withdraws_its_proposal_when_a_lower_rank_has_finished():
     for agreed, expected in (({2: None}, None), ({2: None, 3: None}, frozenset({0}))):
         said, spoken = defaultdict(dict), []
         streams = SimpleNamespace(said=said, dead=set(), values=4)
-        tell = lambda numbers, ranks, spoken=spoken: spoken.append((Word(numbers[0]), ranks))  # noqa: E731
+        tell = lambda numbers, ranks, spoken=spoken: spoken.append((HeaderKind(numbers[0]), ranks))  # noqa: E731
         queues = SimpleNamespace(comm=SimpleNamespace(rank=1, size=4), left_behind={0}, tell=tell)
         parting = Parting(queues, streams, None, 1, PATIENCE)
-        said[Word.FINISHED] = {2: None, 3: None}
-        assert parting.decision() is None and spoken == [(Word.PROPOSAL, [2, 3])]
-        said[Word.FINISHED][0], said[Word.AGREED] = None, agreed
+        said[HeaderKind.FINISHED] = {2: None, 3: None}
+        assert parting.decision() is None and spoken == [(HeaderKind.PROPOSAL, [2, 3])]
+        said[HeaderKind.FINISHED][0], said[HeaderKind.AGREED] = None, agreed
         assert parting.decision() == expected
         if expected is None:
-            assert spoken[1:] == [(Word.WITHDRAWN, [2, 3])]
-            said[Word.PROPOSAL] = {0: np.zeros(4)}
-            assert parting.decision() is None and spoken[2:] == [(Word.AGREED, [0])]
+            assert spoken[1:] == [(HeaderKind.WITHDRAWN, [2, 3])]
+            said[HeaderKind.PROPOSAL] = {0: np.zeros(4)}
+            assert parting.decision() is None and spoken[2:] == [(HeaderKind.AGREED, [0])]
         else:
-            assert spoken[1:] == [(Word.DECISION, [0, 2, 3])]
+            assert spoken[1:] == [(HeaderKind.DECISION, [0, 2, 3])]
 
 
 def waits_for(rank, finished, proposals=(), agreed=()):
     """What a rank says that has waited for too long for the others to agree, when it has heard so much."""
     said, now = defaultdict(dict), [0.0]
-    said[Word.FINISHED] = dict.fromkeys(finished)
-    said[Word.PROPOSAL] = {proposer: np.zeros(4) for proposer in proposals}
-    said[Word.AGREED] = dict.fromkeys(agreed)
+    said[HeaderKind.FINISHED] = dict.fromkeys(finished)
+    said[HeaderKind.PROPOSAL] = {proposer: np.zeros(4) for proposer in proposals}
+    said[HeaderKind.AGREED] = dict.fromkeys(agreed)
     streams = SimpleNamespace(said=said, dead=set(), values=4, heard=0)
     queues = SimpleNamespace(comm=SimpleNamespace(rank=rank, size=4), left_behind=set(), tell=lambda *_: None)
     alarm = SimpleNamespace(Test=lambda: now[0] > 3)

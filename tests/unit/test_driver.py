@@ -10,7 +10,7 @@ from grsgd.comm import driver as module
 from grsgd.comm import engine, pollables
 from grsgd.comm.driver import MpiDriver, WaitTimeout, available_cores
 from grsgd.comm.pollables import Compute, Delay, Signal, Until
-from grsgd.control_groups import Quota
+from grsgd.control_groups import GroupQuota
 
 MODES = ("thread", "inline")
 
@@ -379,7 +379,7 @@ def test_a_thread_moves_messages_whatever_the_trainer_does():
 def test_who_waits_for_the_thread_sleeps_until_something_has_moved(in_background, least, most):
     """It looks when something has moved, and after `BACKGROUND_SECONDS`: two looks each."""
     driver, looks, ended = MpiDriver(progress_mode="thread", timeout=20.0), [], []
-    driver.quota = lambda: Quota(0.1, 0.1)
+    driver.quota = lambda: GroupQuota(0.1, 0.1)
 
     def background():
         yield Delay(0.1)
@@ -511,7 +511,7 @@ def test_who_waits_gives_way_at_first_and_sleeps_then(monkeypatch):
 def test_who_has_less_than_a_core_sleeps_at_once(cores, ranks, spin, share, false_time, monkeypatch):
     """From when the quota is seen, a millisecond after a wait has begun; the longer, the less it has."""
     pauses = []
-    monkeypatch.setattr(module, "cpu_quota", lambda: cores and Quota(cores, 0.1))
+    monkeypatch.setattr(module, "cpu_quota", lambda: cores and GroupQuota(cores, 0.1))
     pause = module.back_off
     monkeypatch.setattr(module, "back_off", lambda waited, *how: (pauses.append(how), pause(waited)))
     MpiDriver(ranks_on_cores=ranks).run(waits_for(Countdown(50)))
@@ -531,7 +531,7 @@ def test_who_has_less_than_a_core_sleeps_at_once(cores, ranks, spin, share, fals
 def test_the_thread_of_who_has_less_than_a_core_sleeps_longer(cores, period, expected, monkeypatch):
     """It asks for the quota itself: a rank that gossips never waits."""
     pauses, back_off = [], engine.back_off
-    monkeypatch.setattr(module, "cpu_quota", lambda: cores and Quota(cores, period))
+    monkeypatch.setattr(module, "cpu_quota", lambda: cores and GroupQuota(cores, period))
     monkeypatch.setattr(engine, "back_off", lambda waited, *how: (pauses.append(how), back_off(waited, *how)))
     driver = MpiDriver(progress_mode="thread")
     driver.start(waits_for(Signal("never")))

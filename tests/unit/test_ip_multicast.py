@@ -10,7 +10,7 @@ from grsgd.algorithms.transport_trial import choose_transport
 from grsgd.comm import tags
 from grsgd.comm.coded import ip_multicast, multicast_link, repairs, schemes
 from grsgd.comm.coded.asking import ANSWER_SECONDS, SILENT_SECONDS
-from grsgd.comm.coded.control import Control, Told, Word
+from grsgd.comm.coded.control import Control, ControlKind, Told
 from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal
 from grsgd.comm.coded.ip_multicast import SHARE, UNREAD_SECONDS, IpMulticast
 from grsgd.comm.coded.multicast_link import Settings, seconds_between
@@ -315,7 +315,7 @@ def test_a_rank_that_has_all_says_so_in_few_bytes(monkeypatch):
 
     monkeypatch.setattr(Control, "tell", noted)
     job.check(np.random.default_rng(0), 1)
-    assert told.count((Word.LACKING, 0)) == 3 * 2
+    assert told.count((ControlKind.LACKING, 0)) == 3 * 2
     assert not any(length for _, length in told)
 
 
@@ -541,7 +541,7 @@ def test_a_block_of_another_step_is_kept(monkeypatch):
 
     def answered(number_of_round):
         before = job.comms[2].traffic.repaired
-        transport.repairs.answer_with_block(Told(Word.OTHERS_LACKING, 0, number_of_round, packet.number, what))
+        transport.repairs.answer_with_block(Told(ControlKind.OTHERS_LACKING, 0, number_of_round, packet.number, what))
         return job.comms[2].traffic.repaired - before
 
     assert [answered(number) for number in (2, 4, 3)] == [0, 0, 4 * 50]

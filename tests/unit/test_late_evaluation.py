@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grsgd import config, load_run
-from grsgd.job.handover import Files, Handover, Task, last_note
+from grsgd.job.handover import Files, Handover, HandoverTask, last_note
 from grsgd.job.rescue import save
 from grsgd.runs.ending import TERMINATED, end_attributes
 from grsgd.simulate import late_evaluation
@@ -41,7 +41,7 @@ class Job:
         self.simulation.train()
         self.attributes = describe(trainers[0]) | {"hosts": ["here"] * RANKS, "clock": "wall"}
         self.records = [Record.of(trainer) for trainer in trainers]
-        task = Task(self.out, self.attributes, models)
+        task = HandoverTask(self.out, self.attributes, models)
         self.handovers = [Handover(file, task) for file in files]
         own = [handover._files[0] for handover in self.handovers]
         for handover in self.handovers:

@@ -15,7 +15,7 @@ from grsgd import mpi_environment
 from grsgd.errors import RunFileError
 from grsgd.job import progress_line, progress_text
 from grsgd.job.progress_line import ProgressLine
-from grsgd.job.progress_text import Part, Status, duration, loss_text
+from grsgd.job.progress_text import LinePart, Status, duration, loss_text
 from grsgd.job.terminal import Terminal
 from grsgd.runs.loggers import log_curve
 from tests.support.runs import fake_run
@@ -379,4 +379,4 @@ def test_simulated_time_is_called_so(monkeypatch, capsys, no_terminal):
 
 
 def test_parts_that_are_not_there():
-    assert progress_text.line([], "dpsgd") == "" and progress_text.line([Part("saving", 0)], "a", 3) == ""
+    assert progress_text.line([], "dpsgd") == "" and progress_text.line([LinePart("saving", 0)], "a", 3) == ""

@@ -198,7 +198,7 @@ def run_of(target, tmp_path, **limits) -> subprocess.Popen:
 import sys
 from grsgd.job import start
 vars(start).update({limits})
-sys.exit(start.run(start.Job({{}}, [sys.argv[1], sys.executable]), gently={target == "run.toml"}))
+sys.exit(start.run(start.JobCommand({{}}, [sys.argv[1], sys.executable]), gently={target == "run.toml"}))
 """
     command = [sys.executable, "-c", program, str(tmp_path / "mpiexec")]
     process = start_command(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grsgd.job import survivors
-from grsgd.job.survivors import Part, attempt
+from grsgd.job.survivors import RankEnd, attempt
 from grsgd.runs import measures
 from grsgd.training.record import Record
 from tests.support.runs import fake_run
@@ -33,7 +33,7 @@ class Left:
 def part(rank, deaths=(), samples=64):
     record = Record.of_nothing()
     record.measured |= {"steps": 4, "samples": samples}
-    return Part(rank, record, "epochs", 2.0, list(deaths), 0.5)
+    return RankEnd(rank, record, "epochs", 2.0, list(deaths), 0.5)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ HEAD = struct.Struct("!BHII")
 """The beginning of a message: its word, the sender's rank, the exchange, the packet."""
 
 
-class Word(IntEnum):
+class ControlKind(IntEnum):
     """The meaning of a message."""
 
     READY = 0
@@ -34,7 +34,7 @@ class Word(IntEnum):
 class Told(NamedTuple):
     """A message that has come. ``rest``: what follows its head, filled up with zeros."""
 
-    word: Word
+    word: ControlKind
     sender: int
     round: int
     number: int
@@ -51,11 +51,11 @@ class Control:
         self.under_way: list[tuple] = []
         """Messages that have not left yet, with their arrays."""
 
-    def tell(self, rank: int, word: Word, number_of_round: int, number: int = 0, rest: bytes = b""):
+    def tell(self, rank: int, word: ControlKind, number_of_round: int, number: int = 0, rest: bytes = b""):
         array = np.frombuffer(HEAD.pack(word, self.comm.rank, number_of_round, number) + rest, np.uint8)
         self.under_way.append((self.comm.Isend(array, rank, tags.CODED_CONTROL, header=array.nbytes), array))
 
-    def tell_others(self, word: Word, number_of_round: int):
+    def tell_others(self, word: ControlKind, number_of_round: int):
         """Tell all other ranks."""
         for rank in range(self.comm.size):
             if rank != self.comm.rank:
@@ -67,4 +67,4 @@ class Control:
         longest = HEAD.size + self.longest_rest
         while (message := receive_if_come(self.comm, tags.CODED_CONTROL, longest)) is not None:
             word, *name = HEAD.unpack_from(message)
-            yield Told(Word(word), *name, message[HEAD.size :].tobytes())
+            yield Told(ControlKind(word), *name, message[HEAD.size :].tobytes())

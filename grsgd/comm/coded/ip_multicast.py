@@ -24,13 +24,13 @@ import numpy as np
 
 from coding.plan import Packet
 from grsgd.comm.coded.asking import SILENT_SECONDS
-from grsgd.comm.coded.control import Control, Told, Word
+from grsgd.comm.coded.control import Control, ControlKind, Told
 from grsgd.comm.coded.datagrams import HEAD_BYTES, Name, Parts, number_of_parts, unmasked
 from grsgd.comm.coded.losses import lost_parts
 from grsgd.comm.coded.multicast import Blocks, Unicast
 from grsgd.comm.coded.multicast_link import BY_ITSELF, READS_AT_ONCE, Link, Settings, connect, tell, try_out
 from grsgd.comm.coded.pacing import Pace
-from grsgd.comm.coded.repairs import Repairs, Rest
+from grsgd.comm.coded.repairs import LackingParts, Repairs
 from grsgd.comm.coded.sockets import LARGEST
 from grsgd.comm.communicator import Communicator
 from grsgd.runs.numbers import human_bytes
@@ -155,12 +155,12 @@ class IpMulticast(Unicast):
             self._read(2 * self.link.sockets.room // self.link.datagram)
             self.repairs.round = self.round
         self._ready[self.comm.rank] = self.round
-        self.control.tell_others(Word.READY, self.round)
+        self.control.tell_others(ControlKind.READY, self.round)
 
     def end_round(self):
         if self.link is not None:
             self.repairs.round = None
-        self.control.tell_others(Word.LEFT, self.round)
+        self.control.tell_others(ControlKind.LEFT, self.round)
 
     def send(self, packet, content):
         outgoing = Outgoing(self, packet, content)
@@ -185,7 +185,7 @@ class IpMulticast(Unicast):
         """Schedule, on all ranks at once, when nothing is under way: leave the group when all messages have come."""
         if self.link is None:
             return
-        self.control.tell_others(Word.END, self.round)
+        self.control.tell_others(ControlKind.END, self.round)
         try:
             yield AllEnded(self)
         finally:
@@ -221,23 +221,23 @@ class IpMulticast(Unicast):
 
     def _take_word(self, told: Told):
         """Take in what another rank says."""
-        if told.word is Word.READY:
+        if told.word is ControlKind.READY:
             self._ready[told.sender] = told.round
-        elif told.word is Word.SENT:
+        elif told.word is ControlKind.SENT:
             if told.round != self.round:  # of a packet that this rank has got from others
                 return
             key, now = (told.sender, told.number), self.clock()
             self._heard[told.sender] = self._sent[key] = now
             if key in self._incoming:
                 self._incoming[key].all_sent, self._incoming[key].heard = True, now
-        elif told.word is Word.LACKING:
+        elif told.word is ControlKind.LACKING:
             if told.number in self._outgoing:
                 self._outgoing[told.number].repair(told.sender, told.rest)
             else:
                 self._early_answers.setdefault(told.number, []).append((told.sender, told.rest))
-        elif told.word is Word.OTHERS_LACKING:
+        elif told.word is ControlKind.OTHERS_LACKING:
             self.repairs.answer_with_block(told)
-        elif told.word is Word.LEFT:
+        elif told.word is ControlKind.LEFT:
             self._left[told.sender] = told.round
         else:
             self._ended.add(told.sender)
@@ -295,7 +295,7 @@ class IpMulticast(Unicast):
                 if not self.pace.allows() or not outgoing.send_next():
                     return
             for rank in outgoing.packet.receivers:
-                self.control.tell(rank, Word.SENT, self.round, outgoing.packet.number)
+                self.control.tell(rank, ControlKind.SENT, self.round, outgoing.packet.number)
             self._to_send.popleft()
 
     def has_left(self, rank: int) -> bool:
@@ -373,7 +373,7 @@ class Incoming:
         """Whether the sender has said that all datagrams have left."""
         self.has_answered = False
         """Whether the sender was told what is lacking, if anything is."""
-        self.rest: Rest | None = None
+        self.rest: LackingParts | None = None
         """The parts that are asked for, when it is time."""
         self.heard = transport.clock()
         """When its last datagram came, or the word that all have left; before, when it was first waited for."""
@@ -386,13 +386,14 @@ class Incoming:
                 self.has_answered = True
                 # Without a bit for each part: a long message might be under way until this rank, which computes in
                 # the meantime, waits again.
-                self.transport.control.tell(self.packet.sender, Word.LACKING, self.transport.round, self.packet.number)
+                control, number = self.transport.control, self.packet.number
+                control.tell(self.packet.sender, ControlKind.LACKING, self.transport.round, number)
             return
         if self.rest is None:
             if not self.is_time_to_ask(read_all):
                 return
             transport = self.transport
-            self.rest = Rest(
+            self.rest = LackingParts(
                 transport.repairs, self.packet, self.parts, transport.clock, transport.has_left, not self.all_sent
             )
         self.has_answered |= self.rest.ask_on() == self.packet.sender

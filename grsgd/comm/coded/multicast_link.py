@@ -143,7 +143,7 @@ def json_of(what: dict, most: int) -> str:
     return text
 
 
-class Train:
+class DatagramTrain:
     """A pollable: the datagrams of one rank in a trial have left, or have come."""
 
     def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
@@ -153,7 +153,7 @@ class Train:
         return f"trial of IP multicast: {self.verb} of rank {self.sender}"
 
 
-class Leaving(Train):
+class Leaving(DatagramTrain):
     verb = "datagrams"
 
     def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
@@ -170,7 +170,7 @@ class Leaving(Train):
         return True
 
 
-class Coming(Train):
+class Coming(DatagramTrain):
     """``all_sent``: true when the last one has left."""
 
     verb = "datagrams from"

@@ -6,7 +6,7 @@ import math
 
 from grsgd.comm.coded.errors import SilentRanks
 from grsgd.comm.coded.queues import Queues
-from grsgd.comm.coded.streams import Streams, Word, header
+from grsgd.comm.coded.streams import HeaderKind, Streams, header
 from grsgd.comm.pollables import Delay, Until
 from grsgd.text import ranks_in_words
 
@@ -40,7 +40,7 @@ class Parting:
         began = self.driver.clock()
         if self.patience < math.inf:
             self.alarm = self.driver.start(self.watch_the_clock())
-        self.tell(Word.FINISHED, self.ranks)
+        self.tell(HeaderKind.FINISHED, self.ranks)
         while True:
             heard, was_patient = self.streams.heard, not self.is_impatient()  # before the look at what was said
             if (decision := self.decision()) is not None:
@@ -58,11 +58,11 @@ class Parting:
 
     def give_up(self):
         """Schedule, on a rank that is left behind: say so, and wait until the others have ended, however long."""
-        self.tell(Word.GONE, self.ranks)
-        while not self.streams.said[Word.DECISION]:
+        self.tell(HeaderKind.GONE, self.ranks)
+        while not self.streams.said[HeaderKind.DECISION]:
             later = self.driver.clock() + self.driver.timeout / 2
             yield Until(
-                lambda later=later: bool(self.streams.said[Word.DECISION]) or self.driver.clock() > later,
+                lambda later=later: bool(self.streams.said[HeaderKind.DECISION]) or self.driver.clock() > later,
                 "the end of the others' training",
             )
 
@@ -76,12 +76,12 @@ class Parting:
 
     @property
     def finished(self) -> set[int]:
-        return {self.rank, *self.streams.said[Word.FINISHED]}
+        return {self.rank, *self.streams.said[HeaderKind.FINISHED]}
 
     @property
     def disagreeing(self) -> set[int]:
         """Those that have not agreed to what this rank has proposed."""
-        return self.ranks - self.proposed - {self.rank} - self.streams.said[Word.AGREED].keys()
+        return self.ranks - self.proposed - {self.rank} - self.streams.said[HeaderKind.AGREED].keys()
 
     @property
     def awaited(self) -> str:
@@ -94,21 +94,21 @@ class Parting:
     @property
     def lost_already(self) -> set[int]:
         """Ranks for which nobody has to wait."""
-        lost = self.queues.left_behind | self.streams.dead | self.streams.said[Word.GONE].keys()
+        lost = self.queues.left_behind | self.streams.dead | self.streams.said[HeaderKind.GONE].keys()
         return lost - self.finished
 
     def decision(self) -> frozenset[int] | None:
         """Say what is to be said now; returns the ranks that are left behind, None while that is not decided."""
-        decisions = self.streams.said[Word.DECISION]
+        decisions = self.streams.said[HeaderKind.DECISION]
         if decisions:
             return named(next(iter(decisions.values())))
         if self.proposed is None:
             self.agree_or_propose()
         if self.proposed is not None and not self.disagreeing:
-            self.tell(Word.DECISION, self.ranks, self.proposed)
+            self.tell(HeaderKind.DECISION, self.ranks, self.proposed)
             return self.proposed
         if self.proposed is not None and self.rank != min(self.finished):
-            self.tell(Word.WITHDRAWN, self.ranks - self.proposed)
+            self.tell(HeaderKind.WITHDRAWN, self.ranks - self.proposed)
             self.proposed = None
             self.agree_or_propose()
         return None
@@ -118,14 +118,14 @@ class Parting:
 
         Does nothing after an agreement to a proposal that is not withdrawn.
         """
-        withdrawn = self.streams.said[Word.WITHDRAWN]
-        proposals = self.streams.said[Word.PROPOSAL].keys() - withdrawn.keys()
+        withdrawn = self.streams.said[HeaderKind.WITHDRAWN]
+        proposals = self.streams.said[HeaderKind.PROPOSAL].keys() - withdrawn.keys()
         if self.agreed_to is not None and self.agreed_to not in withdrawn:
             return
         self.agreed_to = None
         if proposals:
             self.agreed_to = min(proposals)
-            self.tell(Word.AGREED, {min(proposals)})
+            self.tell(HeaderKind.AGREED, {min(proposals)})
         elif self.rank == min(self.finished):
             missing = self.ranks - self.finished
             if missing <= self.lost_already or self.is_impatient():
@@ -135,9 +135,9 @@ class Parting:
                         f"silent at the end of the training: {silent}; {self.silent} may be (algorithm.silent)"
                     )
                 self.proposed = frozenset(missing)
-                self.tell(Word.PROPOSAL, self.ranks - missing, self.proposed)
+                self.tell(HeaderKind.PROPOSAL, self.ranks - missing, self.proposed)
 
-    def tell(self, word: Word, ranks: set[int], lost: frozenset[int] = frozenset()):
+    def tell(self, word: HeaderKind, ranks: set[int], lost: frozenset[int] = frozenset()):
         values = [rank in lost for rank in sorted(self.ranks)]
         self.queues.tell(header(self.streams.values, word, values=values), sorted(ranks - {self.rank}))
 

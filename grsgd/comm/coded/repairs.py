@@ -13,7 +13,7 @@ import numpy as np
 from coding.plan import Packet
 from grsgd.comm import tags
 from grsgd.comm.coded.asking import ANSWER_SECONDS, Asking, SlowRanks
-from grsgd.comm.coded.control import Control, Told, Word
+from grsgd.comm.coded.control import Control, ControlKind, Told
 from grsgd.comm.coded.datagrams import HEAD_BYTES, Name, Parts, mask, number_of_parts, unmasked
 from grsgd.comm.coded.multicast import Blocks
 from grsgd.comm.coded.multicast_link import Link
@@ -66,11 +66,11 @@ class Repairs:
         array = np.zeros(self._answer_bytes, np.uint8)
         self.expected.append((self.comm.Irecv(array, rank, tags.CODED_REPAIRS), array))
         if rank == packet.sender:
-            self.control.tell(rank, Word.LACKING, self.round, packet.number, parts.lacking_mask)
+            self.control.tell(rank, ControlKind.LACKING, self.round, packet.number, parts.lacking_mask)
         else:
             size = len(parts.content) // ELEMENT_BYTES
             piece = PIECE.pack(packet.sender, *self.blocks.brings(packet), size)
-            self.control.tell(rank, Word.OTHERS_LACKING, self.round, packet.number, piece + parts.lacking_mask)
+            self.control.tell(rank, ControlKind.OTHERS_LACKING, self.round, packet.number, piece + parts.lacking_mask)
 
     def answer_with_block(self, asked: Told):
         """Answer with a part of a block of this rank's own; with none of it, if that may be another step's."""
@@ -108,7 +108,7 @@ class Repairs:
         return found
 
 
-class Rest:
+class LackingParts:
     """The parts that one packet lacks, for which others are asked one after the other.
 
     ``has_left(rank)``: whether that one has left the exchange, and answers nothing any more; ``is_silent``: whether the

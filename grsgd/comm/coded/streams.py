@@ -15,7 +15,7 @@ AHEAD = 1
 """Of how many steps after the one under way messages are received; later ones stay with their senders."""
 
 
-class Word(IntEnum):
+class HeaderKind(IntEnum):
     """The meaning of a header."""
 
     STEP = 0
@@ -43,7 +43,7 @@ FIXED = 4
 step of which the sender has a message when it sends this."""
 
 
-def header(size: int, word: Word, step: int = 0, is_made: bool = False, values=()) -> np.ndarray:
+def header(size: int, word: HeaderKind, step: int = 0, is_made: bool = False, values=()) -> np.ndarray:
     """Return a header with room for ``size`` values: int64 of shape [`FIXED` + size]."""
     numbers = np.zeros(FIXED + size, np.int64)
     numbers[:FIXED] = word, step, is_made, step
@@ -80,7 +80,7 @@ class Streams:
         """The one under way."""
         self.newest = {rank: -1 for rank in range(comm.size) if rank != comm.rank}
         """Of each other rank the last step of which it has a message, as far as is known."""
-        self.said: dict[Word, dict[int, np.ndarray]] = defaultdict(dict)
+        self.said: dict[HeaderKind, dict[int, np.ndarray]] = defaultdict(dict)
         """The values that other ranks have told beside the messages of steps, by word and rank."""
         self.heard = 0
         """How often anything was said."""
@@ -99,10 +99,10 @@ class Streams:
 
     def _receive(self, source: int):
         while True:
-            numbers = header(self.values, Word.LAST)
+            numbers = header(self.values, HeaderKind.LAST)
             yield self.comm.Irecv(numbers, source, tags.SUM_HEADER)
-            word, step = Word(int(numbers[0])), int(numbers[1])
-            if word is Word.STEP:
+            word, step = HeaderKind(int(numbers[0])), int(numbers[1])
+            if word is HeaderKind.STEP:
                 self.newest[source] = int(numbers[3])
                 self.announced_step(source, step, numbers)
                 if step > self.step + AHEAD:
@@ -112,7 +112,7 @@ class Streams:
             else:
                 self.said[word][source] = numbers[FIXED:]
                 self.heard += 1
-                if word is Word.LAST:
+                if word is HeaderKind.LAST:
                     return
 
     def take(self, source: int, step: int):

@@ -15,7 +15,7 @@ from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.coded.parting import Parting
 from grsgd.comm.coded.queues import Queues
 from grsgd.comm.coded.schemes import Scheme
-from grsgd.comm.coded.streams import AHEAD, FIXED, Streams, Word, header
+from grsgd.comm.coded.streams import AHEAD, FIXED, HeaderKind, Streams, header
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.pollables import Delay, Until
 from grsgd.text import ranks_in_words
@@ -72,7 +72,7 @@ class TolerantSum(Scheme):
         values = max(n, r)
         self.streams = Streams(comm, values, self.row, self._compare)
         self.fingerprints = Fingerprints()
-        farewell = header(values, Word.LEFT_BEHIND)
+        farewell = header(values, HeaderKind.LEFT_BEHIND)
         self.queues = Queues(comm, self.lag, partial(empty, self.message_length, "int32"), farewell)
         self.own_seconds = self._began = 0.0
         """How long this rank has last taken from the beginning of a step to its own message."""
@@ -169,7 +169,7 @@ class TolerantSum(Scheme):
         )
         row[:] = buffer
         prints = [kernel.fingerprint(self.block_buffer(k)) for k in range(self.r)]
-        numbers = header(self.streams.values, Word.STEP, step, values=prints)
+        numbers = header(self.streams.values, HeaderKind.STEP, step, values=prints)
         self.queues.send(numbers, buffer, self._in_need(step))
         self._compare(self.rank, step, numbers)
         self.streams.take(self.rank, step)
@@ -180,7 +180,7 @@ class TolerantSum(Scheme):
             buffer = self.queues.take_buffer()
             factors = self.code.repeating(senders, self.rank)
             self._combine(step, senders, factors, buffer)
-            self.queues.send(header(self.streams.values, Word.STEP, step, is_made=True), buffer, receivers)
+            self.queues.send(header(self.streams.values, HeaderKind.STEP, step, is_made=True), buffer, receivers)
 
     def _in_need(self, step: int) -> list[int]:
         """The ranks that are not known to be through with a step: of a later one they have announced nothing."""
@@ -205,7 +205,7 @@ class TolerantSum(Scheme):
     @property
     def is_left_behind(self) -> bool:
         """Whether so many ranks have left this one behind that it cannot get what it needs any more."""
-        return self._without(self.streams.said[Word.LEFT_BEHIND].keys()) < self.code.needed
+        return self._without(self.streams.said[HeaderKind.LEFT_BEHIND].keys()) < self.code.needed
 
     def _without(self, ranks) -> int:
         """How many messages of the step under way are there or can come if these ranks send none."""
@@ -214,7 +214,7 @@ class TolerantSum(Scheme):
 
     def check_lost(self):
         """Raise SilentRanks where more ranks are gone for good than may be silent."""
-        gone = self.streams.dead | self.streams.said[Word.GONE].keys()
+        gone = self.streams.dead | self.streams.said[HeaderKind.GONE].keys()
         if self._without(gone) < self.code.needed and not self.is_left_behind:
             lost = ranks_in_words(sorted(gone))
             raise SilentRanks(f"lost: {lost}; steps end without {self.silent} of the ranks (algorithm.silent)")
@@ -232,7 +232,7 @@ class TolerantSum(Scheme):
         if self.rank in self.lost:
             return
         left = [rank for rank in self.queues.others if rank not in self.lost]
-        self.queues.tell(header(self.streams.values, Word.LAST), left)
+        self.queues.tell(header(self.streams.values, HeaderKind.LAST), left)
         yield [self._receiving[rank] for rank in left]
         yield Until(lambda: self.queues.is_delivered(left), f"last messages to {ranks_in_words(left)}")
         self._is_closed = True

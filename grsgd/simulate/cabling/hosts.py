@@ -9,7 +9,7 @@ MEMORY_LATENCY = 1e-6
 """Seconds of the same: about that of MPI libraries through shared memory."""
 
 
-class Hosts(Cabling):
+class HostCards(Cabling):
     """``hosts`` hosts of ``ranks`` ranks, placed host by host. A host's card has one bandwidth in each direction.
 
     The latency is that between two hosts, as on a switch without further cables. All messages within a host share the

@@ -6,10 +6,10 @@ from grsgd.errors import did_you_mean
 from grsgd.simulate.cabling.cable import Cabling
 from grsgd.simulate.cabling.dragonfly import Dragonfly
 from grsgd.simulate.cabling.fat_tree import FatTree
-from grsgd.simulate.cabling.hosts import Hosts
+from grsgd.simulate.cabling.hosts import HostCards
 from grsgd.simulate.cabling.torus import Torus
 
-KINDS: dict[str, type[Cabling]] = {kind.form.partition(":")[0]: kind for kind in (FatTree, Torus, Dragonfly, Hosts)}
+KINDS: dict[str, type[Cabling]] = {kind.form.partition(":")[0]: kind for kind in (FatTree, Torus, Dragonfly, HostCards)}
 FORMS = ", ".join(kind.form for kind in KINDS.values())
 """One text of each kind."""
 
