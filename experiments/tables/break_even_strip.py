@@ -68,11 +68,11 @@ _HERE = {"linestyle": "", "marker": "D", "markersize": 5, "color": "black", "mar
 
 def _legend() -> list[Line2D]:
     return [
-        Line2D([], [], color=PAYS, linewidth=7, label="saves time"),
+        Line2D([], [], color=PAYS, linewidth=7, label="saves time (simulated)"),
         Line2D([], [], color=DOES_NOT, linewidth=7, label="does not"),
         Line2D(
             [], [], color="black", linewidth=1.2, marker="|", markersize=8, label="95 % interval of where it begins"
         ),
-        Line2D([], [], label="the testbed's links", **_HERE),
+        Line2D([], [], label="the links of the emulated hosts here", **_HERE),
         Line2D([], [], color="black", linestyle="", marker="|", markersize=11, markeredgewidth=2, label=REACHES),
     ]

@@ -37,8 +37,8 @@ BASELINE = PERIODIC["period 1"]
 THRESHOLDS = (0.25, 0.6)
 PUSH = 'algorithm.mode="push"'
 OPTIONS = {
-    "constant threshold": (GOSSIP[CONSTANT], BASELINE),
-    "automatic threshold": (GOSSIP[AUTOMATIC], BASELINE),
+    CONSTANT: (GOSSIP[CONSTANT], BASELINE),
+    AUTOMATIC: (GOSSIP[AUTOMATIC], BASELINE),
     "change of the norm": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="norm"'), BASELINE),
     "layer by layer": ((*GOSSIP[AUTOMATIC], 'algorithm.metric="layerwise"'), BASELINE),
     "push": ((*GOSSIP[AUTOMATIC], PUSH), (*BASELINE, PUSH)),

@@ -17,7 +17,7 @@ from experiments.tables.setting import SLOW_LINKS, Setting
 from grsgd.runs.measures import bytes_sent, final_consensus, last_value, samples
 from grsgd.runs.run_file import Run
 
-CONSTANT, AUTOMATIC, EQUAL_TRAFFIC = "constant threshold", "automatic threshold", "period 12"
+CONSTANT, AUTOMATIC, EQUAL_TRAFFIC = "threshold set by hand", "threshold that keeps a rate", "period 12"
 MOVED = 'algorithm.threshold="auto"'
 ADAPTIVE = {CONSTANT: ("adgossip/adaptive",), AUTOMATIC: ("adgossip/adaptive", MOVED)}
 PERIODIC = {"period 1": ("adgossip/gossip_1",), "period 10": ("adgossip/gossip_10",)}

@@ -119,7 +119,7 @@ def show_wait(found, section):
         decide.at_most(
             some[OURS],
             MAX_PACE,
-            f"pace, {condition(place)}",
+            f"a step of the other ranks, {condition(place)}",
             "times as long",
             source=place.source,
             kind=kind_of_pace(found[settings[place][OURS]]),
@@ -128,11 +128,11 @@ def show_wait(found, section):
     ]
     section.finding(
         "grsgd-wait",
-        "the counter of waiting, which no step of GRSGD raises; and the pace of the other ranks beside a slow one, "
-        f"which they keep if their steps take at most {MAX_PACE:g} times as long. Simulated without a processor that "
+        "the counter of waiting, which no step of GRSGD raises; and the steps of the other ranks beside a slow one, "
+        f"which keep their length if they take at most {MAX_PACE:g} times as long. Simulated without a processor that "
         "messages take time of, nothing could slow them down",
         never_waits + keeps_pace,
-        "What the counter cannot see, such as a processor or a link that is busy, shows in the pace.",
+        "What the counter cannot see, such as a processor or a link that is busy, shows in the steps.",
     )
 
 

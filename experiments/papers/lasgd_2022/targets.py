@@ -26,11 +26,12 @@ from experiments.tables.targets import register
 from experiments.tables.time_to_accuracy import TimeToAccuracy
 from grsgd.runs.measures import final_consensus, seconds_per_step
 
-LASGD, RING, ADPSGD, SGP, SERVER = "LASGD", "ring all-reduce", "AD-PSGD", "SGP", "ASGD with a server"
+LASGD, RING, ADPSGD, SERVER = "LASGD", "ring all-reduce", "AD-PSGD", "ASGD with a server"
+SGP = "stochastic gradient push"
 GOSSIP = {
     ADPSGD: "lasgd/adpsgd",
     SGP: "lasgd/sgp",
-    "overlapped SGP": "lasgd/osgp",
+    "overlapped gradient push": "lasgd/osgp",
     "GoSGD": "lasgd/gosgd",
     "D-PSGD": "lasgd/dpsgd",
 }
