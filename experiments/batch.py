@@ -28,8 +28,8 @@ from grsgd.job import launch
 from grsgd.job.ending import with_parent
 from grsgd.job.run import run
 from grsgd.mpi_environment import job_environment
-from grsgd.simulate import calibrate
-from grsgd.simulate.network_file import network_file, write
+from grsgd.simulate.calibration import calibrate
+from grsgd.simulate.calibration.network_file import network_file, write
 
 MAX_START_SECONDS = 300
 """Seconds that a job may take until all of its ranks are there and have their data, and to end."""
@@ -90,7 +90,7 @@ class Calibration(NamedTuple):
 
 class Computing(NamedTuple):
     """A measurement of the time of a step alone, of so many steps. The file is JSON: the
-    `grsgd.simulate.calibrate.StepTimes`, by rank."""
+    `grsgd.simulate.calibration.calibrate.StepTimes`, by rank."""
 
     config: str
     overrides: list[str]

@@ -17,10 +17,10 @@ from experiments.bench.side_by_side import RESULTS, announce, median_and_range, 
 from experiments.figures import write_csv
 from grsgd.algorithms.allreduce_trial import choose_variant
 from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.comm.allreduce.shared import in_shared_memory
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
-from grsgd.comm.shared_allreduce import in_shared_memory
 from grsgd.memory import available
 from grsgd.models.flat import Flat
 

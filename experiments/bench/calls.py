@@ -13,10 +13,10 @@ import numpy as np
 
 from experiments.bench.side_by_side import announce, median_and_range, report, start
 from grsgd.comm.allreduce import ALLREDUCE, get_ready
+from grsgd.comm.allreduce.shared_sums import PIECE_BYTES, Buffers
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.shared_memory import SharedMemory, total_bytes
-from grsgd.comm.shared_sums import PIECE_BYTES, Buffers
 
 SIZES = (4 << 10, 64 << 10, 1 << 20)
 VARIANTS = ("ring", "halving-doubling", "mpi", "shared")

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 from grsgd.comm.allreduce import ALLREDUCE
+from grsgd.comm.allreduce.exchanges import Plan, Share, Sources, allreduce
+from grsgd.comm.allreduce.torus_swing import along, in_turns, torus_swing_plans
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.exchanges import Plan, Share, Sources, allreduce
-from grsgd.comm.torus_swing import along, in_turns, torus_swing_plans
 
 RING, HALVING, NEAR_FIRST, TREE = "ring", "halving-doubling", "near-first halving", "tree"
 SWING, BINE = "swing", "bine"

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.swing.contenders import powers_of_two
-from grsgd.comm.exchanges import Sources
-from grsgd.comm.swing import swing_partners
+from grsgd.comm.allreduce.exchanges import Sources
+from grsgd.comm.allreduce.swing import swing_partners
 
 
 class Place(NamedTuple):

@@ -7,10 +7,10 @@ import numpy as np
 
 from experiments.swing.contenders import ALL_PORTS, contenders
 from experiments.swing.networks import SETTINGS
-from grsgd.comm.pieces import chunks
+from grsgd.comm.allreduce.pieces import chunks
 from grsgd.comm.pollables import Delay
 from grsgd.models.shape_only import ShapeOnlyArray
-from grsgd.simulate.allreduce_times import AllreduceTimes
+from grsgd.simulate.fast_ring.allreduces import AllreduceTimes
 from grsgd.testing.simulated import Ranks
 
 KIB, MIB = 2**10, 2**20

@@ -7,11 +7,12 @@ import numpy as np
 from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm import tags, topology
+from grsgd.comm import tags
 from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
 from grsgd.comm.mailbox import UNWEIGHTED_HEADER, ModelMessage
 from grsgd.comm.pollables import Until
-from grsgd.comm.topology import Topology
+from grsgd.comm.topologies import topology
+from grsgd.comm.topologies.topology import Topology
 from grsgd.models.mixing import add_difference
 
 FINISHED = -1

@@ -8,8 +8,8 @@ from functools import partial
 from grsgd.algorithms.trial import ENOUGH_SECONDS, LEAST, REPEATS, VIRTUAL, time, time_once
 from grsgd.comm import tags
 from grsgd.comm.allreduce import ALLREDUCE, NAMED_BY_LIBRARY, ON_ONE_HOST, THROUGH_MEMORY, in_place
+from grsgd.comm.allreduce.by_hosts import hosts_of
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.hosts import hosts_of
 from grsgd.comm.shared_memory import NoSharedMemory
 from grsgd.models.flat import Flat
 from grsgd.runs.numbers import human_bytes

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
-from grsgd.comm.pieces import power_of_two
+from grsgd.comm.allreduce.pieces import power_of_two
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica

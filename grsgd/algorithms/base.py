@@ -87,7 +87,7 @@ class Traits:
     comparison: str = ""
     """The options that two runs must share for their bytes to be compared."""
     only_allreduces: bool = False
-    """Whether ranks send each other nothing but all-reduces, one after the other (``grsgd.comm.allreduce``); simulated
+    """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one by one; simulated
     time without gradients is faster then."""
     rests_between_steps: bool = False
     """Whether no message is under way between two steps. Where it is, checkpoints `drain` and `begin` again."""

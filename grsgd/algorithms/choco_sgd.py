@@ -6,8 +6,8 @@ from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
 from grsgd.algorithms.dpsgd import neighbour_exchange
-from grsgd.comm import topology
-from grsgd.comm.compression import CompressionOptions, Kind, make_compressor
+from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor
+from grsgd.comm.topologies import topology
 
 
 class ChocoSGDOptions(CompressionOptions, Options):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import Driver
-from grsgd.comm.membership import Membership
+from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.stop_signal import StopSignal
 
 

@@ -13,7 +13,7 @@ from grsgd.algorithms.parameter_server.server import Server
 from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast
-from grsgd.comm.pieces import power_of_two
+from grsgd.comm.allreduce.pieces import power_of_two
 from grsgd.comm.pollables import Delay, Until
 from grsgd.lazy import LazyModule
 from grsgd.models.values import fill

@@ -7,16 +7,9 @@ from pydantic import Field, model_validator
 
 from grsgd.algorithms.allreduce_traits import with_variant
 from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm.allreduce import (
-    ALLREDUCE,
-    THROUGH_MEMORY,
-    VARIANT_MEANING,
-    Variant,
-    get_ready,
-    in_place,
-)
-from grsgd.comm.compressed_mean import CompressedMean
-from grsgd.comm.compression import CompressionOptions, make_compressor
+from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY, VARIANT_MEANING, Variant, get_ready, in_place
+from grsgd.comm.compression.compressors import CompressionOptions, make_compressor
+from grsgd.comm.compression.mean import CompressedMean
 from grsgd.lazy import LazyModule
 from grsgd.models.mixing import add_difference_of_buffers
 

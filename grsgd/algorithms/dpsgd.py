@@ -6,7 +6,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm import topology
+from grsgd.comm.topologies import topology
 from grsgd.models.mixing import mix
 
 

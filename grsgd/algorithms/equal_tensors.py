@@ -6,7 +6,7 @@ import numpy as np
 
 from grsgd.algorithms.averaging import exact_average
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
-from grsgd.comm.pieces import cut
+from grsgd.comm.allreduce.pieces import cut
 from grsgd.lazy import LazyModule
 from grsgd.models.digests import bytes_of, digests
 from grsgd.models.flat import Flat

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
 from grsgd.algorithms.dpsgd import neighbour_exchange
-from grsgd.comm import topology
+from grsgd.comm.topologies import topology
 from grsgd.models.mixing import mix
 
 

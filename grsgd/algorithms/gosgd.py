@@ -4,9 +4,9 @@ from pydantic import Field
 
 from grsgd.algorithms.base import Options
 from grsgd.algorithms.push_sum import PushSum
-from grsgd.comm import topology
 from grsgd.comm.communicator import ANY_RANK
-from grsgd.comm.compression import RoundingOptions
+from grsgd.comm.compression.compressors import RoundingOptions
+from grsgd.comm.topologies import topology
 
 
 class GoSGDOptions(RoundingOptions, Options):

@@ -10,11 +10,12 @@ from pydantic import Field, model_validator
 from grsgd.algorithms.adaptive import AdaptiveOptions
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.triggered import FINISHED, TriggeredAlgorithm
-from grsgd.comm import tags, topology
+from grsgd.comm import tags
 from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
-from grsgd.comm.compression import RoundingOptions, make_compressor
+from grsgd.comm.compression.compressors import RoundingOptions, make_compressor
 from grsgd.comm.mailbox import UNWEIGHTED_HEADER, ModelMessage, SendBuffers
 from grsgd.comm.pollables import Until
+from grsgd.comm.topologies import topology
 from grsgd.models.mixing import add_difference
 
 

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from grsgd.algorithms.base import Options
 from grsgd.algorithms.dpsgd import DPSGD
-from grsgd.comm import topology
+from grsgd.comm.topologies import topology
 from grsgd.models.mixing import mix
 from grsgd.models.replica import views
 

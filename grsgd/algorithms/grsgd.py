@@ -6,8 +6,8 @@ from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Options
 from grsgd.algorithms.push_sum import PushSum
-from grsgd.comm import topology
-from grsgd.comm.compression import RoundingOptions
+from grsgd.comm.compression.compressors import RoundingOptions
+from grsgd.comm.topologies import topology
 
 OUTER_MOMENTUM = 0.9
 

@@ -6,14 +6,7 @@ from pydantic import Field
 
 from grsgd.algorithms.allreduce_traits import with_variant
 from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm.allreduce import (
-    ALLREDUCE,
-    THROUGH_MEMORY,
-    VARIANT_MEANING,
-    Variant,
-    get_ready,
-    in_place,
-)
+from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY, VARIANT_MEANING, Variant, get_ready, in_place
 
 
 class LocalSGDOptions(Options):

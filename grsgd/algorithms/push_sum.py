@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from grsgd.algorithms.averaging import average_weighted_models
 from grsgd.algorithms.base import Algorithm, Traits
-from grsgd.comm import topology
 from grsgd.comm.communicator import ANY_RANK
-from grsgd.comm.compression import make_compressor
+from grsgd.comm.compression.compressors import make_compressor
 from grsgd.comm.mailbox import Mailbox, ModelMessage
 from grsgd.comm.pollables import Until
+from grsgd.comm.topologies import topology
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 

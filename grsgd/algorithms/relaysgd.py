@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm.pieces import power_of_two
+from grsgd.comm.allreduce.pieces import power_of_two
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 

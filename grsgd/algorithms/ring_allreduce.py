@@ -11,16 +11,9 @@ from grsgd.algorithms.averaging import average_buffers
 from grsgd.algorithms.base import GradientAlgorithm, Options, Traits
 from grsgd.algorithms.buckets import BucketedMean
 from grsgd.algorithms.power_sgd import PowerSGD
-from grsgd.comm.allreduce import (
-    ALLREDUCE,
-    THROUGH_MEMORY,
-    VARIANT_MEANING,
-    Variant,
-    get_ready,
-    in_place,
-)
-from grsgd.comm.compressed_mean import CompressedMean
-from grsgd.comm.compression import CompressionOptions, Kind, make_compressor
+from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY, VARIANT_MEANING, Variant, get_ready, in_place
+from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor
+from grsgd.comm.compression.mean import CompressedMean
 
 POWER_SGD, MATRIX_RANK = "power-sgd", 4
 

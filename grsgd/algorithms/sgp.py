@@ -10,8 +10,8 @@ from pydantic import Field
 
 from grsgd.algorithms.averaging import average_weighted_models
 from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm import topology
 from grsgd.comm.mailbox import HEADER, ModelMessage
+from grsgd.comm.topologies import topology
 from grsgd.lazy import LazyModule
 
 torch = LazyModule("torch")

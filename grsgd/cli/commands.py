@@ -185,9 +185,9 @@ def simulate_until_interrupted(options) -> int:
         from grsgd.job.signals import EXIT_CODE
         from grsgd.simulate.driver import Deadlock
         from grsgd.simulate.network import network
-        from grsgd.simulate.recording import Recording
         from grsgd.simulate.run import NotEvaluated
         from grsgd.simulate.run import simulate as run
+        from grsgd.simulate.tracing.instrumentation import Recording
         from grsgd.training.saving import ModelFiles
 
     check_at_least("--ranks", options.ranks, options.spares + 1)
@@ -217,11 +217,11 @@ def replay(options) -> int:
     from tabulate import tabulate
 
     with importing():
-        from grsgd.simulate import goal
         from grsgd.simulate.driver import Deadlock
         from grsgd.simulate.network import network
-        from grsgd.simulate.replay import replay as replayed
-        from grsgd.simulate.replay import rows
+        from grsgd.simulate.tracing import goal
+        from grsgd.simulate.tracing.replay import replay as replayed
+        from grsgd.simulate.tracing.replay import rows
 
     spec, ranks = network(options.network, options.topology), goal.read(options.file)
     try:
@@ -269,8 +269,8 @@ def calibrate(options) -> int:
     with importing():
         from grsgd.job import launch
         from grsgd.runs.run_file import check_writable
-        from grsgd.simulate import calibrate as calibration
-        from grsgd.simulate import network_file
+        from grsgd.simulate.calibration import calibrate as calibration
+        from grsgd.simulate.calibration import network_file
 
     mpi = launch.world()
     launch.abort_on_error(mpi)
@@ -417,8 +417,8 @@ def topology(options) -> int:
     """print how many neighbours a topology has, and how fast models come together on it"""
     from tabulate import tabulate
 
-    from grsgd.comm.consensus import is_doubly_stochastic, most_neighbours, spectral_gap, steps_to_consensus
-    from grsgd.comm.topology import TOPOLOGIES, TopologyError, build
+    from grsgd.comm.topologies.consensus import is_doubly_stochastic, most_neighbours, spectral_gap, steps_to_consensus
+    from grsgd.comm.topologies.topology import TOPOLOGIES, TopologyError, build
 
     check_at_least("--ranks", options.ranks, 1)
     rows = []

@@ -90,12 +90,12 @@ class Communicator:
         self.members: Sequence[int] = range(self.size) if members is None else tuple(members)
         self.traffic = Traffic(self.size) if traffic is None else traffic
         self.shared: dict = {}
-        """Memory that ranks of one host share (`grsgd.comm.shared_allreduce`), by what for."""
+        """Memory that ranks of one host share (`grsgd.comm.allreduce.shared`), by what for."""
         self._spare: dict[tuple, list] = {}
 
     @property
     def rank(self) -> int:
-        """This rank's number; of a spare that has taken a rank since, that one (`grsgd.comm.membership`)."""
+        """This rank's number; of a spare that has taken a rank since, that one (`grsgd.comm.elastic.membership`)."""
         return self.backend.rank
 
     @property

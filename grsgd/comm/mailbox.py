@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
-from grsgd.comm.compression import Compressor
+from grsgd.comm.compression.compressors import Compressor
 from grsgd.comm.pollables import Until
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat

@@ -16,9 +16,9 @@ from grsgd.algorithms.equal_models import EqualModels
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
+from grsgd.comm.elastic.meeting import Meeting
+from grsgd.comm.elastic.membership import MembersBackend, Membership
 from grsgd.comm.gpu.select import select_transport
-from grsgd.comm.meeting import Meeting
-from grsgd.comm.membership import MembersBackend, Membership
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.comm.watchdog import within
 from grsgd.config import Config

@@ -13,7 +13,7 @@ from grsgd.comm import tags, watchdog
 from grsgd.comm.backend import has_died
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.driver import WaitTimeout
-from grsgd.comm.membership import Membership
+from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.stop_signal import Stopped, StopSignal, died
 from grsgd.errors import RunFileError
 from grsgd.files import places_instead

@@ -14,7 +14,7 @@ import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, receive_if_come
-from grsgd.comm.membership import Membership, Tolerant
+from grsgd.comm.elastic.membership import Membership, Tolerant
 from grsgd.comm.pollables import Until
 
 SIGNS = 4

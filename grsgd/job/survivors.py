@@ -15,7 +15,7 @@ from typing import NamedTuple
 from grsgd.comm.backend import MpiBackend, has_died
 from grsgd.comm.communicator import Communicator, LostRank
 from grsgd.comm.driver import MpiDriver
-from grsgd.comm.membership import LOOK_SECONDS, Membership
+from grsgd.comm.elastic.membership import LOOK_SECONDS, Membership
 from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import within
 from grsgd.config import Config

@@ -9,7 +9,7 @@ from pathlib import Path
 from grsgd.comm import tags
 from grsgd.comm.backend import Backend
 from grsgd.comm.engine import Schedule
-from grsgd.comm.recorded import RecordedBackend, observed
+from grsgd.comm.timeline_probe import RecordedBackend, observed
 from grsgd.comm.watchdog import within
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch

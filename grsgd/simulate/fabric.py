@@ -222,14 +222,14 @@ class MessageFabric:
         self.network, self.drivers, self.processors = network, drivers, processors
         self.size = len(drivers)
         self.sending_type, self.receiving_type, self.multicast_type = Sending, Receiving, SimulatedMulticast
-        """The classes that stand for a message: `grsgd.simulate.observed` has others, where a run is recorded."""
+        """The classes that stand for a message; `tracing.fabric_events` has others, for runs on record."""
         self.under_way: dict[Sending, None] = {}
         """The messages that were sent and have not been received completely, in the order of sending."""
         self._inboxes: dict[tuple, Inbox] = defaultdict(Inbox)
         self._multicasts: dict[tuple, SimulatedMulticast] = {}
         self.counter = itertools.count()
         self.allreduces = None
-        """The `grsgd.simulate.allreduce_times.AllreduceTimes` that calculate all-reduces, if any."""
+        """The `grsgd.simulate.fast_ring.allreduces.AllreduceTimes` that calculate all-reduces, if any."""
         self.dead: set[int] = set()
         self.known_dead: list[set[int]] = [set() for _ in drivers]
         """Which processes each one knows to have died."""

@@ -14,7 +14,7 @@ import torch
 
 from grsgd.algorithms.context import RankContext
 from grsgd.comm.communicator import Communicator, LostRank
-from grsgd.comm.membership import MembersBackend, Membership
+from grsgd.comm.elastic.membership import MembersBackend, Membership
 from grsgd.comm.pollables import Delay
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import Config
@@ -27,17 +27,17 @@ from grsgd.runs.metric import columns_of
 from grsgd.runs.run_file import check_content, check_writable
 from grsgd.simulate import compute as compute_times
 from grsgd.simulate import garbage
-from grsgd.simulate.allreduce_times import AllreduceTimes
 from grsgd.simulate.cable_bytes import add_cables
 from grsgd.simulate.compute import AfterWaits, ComputeTime
 from grsgd.simulate.driver import run_all
 from grsgd.simulate.evaluation import SnapshotEvaluation
 from grsgd.simulate.fabric import MessageFabric
+from grsgd.simulate.fast_ring.allreduces import AllreduceTimes
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec, bookkeeping_network
 from grsgd.simulate.processor import Processor
 from grsgd.simulate.rank_memory import check_memory
-from grsgd.simulate.recording import NOTHING_RECORDED, Recording
+from grsgd.simulate.tracing.instrumentation import NOTHING_RECORDED, Recording
 from grsgd.training import device as gpu
 from grsgd.training import memory
 from grsgd.training.automatic_options import choose_options

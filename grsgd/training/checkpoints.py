@@ -16,7 +16,7 @@ import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.allreduce import halving_doubling_allreduce
-from grsgd.comm.meeting import GO_ON, Meeting
+from grsgd.comm.elastic.meeting import GO_ON, Meeting
 from grsgd.comm.pollables import Until
 from grsgd.comm.stop_signal import Stopped
 from grsgd.config import Config

@@ -14,7 +14,7 @@ from grsgd.algorithms.context import RankContext
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.communicator import ANY_RANK
-from grsgd.comm.membership import Tolerant
+from grsgd.comm.elastic.membership import Tolerant
 from grsgd.comm.pollables import Signal
 from grsgd.config import Config
 

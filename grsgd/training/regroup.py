@@ -16,7 +16,7 @@ import torch
 from grsgd.algorithms.averaging import exact_average
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import LostRank
-from grsgd.comm.group import Changed
+from grsgd.comm.elastic.group import Changed
 from grsgd.models.flat import Flat
 
 if TYPE_CHECKING:

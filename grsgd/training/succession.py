@@ -5,7 +5,7 @@ import numpy as np
 from grsgd.comm import tags
 from grsgd.comm.communicator import ANY_RANK, Communicator, LostRank, until_over
 from grsgd.comm.driver import Driver
-from grsgd.comm.membership import Membership
+from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.pollables import Until
 from grsgd.training.trainer import Trainer
 

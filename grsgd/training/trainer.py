@@ -17,7 +17,7 @@ from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.equal_models import EqualModels
 from grsgd.algorithms.hooks import schedule_of
 from grsgd.comm.allreduce import broadcast
-from grsgd.comm.group import Group
+from grsgd.comm.elastic.group import Group
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.comm.stop_signal import Stopped
 from grsgd.config import Config

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from grsgd.comm.compression import BLOCK, COMPRESSORS, CompressionOptions, make_compressor
+from grsgd.comm.compression.compressors import BLOCK, COMPRESSORS, CompressionOptions, make_compressor
 from grsgd.models.flat import Flat
 
 pytestmark = pytest.mark.gpu

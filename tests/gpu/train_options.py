@@ -10,7 +10,7 @@ from pathlib import Path
 
 from train_all import DEMOS, SMALL
 
-from grsgd.comm.compression import COMPRESSORS
+from grsgd.comm.compression.compressors import COMPRESSORS
 from grsgd.config import load
 from grsgd.errors import SetupError
 from grsgd.job import launch

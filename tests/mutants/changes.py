@@ -21,7 +21,7 @@ FILES = ("grsgd/models/replica.py", "grsgd/models/mixing.py", "grsgd/runs/ending
 FILES += ("grsgd/job/prepare.py", "grsgd/job/run.py", "grsgd/job/conclusion.py")
 UNREACHABLE = (
     *("coding/gpu.py", "grsgd/comm/gpu/memory.py", "grsgd/training/device.py"),
-    *("grsgd/simulate/calibrate.py", "grsgd/simulate/network_file.py"),
+    *("grsgd/simulate/calibration/calibrate.py", "grsgd/simulate/calibration/network_file.py"),
 )
 """Files that only tests outside of tests/unit can run."""
 

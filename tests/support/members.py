@@ -1,6 +1,6 @@
 """Processes that may die, in simulated time, without training."""
 
-from grsgd.comm.membership import MembersBackend, Membership
+from grsgd.comm.elastic.membership import MembersBackend, Membership
 from grsgd.testing.simulated import Ranks
 
 

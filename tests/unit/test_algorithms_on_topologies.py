@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from grsgd.algorithms import ALGORITHMS
-from grsgd.comm.topology import TOPOLOGIES, build, equal_weights, named
+from grsgd.comm.topologies.topology import TOPOLOGIES, build, equal_weights, named
 from grsgd.testing.quadratic import STEPS, Job, Reference, random_speeds
 from grsgd.testing.simulated import network_of
 

@@ -7,9 +7,9 @@ from grsgd.comm.pollables import Delay
 from grsgd.config import parse
 from grsgd.runs.run_file import load_run
 from grsgd.simulate import run as simulated_run
-from grsgd.simulate.allreduce_times import AllreduceTimes
+from grsgd.simulate.fast_ring.allreduces import AllreduceTimes
+from grsgd.simulate.fast_ring.program import record
 from grsgd.simulate.network import NetworkSpec, network
-from grsgd.simulate.recorded_messages import record
 from grsgd.simulate.run import simulate
 
 SAME = {"local_sgd": {"H": 2}, "ring_allreduce": {}}

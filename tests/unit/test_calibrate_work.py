@@ -6,7 +6,7 @@ import time
 import pytest
 
 from grsgd.comm.pollables import Compute
-from grsgd.simulate.calibrate_work import MeteredCommunicator, WorkMeter
+from grsgd.simulate.calibration.work import MeteredCommunicator, WorkMeter
 
 
 def busy(seconds: float = 0.02):

@@ -14,10 +14,10 @@ from experiments.tables.store import BEFORE, Store
 from grsgd.config import parse
 from grsgd.runs.run_file import load_run
 from grsgd.runs.settings import flattened
-from grsgd.simulate.calibrate import Calibration, Pair, StepTimes
-from grsgd.simulate.calibrate_processor import ProcessorTimes, Spread
+from grsgd.simulate.calibration.calibrate import Calibration, Pair, StepTimes
+from grsgd.simulate.calibration.messages import ProcessorTimes, Spread
+from grsgd.simulate.calibration.network_file import network_file
 from grsgd.simulate.network import network
-from grsgd.simulate.network_file import network_file
 
 DIGITS = ('data.name="digits"', 'model.name="mlp"', "data.augment=false", "train.steps=3")
 RUN = RunSpec("grsgd/dpsgd", (*DIGITS, "seed=0"), 4, TIMING_ONLY, Link("1gbit"))

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.algorithms.power_sgd import PowerSGD, orthogonalise
-from grsgd.comm import compression, compression_cpu
 from grsgd.comm.allreduce import ring_allreduce
-from grsgd.comm.compression import BLOCK, COMPRESSORS, CompressionOptions, ErrorFeedback, make_compressor
+from grsgd.comm.compression import compressors
+from grsgd.comm.compression import loops as compression_cpu
+from grsgd.comm.compression.compressors import BLOCK, COMPRESSORS, CompressionOptions, ErrorFeedback, make_compressor
 from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica
 from grsgd.testing.quadratic import PROBLEM, STEPS, Job, Problem, Reference, random_speeds
@@ -124,13 +125,13 @@ def test_sign():
 def test_compiled_loops_do_what_tensor_arithmetic_does(name, size, dtype, monkeypatch):
     """Either reads the other's payloads, and finds the same."""
     x, one = vector(size, dtype), compressor(name, vector(size, dtype))
-    payloads, outs, both = [one.payload() for _ in range(2)], [], (compression.loops, lambda x: None)
+    payloads, outs, both = [one.payload() for _ in range(2)], [], (compressors.loops, lambda x: None)
     for payload, loops in zip(payloads, both, strict=True):
-        monkeypatch.setattr(compression, "loops", loops)
+        monkeypatch.setattr(compressors, "loops", loops)
         one.encode(x.tensor, payload.tensor, (7, 0, 0))
     for payload in payloads:
         for loops in both:
-            monkeypatch.setattr(compression, "loops", loops)
+            monkeypatch.setattr(compressors, "loops", loops)
             outs.append(torch.full_like(x.tensor, 7))
             one.decode(payload.tensor, outs[-1])
     assert torch.equal(outs[0], outs[1]) and torch.equal(outs[2], outs[3])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from grsgd.cli import main
-from grsgd.comm.base_graph import base_graph
-from grsgd.comm.consensus import is_doubly_stochastic, most_neighbours, spectral_gap, steps_to_consensus
-from grsgd.comm.topology import TOPOLOGIES, Topology, build
+from grsgd.comm.topologies.base_graph import base_graph
+from grsgd.comm.topologies.consensus import is_doubly_stochastic, most_neighbours, spectral_gap, steps_to_consensus
+from grsgd.comm.topologies.topology import TOPOLOGIES, Topology, build
 
 
 @pytest.mark.parametrize("base", [2, 3, 4, 5])

@@ -13,12 +13,12 @@ from grsgd import load_run
 from grsgd.algorithms.push_sum import PushSum
 from grsgd.algorithms.ring_allreduce import RingAllreduce
 from grsgd.algorithms.sgp import SGP
-from grsgd.comm import topology
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import Communicator, LostRank, until_over
-from grsgd.comm.group import Changed, Group
+from grsgd.comm.elastic.group import Changed, Group
 from grsgd.comm.mailbox import Mailbox
 from grsgd.comm.pollables import Until
+from grsgd.comm.topologies import topology
 from grsgd.config.sections import Faults
 from grsgd.data.shards import index_stream
 from grsgd.errors import ConfigError

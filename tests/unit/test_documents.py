@@ -122,10 +122,25 @@ def test_modules_that_a_package_says_it_has_exist(file):
     assert [name for name in re.findall(r"(?<!`)`(\w+)`(?!`)", description) if name not in there] == []
 
 
+ARCHITECTURE = re.findall(r"^\| (`.*?`) \| (.*) \|$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+
+
 def test_the_table_of_the_architecture_names_every_package():
-    """And every module that belongs to none."""
-    rows = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
-    named = {name.strip("/").removeprefix("grsgd/") for row in rows for name in re.findall(r"`([\w./]+)`", row)}
+    """And the packages in it, and every module that belongs to none."""
+    names = {name for row, _ in ARCHITECTURE for name in re.findall(r"`([\w./]+)`", row)}
+    named = {name.strip("/").removeprefix("grsgd/") for name in names}
     there = {path.name for path in (ROOT / "grsgd").iterdir() if path.name[0] not in "_."}
+    there |= {str(path.parent.relative_to(ROOT / "grsgd")) for path in (ROOT / "grsgd").glob("*/*/__init__.py")}
     assert there <= named, "packages and modules of grsgd"
     assert named - there <= {"coding", "experiments", "slurm"}
+
+
+def test_modules_that_the_table_of_the_architecture_names_lie_in_their_package():
+    wrong = {}
+    for row, what in ARCHITECTURE:
+        folder = ROOT / row.strip("`")
+        if folder.is_dir():
+            there = {path.stem for path in folder.iterdir()}
+            wrong[row] = [name for name in re.findall(r"`(\w+)`", what) if name not in there]
+    assert len(wrong) > 20 and not any(wrong.values())
+

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.algorithms.exact_diffusion import ExactDiffusion, ExactDiffusionOptions
-from grsgd.comm import topology
-from grsgd.comm.topology import TopologyError
+from grsgd.comm.topologies import topology
+from grsgd.comm.topologies.topology import TopologyError
 from grsgd.testing import AlgorithmTests
 from grsgd.testing.quadratic import STEPS, Job, M, Problem, Reference, random_speeds
 from grsgd.testing.simulated import network_of

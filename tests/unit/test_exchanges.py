@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from grsgd.comm.allreduce import ALLREDUCE, Variant
-from grsgd.comm.bine import bine_allreduce
-from grsgd.comm.exchanges import Plan, Share, allreduce, inverse, runs
-from grsgd.comm.swing import rho, swing_allreduce, swing_partners, swing_plan
+from grsgd.comm.allreduce.bine import bine_allreduce
+from grsgd.comm.allreduce.exchanges import Plan, Share, allreduce, inverse, runs
+from grsgd.comm.allreduce.swing import rho, swing_allreduce, swing_partners, swing_plan
 from grsgd.testing.simulated import Ranks, network_of
 from tests.support.arrivals import array
 

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from grsgd.errors import ConfigError
-from grsgd.simulate import goal
-from grsgd.simulate.goal import CALC, RECV, SEND, Operation
-from grsgd.simulate.recording import Recording
 from grsgd.simulate.run import simulate
+from grsgd.simulate.tracing import goal
+from grsgd.simulate.tracing.goal import CALC, RECV, SEND, Operation
+from grsgd.simulate.tracing.instrumentation import Recording
 from grsgd.testing.simulated import network_of
 from tests.support.training import SLOW, config
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from grsgd.comm.allreduce import ALLREDUCE, hierarchical_allreduce, ring_allreduce
-from grsgd.comm.hosts import some
+from grsgd.comm.allreduce.by_hosts import some
 from grsgd.comm.some_ranks import SomeRanks
 from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.testing.simulated import Ranks, network_of

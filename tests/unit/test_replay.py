@@ -6,13 +6,13 @@ import pytest
 from grsgd import load_run
 from grsgd.algorithms import ALGORITHMS
 from grsgd.cli import main
-from grsgd.simulate import goal
 from grsgd.simulate.driver import Deadlock
-from grsgd.simulate.goal import CALC, RECV, SEND, Operation
-from grsgd.simulate.recording import Recording
-from grsgd.simulate.replay import replay
 from grsgd.simulate.run import Simulation, simulate
-from grsgd.simulate.trace import Trace
+from grsgd.simulate.tracing import goal
+from grsgd.simulate.tracing.goal import CALC, RECV, SEND, Operation
+from grsgd.simulate.tracing.instrumentation import Recording
+from grsgd.simulate.tracing.replay import replay
+from grsgd.simulate.tracing.trace import Trace
 from grsgd.testing.simulated import network_of
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.training import CONSTANT, SLOW, config

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from grsgd.algorithms import ALGORITHMS
-from grsgd.comm import shared_allreduce, shared_cpu, shared_sums
-from grsgd.comm.allreduce import ALLREDUCE, OUTLIVES_DEATHS, THROUGH_MEMORY, Variant
+from grsgd.comm.allreduce import ALLREDUCE, OUTLIVES_DEATHS, THROUGH_MEMORY, Variant, shared, shared_cpu, shared_sums
 from grsgd.comm.shared_memory import ALLOWED, header_bytes, host, map_row, row_of, total_bytes
 from grsgd.errors import ConfigError
 from grsgd.job import launch
@@ -103,7 +102,7 @@ def test_simulated_arrays_stay_where_they_are():
     ranks = Ranks(2)
     flats = [Flat.of(np.zeros(10**5)) for _ in ranks.comms]
     moved = ranks.finish(
-        [shared_allreduce.in_shared_memory(comm, flat) for comm, flat in zip(ranks.comms, flats, strict=True)]
+        [shared.in_shared_memory(comm, flat) for comm, flat in zip(ranks.comms, flats, strict=True)]
     )
     assert all(one is other for one, other in zip(flats, moved, strict=True))
 

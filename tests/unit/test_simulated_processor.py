@@ -17,16 +17,16 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import parse
 from grsgd.errors import ConfigError
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.calibrate_processor import mean_and_quartiles, prolonged, trusted
+from grsgd.simulate.calibration.messages import mean_and_quartiles, prolonged, trusted
 from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import ComputeSpec, NetworkSpec, ProcessorSpec, network
 from grsgd.simulate.processor import Processor, number_of_looks
 from grsgd.simulate.quota import Quota
-from grsgd.simulate.recording import Recording
-from grsgd.simulate.replay import replay
 from grsgd.simulate.run import simulate
+from grsgd.simulate.tracing.instrumentation import Recording
+from grsgd.simulate.tracing.replay import replay
 
 SEND, RECEIVE, SEND_BYTE, RECEIVE_BYTE, LATENCY, BANDWIDTH = 3e-3, 5e-3, 2e-9, 7e-9, 1e-3, 1e8
 COSTS = {"send": "3ms", "receive": "5ms", "send_byte": "2ns", "receive_byte": "7ns"}

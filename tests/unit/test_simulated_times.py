@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grsgd.algorithms.dpsgd import neighbour_exchange
-from grsgd.comm.allreduce import ALLREDUCE, broadcast, halving_doubling_allreduce, ring_allreduce, tree_allreduce
+from grsgd.comm.allreduce import (
+    ALLREDUCE,
+    broadcast,
+    halving_doubling_allreduce,
+    ring_allreduce,
+    tree_allreduce,
+)
 from grsgd.simulate.flows import MIN_WEIGHT, Connection, Flow, Port, max_min_fair
 from grsgd.testing.simulated import Ranks, network_of
 from tests.support.arrivals import array, arrivals

@@ -25,9 +25,9 @@ from experiments.swing.contenders import (
 from experiments.swing.crossing import Place, aligned, changes, crossing, places
 from experiments.swing.measure import KIB, MIB, SIZES, STEP_SECONDS, Point, Result, measure, points
 from experiments.swing.networks import GROUPED, SETTINGS, TORI
-from grsgd.comm.pieces import chunks
-from grsgd.comm.swing import swing_partners
-from grsgd.comm.torus_swing import torus_swing_allreduce
+from grsgd.comm.allreduce.pieces import chunks
+from grsgd.comm.allreduce.swing import swing_partners
+from grsgd.comm.allreduce.torus_swing import torus_swing_allreduce
 from grsgd.testing.simulated import Ranks, network_of
 from tests.support.arrivals import array
 

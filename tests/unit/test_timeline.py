@@ -13,14 +13,14 @@ from grsgd.comm.backend import ANY_RANK
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.pollables import Compute, Delay, Signal, Until
-from grsgd.comm.recorded import RecordedBackend, observed
+from grsgd.comm.timeline_probe import RecordedBackend, observed
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.runs.ending import INTERRUPTED
 from grsgd.runs.timeline import Kept, Span, Timeline, limit_of, write
-from grsgd.simulate import goal
-from grsgd.simulate.recording import Recording
-from grsgd.simulate.replay import replay
 from grsgd.simulate.run import simulate
+from grsgd.simulate.tracing import goal
+from grsgd.simulate.tracing.instrumentation import Recording
+from grsgd.simulate.tracing.replay import replay
 from grsgd.testing.simulated import network_of
 from grsgd.training.trainer import Trainer
 from tests.support.training import CONSTANT, SLOW, config

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grsgd.comm.topology import TOPOLOGIES, Topology, TopologyError, build, from_file
+from grsgd.comm.topologies.topology import TOPOLOGIES, Topology, TopologyError, build, from_file
 
 
 def refusal(function, *args) -> str:

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from grsgd.comm.swing import rho
-from grsgd.comm.torus_swing import torus_swing_allreduce, torus_swing_plans
+from grsgd.comm.allreduce.swing import rho
+from grsgd.comm.allreduce.torus_swing import torus_swing_allreduce, torus_swing_plans
 from grsgd.testing.simulated import Ranks, network_of
 from tests.support.arrivals import array
 

@@ -25,7 +25,7 @@ from grsgd.algorithms.parameter_server.strategy import STATES, Strategy
 from grsgd.algorithms.parameter_server.time_optimal import MSyncOptions, RennalaOptions, RingmasterOptions
 from grsgd.comm import tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
-from grsgd.comm.compression import CompressionOptions, ErrorFeedback, make_compressor
+from grsgd.comm.compression.compressors import CompressionOptions, ErrorFeedback, make_compressor
 from grsgd.comm.pollables import Until
 from grsgd.models.flat import Flat
 

@@ -14,7 +14,7 @@ from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.parameter_server.strategy import STATES, Strategy
 from grsgd.comm import tags
 from grsgd.comm.communicator import LostRank
-from grsgd.comm.compression import make_compressor
+from grsgd.comm.compression.compressors import make_compressor
 from grsgd.comm.pollables import Delay, Signal
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from grsgd.comm import tags
-from grsgd.comm.allgather import ring_allgather
+from grsgd.comm.allreduce.allgather import ring_allgather
 from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal, number_of_parts
 from grsgd.comm.coded.sockets import LARGEST, Interface, NoMulticast, Sockets, find_interface
 from grsgd.comm.communicator import Communicator

@@ -13,7 +13,7 @@ import numpy as np
 
 from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.membership import Tolerant
+from grsgd.comm.elastic.membership import Tolerant
 
 
 class Content:

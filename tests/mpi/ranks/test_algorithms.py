@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from grsgd.algorithms import ALGORITHMS
-from grsgd.comm import topology
 from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY
+from grsgd.comm.topologies import topology
 from grsgd.testing.quadratic import MOMENTUM, PROBLEM, RATE, SIZE, STEPS, WEIGHT_DECAY, Quadratic
 from tests.support.real_ranks import finish, models, start, take_step
 

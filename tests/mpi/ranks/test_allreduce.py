@@ -3,7 +3,7 @@ import pytest
 
 from grsgd.algorithms.allreduce_trial import choose_variant
 from grsgd.comm.allreduce import ALLREDUCE, broadcast, ring_allreduce
-from grsgd.comm.pieces import chunks
+from grsgd.comm.allreduce.pieces import chunks
 from grsgd.models.flat import Flat
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from grsgd import load_run
-from grsgd.comm.meeting import Meeting
+from grsgd.comm.elastic.meeting import Meeting
 from grsgd.config import parse
 from grsgd.errors import SetupError
 from grsgd.job.keeping import Keeping

@@ -5,13 +5,13 @@ import time
 import numpy as np
 import pytest
 
-from grsgd.comm import hosts, shared_memory
-from grsgd.comm.allreduce import hierarchical_allreduce, in_place
-from grsgd.comm.shared_allreduce import SHORT_BYTES
+from grsgd.comm import shared_memory
+from grsgd.comm.allreduce import by_hosts, hierarchical_allreduce, in_place
+from grsgd.comm.allreduce.shared import SHORT_BYTES
 from grsgd.comm.shared_memory import NoSharedMemory
 from grsgd.models.flat import Flat
 
-LONG, PIECE = SHORT_BYTES // 4 + 1, hosts.PIECE_BYTES // 4
+LONG, PIECE = SHORT_BYTES // 4 + 1, by_hosts.PIECE_BYTES // 4
 PLACEMENTS = {"first half": lambda rank, n: rank < n // 2, "alternating": lambda rank, n: rank % 2, "one": lambda *_: 0}
 
 
@@ -19,7 +19,7 @@ PLACEMENTS = {"first half": lambda rank, n: rank < n // 2, "alternating": lambda
 def placed(request, comm, monkeypatch):
     """The host of each rank."""
     where = [f"host {int(PLACEMENTS[request.param](rank, comm.size))}" for rank in range(comm.size)]
-    for module in (hosts, shared_memory):
+    for module in (by_hosts, shared_memory):
         monkeypatch.setattr(module, "host", lambda: where[comm.rank])
     return where
 
@@ -85,7 +85,7 @@ def test_between_two_hosts_goes_what_a_ring_of_two_sends(comm, driver, placed):
 def test_no_room_on_one_host(comm, driver, monkeypatch):
     """All ranks learn of it, those on other hosts as well."""
     where = [f"host {int(rank > 1)}" for rank in range(comm.size)]
-    for module in (hosts, shared_memory):
+    for module in (by_hosts, shared_memory):
         monkeypatch.setattr(module, "host", lambda: where[comm.rank])
 
     def full(*_):

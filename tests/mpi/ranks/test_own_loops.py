@@ -15,7 +15,8 @@ from scripts import HEAVY, ROWS, Net, Run, plain
 from torch.nn.parallel import DistributedDataParallel
 
 import grsgd
-from grsgd.comm import shared_allreduce, topology
+from grsgd.comm.allreduce import shared
+from grsgd.comm.topologies import topology
 
 STEPS, TIMEOUT = 6, 20
 EXACT = 1e-12
@@ -135,7 +136,7 @@ def no_warning():
 @pytest.mark.parametrize("row", ROWS)
 def test_as_with_ddp(row, options, monkeypatch):
     """Also through payloads that lose nothing, with gradients that lie in shared memory, and in buckets."""
-    monkeypatch.setattr(shared_allreduce, "SHORT_BYTES", 4)  # the model is small
+    monkeypatch.setattr(shared, "SHORT_BYTES", 4)  # the model is small
     theirs = script(row, ddp=True)
     with no_warning():
         ours = script(row, distributed("ring_allreduce", **options))

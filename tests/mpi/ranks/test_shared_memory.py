@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from coding.partition import part
-from grsgd.comm import shared_allreduce, shared_memory
+from grsgd.comm import shared_memory
+from grsgd.comm.allreduce import shared as shared_allreduce
+from grsgd.comm.allreduce.shared import SHORT_BYTES, in_shared_memory
+from grsgd.comm.allreduce.shared_sums import PIECE_BYTES
 from grsgd.comm.driver import WaitTimeout
-from grsgd.comm.shared_allreduce import SHORT_BYTES, in_shared_memory
 from grsgd.comm.shared_memory import NoSharedMemory
-from grsgd.comm.shared_sums import PIECE_BYTES
 from grsgd.models.flat import Flat
 from tests.support.real_ranks import models, start, take_step
 

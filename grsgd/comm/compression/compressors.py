@@ -9,7 +9,7 @@
 | int4     | d/2 bytes, a float32 of each 1024            | QSGD                                               |
 | sign     | d/8 bytes, a float32 of each 1024            | Karimireddy, Rebjock, Stich, Jaggi 2019            |
 
-k = ratio d, at least 1. float32 and float64 on the CPU have compiled loops (`grsgd.comm.compression_cpu`); the rest is
+k = ratio d, at least 1. float32 and float64 on the CPU have compiled loops (`loops`, beside this file); the rest is
 tensor arithmetic where the vectors lie, which finds the same.
 """
 
@@ -307,13 +307,13 @@ def loops(x: torch.Tensor):
     """Return the compiled loops for vectors like ``x``; None if there are none."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or not x.is_contiguous():
         return None
-    from grsgd.comm import compression_cpu
+    from grsgd.comm.compression import loops as compression_cpu
 
     return compression_cpu
 
 
 def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
-    """Return random numbers from 0 to 1, float32 of shape [size]: those of `grsgd.comm.compression_cpu.uniform`."""
+    """Return random numbers from 0 to 1, float32 of shape [size]: those of `grsgd.comm.compression.loops.uniform`."""
     h = torch.arange(size, dtype=torch.int32, device=device).bitwise_xor_(signed(seed))
     h.bitwise_xor_(shifted(h, 16)).mul_(0x7FEB352D)
     h.bitwise_xor_(shifted(h, 15)).mul_(signed(0x846CA68B))

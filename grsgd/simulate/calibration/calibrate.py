@@ -27,7 +27,7 @@ from grsgd.config import Config
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
 from grsgd.mpi_environment import find_mpiexec, job_environment, module, without_launcher
-from grsgd.simulate.calibrate_computing import (
+from grsgd.simulate.calibration.computing import (
     StepTimes,
     barrier,
     computing_of,
@@ -35,7 +35,7 @@ from grsgd.simulate.calibrate_computing import (
     prepare,
     step_times,
 )
-from grsgd.simulate.calibrate_processor import MessageMeter, ProcessorTimes, Spread, ended, exchanges_beside, work_of
+from grsgd.simulate.calibration.messages import MessageMeter, ProcessorTimes, Spread, ended, exchanges_beside, work_of
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""
@@ -96,7 +96,7 @@ def calibrate(
     Raises SetupError, on all ranks, for what is wrong with configuration or data, and if there is no mpiexec to
     start two ranks with.
     """
-    from grsgd.simulate.calibrate_work import measure_work
+    from grsgd.simulate.calibration.work import measure_work
 
     with launch.collective_setup(mpi):
         if mpi.size == 1:
@@ -144,7 +144,7 @@ def work(mpi, config: Config, timed: Callable[[], AbstractContextManager], steps
 
     Raises SetupError, on all ranks.
     """
-    from grsgd.simulate.calibrate_work import measure_work
+    from grsgd.simulate.calibration.work import measure_work
 
     rank = prepare(mpi, config)
     model = rank.make_model()
@@ -340,7 +340,7 @@ def check_mpiexec():
 def on_two_ranks(progress_mode: str, step_seconds: float) -> tuple[list[Pair], ProcessorTimes]:
     """Start two ranks, and return what they measure, computing for ``step_seconds`` at a time. Raises SetupError."""
     mpiexec = find_mpiexec()
-    command = [mpiexec, "-n", "2", *module("grsgd.simulate.calibrate")]
+    command = [mpiexec, "-n", "2", *module("grsgd.simulate.calibration.calibrate")]
     command += [progress_mode, repr(step_seconds)]
     job = subprocess.Popen(
         command,

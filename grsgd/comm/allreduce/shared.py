@@ -7,7 +7,7 @@ An array that lies in shared memory itself (`in_shared_memory`) is summed where 
 write as much memory as if each copied its array once. Others are copied through a buffer, piece by piece, while pieces
 are in the cache. Of a short array every rank adds up all of it, which spares the second wait.
 
-Ranks tell each other how far they are by numbers in that memory, which they poll (`grsgd.comm.shared_sums.Reached`):
+Ranks tell each other how far they are by numbers in that memory, which they poll (`Reached` of `shared_sums`):
 nothing blocks.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 
 from coding.partition import part
 from grsgd.comm import tags
+from grsgd.comm.allreduce.pieces import in_range
+from grsgd.comm.allreduce.shared_sums import PIECE_BYTES, Buffers
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.pieces import in_range
 from grsgd.comm.shared_memory import NoSharedMemory, allocate
-from grsgd.comm.shared_sums import PIECE_BYTES, Buffers
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 1024 * 1024

@@ -10,7 +10,7 @@ from grsgd import __version__
 from grsgd.config import Config
 from grsgd.files import atomic_write
 from grsgd.job import launch
-from grsgd.simulate.calibrate import LARGE_BYTES, Calibration, Pair, StepTimes
+from grsgd.simulate.calibration.calibrate import LARGE_BYTES, Calibration, Pair, StepTimes
 from grsgd.simulate.network import AFTER_WAIT_SECONDS, ComputeSpec, ProcessorSpec
 from grsgd.units import as_duration, as_rate
 

@@ -21,7 +21,7 @@ from grsgd.comm import tags
 from grsgd.comm.driver import BUSY
 from grsgd.comm.engine import ENGINE, SLEEP_SECONDS
 from grsgd.comm.pollables import Delay, Until
-from grsgd.simulate.calibrate_computing import computing_of
+from grsgd.simulate.calibration.computing import computing_of
 from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024

@@ -45,7 +45,7 @@ class Buffers:
     def __init__(
         self, comm: Communicator, memory: SharedMemory, piece_bytes: int = PIECE_BYTES, owners: int | None = None
     ):
-        from grsgd.comm import shared_cpu  # which loads the compiler
+        from grsgd.comm.allreduce import shared_cpu
 
         self.rank, self.ranks, self.members, self.memory = comm.rank, comm.size, comm.members, memory
         self.piece_bytes, self.owners = piece_bytes, owners or comm.size
@@ -174,7 +174,7 @@ class Reached:
 
 def load_loops(dtype):
     """Load what is compiled for numbers of a dtype, or compile it, which takes seconds the first time."""
-    from grsgd.comm import shared_cpu
+    from grsgd.comm.allreduce import shared_cpu
 
     rows, flags = np.zeros((2, FIELDS), dtype), np.zeros((2, FIELDS), np.int64)
     shared_cpu.publish(flags, 0, ENTERED, 1)
@@ -187,7 +187,7 @@ def load_loops(dtype):
 
 
 def sum_rows(rows, begin: int, end: int, scale, total):
-    """As `grsgd.comm.shared_cpu.sum_rows`, for numbers that are not compiled for."""
+    """As `grsgd.comm.allreduce.shared_cpu.sum_rows`, for numbers that are not compiled for."""
     np.add(rows[0, begin:end], rows[1, begin:end], out=total)
     for row in rows[2:]:
         total += row[begin:end]
@@ -196,7 +196,7 @@ def sum_rows(rows, begin: int, end: int, scale, total):
 
 
 def replace_rows(rows, begin: int, end: int, scale, scratch):
-    """As `grsgd.comm.shared_cpu.replace_rows`, for numbers that are not compiled for."""
+    """As `grsgd.comm.allreduce.shared_cpu.replace_rows`, for numbers that are not compiled for."""
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)
         total = scratch[: stop - start]

@@ -2,7 +2,7 @@
 
 The configured algorithm trains for some steps, on all ranks. What its own code takes counts, between two things that it
 waits for: updates, mixing, merging, compression, coding, and what the training loop does itself. Sending and receiving
-do not count, for these belong to messages (`grsgd.simulate.calibrate_processor`). Gradients do. Steps alone, of the
+do not count, for these belong to messages (`grsgd.simulate.calibration.messages`). Gradients do. Steps alone, of the
 same rank right before, are taken off.
 """
 
@@ -23,7 +23,7 @@ from grsgd.config import Config
 from grsgd.config.sections import Faults, Schedule, Stragglers
 from grsgd.errors import ConfigError
 from grsgd.job import launch
-from grsgd.simulate.calibrate_computing import MeasuringRank
+from grsgd.simulate.calibration.computing import MeasuringRank
 
 STEPS, UNTIMED_STEPS = 20, 4
 """How many steps the algorithm trains for, of which so many at the beginning do not count."""

@@ -11,10 +11,10 @@ hands its array to a partner before and takes the sum after, which costs these p
 """
 
 from grsgd.comm import tags
+from grsgd.comm.allreduce.exchanges import Share, allreduce
+from grsgd.comm.allreduce.pieces import add, in_range
+from grsgd.comm.allreduce.swing import swing_plan
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.exchanges import Share, allreduce
-from grsgd.comm.pieces import add, in_range
-from grsgd.comm.swing import swing_plan
 
 
 @in_range

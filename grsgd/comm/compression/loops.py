@@ -1,4 +1,4 @@
-"""Compiled loops of `grsgd.comm.compression` for vectors on the CPU, float32 or float64: each passes over memory once
+"""Compiled loops of the compressors for vectors on the CPU, float32 or float64: each passes over memory once
 or twice, and leaves other Python threads free."""
 
 import numpy as np

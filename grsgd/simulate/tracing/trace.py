@@ -16,12 +16,12 @@ from grsgd.comm.communicator import Message
 from grsgd.comm.engine import Schedule, as_list
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.errors import ConfigError
-from grsgd.simulate import goal
 from grsgd.simulate.driver import Activity, SimulatedDriver
+from grsgd.simulate.tracing import goal
 
 BOOKKEEPING, SYNCHRONOUS, FROM_ANY = 1 << 30, 1 << 29, 1 << 28
 """Added to the tag of a message: outside the counted traffic; sent by `Issend`; received from whichever rank's came
-first. GOAL has no words for these; `grsgd.simulate.replay` heeds them."""
+first. GOAL has no words for these; `grsgd.simulate.tracing.replay` heeds them."""
 SHORT_BOOKKEEPING, LONG_BOOKKEEPING = 1, 2
 """Bytes that a message outside the counted traffic is written with: how many it has costs nothing here."""
 END = "end"
@@ -138,7 +138,7 @@ class TracedDriver(SimulatedDriver):
 class Trace:
     """A record of all that the ranks of a simulated run do from `begin` on.
 
-    It is an observer of the fabrics (`grsgd.simulate.observed.Observer`).
+    It is an observer of the fabrics (`grsgd.simulate.tracing.fabric_events.Observer`).
     """
 
     def __init__(self, env, ranks: int):

@@ -12,7 +12,7 @@ import numpy as np
 from grsgd.comm import tags
 from grsgd.comm.backend import Backend, Request, has_died
 from grsgd.comm.communicator import Communicator, receive_if_come
-from grsgd.comm.membership import Membership, Tolerant, WithMember
+from grsgd.comm.elastic.membership import Membership, Tolerant, WithMember
 from grsgd.comm.pollables import Until
 
 TAGS = 8

@@ -20,9 +20,9 @@ from functools import lru_cache
 
 from coding.partition import part
 from grsgd.comm import tags
+from grsgd.comm.allreduce.exchanges import Plan, Share, Sources, all_gather, allreduce, reduce_scatter
+from grsgd.comm.allreduce.pieces import add, in_range
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.exchanges import Plan, Share, Sources, all_gather, allreduce, reduce_scatter
-from grsgd.comm.pieces import add, in_range
 
 
 @in_range

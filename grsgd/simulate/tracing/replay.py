@@ -18,14 +18,14 @@ from grsgd.comm.pollables import Delay, Pollable
 from grsgd.errors import ConfigError
 from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.runs.numbers import human_bytes
-from grsgd.simulate import goal
 from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.fabric import MessageFabric, Truncated
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec, bookkeeping_network
 from grsgd.simulate.rank_memory import check_memory
-from grsgd.simulate.recording import PROCESSOR_HINT
-from grsgd.simulate.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOKKEEPING, SYNCHRONOUS
+from grsgd.simulate.tracing import goal
+from grsgd.simulate.tracing.instrumentation import PROCESSOR_HINT
+from grsgd.simulate.tracing.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOKKEEPING, SYNCHRONOUS
 
 
 class Replayed(NamedTuple):

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grsgd.comm.allgather import ring_allgather
+from grsgd.comm.allreduce.allgather import ring_allgather
+from grsgd.comm.allreduce.shared import VECTORS, check_host_memory, count, parts_allreduce
+from grsgd.comm.allreduce.shared_sums import Buffers
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.shared_allreduce import VECTORS, check_host_memory, count, parts_allreduce
 from grsgd.comm.shared_memory import NoSharedMemory, allocate, host, text_array, text_of, uncounted
-from grsgd.comm.shared_sums import Buffers
 from grsgd.comm.some_ranks import SomeRanks
 
 PIECE_BYTES = 4 * 1024 * 1024

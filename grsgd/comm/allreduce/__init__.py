@@ -23,13 +23,13 @@ from typing import Literal, NamedTuple
 
 from coding.partition import part
 from grsgd.comm import tags
-from grsgd.comm.bine import bine_allreduce
+from grsgd.comm.allreduce.bine import bine_allreduce
+from grsgd.comm.allreduce.by_hosts import allreduce_by_hosts, hosts_of
+from grsgd.comm.allreduce.pieces import PIECE_BYTES, add, in_range
+from grsgd.comm.allreduce.shared import in_shared_memory, shared_allreduce
+from grsgd.comm.allreduce.shared_sums import load_loops
+from grsgd.comm.allreduce.swing import swing_allreduce
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.hosts import allreduce_by_hosts, hosts_of
-from grsgd.comm.pieces import PIECE_BYTES, add, in_range
-from grsgd.comm.shared_allreduce import in_shared_memory, shared_allreduce
-from grsgd.comm.shared_sums import load_loops
-from grsgd.comm.swing import swing_allreduce
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 64 * 1024

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from grsgd import outside
-from grsgd.comm.base_graph import base_graph
+from grsgd.comm.topologies.base_graph import base_graph
 from grsgd.errors import UsageError
 from grsgd.seeding import Purpose, generator
 

@@ -1,4 +1,4 @@
-"""Compiled loops of `grsgd.comm.shared_allreduce`: sums of arrays, and numbers by which ranks tell each other how far
+"""Compiled loops of `grsgd.comm.allreduce.shared`: sums of arrays, and numbers by which ranks tell each other how far
 they are. Sums leave other Python threads free; what takes less than a microsecond does not, for it would have to wait
 for them then."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from grsgd.comm.communicator import Communicator
 from grsgd.simulate.fabric import MessageFabric, Waitable
-from grsgd.simulate.recorded_messages import Program, record
+from grsgd.simulate.fast_ring.program import Program, record
 
 
 class Allreduce(Waitable):
@@ -93,7 +93,7 @@ class AllreduceTimes:
 
     def _finish(self, program: Program, begun: dict[int, tuple[float, Allreduce]]):
         """All ranks have begun: calculate when each of them ends."""
-        from grsgd.simulate.message_times import end_times  # which loads the compiler
+        from grsgd.simulate.fast_ring.times import end_times
 
         fabric, network = self.fabric, self.fabric.network
         if fabric.under_way:

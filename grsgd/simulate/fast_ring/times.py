@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from grsgd.simulate.recorded_messages import RECEIVE, SEND, WAIT_UNTIL_RECEIVED, WAIT_UNTIL_SENT
+from grsgd.simulate.fast_ring.program import RECEIVE, SEND, WAIT_UNTIL_RECEIVED, WAIT_UNTIL_SENT
 
 HAS_LEFT, HAS_ARRIVED = 0, 1
 """Events: the first message of a connection has left; a message has arrived."""
@@ -20,7 +20,7 @@ def end_times(starts, waited, first, kinds, messages, nbytes, connection, ends, 
     starts, waited
         When each rank begins, and for how many seconds it has waited by then; added up wait by wait, as a driver does.
     first, kinds, messages, nbytes, connection, ends
-        As in `grsgd.simulate.recorded_messages.Program`.
+        As in `grsgd.simulate.fast_ring.program.Program`.
     rate, latency
         By connection, in bytes/s and seconds.
     free_at

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grsgd.comm.engine import Schedule
-from grsgd.comm.recorded import observed
+from grsgd.comm.timeline_probe import observed
 from grsgd.errors import ConfigError
 from grsgd.runs.run_file import check_writable
 from grsgd.runs.timeline import RECEIVE, SEND, Timeline, limit_of, write
@@ -15,9 +15,9 @@ from grsgd.simulate.driver import SimulatedDriver
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec
-from grsgd.simulate.observed import ObservedFabric
 from grsgd.simulate.processor import Processor
-from grsgd.simulate.trace import Trace, TracedDriver
+from grsgd.simulate.tracing.fabric_events import ObservedFabric
+from grsgd.simulate.tracing.trace import Trace, TracedDriver
 
 PROCESSOR_HINT = (
     "not on a network whose messages take processor time: in GOAL a message is none of a processor's operations; leave "
@@ -122,7 +122,7 @@ NOTHING_RECORDED = Recording()
 
 
 class MessagesOn:
-    """An observer of a fabric (`grsgd.simulate.observed.Observer`) that notes messages on the ranks' timelines."""
+    """An observer of a fabric that notes messages on the ranks' timelines."""
 
     def __init__(self, timelines: list[Timeline]):
         self.timelines = timelines

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grsgd.comm.topology import Topology
+from grsgd.comm.topologies.topology import Topology
 
 EXACT = 1e-12
 """Differences from the mean, compared with those at the start, that are rounding alone."""

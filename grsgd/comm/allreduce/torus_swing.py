@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from grsgd.comm import tags
+from grsgd.comm.allreduce.exchanges import Plan, Share, Sources, allreduce
+from grsgd.comm.allreduce.pieces import chunks, in_range
+from grsgd.comm.allreduce.swing import swing_partners
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.exchanges import Plan, Share, Sources, allreduce
-from grsgd.comm.pieces import chunks, in_range
-from grsgd.comm.swing import swing_partners
 
 
 @in_range

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from coding.partition import part
+from grsgd.comm.allreduce.pieces import add
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.pieces import add
 
 Sources = Sequence[Sequence[int]]
 """By step of the reduce-scatter, and by rank, from whom the rank gets blocks in that step of the all-gather, which has

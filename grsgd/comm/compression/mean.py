@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from grsgd.comm.allgather import ring_allgather
+from grsgd.comm.allreduce.allgather import ring_allgather
 from grsgd.comm.communicator import Communicator
-from grsgd.comm.compression import Compressor, ErrorFeedback
+from grsgd.comm.compression.compressors import Compressor, ErrorFeedback
 from grsgd.lazy import LazyModule
 
 torch = LazyModule("torch")
