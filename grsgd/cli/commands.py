@@ -187,7 +187,7 @@ def simulate_until_interrupted(options) -> int:
         from grsgd.simulate.network import network
         from grsgd.simulate.run import NotEvaluated
         from grsgd.simulate.run import simulate as run
-        from grsgd.simulate.tracing.instrumentation import Recording
+        from grsgd.simulate.tracing.instrumentation import Instrumentation
         from grsgd.training.saving import ModelFiles
 
     check_at_least("--ranks", options.ranks, options.spares + 1)
@@ -200,7 +200,7 @@ def simulate_until_interrupted(options) -> int:
             models = ModelFiles(options.save, options.save_best)
             ranks = options.ranks - options.spares
             arguments = config, ranks, spec, out, options.compute, options.timing_only, line, models
-            recording = Recording(path_or_none(options.timeline), path_or_none(options.trace))
+            recording = Instrumentation(path_or_none(options.timeline), path_or_none(options.trace))
             reason = run(*arguments, stops_gently=True, spares=options.spares, recording=recording)
             announce(path_of(out, reason), line)
     except NotEvaluated as interrupt:

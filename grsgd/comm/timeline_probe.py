@@ -64,14 +64,14 @@ def innermost(schedule: Schedule) -> str:
     return schedule.__name__
 
 
-class RecordedRequest:
+class TimelineRequest:
     """A message under way, which is over on the timeline when its rank notices that it is complete.
 
     ``post()`` begins it; ``peer``, ``nbytes``, ``tag``, ``message``: as of `grsgd.runs.timeline.Span`.
     """
 
     def __init__(
-        self, backend: "RecordedBackend", post: Callable[[], Request], track: str, name: str, peer, nbytes, tag, message
+        self, backend: "TimelineBackend", post: Callable[[], Request], track: str, name: str, peer, nbytes, tag, message
     ):
         self.backend, self.track, self.name = backend, track, name
         self.peer, self.nbytes, self.tag, self.message = peer, nbytes, tag, message
@@ -95,7 +95,7 @@ class RecordedRequest:
         timeline.add(self.track, self.name, self.begin, end, self.peer, self.nbytes, self.tag, self.message)
 
 
-class FromAny(RecordedRequest):
+class FromAny(TimelineRequest):
     """A receive from any rank: who has sent the message is known when it has come, from some kinds of requests."""
 
     def __init__(self, backend, post, nbytes: int, tag: int):
@@ -126,7 +126,7 @@ def status_for(request: Request):
     return MPI.Status() if isinstance(request, MPI.Request) else None
 
 
-class RecordedBackend:
+class TimelineBackend:
     """The messages of ``backend``, a `grsgd.comm.backend.Backend`, noted on a timeline.
 
     ``members``: the ranks of its group as they are called on the timeline; ``group``: what all of them call it.
@@ -157,27 +157,27 @@ class RecordedBackend:
         if source == ANY_RANK:
             return FromAny(self, post, array.nbytes, tag)
         message = self.message(source, self.backend.rank, tag)
-        return RecordedRequest(self, post, RECEIVE, "receive", self.members[source], array.nbytes, tag, message)
+        return TimelineRequest(self, post, RECEIVE, "receive", self.members[source], array.nbytes, tag, message)
 
     def Ibcast(self, array, root):
         track, peer = (SEND, None) if self.backend.rank == root else (RECEIVE, self.members[root])
         post = partial(self.backend.Ibcast, array, root)
-        return RecordedRequest(self, post, track, "broadcast", peer, array.nbytes, None, None)
+        return TimelineRequest(self, post, track, "broadcast", peer, array.nbytes, None, None)
 
     def Iallreduce(self, array):
         post = partial(self.backend.Iallreduce, array)
-        return RecordedRequest(self, post, SEND, "all-reduce", None, array.nbytes, None, None)
+        return TimelineRequest(self, post, SEND, "all-reduce", None, array.nbytes, None, None)
 
     def dup(self):
-        return RecordedBackend(self.backend.dup(), self.timeline, self.members, self._name("dup"))
+        return TimelineBackend(self.backend.dup(), self.timeline, self.members, self._name("dup"))
 
     def subset(self, ranks):
         members = tuple(self.members[rank] for rank in ranks)
-        return RecordedBackend(self.backend.subset(ranks), self.timeline, members, self._name(str(members)))
+        return TimelineBackend(self.backend.subset(ranks), self.timeline, members, self._name(str(members)))
 
     def _name(self, kind: str) -> str:
         return f"{self.group}/{kind}.{next(self._numbers[kind,])}"
 
     def _sent(self, post: Callable[[], Request], name: str, array, dest: int, tag: int):
         message = self.message(self.backend.rank, dest, tag)
-        return RecordedRequest(self, post, SEND, name, self.members[dest], array.nbytes, tag, message)
+        return TimelineRequest(self, post, SEND, name, self.members[dest], array.nbytes, tag, message)

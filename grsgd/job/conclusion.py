@@ -11,7 +11,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.errors import RunFileError
 from grsgd.job.rescue import save, save_with_models
 from grsgd.runs.ending import TERMINATED
-from grsgd.training.record import Record, assemble, marks_of
+from grsgd.training.record import RankMeasurements, assemble, marks_of
 from grsgd.training.saving import ModelFiles
 
 if TYPE_CHECKING:
@@ -40,7 +40,12 @@ class SavedElsewhere(RunFileError):
 
 
 def evaluate(
-    job: Prepared, records: list[Record], attributes: dict, remaining, evaluation: Communicator, models: ModelFiles
+    job: Prepared,
+    records: list[RankMeasurements],
+    attributes: dict,
+    remaining,
+    evaluation: Communicator,
+    models: ModelFiles,
 ) -> str | None:
     """Write the run file on the lowest rank, without accuracies first: they may take long. It saves the models, too.
     Returns what could not be written where it should be."""

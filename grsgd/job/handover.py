@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grsgd.mpi_environment import module, without_launcher
-from grsgd.runs.timeline import Kept
-from grsgd.training.record import Record
+from grsgd.runs.timeline import FinishedTimeline
+from grsgd.training.record import RankMeasurements
 
 PROGRAM = "grsgd.simulate.late_evaluation"
 """The module that evaluates: it is run, not imported."""
@@ -35,8 +35,8 @@ class Note(NamedTuple):
 
     reason: str
     wall_seconds: float
-    record: Record
-    timeline: Kept | None = None
+    record: RankMeasurements
+    timeline: FinishedTimeline | None = None
 
 
 class Files(NamedTuple):
@@ -64,7 +64,9 @@ class Handover:
     def _left(self, gone: Collection[int]) -> list[int]:
         return [rank for rank in range(len(self._files)) if rank not in gone]
 
-    def note(self, reason: str, wall_seconds: float, record: Record, timeline: Kept | None = None):
+    def note(
+        self, reason: str, wall_seconds: float, record: RankMeasurements, timeline: FinishedTimeline | None = None
+    ):
         """Leave what this rank has measured so far; the last note counts."""
         content = pickle.dumps(Note(reason, wall_seconds, record, timeline))
         with suppress(OSError):

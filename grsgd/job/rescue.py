@@ -24,7 +24,7 @@ from grsgd.mpi_environment import speaker
 from grsgd.runs.ending import ASKED_TO_END, INTERRUPTED, Ended, end_attributes, how_ended
 from grsgd.runs.run_file import Run, load_run, save_run, was_replaced
 from grsgd.runs.targets import stamp
-from grsgd.training.record import Record, assemble
+from grsgd.training.record import RankMeasurements, assemble
 from grsgd.training.saving import ModelFiles
 from grsgd.training.trainer import ignore
 
@@ -76,15 +76,15 @@ class Rescue:
         """Training begins now, and not when this was made."""
         self.began += time.perf_counter() - self._made
 
-    def measured(self) -> Record:
+    def measured(self) -> RankMeasurements:
         """Return what this rank has measured so far."""
-        return Record.of(self.trainer, self.interface())
+        return RankMeasurements.of(self.trainer, self.interface())
 
-    def nothing(self) -> Record:
+    def nothing(self) -> RankMeasurements:
         """Return what stands for a rank that does not answer."""
-        return Record.of_nothing()
+        return RankMeasurements.of_nothing()
 
-    def assembled(self, records: list[Record], attributes: dict) -> Run:
+    def assembled(self, records: list[RankMeasurements], attributes: dict) -> Run:
         """Return the run of all ranks' records, as far as it needs no computing."""
         return assemble(records, attributes)
 
@@ -204,13 +204,13 @@ class Rescue:
         """Print what became of the run file."""
         (self._speaker if tag == tags.RESCUE_AFTER_SIGNAL else print_error)(line)
 
-    def _collect(self, seconds: float, tag: int, gone: set[int]) -> list[Record] | None:
+    def _collect(self, seconds: float, tag: int, gone: set[int]) -> list[RankMeasurements] | None:
         """The records of all ranks, empty ones for those that do not answer; None if a lower rank has them.
 
         Where a signal has come there is no time to tell a lower rank that is slow from one that has died elsewhere.
         """
         mpi, mine = self.mpi, self.measured()
-        answers: dict[int, Record | None] = {mpi.rank: mine}
+        answers: dict[int, RankMeasurements | None] = {mpi.rank: mine}
         sending = {}
         for rank in set(range(mpi.size)) - {mpi.rank} - gone:
             try:

@@ -21,7 +21,7 @@ from grsgd.job.signals import EXIT_CODE, Interruption
 from grsgd.job.startup import StartUp
 from grsgd.mpi_environment import say
 from grsgd.runs.ending import ASKED_TO_END, STOP_CRITERIA, end_attributes, joint_reason
-from grsgd.training.record import Record
+from grsgd.training.record import RankMeasurements
 from grsgd.training.saving import ModelFiles
 
 
@@ -77,7 +77,7 @@ def run(
     return end
 
 
-def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
+def train(job: Prepared) -> tuple[str, list[RankMeasurements], object, Communicator]:
     """Train; does not return where a rank has failed.
 
     Returns why training ended, what all ranks have measured, and the ranks that remain, twice: an mpi4py communicator,
@@ -105,7 +105,7 @@ def train(job: Prepared) -> tuple[str, list[Record], object, Communicator]:
         rescue.failed(error)
     if stop_signal.failed:
         rescue.failed(Stopped(stop_signal.reason))
-    records = [Record.of_nothing() for _ in range(mpi.size)]
+    records = [RankMeasurements.of_nothing() for _ in range(mpi.size)]
     with within(driver.timeout, "collecting what all ranks have measured"):
         reasons = []
         for rank, theirs, of_rank in remaining.allgather((mpi.rank, record, reason)):

@@ -25,7 +25,7 @@ from grsgd.mpi_environment import flush, say
 from grsgd.runs.ending import end_attributes, joint_reason
 from grsgd.training.deaths import accounts, after_training, comes_back, planned_deaths, without
 from grsgd.training.description import describe
-from grsgd.training.record import Record
+from grsgd.training.record import RankMeasurements
 from grsgd.training.succession import Succession
 from grsgd.training.trainer import Trainer
 
@@ -55,7 +55,7 @@ class RankEnd(NamedTuple):
     """The part of one rank in the end of a run: what it knows when its training is over."""
 
     rank: int
-    record: Record
+    record: RankMeasurements
     reason: str
     seconds: float
     deaths: list[tuple]
@@ -215,13 +215,13 @@ def attempt(job, part: RankEnd | None, models, living, made: list, known: dict[i
     return RunEnd(reason, mpi, None, survived=True), problem
 
 
-def records_of(known: dict[int, RankEnd], left: set[int], ranks: int, trainer: Trainer) -> list[Record]:
+def records_of(known: dict[int, RankEnd], left: set[int], ranks: int, trainer: Trainer) -> list[RankMeasurements]:
     """Return the records of all ranks; those of ranks that are not ``left`` say what the run lacks without them."""
     config, labels = trainer.config, trainer.data.train.labels
     died = {rank for each in known.values() for rank, *_ in each.deaths}
     records, lost = [], sorted(set(range(ranks)) - left)
     for rank in range(ranks):
-        record = known[rank].record if rank in known else Record.of_nothing()
+        record = known[rank].record if rank in known else RankMeasurements.of_nothing()
         if rank not in left:
             has_trained = rank in known or rank not in died
             why = after_training(rank in known) if has_trained else without(rank, lost, ranks, config, labels)

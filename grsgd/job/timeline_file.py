@@ -9,12 +9,12 @@ from pathlib import Path
 from grsgd.comm import tags
 from grsgd.comm.backend import Backend
 from grsgd.comm.engine import Schedule
-from grsgd.comm.timeline_probe import RecordedBackend, observed
+from grsgd.comm.timeline_probe import TimelineBackend, observed
 from grsgd.comm.watchdog import within
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch
 from grsgd.runs.run_file import check_writable
-from grsgd.runs.timeline import Kept, Timeline, limit_of, write
+from grsgd.runs.timeline import FinishedTimeline, Timeline, limit_of, write
 
 SHORTEST = 1e-6
 """Seconds of waiting and merging that are on the timeline at least: a schedule takes some between any two yields."""
@@ -30,7 +30,7 @@ class TimelineFile:
 
     def recorded(self, backend: Backend) -> Backend:
         """Return the same backend, whose messages are recorded."""
-        return RecordedBackend(backend, self.timeline)
+        return TimelineBackend(backend, self.timeline)
 
     def observed(self, schedule: Schedule) -> Schedule:
         """Return the same schedule, whose computations and waits are recorded."""
@@ -53,7 +53,7 @@ class TimelineFile:
         if remaining.rank == 0:
             self.write(kept)
 
-    def write(self, kept: Iterable[Kept]):
+    def write(self, kept: Iterable[FinishedTimeline]):
         """Write what ranks have kept, and say what is missing, or that it cannot be written."""
         try:
             lines = write(self.path, kept, CLOCK)

@@ -45,7 +45,7 @@ class Counters:
         )
 
     @classmethod
-    def of_record(cls, record: "LoopRecord", ranks: int) -> "Counters":
+    def of_record(cls, record: "LoopMeasurements", ranks: int) -> "Counters":
         """Return those that a record was made of; ``ranks``: how many there are."""
         traffic = np.zeros((ranks, 3), np.int64)
         traffic[record.traffic[:, 0]] = record.traffic[:, 1:]
@@ -103,7 +103,7 @@ class LoopProgress:
 
 
 @dataclass
-class LoopRecord:
+class LoopMeasurements:
     """The measurements of one rank, small enough to be sent around."""
 
     # `grsgd.training.record.assemble` finds no snapshots here.
@@ -127,20 +127,20 @@ class LoopRecord:
     interface: np.ndarray
 
     @classmethod
-    def of_beginning(cls) -> "LoopRecord":
+    def of_beginning(cls) -> "LoopMeasurements":
         """Return the record of a rank that begins to count."""
         measured = asdict(RankTotals()) | {"other_seconds": 0.0}
         return cls({}, [(0.0, 0, 0)], 0.0, measured, np.zeros((0, 4), np.int64), 0, {}, [], np.zeros(2))
 
     @classmethod
-    def of_nothing(cls) -> "LoopRecord":
+    def of_nothing(cls) -> "LoopMeasurements":
         """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
         measured = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         measured["other_seconds"] = math.nan
         return cls({}, [(0.0, 0, 0)], 0.0, measured, np.zeros((0, 4), np.int64), 0, {}, [], NOT_COUNTED)
 
 
-def run_of(records: list[LoopRecord], attributes: dict) -> Run:
+def run_of(records: list[LoopMeasurements], attributes: dict) -> Run:
     """Return the run of all ranks' records, ascending by rank; ``wall_seconds`` is that of the slowest rank."""
     elapsed = max(record.elapsed for record in records)
     run = assemble(records, attributes | {"wall_seconds": elapsed})
@@ -153,7 +153,7 @@ def run_of(records: list[LoopRecord], attributes: dict) -> Run:
     return run
 
 
-def curve(records: list[LoopRecord], synchronous: bool, tested: str) -> dict[str, np.ndarray]:
+def curve(records: list[LoopMeasurements], synchronous: bool, tested: str) -> dict[str, np.ndarray]:
     """Return the curve: a row a step at which any rank has logged, and one for the end. ``tested``: the column of the
     metric."""
     steps = sorted(set().union(*(record.rows for record in records)))
@@ -178,7 +178,7 @@ def curve(records: list[LoopRecord], synchronous: bool, tested: str) -> dict[str
     }
 
 
-def samples_at(records: list[LoopRecord], steps: list[int], places: list, by_steps: bool) -> list[int]:
+def samples_at(records: list[LoopMeasurements], steps: list[int], places: list, by_steps: bool) -> list[int]:
     """Return the samples of all ranks at ``places``, which are numbers of steps or else times.
 
     Those of a rank that has logged at that step are known, the others' lie between points of its progress.
@@ -200,13 +200,13 @@ def mean(values) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def final_value(records: list[LoopRecord], column: str) -> float:
+def final_value(records: list[LoopMeasurements], column: str) -> float:
     """Return the value of a column that ranks have logged after their last step; NaN if none has."""
     last = [record.rows[step] for record in records if (step := record.measured["steps"]) in record.rows]
     return mean(row.values[column] for row in last if column in row.values)
 
 
-def divergence(records: list[LoopRecord]) -> str | None:
+def divergence(records: list[LoopMeasurements]) -> str | None:
     """Return the reason of a run that has diverged: the last loss that some rank has logged is not finite."""
     for rank, record in enumerate(records):
         losses = [(step, row.values["train_loss"]) for step, row in record.rows.items() if "train_loss" in row.values]

@@ -10,7 +10,7 @@ from grsgd.comm import tags
 from grsgd.comm.stop_signal import Stopped, StopSignal, died
 from grsgd.job import launch
 from grsgd.job.rescue import FAILURE_SECONDS, SIGNAL_SECONDS, Rescue
-from grsgd.own_loop.loop_record import LoopRecord, run_of
+from grsgd.own_loop.loop_record import LoopMeasurements, run_of
 from grsgd.runs.run_file import Run
 
 
@@ -20,15 +20,15 @@ class LoopRescue(Rescue):
     def __init__(self, mpi, stop_signal: StopSignal, processes, out: Path, measured, attributes: dict):
         super().__init__(mpi, stop_signal, processes, out, None, None, attributes)
         self._record = measured
-        self.nothing = LoopRecord.of_nothing
+        self.nothing = LoopMeasurements.of_nothing
         self._is_told = False
         self._knowing = threading.Lock()
         self._known: str | None = None
 
-    def measured(self) -> LoopRecord:
+    def measured(self) -> LoopMeasurements:
         return self._record(in_a_hurry=not self._failing)
 
-    def assembled(self, records: list[LoopRecord], attributes: dict) -> Run:
+    def assembled(self, records: list[LoopMeasurements], attributes: dict) -> Run:
         return run_of(records, attributes)
 
     def tell(self, line: str, tag: int):

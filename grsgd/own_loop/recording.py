@@ -21,7 +21,15 @@ from grsgd.job.signals import REASONS, Interruption, as_exceptions
 from grsgd.own_loop import given
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
 from grsgd.own_loop.entrances import Entrances
-from grsgd.own_loop.loop_record import Counters, LoggedValues, LoopProgress, LoopRecord, divergence, run_of, thinned
+from grsgd.own_loop.loop_record import (
+    Counters,
+    LoggedValues,
+    LoopMeasurements,
+    LoopProgress,
+    divergence,
+    run_of,
+    thinned,
+)
 from grsgd.own_loop.loop_rescue import LoopRescue
 from grsgd.own_loop.ranks import check_shards, is_main
 from grsgd.own_loop.roll_call import END_OF_RECORDING
@@ -120,7 +128,7 @@ class LoopRun:
         batch_size: int | None,
         loggers: Sequence[Logger],
         attributes: dict,
-        before: LoopRecord,
+        before: LoopMeasurements,
     ):
         """Collective. ``before``: what this rank had measured in the recording that this one goes on with."""
         self.result: Run | None = None
@@ -207,7 +215,7 @@ class LoopRun:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def collected(self) -> list[LoopRecord] | None:
+    def collected(self) -> list[LoopMeasurements] | None:
         """Return, on rank 0, what all ranks have measured, when they have left the block."""
         record = self.record()
         self.optimizer.meet(END_OF_RECORDING)
@@ -219,7 +227,7 @@ class LoopRun:
                 backend.free()
         return records
 
-    def save(self, records: list[LoopRecord]):
+    def save(self, records: list[LoopMeasurements]):
         """Write the file, on rank 0; raises RunFileError if it could not be written where it should be."""
         out, diverged = self._rescue.out, divergence(records)
         attributes = self._rescue.attributes | end_attributes(diverged or END_OF_LOOP)
@@ -250,14 +258,14 @@ class LoopRun:
         self._entrances.close()
         self.optimizer.stop_signal = None
 
-    def record(self, in_a_hurry: bool = False) -> LoopRecord:
+    def record(self, in_a_hurry: bool = False) -> LoopMeasurements:
         """Return what this rank has measured so far; called in another thread after a signal, ``in_a_hurry``."""
         counted = Counters.of(self.optimizer).since(self._start)
         elapsed = self._driver.clock() - self._began
         measured = counted.measured | {"samples": self._samples()}
         measured["other_seconds"] = elapsed - sum(measured[f"{x}_seconds"] for x in ("compute", "communicate", "wait"))
         last = max(self.optimizer.moment - self._began, 0.0), self.step, self._samples()
-        return LoopRecord(
+        return LoopMeasurements(
             thinned(dict(self._rows), ROWS_IN_A_HURRY if in_a_hurry else len(self._rows)),
             [*self._progress.points, last],
             elapsed,

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from grsgd.errors import ConfigError
-from grsgd.own_loop.loop_record import LoggedValues, LoopRecord
+from grsgd.own_loop.loop_record import LoggedValues, LoopMeasurements
 
 KEY = "grsgd_recording"
 """Where it stands, beside the keys of the wrapped optimizer."""
@@ -20,7 +20,7 @@ class SavedRecord:
         self._loaded: dict | None = None
         self._state: Callable[[], dict] = dict
 
-    def begin(self, name: str, rank: int, ranks: int, record: Callable[[], LoopRecord]):
+    def begin(self, name: str, rank: int, ranks: int, record: Callable[[], LoopMeasurements]):
         """Keep from now on the result of ``record()``, of the recording to a file called ``name``."""
         self._state = lambda: {KEY: {"file": name, "rank": rank, "ranks": ranks} | state_of(record())}
 
@@ -37,14 +37,14 @@ class SavedRecord:
         """Take the record out of a ``state_dict()`` that is loaded."""
         self._loaded = state_dict.pop(KEY, None)
 
-    def before(self, path: Path, rank: int, ranks: int) -> LoopRecord:
+    def before(self, path: Path, rank: int, ranks: int) -> LoopMeasurements:
         """Return what a recording to ``path`` goes on with: nothing if that of the state that was loaded is another.
 
         Raises ConfigError where it would replace the file of a run on other ranks.
         """
         kept = self._loaded
         if kept is None or kept["file"] != path.name:
-            return LoopRecord.of_beginning()
+            return LoopMeasurements.of_beginning()
         if (kept["rank"], kept["ranks"]) != (rank, ranks):
             raise ConfigError(
                 f"recording(): {path} is the file of the run that this one goes on from, there rank {kept['rank']} of "
@@ -53,7 +53,7 @@ class SavedRecord:
         return record_of(kept)
 
 
-def state_of(record: LoopRecord) -> dict:
+def state_of(record: LoopMeasurements) -> dict:
     """Return a record as tensors, and as what else ``torch.load(..., weights_only=True)`` reads."""
     steps = sorted(record.rows)
     names = sorted({name for row in record.rows.values() for name in row.values})
@@ -81,7 +81,7 @@ def state_of(record: LoopRecord) -> dict:
     }
 
 
-def record_of(kept: dict) -> LoopRecord:
+def record_of(kept: dict) -> LoopMeasurements:
     """Return the record that `state_of` was given."""
     rows = {
         step: LoggedValues(time, samples, {})
@@ -90,7 +90,7 @@ def record_of(kept: dict) -> LoopRecord:
     for name, (steps, values) in kept["values"].items():
         for step, value in zip(steps.tolist(), values.tolist(), strict=True):
             rows[step].values[name] = value
-    return LoopRecord(
+    return LoopMeasurements(
         rows,
         [(time, int(steps), int(samples)) for time, steps, samples in kept["progress"].tolist()],
         kept["elapsed"],

@@ -77,12 +77,12 @@ class Timeline:
         else:
             self.spans.append(Span(track, sys.intern(name), begin - self._zero, end - self._zero, *message))
 
-    def kept(self) -> Kept:
+    def kept(self) -> FinishedTimeline:
         """Return what is to be written."""
-        return Kept(self.rank, list(self.spans), self.left_out)
+        return FinishedTimeline(self.rank, list(self.spans), self.left_out)
 
 
-class Kept(NamedTuple):
+class FinishedTimeline(NamedTuple):
     """The spans of a rank that are written, and how many are not."""
 
     rank: int
@@ -95,7 +95,7 @@ def limit_of(ranks: int) -> int:
     return max(1, min(MAX_SPANS, MAX_SPANS_TOGETHER // ranks))
 
 
-def write(path: str | os.PathLike, timelines: Iterable[Kept], clock: str) -> list[str]:
+def write(path: str | os.PathLike, timelines: Iterable[FinishedTimeline], clock: str) -> list[str]:
     """Write the timelines of all ranks as a whole or not at all; ``clock``: whose seconds they are, for the reader.
 
     Returns what is missing in it, a line each. Raises RunFileError.
@@ -111,7 +111,7 @@ def write(path: str | os.PathLike, timelines: Iterable[Kept], clock: str) -> lis
     return missing
 
 
-def cut_off(path, timelines: list[Kept]) -> str:
+def cut_off(path, timelines: list[FinishedTimeline]) -> str:
     """Say from when on spans are missing."""
     cut = [kept for kept in timelines if kept.left_out]
     first = min(cut, key=lambda kept: kept.spans[-1].begin)
@@ -122,7 +122,7 @@ def cut_off(path, timelines: list[Kept]) -> str:
     )
 
 
-def events(timelines: list[Kept]) -> Iterator[dict]:
+def events(timelines: list[FinishedTimeline]) -> Iterator[dict]:
     """Iterate over the events of the file: names of tracks, spans, arrows. Times are in microseconds."""
     sent = {span.message: span.begin for kept in timelines for span in kept.spans if is_end(span, SEND)}
     ends: dict[Hashable, dict[str, tuple[int, int, float]]] = {}

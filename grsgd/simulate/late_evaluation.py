@@ -57,13 +57,13 @@ def write(task, notes: dict, snapshots: dict[int, int]):
     """Write the run file, without accuracies first, and the models that were asked for."""
     from grsgd.job.rescue import path_of, save, save_with_models
     from grsgd.runs.ending import end_attributes
-    from grsgd.training.record import Record, assemble, marks_of
+    from grsgd.training.record import RankMeasurements, assemble, marks_of
     from grsgd.training.saving import ModelFiles
 
     first = notes[min(notes)]
     ranks = task.attributes["ranks"]
     attributes = task.attributes | end_attributes(first.reason) | {"wall_seconds": first.wall_seconds}
-    records = [notes[rank].record if rank in notes else Record.of_nothing() for rank in range(ranks)]
+    records = [notes[rank].record if rank in notes else RankMeasurements.of_nothing() for rank in range(ranks)]
     out = path_of(task.out, first.reason)
     if not is_wanted(out, attributes):
         return

@@ -37,7 +37,7 @@ from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec, bookkeeping_network
 from grsgd.simulate.processor import Processor
 from grsgd.simulate.rank_memory import check_memory
-from grsgd.simulate.tracing.instrumentation import NOTHING_RECORDED, Recording
+from grsgd.simulate.tracing.instrumentation import NO_INSTRUMENTATION, Instrumentation
 from grsgd.training import device as gpu
 from grsgd.training import memory
 from grsgd.training.automatic_options import choose_options
@@ -46,7 +46,7 @@ from grsgd.training.description import describe, expected_bytes
 from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import build_model, in_own_code, load_data
 from grsgd.training.progress import FreeRunning
-from grsgd.training.record import Record, assemble
+from grsgd.training.record import RankMeasurements, assemble
 from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY
 from grsgd.training.succession import Succession
@@ -70,7 +70,7 @@ class Simulation:
         on_step=ignore,
         models: ModelFiles | None = None,
         spares: int = 0,
-        recording: Recording = NOTHING_RECORDED,
+        recording: Instrumentation = NO_INSTRUMENTATION,
     ):
         """``on_step``: of rank 0's `Trainer`. ``models``: are told of each model that is evaluated. ``spares``:
         processes besides, which take the ranks of those that die. ``recording``: notes what happens in the training."""
@@ -261,11 +261,12 @@ class Simulation:
         lost = frozenset().union(*(trainer.lost for trainer in self.trainers))
         return [rank for rank in range(self.ranks) if rank not in lost]
 
-    def records(self) -> tuple[list[Record], list[int] | None]:
+    def records(self) -> tuple[list[RankMeasurements], list[int] | None]:
         """Return what all ranks have measured, and which of them the others have left behind, if any."""
         left, ranks = self.left(), range(self.ranks)
         lost = [rank for rank in ranks if rank not in left]
-        records = [Record.of_nothing() if rank in lost else Record.of(self.trainers[rank]) for rank in ranks]
+        found = {rank: RankMeasurements.of(self.trainers[rank]) for rank in left}
+        records = [found[rank] if rank in found else RankMeasurements.of_nothing() for rank in ranks]
         if self.survives:
             for rank in lost:
                 labels = self.dataset.train.labels
@@ -382,7 +383,7 @@ def simulate(
     models: ModelFiles | None = None,
     stops_gently: bool = False,
     spares: int = 0,
-    recording: Recording = NOTHING_RECORDED,
+    recording: Instrumentation = NO_INSTRUMENTATION,
 ) -> str:
     """Simulate a run and write its run file. Returns why the run ended.
 
@@ -449,7 +450,9 @@ def simulate(
     return stopped
 
 
-def write_recording(recording: Recording, attributes: dict, reason: str, line: ProgressLine) -> RunFileError | None:
+def write_recording(
+    recording: Instrumentation, attributes: dict, reason: str, line: ProgressLine
+) -> RunFileError | None:
     """Write what was recorded, and say what is missing in it; returns what went wrong: the run file comes first."""
 
     def comments() -> list[str]:

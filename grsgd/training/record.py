@@ -18,7 +18,7 @@ NOT_COUNTED = np.full(2, np.nan)
 
 
 @dataclass
-class Record:
+class RankMeasurements:
     """The measurements of one rank, small enough to be sent around."""
 
     moments: list[Moment]
@@ -37,7 +37,7 @@ class Record:
     extra: dict[str, tuple[np.ndarray, tuple[str, str]]]
 
     @classmethod
-    def of(cls, trainer: Trainer, interface: np.ndarray = NOT_COUNTED) -> "Record":
+    def of(cls, trainer: Trainer, interface: np.ndarray = NOT_COUNTED) -> "RankMeasurements":
         """``interface``: bytes that the interfaces of the rank's host have sent and received."""
         traffic = trainer.comm.traffic
         numbers = list(trainer.snapshots.numbers)  # before the moments: the trainer may be taking a snapshot
@@ -63,13 +63,13 @@ class Record:
         )
 
     @classmethod
-    def of_nothing(cls) -> "Record":
+    def of_nothing(cls) -> "RankMeasurements":
         """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
         nothing = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         return cls([], [], [], 0, nothing, np.zeros((0, 4), np.int64), 0, 0, 0, {}, [], NOT_COUNTED, {})
 
 
-def marks_of(records: list[Record], reason: str) -> list[int]:
+def marks_of(records: list[RankMeasurements], reason: str) -> list[int]:
     """Return the marks of the curve of a run that ended for this reason: those of all records that have any."""
     answered = [record for record in records if record.moments]
     early = max((record.early for record in answered), default=0)
@@ -77,7 +77,7 @@ def marks_of(records: list[Record], reason: str) -> list[int]:
 
 
 def assemble(
-    records: list[Record], attributes: dict, qualities: list[Quality] = (), final: Quality | None = None
+    records: list[RankMeasurements], attributes: dict, qualities: list[Quality] = (), final: Quality | None = None
 ) -> Run:
     """Return the run of all ranks' records, ascending by rank.
 
@@ -139,7 +139,7 @@ def fitting(extra: dict) -> tuple[dict, list[str]]:
     return fits, left_out
 
 
-def traffic_of(records: list[Record]) -> dict[str, np.ndarray]:
+def traffic_of(records: list[RankMeasurements]) -> dict[str, np.ndarray]:
     """Return what every rank has sent to every other, and each in all, a multicast counted once."""
     n = len(records)
     found = {name: np.zeros((n, n), np.int64) for name in ("sent", "headers", "messages")}

@@ -15,7 +15,7 @@ from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY
 from grsgd.errors import ConfigError
 from grsgd.job import launch
 from grsgd.models.replica import Replica
-from grsgd.simulate.tracing.instrumentation import Recording
+from grsgd.simulate.tracing.instrumentation import Instrumentation
 from grsgd.testing import AlgorithmTests
 from grsgd.testing.quadratic import MOMENTUM, PROBLEM, RATE, STEPS, WEIGHT_DECAY, Job, random_speeds
 from grsgd.testing.simulated import network_of
@@ -203,7 +203,7 @@ def test_gradients_on_a_gpu_are_refused():
 
 
 def test_a_trace_is_refused(tmp_path):
-    recording = Recording(trace=tmp_path / "run.goal")
+    recording = Instrumentation(trace=tmp_path / "run.goal")
     recording.check(tmp_path / "run.h5", False, network_of())
     with pytest.raises(ConfigError, match="^--trace: not with algorithm.buckets: in GOAL nothing is sent in mid-comp"):
         recording.check(tmp_path / "run.h5", False, network_of(), sends_early=True)

@@ -8,7 +8,7 @@ from grsgd.errors import ConfigError
 from grsgd.simulate.run import simulate
 from grsgd.simulate.tracing import goal
 from grsgd.simulate.tracing.goal import CALC, RECV, SEND, Operation
-from grsgd.simulate.tracing.instrumentation import Recording
+from grsgd.simulate.tracing.instrumentation import Instrumentation
 from grsgd.testing.simulated import network_of
 from tests.support.training import SLOW, config
 
@@ -49,7 +49,7 @@ def test_what_is_written_keeps_to_the_grammar(name, tmp_path):
         tmp_path / "run.h5",
         "lognormal:0.01,0.5",
         timing_only=True,
-        recording=Recording(None, path),
+        recording=Instrumentation(None, path),
     )
     lines = path.read_text().splitlines()
     assert [line for line in lines if not STATEMENT.fullmatch(line)] == []
@@ -77,7 +77,8 @@ def test_what_is_written_keeps_to_the_grammar(name, tmp_path):
 def test_every_message_has_its_receive(name, tmp_path):
     """LogGOPSim complains of queues that are not empty in the end."""
     path = tmp_path / "run.goal"
-    simulate(config(name), 4, network_of(**SLOW), tmp_path / "run.h5", "constant:0.01", recording=Recording(None, path))
+    traced = Instrumentation(None, path)
+    simulate(config(name), 4, network_of(**SLOW), tmp_path / "run.h5", "constant:0.01", recording=traced)
     ranks = goal.read(path)
     sends = [(rank, op.peer, op.tag, op.size) for rank, ops in enumerate(ranks) for op in ops if op.kind == SEND]
     receives = [(op.peer, rank, op.tag, op.size) for rank, ops in enumerate(ranks) for op in ops if op.kind == RECV]

@@ -18,7 +18,7 @@ from grsgd.simulate.late_evaluation import Left
 from grsgd.simulate.network import network
 from grsgd.simulate.run import Simulation
 from grsgd.training.description import describe
-from grsgd.training.record import Record, assemble, marks_of
+from grsgd.training.record import RankMeasurements, assemble, marks_of
 from grsgd.training.snapshot_file import SnapshotFile
 
 CONFIG = {
@@ -40,7 +40,7 @@ class Job:
         files = [trainer.snapshots.share() for trainer in trainers]
         self.simulation.train()
         self.attributes = describe(trainers[0]) | {"hosts": ["here"] * RANKS, "clock": "wall"}
-        self.records = [Record.of(trainer) for trainer in trainers]
+        self.records = [RankMeasurements.of(trainer) for trainer in trainers]
         task = HandoverTask(self.out, self.attributes, models)
         self.handovers = [Handover(file, task) for file in files]
         own = [handover._files[0] for handover in self.handovers]

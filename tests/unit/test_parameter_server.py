@@ -17,7 +17,7 @@ from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
 from grsgd.testing.quadratic import MOMENTUM, PROBLEM, WEIGHT_DECAY, Job
 from grsgd.testing.simulated import network_of
-from grsgd.training.record import Record, assemble
+from grsgd.training.record import RankMeasurements, assemble
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.training import CONSTANT, MODEL_BYTES, SLOW, STEP, config, simulation
 
@@ -79,7 +79,7 @@ def final_model(job):
 def run_of(job):
     """All that a run file would have, but for why the run ended."""
     attributes = {"algorithm": "parameter_server", "ranks": job.ranks, "hosts": ["here"] * job.ranks, "reason": "steps"}
-    return assemble([Record.of(trainer) for trainer in job.trainers], attributes, *job.evaluate())
+    return assemble([RankMeasurements.of(trainer) for trainer in job.trainers], attributes, *job.evaluate())
 
 
 def assert_same_run(one, other):

@@ -10,7 +10,7 @@ from grsgd.simulate.driver import Deadlock
 from grsgd.simulate.run import Simulation, simulate
 from grsgd.simulate.tracing import goal
 from grsgd.simulate.tracing.goal import CALC, RECV, SEND, Operation
-from grsgd.simulate.tracing.instrumentation import Recording
+from grsgd.simulate.tracing.instrumentation import Instrumentation
 from grsgd.simulate.tracing.replay import replay
 from grsgd.simulate.tracing.trace import Trace
 from grsgd.testing.simulated import network_of
@@ -39,7 +39,7 @@ class Traced:
     """A simulated run and its trace: the operations in GOAL, when each rank's training ended, and the run file."""
 
     def __init__(self, folder, algorithm, ranks, network, compute, **sections):
-        recording = Recording(None, folder / "run.goal")
+        recording = Instrumentation(None, folder / "run.goal")
         arguments = config(algorithm, **sections), ranks, NETWORKS[network], folder / "run.h5", compute
         simulate(*arguments, timing_only=True, recording=recording)
         self.operations, self.run = goal.read(folder / "run.goal"), load_run(folder / "run.h5")
@@ -97,7 +97,7 @@ def test_broadcasts_are_messages_to_each(tmp_path):
 
 def test_a_message_that_nobody_received_is_written_with_a_receive(tmp_path):
     """Half of a run: the ranks stop where they are."""
-    recording = Recording(None, tmp_path / "run.goal")
+    recording = Instrumentation(None, tmp_path / "run.goal")
     chosen = config("grsgd", steps=1000)
     job = Simulation(chosen, 4, NETWORKS["slow"], CONSTANT, True, recording=recording)
     steps = iter(range(10))

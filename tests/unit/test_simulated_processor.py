@@ -25,7 +25,7 @@ from grsgd.simulate.network import ComputeSpec, NetworkSpec, ProcessorSpec, netw
 from grsgd.simulate.processor import Processor, number_of_looks
 from grsgd.simulate.quota import Quota
 from grsgd.simulate.run import simulate
-from grsgd.simulate.tracing.instrumentation import Recording
+from grsgd.simulate.tracing.instrumentation import Instrumentation
 from grsgd.simulate.tracing.replay import replay
 
 SEND, RECEIVE, SEND_BYTE, RECEIVE_BYTE, LATENCY, BANDWIDTH = 3e-3, 5e-3, 2e-9, 7e-9, 1e-3, 1e8
@@ -484,7 +484,7 @@ def test_broadcasts_are_on_a_timeline_when_they_are_received(late, tmp_path):
     spec = network("1gbit,50us").model_copy(
         update={"processor": ProcessorSpec(**COSTS, reaction="50ms" if late else "0ms")}
     )
-    recording = Recording(timeline=tmp_path / "run.json")
+    recording = Instrumentation(timeline=tmp_path / "run.json")
     simulate(config, 4, spec, tmp_path / "run.h5", "constant:0.01", recording=recording)
     events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     begun, ended = ([event["id"] for event in events if event["ph"] == phase] for phase in "sf")
@@ -509,7 +509,7 @@ def test_the_file_of_a_network_names_them(tmp_path):
 def test_a_trace_has_no_processors(tmp_path):
     config = parse(CONFIG | {"algorithm": {"name": "dpsgd"}})
     spec = network("1gbit,50us").model_copy(update={"processor": ProcessorSpec(**COSTS), "name": "mine.toml"})
-    recording = Recording(trace=tmp_path / "run.goal")
+    recording = Instrumentation(trace=tmp_path / "run.goal")
     with pytest.raises(ConfigError, match=r"--trace: not on a network .* leave \[processor\] out of mine.toml"):
         simulate(config, 3, spec, tmp_path / "run.h5", "constant:0.001", recording=recording)
     with pytest.raises(ConfigError, match="replay: not on a network"):
@@ -521,7 +521,7 @@ def test_a_timeline_shows_that_gradients_take_longer(tmp_path):
     seconds = []
     for costs in (None, ProcessorSpec(**COSTS)):
         spec = network("1gbit,50us").model_copy(update={"processor": costs})
-        recording = Recording(timeline=tmp_path / "run.json")
+        recording = Instrumentation(timeline=tmp_path / "run.json")
         simulate(config, 3, spec, tmp_path / "run.h5", "constant:0.01", recording=recording)
         events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
         seconds.append(max(event["ts"] + event["dur"] for event in events if event["ph"] == "X"))

@@ -8,7 +8,7 @@ import pytest
 from grsgd.job import survivors
 from grsgd.job.survivors import RankEnd, attempt
 from grsgd.runs import measures
-from grsgd.training.record import Record
+from grsgd.training.record import RankMeasurements
 from tests.support.runs import fake_run
 
 
@@ -31,7 +31,7 @@ class Left:
 
 
 def part(rank, deaths=(), samples=64):
-    record = Record.of_nothing()
+    record = RankMeasurements.of_nothing()
     record.measured |= {"steps": 4, "samples": samples}
     return RankEnd(rank, record, "epochs", 2.0, list(deaths), 0.5)
 

@@ -13,13 +13,13 @@ from grsgd.comm.backend import ANY_RANK
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.pollables import Compute, Delay, Signal, Until
-from grsgd.comm.timeline_probe import RecordedBackend, observed
+from grsgd.comm.timeline_probe import TimelineBackend, observed
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.runs.ending import INTERRUPTED
-from grsgd.runs.timeline import Kept, Span, Timeline, limit_of, write
+from grsgd.runs.timeline import FinishedTimeline, Span, Timeline, limit_of, write
 from grsgd.simulate.run import simulate
 from grsgd.simulate.tracing import goal
-from grsgd.simulate.tracing.instrumentation import Recording
+from grsgd.simulate.tracing.instrumentation import Instrumentation
 from grsgd.simulate.tracing.replay import replay
 from grsgd.testing.simulated import network_of
 from grsgd.training.trainer import Trainer
@@ -30,7 +30,7 @@ ALGORITHMS = ("ring_allreduce", "dpsgd", "grsgd", "gossip", "parameter_server", 
 
 def run_of(name, folder, ranks=4, network=None, compute="lognormal:0.01,0.5", **sections):
     """The events of a simulated run, and its run file."""
-    recording = Recording(folder / "run.json")
+    recording = Instrumentation(folder / "run.json")
     arguments = config(name, **sections), ranks, network or network_of(**SLOW), folder / "run.h5", compute
     simulate(*arguments, recording=recording)
     return events_of(folder / "run.json"), load_run(folder / "run.h5")
@@ -107,7 +107,7 @@ def test_a_message_alone_takes_what_the_network_says(tmp_path):
 
 
 def test_nothing_changes_by_being_recorded(tmp_path):
-    for number, recording in enumerate((Recording(), Recording(tmp_path / "a.json", tmp_path / "a.goal"))):
+    for number, recording in enumerate((Instrumentation(), Instrumentation(tmp_path / "a.json", tmp_path / "a.goal"))):
         chosen = config("gossip", steps=20)
         simulate(chosen, 5, network_of(**SLOW), tmp_path / f"{number}.h5", "lognormal:0.01,1", recording=recording)
     plain, recorded = (load_run(tmp_path / f"{number}.h5") for number in range(2))
@@ -118,7 +118,7 @@ def test_nothing_changes_by_being_recorded(tmp_path):
 
 
 def test_deaths_leave_a_timeline(tmp_path):
-    recording = Recording(tmp_path / "run.json")
+    recording = Instrumentation(tmp_path / "run.json")
     chosen = config("grsgd", steps=20, faults={"die": {1: 0.05}})
     simulate(chosen, 4, network_of(**SLOW), tmp_path / "run.h5", CONSTANT, spares=1, recording=recording)
     computed = seconds_by_rank(events_of(tmp_path / "run.json"), "compute")
@@ -148,7 +148,7 @@ def test_the_bound():
 
 def test_what_overlaps_gets_lanes(tmp_path):
     sends = [Span("send", "send", begin, begin + 2.0, 1, 8, 0, begin) for begin in (0.0, 1.0, 2.0)]
-    write(tmp_path / "run.json", [Kept(0, sends, 0)], "wall")
+    write(tmp_path / "run.json", [FinishedTimeline(0, sends, 0)], "wall")
     events = events_of(tmp_path / "run.json")
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert [names[e["tid"]] for e in spans(events)] == ["send", "send 2", "send"]
@@ -179,7 +179,7 @@ def test_refused_before_training(options, named, tmp_path, monkeypatch, capsys):
 
 
 def test_what_cannot_be_written_in_the_end_costs_no_run_file(tmp_path):
-    class Full(Recording):
+    class Full(Instrumentation):
         def write(self, comments):
             raise RunFileError("run.json: No space left on device")
 
@@ -189,7 +189,7 @@ def test_what_cannot_be_written_in_the_end_costs_no_run_file(tmp_path):
 
 
 def test_recording_checks_before_anything(tmp_path):
-    recording = Recording(tmp_path / "run.h5")
+    recording = Instrumentation(tmp_path / "run.h5")
     with pytest.raises(ConfigError, match="--timeline"):
         recording.check(tmp_path / "run.h5", False, network_of(**SLOW))
 
@@ -259,7 +259,7 @@ def test_a_backend_that_is_recorded():
     now = iter(range(100))
     timeline = Timeline(0, lambda: next(now))
     timeline.begin(0)
-    comm = Communicator(RecordedBackend(Two(), timeline))
+    comm = Communicator(TimelineBackend(Two(), timeline))
     assert comm.rank == 0 and comm.lost == () and not comm.survives_deaths
     array = np.zeros(3, np.uint8)
     messages = [comm.Isend(array, 1, 5), comm.Issend(array, 1, 5)]
@@ -287,7 +287,7 @@ def test_a_simulation_that_is_broken_off_leaves_what_it_has(tmp_path, monkeypatc
         return step(self, number)
 
     monkeypatch.setattr(Trainer, "step", interrupted)
-    recording = Recording(tmp_path / "run.json", tmp_path / "run.goal")
+    recording = Instrumentation(tmp_path / "run.json", tmp_path / "run.goal")
     chosen = config("dpsgd", steps=1000)
     assert simulate(chosen, 4, network_of(**SLOW), tmp_path / "run.h5", CONSTANT, recording=recording) == INTERRUPTED
     computed = [event["pid"] for event in spans(events_of(tmp_path / "run.json"), "compute")]

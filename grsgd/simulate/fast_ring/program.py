@@ -20,7 +20,7 @@ class Recorded:
         self.step, self.message = step, message
 
 
-class Recorder:
+class ProgramBackend:
     """A `grsgd.comm.backend.Backend` that notes what one rank of ``size`` does.
 
     ``between``: by sender, receiver and tag, the messages that have been sent, and those that are received; a message
@@ -82,7 +82,7 @@ def record(schedule, size: int, elements: int, dtype, options: dict) -> Program:
     Raises TypeError if it waits for anything but messages, ValueError if some are not received.
     """
     between = defaultdict(lambda: ([], []))
-    recorders = [Recorder(rank, size, between) for rank in range(size)]
+    recorders = [ProgramBackend(rank, size, between) for rank in range(size)]
     for recorder in recorders:
         for pending in schedule(Communicator(recorder), ShapeOnlyArray(elements, dtype), **options):
             for message in reversed(as_list(pending)):  # a driver waits for the last one first

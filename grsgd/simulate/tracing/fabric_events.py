@@ -7,7 +7,7 @@ from typing import Protocol
 from grsgd.simulate.fabric import MessageFabric, Receiving, Sending, SimulatedMulticast, Waitable
 
 
-class Observer(Protocol):
+class FabricObserver(Protocol):
     """An observer, which is told of the messages of a fabric. All of it happens now, in simulated time.
 
     A ``sending`` has source, dest, nbytes, tag, group, synchronous, short, the simulated time at which it was
@@ -147,7 +147,7 @@ class ObservedMulticast(SimulatedMulticast):
 class ObservedFabric(MessageFabric):
     """A fabric whose messages tell ``observers``."""
 
-    def __init__(self, network, drivers: list, processors, observers: list[Observer]):
+    def __init__(self, network, drivers: list, processors, observers: list[FabricObserver]):
         super().__init__(network, drivers, processors)
         self.observers, self.numbers = observers, itertools.count()
         self.sending_type, self.multicast_type = ObservedSending, ObservedMulticast

@@ -25,7 +25,7 @@ PROCESSOR_HINT = (
 )
 
 
-class Recording:
+class Instrumentation:
     """The files ``timeline`` and ``trace`` of one run, None for one that is not asked for.
 
     With neither, all it makes is plain, and nothing is recorded.
@@ -118,7 +118,7 @@ class Recording:
         return lines
 
 
-NOTHING_RECORDED = Recording()
+NO_INSTRUMENTATION = Instrumentation()
 
 
 class MessagesOn:

@@ -28,7 +28,7 @@ from grsgd.simulate.tracing.instrumentation import PROCESSOR_HINT
 from grsgd.simulate.tracing.trace import BOOKKEEPING, END, FROM_ANY, SHORT_BOOKKEEPING, SYNCHRONOUS
 
 
-class Replayed(NamedTuple):
+class ReplayedRank(NamedTuple):
     """The results of a replay. ends: the simulated seconds of each rank. sent: bytes of all counted messages."""
 
     ends: list[float]
@@ -36,7 +36,7 @@ class Replayed(NamedTuple):
     sent: int
 
 
-def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> Replayed:
+def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> ReplayedRank:
     """Replay the operations of all ranks. Raises ConfigError, also where a receive is smaller than its message, and
     Deadlock where a message has no receive, or the other way round."""
     check_memory(len(ranks), 0, f"num_ranks {len(ranks)}")
@@ -49,17 +49,17 @@ def replay(ranks: list[list[goal.Operation]], network: NetworkSpec) -> Replayed:
     beside = bookkeeping_network(network, eager_bytes=SHORT_BOOKKEEPING)
     uncounted = MessageFabric(Network(env, beside, len(ranks)), drivers)
     each = zip(ranks, drivers, fabric.communicators(), uncounted.communicators(), strict=True)
-    players = [Player(*one) for one in each]
+    players = [GoalReplay(*one) for one in each]
     try:
         run_all(env, drivers, [player.play() for player in players])
     except Truncated as error:
         raise ConfigError(f"replay: {error}") from None
     traffic = [player.comm.traffic for player in players]
     messages = sum(int(one.messages.sum()) for one in traffic)
-    return Replayed([player.ended for player in players], messages, sum(int(one.sent.sum()) for one in traffic))
+    return ReplayedRank([player.ended for player in players], messages, sum(int(one.sent.sum()) for one in traffic))
 
 
-def rows(ranks: list[list[goal.Operation]], replayed: Replayed) -> list[tuple[str, str]]:
+def rows(ranks: list[list[goal.Operation]], replayed: ReplayedRank) -> list[tuple[str, str]]:
     """Return what a replay came to, for people."""
     ends = replayed.ends
     order = sorted(range(len(ends)), key=ends.__getitem__)
@@ -75,7 +75,7 @@ def rows(ranks: list[list[goal.Operation]], replayed: Replayed) -> list[tuple[st
     ]
 
 
-class Player:
+class GoalReplay:
     """Does the operations of one rank."""
 
     def __init__(
@@ -189,7 +189,7 @@ class Player:
 class OperationsDone:
     """True when a rank has done all its operations."""
 
-    def __init__(self, player: Player):
+    def __init__(self, player: GoalReplay):
         self.player = player
 
     def Test(self) -> bool:

@@ -28,7 +28,7 @@ END = "end"
 """The label of the operation with which a rank's training ends."""
 
 
-class Event:
+class TracedOperation:
     """An operation as it happened; times in simulated seconds.
 
     after: the operations of the rank that it came after, and whether those only had to begin. partner: of a send, its
@@ -37,45 +37,45 @@ class Event:
 
     __slots__ = ("rank", "kind", "begin", "seconds", "after", "nbytes", "peer", "tag", "short", "partner", "place")
 
-    def __init__(self, rank: int, kind: str, begin: float, after: dict[Event, bool]):
+    def __init__(self, rank: int, kind: str, begin: float, after: dict[TracedOperation, bool]):
         self.rank, self.kind, self.begin, self.after = rank, kind, begin, after
         self.seconds: float = 0.0
         self.nbytes, self.peer, self.tag, self.short = 0, None, 0, True
-        self.partner: Event | None = None
+        self.partner: TracedOperation | None = None
         self.place = 0
         """In the rank's list, once that is made."""
 
 
-class Course:
+class Dependencies:
     """The course of one schedule: what its next operation comes after."""
 
     __slots__ = ("rank", "last", "waited", "version", "seen")
 
     def __init__(self, rank: int):
         self.rank = rank
-        self.last: Event | None = None
-        self.waited: dict[Event, bool] = {}
+        self.last: TracedOperation | None = None
+        self.waited: dict[TracedOperation, bool] = {}
         """Events that it has waited for since, and whether each has only to begin."""
         self.version = 0
-        self.seen: dict[Course, int] = {}
+        self.seen: dict[Dependencies, int] = {}
         """The versions of other courses that are part of this one."""
 
-    def after(self) -> dict[Event, bool]:
+    def after(self) -> dict[TracedOperation, bool]:
         """Return what the next operation comes after, and whether that only has to begin."""
         return {self.last: True} | self.waited if self.last is not None else dict(self.waited)
 
-    def add(self, event: Event, only_begun: bool = False):
+    def add(self, event: TracedOperation, only_begun: bool = False):
         """Go on after ``event`` has ended, or only begun."""
         self.waited[event] = only_begun and self.waited.get(event, True)
         self.version += 1
 
-    def join(self, other: Course):
+    def join(self, other: Dependencies):
         """Go on after all that ``other`` went on after."""
         if self.seen.get(other) != other.version:
             for event, only_begun in other.after().items():
                 self.add(event, only_begun)
 
-    def join_all(self, others: list[Course]):
+    def join_all(self, others: list[Dependencies]):
         """The same of all schedules of the rank that have not ended."""
         for other in others:
             if other is not self:
@@ -83,7 +83,7 @@ class Course:
         self.seen = {other: other.version for other in others if other is not self}
 
 
-class Followed:
+class TracedSchedule:
     """A schedule that the trace follows, driven like a generator."""
 
     def __init__(self, trace: Trace, schedule: Schedule, rank: int, is_main: bool):
@@ -129,28 +129,28 @@ class TracedDriver(SimulatedDriver):
         self.trace = trace
 
     def start(self, schedule):
-        return super().start(Followed(self.trace, schedule, self.rank, is_main=False))
+        return super().start(TracedSchedule(self.trace, schedule, self.rank, is_main=False))
 
     def start_foreground(self, schedule):
-        return super().start_foreground(Followed(self.trace, schedule, self.rank, is_main=self.trace.is_on))
+        return super().start_foreground(TracedSchedule(self.trace, schedule, self.rank, is_main=self.trace.is_on))
 
 
 class Trace:
     """A record of all that the ranks of a simulated run do from `begin` on.
 
-    It is an observer of the fabrics (`grsgd.simulate.tracing.fabric_events.Observer`).
+    It is an observer of the fabrics (`grsgd.simulate.tracing.fabric_events.FabricObserver`).
     """
 
     def __init__(self, env, ranks: int):
         self.env = env
         self.is_on = False
         self.began = 0.0
-        self.events: list[list[Event]] = [[] for _ in range(ranks)]
-        self.courses: list[list[Course]] = [[] for _ in range(ranks)]
+        self.events: list[list[TracedOperation]] = [[] for _ in range(ranks)]
+        self.courses: list[list[Dependencies]] = [[] for _ in range(ranks)]
         """Of the schedules that have not ended."""
-        self.running: list[Course] = []
+        self.running: list[Dependencies] = []
         """The course of the schedule that runs now, last; below it those that it has interrupted."""
-        self.changed: list[Course | Event | None] = [None] * ranks
+        self.changed: list[Dependencies | TracedOperation | None] = [None] * ranks
         """The last that has happened on each rank: a schedule has gone on, or a message is complete."""
         self.bookkeeping = None
         """The fabric of the messages outside the counted traffic."""
@@ -164,31 +164,31 @@ class Trace:
     def begin(self):
         self.is_on, self.began = True, self.now
 
-    def new_course(self, rank: int) -> Course:
+    def new_course(self, rank: int) -> Dependencies:
         """Return the course of a schedule that begins, after what the one has waited for that begins it."""
-        course = Course(rank)
+        course = Dependencies(rank)
         if self.running and self.running[-1].rank == rank:
             course.join(self.running[-1])
         self.courses[rank].append(course)
         return course
 
-    def add(self, kind: str, rank: int) -> Event:
+    def add(self, kind: str, rank: int) -> TracedOperation:
         """Return a new operation of the schedule that runs."""
         course = self.running[-1] if self.running and self.running[-1].rank == rank else None
-        event = Event(rank, kind, self.now, course.after() if course else {})
+        event = TracedOperation(rank, kind, self.now, course.after() if course else {})
         self.events[rank].append(event)
         if course:
             course.last, course.waited = event, {}
             course.version += 1
         return event
 
-    def calculation(self, pollable) -> Event | None:
+    def calculation(self, pollable) -> TracedOperation | None:
         """Return the operation that begins with a computation or a delay; None for anything else."""
         if self.is_on and isinstance(pollable, Compute | Delay):
             return self.add(goal.CALC, self.running[-1].rank)
         return None
 
-    def has_waited(self, course: Course, pollable, event: Event | None, alone: bool):
+    def has_waited(self, course: Dependencies, pollable, event: TracedOperation | None, alone: bool):
         """A schedule has waited for ``pollable``, for nothing else at the time if ``alone``."""
         if not self.is_on:
             return
@@ -205,9 +205,9 @@ class Trace:
         else:
             self._flag_seen(course)
 
-    def _flag_seen(self, course: Course):
+    def _flag_seen(self, course: Dependencies):
         changed = self.changed[course.rank]
-        if isinstance(changed, Event):
+        if isinstance(changed, TracedOperation):
             course.add(changed)
         elif changed is not None and changed is not course:
             course.join(changed)
@@ -292,7 +292,7 @@ class Tags:
         self._groups: dict[tuple, int] = {}
         self._numbers: dict[tuple, int] = {}
 
-    def number(self, event: Event) -> int:
+    def number(self, event: TracedOperation) -> int:
         is_uncounted, group, tag, synchronous, from_any = event.tag
         communicator = self._groups.setdefault((is_uncounted, group), len(self._groups))
         source = (event.rank if event.kind == goal.SEND else event.peer) if from_any else None
@@ -318,7 +318,7 @@ class Processors:
         self._free: list[float] = []
         self._owed: list[float] = []
 
-    def assign(self, event: Event) -> tuple[int, int]:
+    def assign(self, event: TracedOperation) -> tuple[int, int]:
         """Return the cpu and the nanoseconds of a computation, or a delay; to be called in order of begin."""
         slack = 1e-12 * self.now
         cpu = next((cpu for cpu, free in enumerate(self._free) if free <= event.begin + slack), len(self._free))
@@ -344,14 +344,14 @@ def set_apart(ranks: list[list[goal.Operation]]):
             operation.cpu, operation.nic = cpu, 1
 
 
-def is_kept(event: Event) -> bool:
+def is_kept(event: TracedOperation) -> bool:
     """Whether it is written: not a receive without a message, nor a long message that nobody received."""
     if event.kind == goal.CALC or event.partner is not None:
         return True
     return event.kind == goal.SEND and event.short
 
 
-def operation_of(event: Event, tags: Tags, processors: Processors) -> goal.Operation:
+def operation_of(event: TracedOperation, tags: Tags, processors: Processors) -> goal.Operation:
     if event.kind == goal.CALC:
         if event.tag == END:
             operation = goal.Operation(goal.CALC, 0, label=END)
@@ -366,9 +366,9 @@ def operation_of(event: Event, tags: Tags, processors: Processors) -> goal.Opera
     return operation
 
 
-def kept_only(after: dict[Event, bool]) -> dict[Event, bool]:
+def kept_only(after: dict[TracedOperation, bool]) -> dict[TracedOperation, bool]:
     """Replace what is not written by what it came after itself."""
-    found: dict[Event, bool] = {}
+    found: dict[TracedOperation, bool] = {}
     seen, waiting = set(), list(after.items())
     while waiting:
         event, only_begun = waiting.pop()
@@ -380,7 +380,7 @@ def kept_only(after: dict[Event, bool]) -> dict[Event, bool]:
     return found
 
 
-def receive_of(send: Event, tag: int, operations: list[goal.Operation]) -> goal.Operation:
+def receive_of(send: TracedOperation, tag: int, operations: list[goal.Operation]) -> goal.Operation:
     """Return a receive, behind all others of its kind, of a message that nobody received."""
     kind = goal.RECV, send.rank, tag
     same = (place for place, other in enumerate(operations) if (other.kind, other.peer, other.tag) == kind)
