@@ -99,13 +99,12 @@ def train_on_all_ranks(options) -> int:
 
 def run(options) -> int:
     """train on several ranks, or run a script on them: grsgd run -n 4 CONFIG.toml, grsgd run -n 4 SCRIPT.py"""
-    from grsgd.cli.parser import make_parser
     from grsgd.job import start, words
 
     trains = start.is_configuration(options.target)
     out, leaves_file = None, False
     if trains:  # what is wrong is said once, and not by the launcher as well
-        of_train = make_parser().parse_args(["train", options.target, *options.arguments])
+        of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
         out, leaves_file = of_train.out, not of_train.check
     job = start.job(options.target, options.arguments, options.ranks, options.launcher)
     if trains:
@@ -130,13 +129,12 @@ def run(options) -> int:
 def sweep(options) -> int:
     """make the runs of all combinations of some values, as far as they are not there"""
     from grsgd.cli import sweep as runs
-    from grsgd.cli.parser import make_parser
 
     check_at_least("-n", options.ranks, 1)
 
     def load(arguments: list[str]):
         words = arguments if options.simulate else ["train", *arguments[3:]]
-        return load_config(make_parser().parse_args(words))
+        return load_config(options.make_parser().parse_args(words))
 
     return runs.sweep(options, load)
 

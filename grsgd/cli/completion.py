@@ -11,13 +11,11 @@ FILES, FOLDERS = ("FILE", "FIG", "CONFIG", ".pt", ".h5", ".py"), ("DIR", "FOLDER
 
 def completion(options) -> int:
     """print the script that lets bash, zsh or fish complete commands with the Tab key"""
-    from grsgd.cli.parser import make_parser
-
     try:
         import shtab
     except ImportError:
         raise UsageError("completion: the Python package shtab is not installed: pip install shtab") from None
-    parser = make_parser()
+    parser = options.make_parser()
     mark(parser, words())
     print(shtab.complete(parser, options.shell))
     return 0

@@ -19,10 +19,11 @@ class Help(argparse.HelpFormatter):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands; options have ``command`` and ``on_ranks``, whether all ranks run it."""
+    """Return the parser of all commands; options have ``command``, ``on_ranks``, whether all ranks run it, and
+    ``make_parser``, for commands that are given other commands."""
     top = argparse.ArgumentParser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
     top.add_argument("--version", action="version", version=__version__)
-    top.set_defaults(command=None)
+    top.set_defaults(command=None, make_parser=make_parser)
     add = top.add_subparsers(metavar="COMMAND")
     for add_command in (add_train, add_run, add_simulate, add_replay, add_evaluate, add_calibrate):
         add_command(add)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from grsgd.comm.communicator import Communicator
 from grsgd.errors import RunFileError
+from grsgd.job.prepared import Prepared
 from grsgd.job.rescue import save, save_with_models
 from grsgd.runs.ending import TERMINATED
 from grsgd.training.record import RankMeasurements, assemble, marks_of
 from grsgd.training.saving import ModelFiles
-
-if TYPE_CHECKING:
-    from grsgd.job.prepare import Prepared
 
 
 class RunEnd(NamedTuple):

@@ -28,11 +28,11 @@ from grsgd.job import alike, launch
 from grsgd.job import network_counters as interfaces
 from grsgd.job.handover import Handover, HandoverTask
 from grsgd.job.keeping import Keeping, find_resumed, go_on, say_from_where
+from grsgd.job.prepared import Prepared, Survival
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.rescue import Rescue
 from grsgd.job.silence import Silence
 from grsgd.job.startup import StartUp
-from grsgd.job.survivors import Survival
 from grsgd.job.timeline_file import TimelineFile
 from grsgd.job.timeline_file import check as check_timeline
 from grsgd.mpi_environment import fault_tolerant
@@ -88,19 +88,6 @@ class Communicators:
         with within(self.backend.timeout, "freeing communicators"):
             for backend in self.copies:
                 backend.free()
-
-
-class Prepared(NamedTuple):
-    """One rank, ready to train."""
-
-    mpi: object
-    driver: MpiDriver
-    stop_signal: StopSignal
-    trainer: Trainer
-    line: ProgressLine
-    rescue: Rescue
-    evaluation: Communicator
-    survival: Survival | None = None
 
 
 def prepare(

@@ -15,7 +15,8 @@ from grsgd.config import Config
 from grsgd.job import launch, survivors
 from grsgd.job.conclusion import RunEnd, SavedElsewhere, evaluate
 from grsgd.job.keeping import NOTHING_KEPT, Keeping, alone
-from grsgd.job.prepare import Communicators, Prepared, prepare
+from grsgd.job.prepare import Communicators, prepare
+from grsgd.job.prepared import Prepared
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.signals import EXIT_CODE, Interruption
 from grsgd.job.startup import StartUp

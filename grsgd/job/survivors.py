@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,13 +13,11 @@ from typing import NamedTuple
 
 from grsgd.comm.backend import MpiBackend, has_died
 from grsgd.comm.communicator import Communicator, LostRank
-from grsgd.comm.driver import MpiDriver
-from grsgd.comm.elastic.membership import LOOK_SECONDS, Membership
+from grsgd.comm.elastic.membership import LOOK_SECONDS
 from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import within
-from grsgd.config import Config
 from grsgd.job.conclusion import RunEnd, SavedElsewhere, evaluate
-from grsgd.job.silence import Silence
+from grsgd.job.prepared import Prepared
 from grsgd.mpi_environment import flush, say
 from grsgd.runs.ending import end_attributes, joint_reason
 from grsgd.training.deaths import accounts, after_training, comes_back, planned_deaths, without
@@ -31,24 +28,6 @@ from grsgd.training.trainer import Trainer
 
 LATER_LOOK_SECONDS = 0.05
 """How often a spare looks for deaths that is not the next to take a rank."""
-
-
-class Survival(NamedTuple):
-    """All that a process needs besides, where others may die.
-
-    membership: which process holds which rank. driver: of what goes on beside the training. states: a communicator of
-    all processes, for `Succession`. world: an mpi4py communicator of all processes, for the end. make_trainer: makes
-    that of the rank that this process holds. silence: ends silent processes, if they are not to be waited for. config:
-    of the run.
-    """
-
-    membership: Membership
-    driver: MpiDriver
-    states: Communicator
-    world: object
-    make_trainer: Callable[[], Trainer]
-    silence: Silence | None
-    config: Config
 
 
 class RankEnd(NamedTuple):
@@ -62,7 +41,7 @@ class RankEnd(NamedTuple):
     longest_wait: float
 
 
-def run(job, models, interruption, timed):
+def run(job: Prepared, models, interruption, timed):
     """Train on a rank, or wait as a spare; returns the `RunEnd`. A spare that was not needed does not return."""
     survival = job.survival
     interruption.on_signal = partial(while_training, job)
@@ -75,13 +54,13 @@ def run(job, models, interruption, timed):
     return conclude(job._replace(trainer=trainer), part, models)
 
 
-def while_training(job, reason: str):
+def while_training(job: Prepared, reason: str):
     """Save what there is, on a signal, and end; a spare ends when the ranks have."""
     if job.rescue.trainer is not None:
         job.rescue.interrupted(reason)
 
 
-def stand_by(job) -> Trainer | None:
+def stand_by(job: Prepared) -> Trainer | None:
     """Wait, as a spare, until a rank is to be taken over; returns its trainer, None if all others have ended."""
     survival = job.survival
     membership, config = survival.membership, survival.config
@@ -102,7 +81,7 @@ def stand_by(job) -> Trainer | None:
     return trainer
 
 
-def train(job) -> RankEnd | None:
+def train(job: Prepared) -> RankEnd | None:
     """Train; returns None where the run has ended before this process could. Does not return where it has failed."""
     survival, trainer = job.survival, job.trainer
     membership = survival.membership
@@ -151,7 +130,7 @@ def die_as_planned(trainer: Trainer):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def conclude(job, part: RankEnd | None, models):
+def conclude(job: Prepared, part: RankEnd | None, models):
     """Evaluate and save, on all processes that live, and once more without those that die meanwhile."""
     world, known = job.survival.world, {part.rank: part} if part else {}
     if job.survival.silence:
@@ -185,7 +164,7 @@ def agreed(mpi, is_done: bool) -> bool:
     return False
 
 
-def attempt(job, part: RankEnd | None, models, living, made: list, known: dict[int, RankEnd]):
+def attempt(job: Prepared, part: RankEnd | None, models, living, made: list, known: dict[int, RankEnd]):
     """Evaluate and save once, with all processes of ``living``; communicators are added to ``made``.
 
     ``known``: the parts that this process knows, by rank, from earlier attempts, too. A rank whose process dies in an

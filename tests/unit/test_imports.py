@@ -45,6 +45,31 @@ def test_nothing_is_imported_upwards(path):
     assert [name for name in sorted(imported(path)) if not may_import(relative, name)] == []
 
 
+CIRCLES = [{"grsgd.training.regroup", "grsgd.training.trainer"}]
+"""Files that import each other, of which there may be no more. A run's methods that show it are left out."""
+VIEWS = "grsgd.runs.views"
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_files_import_each_other():
+    """Not in a circle either, nor inside a package, nor inside a function."""
+    modules = {module_of(path): path for path in FILES}
+    reached = {
+        name: {max((one for one in modules if f"{used}.".startswith(f"{one}.")), key=len) for used in imported(path)}
+        for name, path in modules.items()
+    }
+    reached["grsgd.runs.run_file"].discard(VIEWS)
+    graph = {name: {one for one in used if not f"{name}.".startswith(f"{one}.")} for name, used in reached.items()}
+    while ends := {name for name, used in graph.items() if not used & graph.keys()}:
+        graph = {name: used for name, used in graph.items() if name not in ends}
+    while begins := graph.keys() - set().union(*graph.values()):
+        graph = {name: used for name, used in graph.items() if name not in begins}
+    assert graph.keys() == set().union(*CIRCLES)
+
+
 def test_every_package_has_its_level():
     there = {path.relative_to(ROOT / "grsgd").parts[0].removesuffix(".py") for path in (ROOT / "grsgd").rglob("*.py")}
     assert there == set(LEVELS)
