@@ -14,8 +14,8 @@ from experiments.tables.setting import Setting
 from grsgd.runs import measures
 from grsgd.runs.run_file import Run
 
-TUNING_SEED = 1000
-"""The first one; none of them is a seed that is reported."""
+TUNING_SEED = 999
+"""The first one, of the first occasion; none of them is a seed that is reported."""
 FINER = 1.5
 """Factor between the rates about the best one of the grid."""
 BEYOND, MOST_BEYOND = 2.5, 3

@@ -48,6 +48,8 @@ class Scale(NamedTuple):
     """Cores of each of the testbed's hosts."""
     tuning_images: int | None = None
     """Number of test images with which trials of learning rates are tested; None for all."""
+    has_one_calibration: bool = False
+    """Whether all simulated times rest on one calibration, so that nothing is known of how much these differ."""
     has_second_look: bool = False
     """Whether targets get twice the seeds where these may decide what the first ones do not."""
     is_joined: bool = False
@@ -60,11 +62,11 @@ SMOKE = Scale(
     file="smoke.toml",
     overrides=(),
     seeds=5,
-    clock_seeds=5,
+    clock_seeds=3,
     ranks=(8,),
     clock_ranks=(8,),
     coding_ranks=(8,),
-    many_ranks=(*range(2, 11), 16, 32, 64),
+    many_ranks=(2, 4, 6, 8, 10, 16, 32, 64),
     learning_rates=(0.01, 0.02, 0.05, 0.15, 0.4, 1.0),
     tuning_ranks=8,
     tuning_seeds=1,
@@ -73,6 +75,7 @@ SMOKE = Scale(
     rate="1gbit",
     slow_rate="100mbit",
     cpu=0.2,
+    has_one_calibration=True,
 )
 DESK = SMOKE._replace(
     name="desk",
@@ -80,11 +83,12 @@ DESK = SMOKE._replace(
     "cores, in pieces",
     file="desk.toml",
     coding_ranks=tuple(range(2, 11)),
-    clock_seeds=3,
+    many_ranks=(*range(2, 11), 16, 32, 64),
     tuning_seeds=3,
     tuning_images=2000,
     steps=32,
     run_timeout=3600,
+    has_one_calibration=False,
     has_second_look=True,
     is_joined=True,
 )
@@ -92,14 +96,16 @@ PAPER = SMOKE._replace(
     name="paper",
     description="the papers' sizes, as far as they are known",
     file=None,
+    clock_seeds=5,
     ranks=(4, 8, 16),
     clock_ranks=(4, 8),
     coding_ranks=tuple(range(2, 11)),
-    many_ranks=(*SMOKE.many_ranks, 128, 256),
+    many_ranks=(*DESK.many_ranks, 128, 256),
     learning_rates=(0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
     tuning_seeds=3,
     steps=64,
     run_timeout=24 * 3600,
+    has_one_calibration=False,
 )
 IMAGENET = PAPER._replace(
     name="imagenet",

@@ -13,6 +13,7 @@ from experiments.tables.claims import read_claims
 from experiments.tables.conditions import Conditions
 from experiments.tables.learning_rates import BEYOND, FINER, MOST_BEYOND, TUNING_SEED, MissingRun
 from experiments.tables.needs import STOPS_AT_TARGET, Steps, TimeToTarget, Trainings
+from experiments.tables.occasions import occasion
 from experiments.tables.outcome import Figure
 from experiments.tables.plan import Plan, whole
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
@@ -194,6 +195,15 @@ def test_three_seeds_decide_between_the_rates_about_the_best():
     assert [len(tried[rate]) for rate in (0.15 / FINER, 0.15, 0.15 * FINER)] == [3, 3, 3]
     assert rates.rate(DPSGD) == 0.15 / FINER and rates.results(rates.tuned(DPSGD))[0.15][0] == math.inf
     assert "†" not in "".join(rates.table([DPSGD])[2][0])
+
+
+@pytest.mark.parametrize(("scale", "occasions"), [(SMOKE, {0}), (TINY, {0}), (DESK, {0, 1, 2})])
+def test_calibrations_that_trainings_and_trials_rest_on(scale, occasions):
+    found = plan({"it": Trainings(GRSGD), "clock": Trainings(GRSGD.but(source=MEASURED))}, scale=scale)
+    specs = [*found.rates.named([GRSGD]), *found.needed("it", found.rates.supposed)]
+    assert {occasion(seed_of(spec)) for spec in specs} == occasions
+    trained, trials = ({seed_of(spec) for spec in some} for some in (found.needed("it"), found.rates.named([GRSGD])))
+    assert len(trained) == scale.seeds and not trained & trials
 
 
 def test_fewer_images_test_trials_than_reported_trainings():
