@@ -132,7 +132,7 @@ def test_a_model_is_given_what_it_asks_for():
     def make(classes, shape, extra=1):
         return nn.Linear(shape[0] * extra, classes)
 
-    network = zoo.Network(make, 1, "here", ((1, 28, 28), 10))
+    network = zoo.RegisteredModel(make, 1, "here", ((1, 28, 28), 10))
     assert network.options() == {"extra": 1} and network.build((6,), 3, {"extra": 2}).weight.shape == (3, 12)
 
 
