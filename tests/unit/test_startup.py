@@ -61,7 +61,7 @@ def test_a_training_imports_what_it_uses():
         "from grsgd.cli.parser import make_parser; make_parser().format_help()",
         "import grsgd.runs.report, coding.cost_table",
         "import grsgd.config; grsgd.config.load('experiments/demo/easgd.toml')",
-        "import grsgd.job.launch; from grsgd.comm import allreduce; from grsgd.comm.topologies import topology; import grsgd.comm.gpu.staged",
+        "import grsgd.job.launch, grsgd.comm.allreduce, grsgd.comm.topologies.topology, grsgd.comm.gpu.staged",
     ],
 )
 def test_what_trains_nothing_does_without_torch(code):
