@@ -160,7 +160,7 @@ class AlgorithmTests:
         if find(self.name).remembers is None:
             skip("it does not say what to keep (`remembers`)")
         with tempfile.TemporaryDirectory() as name:
-            folder, n = Path(name), self.ranks[-1]
+            folder, n = Path(name), self.ranks[len(self.ranks) // 2]
             whole = self.train(folder, n, "--checkpoint", folder / "kept", "--every", KEPT_EVERY)
             again = self.train(folder, n, "--resume", folder / "kept")
             if self.traits.synchronous:
