@@ -41,7 +41,7 @@ def factors_of(plan: Plan, target: str) -> Iterator[tuple[str, tuple[Tuned, list
 
 def factors(rates: LearningRates, tuned: Tuned) -> list[float]:
     """Return the samples to the target accuracy, at each rate that was tried with all tuning seeds, as a multiple of
-    those at the best rate; infinite where a trial missed the target. None reached it: an empty list."""
+    those at the best rate: infinite where a trial missed the target, and an empty list where all did."""
     found = rates.results(tuned)
     fewest, _ = found[best(found)]
     return [samples / fewest for samples, _ in found.values()] if math.isfinite(fewest) else []
