@@ -46,10 +46,10 @@ class HowFar(NamedTuple):
 
     @classmethod
     def read(cls, numbers: np.ndarray) -> HowFar:
-        return cls(*numbers[:MORE], numbers[MORE:])
+        return cls(*numbers[:HOW_FAR_NUMBERS], numbers[HOW_FAR_NUMBERS:])
 
 
-MORE = len(HowFar._fields) - 1
+HOW_FAR_NUMBERS = len(HowFar._fields) - 1
 """Numbers of a `HowFar` beside the samples of each rank."""
 
 
@@ -124,11 +124,12 @@ def regroup(trainer: Trainer):
     yield from group.close()
     driver.abandoned.clear()
     mine = HowFar.of(trainer)
-    told = yield from group.meet([*mine[:MORE], *mine.counts])
+    told = yield from group.meet([*mine[:HOW_FAR_NUMBERS], *mine.counts])
     if told is None:
         return False
     told = [HowFar.read(numbers) for numbers in told.values()]
-    furthest = max(told, key=lambda each: each[:MORE])._replace(counts=np.max([each.counts for each in told], axis=0))
+    furthest = max(told, key=lambda each: each[:HOW_FAR_NUMBERS])
+    furthest = furthest._replace(counts=np.max([each.counts for each in told], axis=0))
     if not furthest.has_trained:
         raise RuntimeError("the processes of all ranks that had a model have died")
     counts = [

@@ -9,7 +9,7 @@ from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.pollables import Until
 from grsgd.training.trainer import Trainer
 
-MORE = 3
+STATE_NUMBERS = 3
 """Numbers in a state, float64, beside the samples of each rank: the giver's step, seconds since the run began, and how
 many marks it has passed."""
 
@@ -51,7 +51,7 @@ class Succession:
         trainer, membership = self.trainer, self.membership
         replica, progress = trainer.replica, trainer.progress
         replica.note_buffers()
-        numbers = np.zeros(membership.size + MORE)
+        numbers = np.zeros(membership.size + STATE_NUMBERS)
         while True:
             giver = self._giver()
             messages = [self.comm.Isend(np.array([membership.process], np.int64), giver, tags.STATE_REQUEST)]
@@ -63,7 +63,7 @@ class Succession:
             except LostRank:
                 continue
         step, marks = int(numbers[0]), int(numbers[2])
-        progress.take(numbers[MORE:])
+        progress.take(numbers[STATE_NUMBERS:])
         progress.elapsed_before = numbers[1]
         progress.marks.passed = marks
         trainer.snapshots.skip(marks)

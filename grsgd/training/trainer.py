@@ -29,7 +29,7 @@ from grsgd.training.evaluation import Quality, quality
 from grsgd.training.gradients import CommonBatch, OwnBatches, stages
 from grsgd.training.optimizer import build_optimizer
 from grsgd.training.progress import Progress, make_progress
-from grsgd.training.regroup import MORE, HowFar, KeptGradient, together
+from grsgd.training.regroup import HOW_FAR_NUMBERS, HowFar, KeptGradient, together
 from grsgd.training.schedule import ScheduledOptimizer
 from grsgd.training.snapshots import MEMORY, Moment, Snapshots
 from grsgd.training.stragglers import DelayModel
@@ -79,7 +79,7 @@ class Trainer:
         self.group: Group | None = None
         """Those that train together, where the run goes on without those that die."""
         if context.membership is not None and traits.survives_deaths == "together":
-            self.group = Group(context.membership, context.comm, context.uncounted_comm, MORE + n)
+            self.group = Group(context.membership, context.comm, context.uncounted_comm, HOW_FAR_NUMBERS + n)
             if self.has_trained:
                 comm, uncounted = self.group.communicators()
                 context = replace(context, comm=comm, uncounted_comm=uncounted)
