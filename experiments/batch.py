@@ -105,8 +105,8 @@ class Computing(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A measurement of what a step of a configuration's algorithm takes more than one alone, of so many steps. The file
-    is JSON: seconds, or null."""
+    """A measurement of an algorithm's work over ``steps`` steps: seconds of a step beyond those of its gradient alone.
+    The file is JSON: seconds, or null."""
 
     config: str
     overrides: list[str]

@@ -35,8 +35,8 @@ SHARED_TRAJECTORY_NOTE = (
     "computed: steps to it, of trainings in simulated time, times the time of a step, measured or simulated. Those "
     "that apply the same gradient (ring all-reduce, SSGD, CSSGD) share the trainings of a single rank with a batch n "
     "times as large, or, with batch normalisation, of n ranks; they differ from it in the order of the samples and in "
-    "rounding. The steps of overlapped gradient push are those of messages that come in time, which favours it. Gossip "
-    "is tested by the average of all models, which its training never forms."
+    "rounding. Overlapped gradient push is trained as if all messages came in time, which favours it. Gossip is "
+    "tested by the average of all models, which its training never forms."
 )
 
 Settings = dict[Setting, dict[str, Setting]]

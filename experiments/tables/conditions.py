@@ -7,8 +7,7 @@ from pathlib import Path
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from experiments.tables import run_spec
-from experiments.tables.occasions import CALIBRATIONS
+from experiments.tables import occasions, run_spec
 from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
 from experiments.tables.scale import Scale
 from experiments.tables.setting import EQUAL, Scenario, Setting
@@ -44,9 +43,11 @@ class Conditions:
 
     def seeds(self, source: str, seeds: int | None) -> range:
         """Return the seeds of a need: ``seeds`` in each look, or the scale's number for the source if it is None."""
-        count = seeds or self.scale.clock_seeds if source == MEASURED else self.looks * (seeds or self.scale.seeds)
-        step = CALIBRATIONS if self.scale.has_one_calibration else 1  # then all seeds have the first occasion
-        return range(0, count * step, step)
+        if source == MEASURED:
+            count = seeds or self.scale.clock_seeds
+        else:
+            count = self.looks * (seeds or self.scale.seeds)
+        return occasions.seeds(count, share_first=self.scale.has_one_calibration)
 
     def can_be(self, source: str, scenario: Scenario = EQUAL) -> bool:
         """Return whether there can be times of the source: slow links and hosts by the clock need a testbed."""

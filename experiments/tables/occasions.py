@@ -7,3 +7,9 @@ CALIBRATIONS = 3
 def occasion(seed: int) -> int:
     """Return which calibration the simulated times of a seed rest on."""
     return seed % CALIBRATIONS
+
+
+def seeds(count: int, share_first: bool) -> range:
+    """Return ``count`` seeds from 0 on; with ``share_first`` the first seeds that all rest on the first calibration."""
+    step = CALIBRATIONS if share_first else 1
+    return range(0, count * step, step)

@@ -1,4 +1,4 @@
-"""What a rank has when it is ready to train."""
+"""The parts of a rank that is ready to train."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from grsgd.training.trainer import Trainer
 
 
 class Survival(NamedTuple):
-    """All that a process needs besides, where others may die.
+    """The further parts of a rank whose run goes on without processes that die.
 
     membership: which process holds which rank. driver: of what goes on beside the training. states: a communicator of
     all processes, for `Succession`. world: an mpi4py communicator of all processes, for the end. make_trainer: makes

@@ -68,7 +68,7 @@ class Sending(Waitable):
         self.has_arrived = False
         """Whether the content (of a short message) or the announcement (of a long one) has arrived."""
         self.is_found = False
-        """Whether a probe has found it: whoever receives it then waits in a loop in which no simulated time passes."""
+        """Whether a probe has found the message: its receiver waits then in a loop that takes no simulated time."""
         self.receiving: Receiving | None = None
         self.order = 0
 
@@ -123,7 +123,7 @@ class Sending(Waitable):
         processor = self.fabric.processor(self.dest)
         if processor is None:
             self.on_received()
-        elif self.is_found:  # what it takes of the processor is missing afterwards
+        elif self.is_found:  # the processor is charged, and its next computation ends later
             processor.receive(self.nbytes, lambda: None)
             self.on_received()
         else:

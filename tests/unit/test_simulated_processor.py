@@ -434,8 +434,8 @@ def test_costs_make_steps_longer_and_runs_repeatable(name, quota, tmp_path):
 @pytest.mark.parametrize("quota", [False, True])
 @pytest.mark.parametrize("computes", [False, True])
 def test_a_message_that_a_probe_has_found_is_received_at_once(computes, quota):
-    """No simulated time passes in the loop of whoever receives it; what it takes is missing in the gradient after it,
-    or in the one under way."""
+    """The receiver's loop takes no simulated time. The message's share of the processor prolongs the next gradient, or
+    the gradient under way."""
     times = []
     for sends in (False, True):
         ranks = Ranks(2, COSTS | (QUOTA | {"exchange": "150ms"} if quota else {}), latency="1us")

@@ -313,7 +313,7 @@ def loops(x: torch.Tensor):
 
 
 def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
-    """Return random numbers from 0 to 1, float32 of shape [size]: those of `grsgd.comm.compression.loops.uniform`."""
+    """Return random numbers from 0 to 1, float32 of shape [size]: the numbers that `uniform` of the loops makes."""
     h = torch.arange(size, dtype=torch.int32, device=device).bitwise_xor_(signed(seed))
     h.bitwise_xor_(shifted(h, 16)).mul_(0x7FEB352D)
     h.bitwise_xor_(shifted(h, 15)).mul_(signed(0x846CA68B))
