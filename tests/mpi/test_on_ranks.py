@@ -3,11 +3,15 @@
 The jobs of ``make test`` share the cases among them (`shares.in_share`); those of ``make test-all`` run the others.
 """
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.launcher import mpiexec
 from tests.support.shares import ALONE, MOST, SHARING, in_share
 
+FOLDER = Path(__file__).parent / "ranks"
+FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
 ALL = [(library, ranks) for library in ("openmpi", "mpich") for ranks in (1, 2, 3, 4, 5)]
 AS_IF_ON_GPU = [
     ("openmpi", "staged", ["test_algorithms.py", "test_allreduce.py", "test_coding.py"]),
@@ -19,6 +23,8 @@ HANGS_SECONDS = 15
 """After so long in one test each rank prints where it stands: less than the 20 s after which one of them ends the job,
 which could not say it any more."""
 QUICK, REST, EVERY = "not exhaustive", "exhaustive", ""
+NOTHING_TO_RUN = 5
+"""Exit code of pytest if a file has no such case."""
 
 
 def with_cases(jobs, cases, *marks) -> list:
@@ -30,23 +36,32 @@ def with_cases(jobs, cases, *marks) -> list:
 
 
 def run_tests(library, ranks, cases, *files, **environment):
-    folder = "tests/mpi/ranks"
-    what = [f"{folder}/{file}" for file in files] or [folder]
-    says_where = ["-o", f"faulthandler_timeout={HANGS_SECONDS}"]
-    # -s: what a rank says that ends its job at once, would be lost with what pytest has captured of it.
-    arguments = ["-m", "pytest", "-q", "-s", "--color=no", "-p", "no:cacheprovider", *says_where, "-m", cases, *what]
-    environment |= {"GRSGD_TEST_RANKS": str(ranks), "GRSGD_TEST_LIBRARY": library}
-    code, output = mpiexec(library, ranks, arguments, timeout=600, environment=environment)
+    code, output = run_job(library, ranks, cases, *files, **environment)
     assert code == 0, output[-30000:]
     assert " passed" in output, output[-2000:]
 
 
-@pytest.mark.parametrize(
-    ("library", "ranks", "cases"),
-    with_cases([ALONE, *SHARING], QUICK) + with_cases(ALL, REST, pytest.mark.exhaustive),
-)
+def run_job(library, ranks, cases, *files, **environment) -> tuple[int, str]:
+    what = [FOLDER / file for file in files] or [FOLDER]
+    says_where = ["-o", f"faulthandler_timeout={HANGS_SECONDS}"]
+    # -s: what a rank says that ends its job at once, would be lost with what pytest has captured of it.
+    arguments = ["-m", "pytest", "-q", "-s", "--color=no", "-p", "no:cacheprovider", *says_where, "-m", cases, *what]
+    environment |= {"GRSGD_TEST_RANKS": str(ranks), "GRSGD_TEST_LIBRARY": library}
+    return mpiexec(library, ranks, arguments, timeout=600, environment=environment)
+
+
+@pytest.mark.parametrize(("library", "ranks", "cases"), with_cases([ALONE, *SHARING], QUICK))
 def test_on_ranks(library, ranks, cases):
     run_tests(library, ranks, cases)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(("library", "ranks"), ALL)
+def test_rest_on_ranks(library, ranks, file):
+    """A job for each file: the cases of all files on five ranks take six minutes, ten beside other tests."""
+    code, output = run_job(library, ranks, REST, file)
+    assert code in (0, NOTHING_TO_RUN), output[-30000:]
 
 
 @pytest.mark.parametrize(
