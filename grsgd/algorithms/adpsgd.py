@@ -47,8 +47,8 @@ class ADPSGD(Algorithm, name="adpsgd"):
     Options = ADPSGDOptions
     remembers = ("k", "k_last", "exchanges")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         self.k = self.k_last = 0
         self.ended = self.is_closed = False
         """Whether this rank has ended its training, and whether its model is not to change any more."""

@@ -12,15 +12,15 @@ class Excluded(Exception):
 class CentralAlgorithm(Algorithm, name=None):
     """An algorithm with a central model, which is the model of the run, and workers that train.
 
-    It knows how many gradients are in the model, and so how far the run is: it writes ``progress.note_steps``. Its
+    It knows how many gradients are in the model, and so how far the run is: it calls ``progress.note_steps``. Its
     `step` raises `Excluded` where the others go on without this rank.
     """
 
     _decides_who_computes = True
 
-    def __init__(self, options, replica, optimizer, context, progress):
+    def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.progress = progress
+        self.progress = context.progress
         self.is_worker = self.comm.rank < self.workers(options, self.comm.size)
         """Whether this rank trains; else it runs `serve`."""
         self.lost: frozenset[int] = frozenset()

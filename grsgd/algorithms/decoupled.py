@@ -92,8 +92,8 @@ class Quorum(Strategy):
 class OuterServer(Server):
     """The server that has w, and takes the outer steps. Workers push their models; ``g`` has the last of each."""
 
-    def __init__(self, options, *args):
-        super().__init__(options, *args)
+    def __init__(self, options, trained, optimizer, context):
+        super().__init__(options, trained, optimizer, context)
         if options.worker_timeout is None:
             self.timeout *= options.H  # workers push every H steps
         self.u = self.w.new_zeros(self.w.shape)
@@ -242,8 +242,8 @@ class Decoupled(ParameterServer, name="decoupled"):
     remembers = ("pushes", "k")
     server_class = OuterServer
 
-    def __init__(self, *args):
-        super().__init__(*args)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         self.k = 0
         """Steps of this worker; every H-th is followed by a push."""
         self.local_steps = 0

@@ -43,8 +43,8 @@ class DPSGD(Algorithm, name="dpsgd"):
     Options = DPSGDOptions
     remembers = ("k",)
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         self.k = 0
         self.topology = topology.build(self.options.topology, self.comm.size)
         self.received = {j: self.x.like() for j in self.topology.in_neighbours(self.comm.rank)}

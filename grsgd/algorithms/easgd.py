@@ -63,8 +63,8 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
     Options = EASGDOptions
     remembers = ("k", "exchanges", "c")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         self.exchanges = 0
         self.alpha = 0.9 / self.comm.size if self.options.alpha is None else self.options.alpha
         self.c: Flat | None = None

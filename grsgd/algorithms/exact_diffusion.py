@@ -36,8 +36,8 @@ class ExactDiffusion(Algorithm, name="exact_diffusion"):
     Options = ExactDiffusionOptions
     remembers = ("psi",)
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         self.topology = topology.build(self.options.topology, self.comm.size)
         self.received = {j: self.x.like() for j in self.topology.in_neighbours(self.comm.rank)}
         self.phi, self.psi = self.x.like(), self.x.like().tensor

@@ -30,8 +30,8 @@ class GoSGD(PushSum, name="gosgd"):
     paper = "Blot, Picard, Thome, Cord 2019, Distributed optimization for deep learning with gossip exchange"
     Options = GoSGDOptions
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         # Backpressure until a rank has ended: then so many messages may come that they would fill the memory.
         self.mailbox = self.make_mailbox(backpressure=True)
 

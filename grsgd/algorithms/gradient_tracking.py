@@ -33,8 +33,8 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
     Options = GradientTrackingOptions
     remembers = ("k", "y", "g")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         self.y, self.g = self.x.like(), self.x.like()
         self.received_y = {j: self.x.like() for j in self.received}
 

@@ -79,8 +79,8 @@ class LASGD(Algorithm, name="lasgd"):
     Options = LASGDOptions
     remembers = ("h", "h_last", "rounds", "z", "v")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         get_ready(self.comm, self.options.variant, self.x.array)
         self.h = self.h_last = 0
         self.rounds = 0

@@ -40,8 +40,8 @@ class LocalSGD(Algorithm, name="local_sgd"):
     Options = LocalSGDOptions
     remembers = ("k", "u", "x_prev")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         get_ready(self.comm, self.options.variant, self.x.array)
         self.k = 0
         self.xbar, self.buffers = self.x.like(), self.replica.buffers.like()

@@ -34,8 +34,8 @@ class RelaySGD(Algorithm, name="relaysgd"):
     Options = RelaySGDOptions
     remembers = ("exchanges", "relayed")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         rank, n, size = self.comm.rank, self.comm.size, self.x.tensor.numel()
         self.exchanges = 0
         self.neighbours = neighbours(self.options.tree, rank, n)

@@ -50,8 +50,8 @@ class SGP(Algorithm, name="sgp"):
     Options = SGPOptions
     remembers = ("k", "w")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         self.w = 1.0
         self.k = 0
         self.topology = topology.build(self.options.topology, self.comm.size)

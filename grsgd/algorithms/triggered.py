@@ -16,8 +16,8 @@ FINISHED = -1
 class TriggeredAlgorithm(Algorithm, name=None):
     """An algorithm whose options are `AdaptiveOptions` and a ``period``."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         self.k = 0
         self.eta_0 = self.learning_rate
 

@@ -6,7 +6,7 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from grsgd.algorithms.central import CentralAlgorithm, workers_of
+from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.find import find
 from grsgd.algorithms.hooks import schedule_of
@@ -132,10 +132,9 @@ class Job:
             model = Quadratic(comm.rank, problem, statistics)
             optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay)
             replica = Replica(model, flat_gradients=cls.traits.sends_gradients)
-            context = RankContext(comm, uncounted_comm, driver, seed=7)
-            central = issubclass(cls, CentralAlgorithm)
-            progress = [Progress(uncounted_comm, driver, end=None, seconds=1.0, snapshots=1)] if central else []
-            algorithm = cls(cls.Options(**options), replica, optimizer, context, *progress)
+            progress = Progress(uncounted_comm, driver, end=None, seconds=1.0, snapshots=1)
+            context = RankContext(comm, uncounted_comm, driver, seed=7, progress=progress)
+            algorithm = cls(cls.Options(**options), replica, optimizer, context)
             self.algorithms.append(algorithm)
             self.note(algorithm, "update")
         self.workers = workers_of(cls, cls.Options(**options), n)

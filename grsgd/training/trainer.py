@@ -141,8 +141,8 @@ class Trainer:
         """Of computing a gradient, where the driver calls them: each gradient of a parameter is there."""
 
     def make_algorithm(self, context: RankContext) -> Algorithm:
-        config, central = self.config, (self.progress,) if self.is_central else ()
-        return config.algorithm_class(config.algorithm_options, self.replica, self.optimizer, context, *central)
+        config, context = self.config, replace(context, progress=self.progress)
+        return config.algorithm_class(config.algorithm_options, self.replica, self.optimizer, context)
 
     def make_gradients(self, first: int = 0) -> OwnBatches | CommonBatch | None:
         """Return what computes this rank's gradients, from step ``first`` on; None on a rank that does not train."""

@@ -114,14 +114,14 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
     remembers = ("pushes", "e")
     server_class: ClassVar[type[Server]] = Server
 
-    def __init__(self, options, replica, optimizer, context, progress):
-        super().__init__(options, replica, optimizer, context, progress)
+    def __init__(self, options, replica, optimizer, context):
+        super().__init__(options, replica, optimizer, context)
         self.n = count_workers(options, self.comm.size)
         self.shards = server_shards(options, self.x.array.size, self.comm.size)
         """Where each server's shard of the model begins and ends, by the server's rank."""
         self.server = None
         if self.comm.rank in self.shards:
-            self.server = self.server_class(options, replica, optimizer, context, progress)
+            self.server = self.server_class(options, replica, optimizer, context)
             self.staleness = self.server.staleness
         self.answer = self.x.like() if self.is_worker else None
         self.replies = {server: np.zeros(2, np.int64) for server in self.shards}

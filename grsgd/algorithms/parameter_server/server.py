@@ -75,12 +75,12 @@ class Server:
         The rank's replica, whose model is w if the rank is no worker; else w is a copy of it.
     optimizer
         Of the parameters of ``trained``; from now on the server's.
-    progress
-        Is told how many gradients are in w.
+    context
+        Its ``progress`` is told how many gradients are in w.
     """
 
-    def __init__(self, options, trained: Replica, optimizer, context: RankContext, progress):
-        self.options, self.optimizer, self.progress = options, optimizer, progress
+    def __init__(self, options, trained: Replica, optimizer, context: RankContext):
+        self.options, self.optimizer, self.progress = options, optimizer, context.progress
         self.comm, self.driver = context.comm, context.driver
         self.n = count_workers(options, self.comm.size)
         self.compensation = COMPENSATION if options.compensation is None else options.compensation

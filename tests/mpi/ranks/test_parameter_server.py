@@ -43,7 +43,7 @@ def make(world, driver, name="parameter_server", optimizer=None, **options):
     optimizer = (optimizer or sgd)(model.parameters())
     comms = Communicator(MpiBackend(world.Dup())), Communicator(MpiBackend(world.Dup()))
     progress = Progress(comms[1], driver, end=None, seconds=1.0, snapshots=1)
-    return cls(options, replica, optimizer, RankContext(*comms, driver, seed=7), progress)
+    return cls(options, replica, optimizer, RankContext(*comms, driver, seed=7, progress=progress))
 
 
 def train(algorithm, steps, pause=lambda step: 0.0):
