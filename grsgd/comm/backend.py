@@ -33,9 +33,9 @@ class Receive(Request, Protocol):
 class Backend(Protocol):
     """Non-blocking messages between the ranks of one group: the verbs of MPI, without counting anything.
 
-    Implementations are `MpiBackend`, `grsgd.comm.gpu.backend.GpuBackend` and
-    `grsgd.simulate.fabric.SimulatedBackend`. Arrays are contiguous; a buffer belongs to its message until the request's
-    ``Test()`` is true. Messages from one rank to another with one tag arrive in the order in which they were sent.
+    Implementations are `MpiBackend`, `grsgd.comm.gpu.backend.GpuBackend` and `grsgd.simulate.backend.SimulatedBackend`.
+    Arrays are contiguous; a buffer belongs to its message until the request's ``Test()`` is true. Messages
+    from one rank to another with one tag arrive in the order in which they were sent.
     """
 
     rank: int

@@ -9,8 +9,8 @@ from grsgd.comm.communicator import LostRank, Message
 from grsgd.comm.driver import Schedule, as_list
 from grsgd.comm.pollables import Compute, Delay
 from grsgd.simulate.calls import call_after, run_until_complete
-from grsgd.simulate.fabric import Waitable
 from grsgd.simulate.processor import Processor
+from grsgd.simulate.waitable import Waitable
 
 
 class Deadlock(RuntimeError):

@@ -22,7 +22,7 @@ from grsgd.comm.gpu.staged import Staged
 from grsgd.comm.gpu.transport import Transfer
 from grsgd.comm.pollables import Compute, Delay, Pollable, Signal, Until
 from grsgd.simulate.driver import Activity, SimulatedDriver, Timer
-from grsgd.simulate.fabric import Receiving, Sending
+from grsgd.simulate.messages import Receiving, Sending
 from grsgd.testing.simulated import Ranks
 from tests.support.device_double import DeviceDouble, Event, Memory
 from tests.support.threads import FAKE, Group, Mpi

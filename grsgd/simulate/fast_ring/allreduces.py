@@ -3,7 +3,7 @@
 What an all-reduce sends, and in which order, does not depend on times, so it is recorded once for each size of an
 array. Where all of its connections have their ports to themselves, as on a ring, no message has a part in the rate of
 another, and what is left is when each one is posted, leaves and arrives: the same sums, in the same order, as those of
-`grsgd.simulate.fabric` and `grsgd.simulate.flows`.
+`grsgd.simulate.messages` and `grsgd.simulate.flows`.
 
 No rank ends an all-reduce before all have begun it. So the times are calculated when the last one begins.
 """
@@ -15,8 +15,9 @@ from functools import partial
 import numpy as np
 
 from grsgd.comm.communicator import Communicator
-from grsgd.simulate.fabric import MessageFabric, Waitable
+from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.fast_ring.program import Program, record
+from grsgd.simulate.waitable import Waitable
 
 
 class Allreduce(Waitable):

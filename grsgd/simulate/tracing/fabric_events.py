@@ -4,7 +4,10 @@ import itertools
 from functools import partial
 from typing import Protocol
 
-from grsgd.simulate.fabric import MessageFabric, Receiving, Sending, SimulatedMulticast, Waitable
+from grsgd.simulate.broadcasts import SimulatedMulticast
+from grsgd.simulate.fabric import MessageFabric
+from grsgd.simulate.messages import Receiving, Sending
+from grsgd.simulate.waitable import Waitable
 
 
 class FabricObserver(Protocol):

@@ -1,0 +1,99 @@
+"""One rank's end of a simulated group, as a communicator sees it."""
+
+import itertools
+
+from grsgd.comm.allreduce import ring_allreduce
+from grsgd.comm.backend import ANY_RANK
+from grsgd.comm.communicator import Communicator
+
+
+class SimulatedBackend:
+    """A `grsgd.comm.backend.Backend` whose messages travel through a `MessageFabric`.
+
+    Parameters
+    ----------
+    fabric
+        The `MessageFabric` of all ranks.
+    group
+        What tells this group's messages from those of others.
+    members
+        The group's ranks, as ranks of the fabric.
+    rank
+        This one's number in the group.
+    """
+
+    survives_deaths = False
+    shares_memory = False
+
+    def __init__(self, fabric, group: tuple, members: tuple[int, ...], rank: int):
+        self.fabric, self.group, self.members, self.rank = fabric, group, members, rank
+        self.size = len(members)
+        self.fabric_rank = members[rank]
+        self._broadcasts = itertools.count()
+        self._children = itertools.count()
+        self._allreduces = itertools.count()
+        self._calculated = itertools.count()
+        self._subsets: dict[tuple[int, ...], int] = {}
+        self._lost: tuple[int, ...] = ()
+        self._for_allreduce: Communicator | None = None
+
+    @property
+    def has_multicast(self):
+        return self.fabric.network.has_multicast
+
+    @property
+    def hosts(self):
+        """Those of ``hosts:HxR``; else each rank has one."""
+        hosts = self.fabric.network.spec.hosts
+        return [member // hosts.ranks if hosts else member for member in self.members]
+
+    @property
+    def lost(self):
+        known = self.fabric.known_dead[self.fabric_rank]
+        if len(known) != len(self._lost):  # it is asked for at every event
+            self._lost = tuple(rank for rank, process in enumerate(self.members) if process in known)
+        return self._lost
+
+    def Isend(self, array, dest, tag):
+        return self.fabric.send(self.group, array, self.fabric_rank, self.members[dest], tag, False)
+
+    def Issend(self, array, dest, tag):
+        return self.fabric.send(self.group, array, self.fabric_rank, self.members[dest], tag, True)
+
+    def Irecv(self, array, source, tag):
+        source = source if source == ANY_RANK else self.members[source]
+        return self.fabric.receive(self.group, array, self.fabric_rank, source, tag)
+
+    def Iprobe(self, source, tag):
+        source = source if source == ANY_RANK else self.members[source]
+        return self.fabric.probe(self.group, self.fabric_rank, source, tag)
+
+    def Ibcast(self, array, root):
+        number = next(self._broadcasts)
+        return self.fabric.broadcast(self.group, self.members, array, self.fabric_rank, self.members[root], number)
+
+    def Iallreduce(self, array):
+        """A ring all-reduce, whatever a real library would choose."""
+        if self._for_allreduce is None:
+            self._for_allreduce = Communicator(self.dup())
+        tag = next(self._allreduces) % 100  # keeps those apart that are under way at once
+        return self.fabric.drivers[self.fabric_rank].start(ring_allreduce(self._for_allreduce, array, tag))
+
+    def calculate(self, schedule, comm: Communicator, x, options: dict):
+        """Begin an all-reduce whose end can be calculated; None where it cannot, or other things go on beside it."""
+        allreduces = self.fabric.allreduces
+        if allreduces is None or not self.fabric.drivers[self.fabric_rank].is_alone_in_foreground():
+            return None
+        return allreduces.begin((self.group, next(self._calculated)), schedule, comm, x, options)
+
+    def dup(self):
+        return SimulatedBackend(self.fabric, (*self.group, next(self._children)), self.members, self.rank)
+
+    def subset(self, ranks):
+        members = tuple(self.members[rank] for rank in ranks)
+        number = self._subsets[members] = self._subsets.get(members, -1) + 1
+        group = (*self.group, members, number)
+        return SimulatedBackend(self.fabric, group, members, members.index(self.fabric_rank))
+
+    def free(self):
+        """Do nothing: nothing is kept."""

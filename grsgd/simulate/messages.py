@@ -1,0 +1,189 @@
+"""MPI messages between ranks in one process: which receive gets which message, when, and with which content.
+
+Messages match as the MPI standard says (section 3.5): those of one sender to one receiver with one tag in the order in
+which they were sent; a receive from any rank takes the message that came first; receives in the order in which they
+were posted. What a send buffer holds is copied at the last moment, when the send completes, so that a schedule that
+writes to it too early shows; only short messages, which MPI libraries store, are copied when they leave.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+
+from grsgd.models.shape_only import PREFIX_BYTES, ShapeOnlyArray
+from grsgd.simulate.waitable import Waitable
+
+
+class Sending(Waitable):
+    """A message on its way through a `MessageFabric` to ``inbox``, that of a rank in one group and with one tag."""
+
+    __slots__ = ("fabric", "array", "nbytes", "source", "dest", "tag", "synchronous", "inbox")
+    __slots__ += ("short", "has_arrived", "is_found", "receiving", "order")
+
+    def __init__(self, fabric, array, source: int, dest: int, tag: int, synchronous: bool, inbox: "Inbox"):
+        super().__init__()
+        self.fabric, self.array, self.source, self.dest, self.tag = fabric, array, source, dest, tag
+        self.synchronous, self.inbox = synchronous, inbox
+        self.nbytes = array.nbytes
+        self.short = self.nbytes <= fabric.network.spec.eager_bytes
+        if self.short and not synchronous:
+            self.array = array.copy()
+            self.complete = True
+        self.has_arrived = False
+        """Whether the content (of a short message) or the announcement (of a long one) has arrived."""
+        self.is_found = False
+        """Whether a probe has found the message: its receiver waits then in a loop that takes no simulated time."""
+        self.receiving: Receiving | None = None
+        self.order = 0
+
+    def is_gone(self) -> bool:
+        """Whether a process has died without which the message cannot arrive; a short one has left at once."""
+        dead = self.fabric.dead
+        return self.dest in dead or (self.source in dead and not self.short)
+
+    def on_handed_over(self):
+        """The sender's library has it."""
+        if self not in self.fabric.under_way or self.source in self.fabric.dead:
+            return
+        fabric, network = self.fabric, self.fabric.network
+        self.inbox.sent[self.source].append(self)
+        if self.short:
+            network.transfer(self.source, (self.dest,), self.nbytes, self)
+        fabric.match(self.inbox, self.source)
+        if not self.short and self.receiving is None:
+            network.after(network.latency(self.source, self.dest), self.on_announced)
+
+    def on_left(self):
+        """The last byte has left."""
+        processor = self.fabric.processor(self.source)
+        if processor is not None:
+            processor.left()
+        if self.is_gone():
+            return
+        if not self.short:
+            copy_into(self.receiving.array, self.array)  # the last moment at which the sender must keep it
+        if not self.synchronous and not self.complete:
+            self.finish(self.fabric.drivers[self.source])
+
+    def on_arrived(self, dest, _):
+        """The last byte has arrived."""
+        if self.is_gone():
+            return
+        processor = self.fabric.processor(self.dest)
+        if processor is not None:
+            processor.notice(self.on_noticed)
+        else:
+            self.on_noticed()
+
+    def on_noticed(self):
+        """The rank knows that the last byte has arrived."""
+        if self.receiving is not None:
+            self.take_in()
+        else:
+            self.on_announced()
+
+    def take_in(self):
+        """Hand the message over to its receive."""
+        processor = self.fabric.processor(self.dest)
+        if processor is None:
+            self.on_received()
+        elif self.is_found:  # the processor is charged, and its next computation ends later
+            processor.receive(self.nbytes, lambda: None)
+            self.on_received()
+        else:
+            processor.receive(self.nbytes, self.on_received)
+
+    def on_announced(self, _=None):
+        """A short message, or the announcement of a long one, has arrived."""
+        if self.receiving is None and not self.is_gone():
+            self.has_arrived = True
+            self.inbox.waiting += 1
+            self.order = next(self.fabric.counter)
+            self.fabric.match(self.inbox, self.source)
+            if self.receiving is None:
+                self.fabric.drivers[self.dest].on_unexpected_message()
+
+    def on_received(self):
+        """All of it is there, and so is the receive for it."""
+        fabric = self.fabric
+        if self.is_gone() or self not in fabric.under_way:  # while a processor was at it
+            return
+        del fabric.under_way[self]
+        if self.short:
+            copy_into(self.receiving.array, self.array)
+        if self.synchronous:  # the sender learns of it by a message
+            latency = fabric.network.latency(self.source, self.dest)
+            fabric.network.after(latency, lambda _: self.finish(fabric.drivers[self.source]))
+        self.receiving.finish(fabric.drivers[self.dest])
+
+
+class Receiving(Waitable):
+    """A posted receive."""
+
+    __slots__ = ("array", "order", "source", "queue")
+
+    def __init__(self, array, order: int = 0):
+        super().__init__()
+        self.array, self.order = array, order
+        self.queue: list[Receiving] | None = None
+        """Where it waits for a message, if it has waited."""
+        self.source: int | None = None
+        """Who sends the message, once there is one."""
+
+    def Cancel(self):
+        if self.queue is not None and self in self.queue:
+            self.queue.remove(self)
+            self.complete = True
+
+
+class Inbox:
+    """The messages one rank has not yet received, and the receives it has posted, in one group with one tag."""
+
+    __slots__ = ("sent", "posted", "posted_any", "waiting")
+
+    def __init__(self):
+        self.sent: dict[int, list[Sending]] = defaultdict(list)  # not deques, which have room for 64 of them
+        self.posted: dict[int, list[Receiving]] = defaultdict(list)
+        self.posted_any: list[Receiving] = []
+        self.waiting = 0
+        """How many messages have arrived, or their announcements, for which no receive is posted."""
+
+    def next_pair(self, source: int) -> "tuple[Sending, Receiving] | None":
+        """Take out the next pair that is due for messages from ``source``; None if there is none."""
+        sent, posted, posted_any = self.sent.get(source), self.posted.get(source), self.posted_any
+        if not (sent and (posted or posted_any)):
+            return None
+        if posted_any and (not posted or posted_any[0].order < posted[0].order):
+            if not sent[0].has_arrived:
+                return None  # another rank's message may come first
+            receiving = posted_any.pop(0)
+        else:
+            receiving = posted.pop(0)
+        self.waiting -= sent[0].has_arrived
+        return sent.pop(0), receiving
+
+    def forget(self, source: int):
+        """Drop the long messages from ``source``, which has died; short ones have left it at once."""
+        if self.sent.get(source):
+            self.waiting -= sum(sending.has_arrived and not sending.short for sending in self.sent[source])
+            self.sent[source] = [sending for sending in self.sent[source] if sending.short]
+
+    def first_arrived(self) -> int | None:
+        """The source of the message that came first of those that wait; None if there is none."""
+        if not self.waiting:
+            return None
+        waiting = [queue[0] for queue in self.sent.values() if queue and queue[0].has_arrived]
+        return min(waiting, key=lambda sending: sending.order).source if waiting else None
+
+
+def copy_into(buffer, message):
+    """Copy a message into the beginning of a receive buffer."""
+    if isinstance(buffer, ShapeOnlyArray):
+        buffer.receive(message)
+    elif isinstance(message, ShapeOnlyArray):
+        if buffer.nbytes > PREFIX_BYTES:  # else it may be the beginning of an array without content
+            raise TypeError("a message without content for a receive buffer with content")
+    elif buffer.dtype == message.dtype:
+        buffer[: len(message)] = message
+    else:
+        buffer.view(np.uint8)[: message.nbytes] = message.view(np.uint8)
