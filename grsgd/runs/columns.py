@@ -124,101 +124,117 @@ BY_DEFAULT = """data epochs samples final best loss to_target time simulating st
 """The columns that are shown where none are asked for, in this order."""
 
 
+def _part(name: str) -> Column:
+    return Column(
+        name,
+        f"{name}_seconds",
+        f"{name} [s]",
+        lambda run: time_split(run)[name],
+        number,
+        "mean over the ranks that train",
+    )
+
+
+OF_WORK = (
+    WordsColumn("data", "data/model", lambda runs: data_and_model(runs[0])),
+    Column("epochs", "epochs", "epochs", measures.epochs, number, "passes over the data, all ranks together"),
+    Column("samples", "samples", "samples", measures.samples, whole, "of all ranks"),
+    Column("steps", "steps", "steps", measures.steps, whole, "of the rank with the most"),
+)
+LOSS = Column(
+    "loss", "train_loss", "loss", lambda run: last_value(run, "train_loss"), significant, "training loss at the end"
+)
+OF_TIME = (
+    Column("time", "time_seconds", "time [s]", measures.seconds, number, "from the start of training to its end"),
+    Column(
+        "simulating",
+        "simulating_seconds",
+        "simulating [s]",
+        measures.simulating_seconds,
+        number,
+        "real time that the simulation took",
+    ),
+    Column(
+        "step",
+        "step_seconds",
+        "step [ms]",
+        measures.seconds_per_step,
+        lambda value: number(1000 * value),
+        "time of a step, mean over the ranks",
+    ),
+    Column("rate", "samples_per_second", "samples/s", measures.samples_per_second, number, "up to the last snapshot"),
+)
+OF_TRAFFIC = (
+    Column("sent", "sent_bytes", "sent", measures.bytes_sent, human_bytes, "payload of all ranks"),
+    Column(
+        "sent_once",
+        "sent_once_bytes",
+        "sent once",
+        measures.bytes_sent_once,
+        human_bytes,
+        "payload, a multicast counted once",
+    ),
+)
+OF_PARTS = (
+    *map(_part, measures.PARTS),
+    Column(
+        "wait_share",
+        "wait_share",
+        "wait [%]",
+        measures.waiting_share,
+        share,
+        "share of compute + communicate + wait",
+    ),
+    Column(
+        "other",
+        "other_seconds",
+        "other [s]",
+        measures.other_seconds,
+        number,
+        "time before, between and after the steps",
+    ),
+)
+"""The columns that say where the time of the ranks went."""
+OF_MODELS = (
+    Column(
+        "over_optimum",
+        "time_over_optimum",
+        "x optimum",
+        time_over_optimum,
+        significant,
+        "time of a server's update over the least possible at the workers' speeds",
+    ),
+    Column(
+        "consensus",
+        "consensus_distance",
+        "consensus",
+        measures.final_consensus,
+        significant,
+        "distance of the replicas from their average at the end",
+    ),
+)
+OF_END = (
+    WordsColumn("ended", "ended", lambda runs: _counted(runs, "ended")),
+    WordsColumn("reason", "stopped early", lambda runs: early_ends(runs)),
+)
+
+
 def all_columns(runs: Sequence[Run]) -> dict[str, AnyColumn]:
-    """Return all columns there are, by name."""
-    targets = {(metric_of(run), target_of(run)) for run in runs}
-    to_target = "to target [s]"
-    if len(targets) == 1 and known_values([target for _, target in targets]):
-        to_target = next(f"to {metric.chosen(target)} [s]" for metric, target in targets)
-    columns = [
-        WordsColumn("data", "data/model", lambda runs: data_and_model(runs[0])),
-        Column("epochs", "epochs", "epochs", measures.epochs, number, "passes over the data, all ranks together"),
-        Column("samples", "samples", "samples", measures.samples, whole, "of all ranks"),
-        Column("steps", "steps", "steps", measures.steps, whole, "of the rank with the most"),
-        *(column for metric in metrics_of(runs) for column in _of_metric(metric, runs)),
-        Column(
-            "loss",
-            "train_loss",
-            "loss",
-            lambda run: last_value(run, "train_loss"),
-            significant,
-            "training loss at the end",
-        ),
-        Column(
-            "to_target",
-            "to_target_seconds",
-            to_target,
-            measures.time_to_target,
-            number,
-            "to its first snapshot that reaches the target",
-        ),
-        Column("time", "time_seconds", "time [s]", measures.seconds, number, "from the start of training to its end"),
-        Column(
-            "simulating",
-            "simulating_seconds",
-            "simulating [s]",
-            measures.simulating_seconds,
-            number,
-            "real time that the simulation took",
-        ),
-        Column(
-            "step",
-            "step_seconds",
-            "step [ms]",
-            measures.seconds_per_step,
-            lambda value: number(1000 * value),
-            "time of a step, mean over the ranks",
-        ),
-        Column(
-            "rate", "samples_per_second", "samples/s", measures.samples_per_second, number, "up to the last snapshot"
-        ),
-        Column("sent", "sent_bytes", "sent", measures.bytes_sent, human_bytes, "payload of all ranks"),
-        Column(
-            "sent_once",
-            "sent_once_bytes",
-            "sent once",
-            measures.bytes_sent_once,
-            human_bytes,
-            "payload, a multicast counted once",
-        ),
-        *(_part(name) for name in measures.PARTS),
-        Column(
-            "wait_share",
-            "wait_share",
-            "wait [%]",
-            measures.waiting_share,
-            share,
-            "share of compute + communicate + wait",
-        ),
-        Column(
-            "other",
-            "other_seconds",
-            "other [s]",
-            measures.other_seconds,
-            number,
-            "time before, between and after the steps",
-        ),
-        Column(
-            "over_optimum",
-            "time_over_optimum",
-            "x optimum",
-            time_over_optimum,
-            significant,
-            "time of a server's update over the least possible at the workers' speeds",
-        ),
-        Column(
-            "consensus",
-            "consensus_distance",
-            "consensus",
-            measures.final_consensus,
-            significant,
-            "distance of the replicas from their average at the end",
-        ),
-        WordsColumn("ended", "ended", lambda runs: _counted(runs, "ended")),
-        WordsColumn("reason", "stopped early", lambda runs: early_ends(runs)),
-    ]
+    """Return all columns of a table of ``runs``, by name."""
+    of_metrics = (column for metric in metrics_of(runs) for column in _of_metric(metric, runs))
+    columns = [*OF_WORK, *of_metrics, LOSS, _to_target(runs), *OF_TIME, *OF_TRAFFIC, *OF_PARTS, *OF_MODELS, *OF_END]
     found = {column.name: column for column in columns}
     return found | {column.name: column for column in _own(runs, found)}
+
+
+def _to_target(runs: Sequence[Run]) -> Column:
+    """Return the column of the time to the target; its title names the target if all runs have the same."""
+    targets = {(metric_of(run), target_of(run)) for run in runs}
+    title = "to target [s]"
+    if len(targets) == 1 and known_values([target for _, target in targets]):
+        title = next(f"to {metric.chosen(target)} [s]" for metric, target in targets)
+    meaning = "to its first snapshot that reaches the target"
+    return Column("to_target", "to_target_seconds", title, measures.time_to_target, number, meaning)
 
 
 def _own(runs: Sequence[Run], taken: Container[str]) -> list[Column]:
@@ -253,17 +269,6 @@ def _of_metric(metric: Metric, runs: Sequence[Run]) -> list[Column]:
         column("final", final_of, f"{metric.title} of the final model"),
         column("best", measures.best, f"{which} {metric.title} of the averaged model"),
     ]
-
-
-def _part(name: str) -> Column:
-    return Column(
-        name,
-        f"{name}_seconds",
-        f"{name} [s]",
-        lambda run: time_split(run)[name],
-        number,
-        "mean over the ranks that train",
-    )
 
 
 def shown_by_default(runs: Sequence[Run]) -> list[AnyColumn]:
