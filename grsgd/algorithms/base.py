@@ -158,7 +158,7 @@ class Algorithm:
         """Make what depends on the first model, which is there now; may be a schedule."""
 
     def begin(self):
-        """Begin activities in the background: before the first step, and again after a `drain` that was for a
+        """Begin activities in the background: before the first step, and again after each rest before a
         checkpoint; may be a schedule."""
 
     def before_backward(self):

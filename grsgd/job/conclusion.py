@@ -13,6 +13,7 @@ from grsgd.job.prepared import Prepared
 from grsgd.job.rescue import save, save_with_models
 from grsgd.runs.ending import TERMINATED
 from grsgd.training.record import RankMeasurements, assemble, marks_of
+from grsgd.training.run_evaluation import evaluate as evaluate_run
 from grsgd.training.saving import ModelFiles
 
 
@@ -58,7 +59,7 @@ def evaluate(
         job.line.hide()  # Open MPI's launcher ends in a moment: a prompt will stand there
     job.line.doing(f"evaluating {len(marks)} snapshot{'s' * (len(marks) != 1)}")
     models = models if remaining.rank == 0 else ModelFiles()
-    schedule = job.trainer.evaluate(evaluation, marks, job.line.counted, models.evaluated)
+    schedule = evaluate_run(job.trainer, evaluation, marks, job.line.counted, models.evaluated)
     qualities, final = job.driver.run(schedule)
     job.line.doing("saving")
     if remaining.rank == 0:

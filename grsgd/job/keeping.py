@@ -9,7 +9,7 @@ from grsgd.config import Config
 from grsgd.errors import ConfigError
 from grsgd.job import launch
 from grsgd.job.resume import Resumed, find
-from grsgd.training.checkpoint_folder import take
+from grsgd.training.checkpoint_folder import is_same_folder, take
 from grsgd.training.checkpoints import Every
 from grsgd.training.trainer import Trainer
 
@@ -48,7 +48,7 @@ def check_keeping(config: Config, keeping: Keeping):
     if keeping.folder and config.traits.tolerates_lost_ranks:
         option = "scheme = 'tolerant'" if config.traits.tolerates_silent_ranks else "on_lost_worker = 'evict'"
         raise ConfigError(f"--checkpoint: not with algorithm.{option}")
-    if keeping.folder and not is_same(keeping.folder, keeping.resume) and any(keeping.folder.glob("samples-*")):
+    if keeping.folder and not is_same_folder(keeping.folder, keeping.resume) and any(keeping.folder.glob("samples-*")):
         raise ConfigError(
             f"--checkpoint {keeping.folder}: there are checkpoints of another run: --resume {keeping.folder} goes on "
             "with it; or name another folder"
@@ -72,16 +72,7 @@ def say_from_where(resumed: Resumed, ranks: int):
     print(f"{resumed}: goes on from here{others * (resumed.ranks != ranks)}", file=sys.stderr, flush=True)
 
 
-def go_on(resumed: Resumed, trainer: Trainer):
+def go_on_from(resumed: Resumed, trainer: Trainer):
     """Put a rank whose algorithm has started where it was."""
     curve = resumed.restore(trainer)
-    if trainer.checkpoints is not None:
-        stays = is_same(trainer.checkpoints.folder, resumed.folder)
-        trainer.checkpoints.start(
-            resumed.samples, trainer.totals.steps, resumed.names if stays else None, curve if stays else None
-        )
-
-
-def is_same(folder: Path, other: Path | None) -> bool:
-    """Whether two paths, either of which may be relative or a link, are of one folder."""
-    return other is not None and folder.resolve() == other.resolve()
+    trainer.recovery.go_on_from_checkpoint(resumed.folder, resumed.samples, resumed.names, curve)

@@ -5,20 +5,16 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from grsgd.algorithms.central import keeps_step
 from grsgd.algorithms.context import RankContext
-from grsgd.algorithms.equal_models import EqualModels
-from grsgd.comm.backend import MpiBackend
-from grsgd.comm.communicator import Communicator
 from grsgd.comm.driver import MpiDriver
 from grsgd.comm.elastic.meeting import Meeting
-from grsgd.comm.elastic.membership import MembersBackend, Membership
-from grsgd.comm.gpu.select import select_transport
+from grsgd.comm.elastic.membership import Membership
+from grsgd.comm.gpu.select import Choice, select_transport
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.comm.watchdog import within
 from grsgd.config import Config
@@ -26,16 +22,16 @@ from grsgd.data import Dataset
 from grsgd.errors import ConfigError
 from grsgd.job import alike, launch
 from grsgd.job import network_counters as interfaces
+from grsgd.job.communicators import Communicators
 from grsgd.job.handover import Handover, HandoverTask
-from grsgd.job.keeping import Keeping, find_resumed, go_on, say_from_where
-from grsgd.job.prepared import Prepared, Survival
-from grsgd.job.progress_line import ProgressLine
+from grsgd.job.keeping import find_resumed, go_on_from, say_from_where
+from grsgd.job.prepared import Prepared, RunRequest, Survival
 from grsgd.job.rescue import Rescue
+from grsgd.job.resume import Resumed
 from grsgd.job.silence import Silence
-from grsgd.job.startup import StartUp
+from grsgd.job.survival import check_spares, survives
 from grsgd.job.timeline_file import TimelineFile
 from grsgd.job.timeline_file import check as check_timeline
-from grsgd.mpi_environment import fault_tolerant
 from grsgd.runs.run_file import check_content, check_writable
 from grsgd.training import device as gpu
 from grsgd.training.automatic_options import choose_options
@@ -44,119 +40,53 @@ from grsgd.training.description import describe, expected_bytes
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.memory import check_fits
 from grsgd.training.progress import EARLY_MARKS
-from grsgd.training.saving import ModelFiles
+from grsgd.training.recovery import Recovery, do_nothing
+from grsgd.training.regroup import Regrouping
 from grsgd.training.snapshots import MEMORY
-from grsgd.training.trainer import Trainer, ignore
+from grsgd.training.succession import Succession
+from grsgd.training.surviving import Surviving
+from grsgd.training.trainer import Trainer
 from grsgd.training.trial_batch import check_batch
 
 
-class Communicators:
-    """The communicators of all ranks that a run makes out of ``backend``.
-
-    Each is made, and all are freed, by all ranks at once.
-    """
-
-    def __init__(self, backend: MpiBackend):
-        self.backend = backend
-        self.membership: Membership | None = None
-        """Which process holds which rank, where the run goes on without those that die."""
-        self.timeline: TimelineFile | None = None
-        """Records the messages of the training, if it is asked for."""
-        self.copies: list[MpiBackend] = []
-
-    def copy(self) -> MpiBackend:
-        """Return a backend with messages of its own."""
-        self.copies.append(self.backend.dup())
-        return self.copies[-1]
-
-    def communicator(self) -> Communicator:
-        """Return a communicator of all ranks with messages of its own."""
-        backend = self.copy()
-        return Communicator(MembersBackend(backend, self.membership) if self.membership else backend)
-
-    def of_training(self) -> Communicator:
-        """Return one for the messages of the algorithm."""
-        comm = self.communicator()
-        return Communicator(self.timeline.recorded(comm.backend)) if self.timeline else comm
-
-    def of_processes(self) -> Communicator:
-        """Return one of all processes, spares among them."""
-        return Communicator(self.copy())
-
-    def free(self):
-        """Free all: an MPI library has some thousands for all runs of a process."""
-        with within(self.backend.timeout, "freeing communicators"):
-            for backend in self.copies:
-                backend.free()
-
-
-def prepare(
-    mpi,
-    config: Config,
-    out: Path,
-    comms: Communicators,
-    start_up: StartUp,
-    line: ProgressLine,
-    models: ModelFiles,
-    keeping: Keeping,
-    spares: int = 0,
-    timeline: Path | None = None,
-) -> Prepared:
+def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
     """Do everything that comes before the first step; raises SetupError. On return all ranks are there."""
-    timeout, ranks = config.comm.timeout, mpi.size - spares
+    config, timeout, ranks = request.config, request.config.comm.timeout, mpi.size - request.spares
+    start_up, line = request.start_up, request.line
     alike.check_configuration(mpi, config)
-    place = find_place(mpi, config, out, keeping, spares, timeline)
-    driver = place.driver
-    if timeline:
-        comms.timeline = TimelineFile(timeline, mpi)
-    if survives(config, keeping):
-        comms.membership = Membership(comms.of_processes(), ranks, driver.clock)
-    resumed, config = find_resumed(mpi, config, keeping)
+    place = find_place(mpi, request)
+    if request.timeline:
+        comms.timeline = TimelineFile(request.timeline, mpi)
+    if survives(config, request.keeping):
+        comms.membership = Membership(comms.of_processes(), ranks, place.driver.clock)
+    resumed, config = find_resumed(mpi, config, request.keeping)
+    request = request._replace(config=config)
     tolerant = config.traits.tolerates_lost_ranks or comms.membership is not None
     stop_signal = StopSignal(comms.communicator(), tolerant)
     start_up.passed("MPI")
-    inputs = load(mpi, config, out, place, start_up, line, models)
+    inputs = load(mpi, request, place)
     with launch.collective_setup(mpi, timeout):
         transfer = select_transport(
             comms.backend, place.device, config.comm.transfer, model_bytes(inputs.model, config)
         )
         comms.backend = transfer.backend
-        make, reasons = trainer_maker(config, inputs, comms, driver, stop_signal, line)
+        survival = make_survival(config, comms, place) if comms.membership else None
+        make, reasons = trainer_maker(request, inputs, comms, place.driver, stop_signal, resumed, survival)
         trainer = make() if mpi.rank < ranks else None
         start_up.passed("algorithm")
-    if keeping.folder:
-        in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, ranks)
-        meeting = Meeting(comms.communicator(), driver, in_lockstep)
-        trainer.checkpoints = Checkpoints(keeping.folder, keeping.every, meeting, trainer.config)
-        with launch.collective_setup(mpi, timeout):
-            trainer.checkpoints.check(trainer)
-    if resumed:
-        with launch.collective_setup(mpi, timeout):
-            resumed.give_model(trainer.replica)
-        trainer.on_started = partial(go_on, resumed, trainer)
-    if trainer:
-        driver.run(trainer.broadcast_initial_model())
-        if trainer.membership is None:
-            trainer.equal_models = EqualModels(trainer.algorithm, say=ignore)  # the run file has it, and the end
-    attributes = reasons | {"transfer": transfer.name, "transfers": str(transfer)}
+    give_first_model(mpi, trainer, resumed, place.driver, timeout)
+    attributes = reasons | describe_job(mpi, request, trainer, place, transfer)
     attributes |= {"resumed": resumed.samples if resumed else None}
-    with within(timeout, "telling all ranks where they are"):
-        attributes |= describe_job(mpi, trainer, place, ranks)
     with launch.collective_setup(mpi, timeout):
-        check_content(out, attributes | models.places) if mpi.rank == 0 else None
+        check_content(request.out, attributes | request.models.places) if mpi.rank == 0 else None
     with within(timeout, "telling all ranks how their processes are found"):
-        processes, handover = launch.processes(mpi), None
-        if comms.membership is None:
-            files = models.final, models.best
-            task = HandoverTask(out.absolute(), attributes, files, timeline and timeline.absolute())
-            handover = Handover(trainer.snapshots.share(), task)
-            handover.exchange(mpi, processes)
+        processes = launch.processes(mpi)
+        handover = None if survival else hand_over(mpi, request, trainer, attributes, processes)
     for_rescue = comms.copy().mpi
-    evaluation, survival = None, None
-    if comms.membership is None:
-        evaluation = comms.communicator()
-    else:
-        survival = make_survival(config, comms, place, processes, make)
+    evaluation = None if survival else comms.communicator()
+    if survival and config.comm.silent_seconds is not None:
+        silence = Silence(comms.of_processes(), survival.membership, processes, config.comm.silent_seconds)
+        survival = survival._replace(silence=silence)
     launch.barrier(mpi, timeout)
     start_up.passed("other ranks")
     line.clear()
@@ -169,7 +99,7 @@ def prepare(
         for_rescue,
         stop_signal,
         processes,
-        out,
+        request.out,
         trainer,
         lambda: interfaces.counters() - counters,
         attributes,
@@ -178,7 +108,7 @@ def prepare(
         comms.timeline,
     )
     rescue.began -= resumed.elapsed if resumed else 0.0
-    return Prepared(mpi, driver, stop_signal, trainer, line, rescue, evaluation, survival)
+    return Prepared(mpi, place.driver, stop_signal, trainer, make, line, rescue, evaluation, survival)
 
 
 class ComputePlace(NamedTuple):
@@ -191,8 +121,11 @@ class ComputePlace(NamedTuple):
     driver: MpiDriver
 
 
-def find_place(mpi, config: Config, out: Path, keeping: Keeping, spares: int, timeline: Path | None) -> ComputePlace:
+def find_place(mpi, request: RunRequest) -> ComputePlace:
     """Return where this process computes, once it is clear that the run can be made; raises SetupError."""
+    config, out, keeping, spares, timeline = (
+        request.config, request.out, request.keeping, request.spares, request.timeline
+    )
     timeout, ranks = config.comm.timeout, mpi.size - spares
     with within(timeout, "looking for ranks on the same host"):
         local_rank, local_ranks = launch.local_ranks(mpi)
@@ -226,10 +159,9 @@ class Inputs(NamedTuple):
     early_marks: int
 
 
-def load(
-    mpi, config: Config, out: Path, place: ComputePlace, start_up: StartUp, line: ProgressLine, models: ModelFiles
-) -> Inputs:
+def load(mpi, request: RunRequest, place: ComputePlace) -> Inputs:
     """Read the data and make the model; raises SetupError."""
+    config, start_up, line = request.config, request.start_up, request.line
     timeout = config.comm.timeout
     line.doing(f"reading {config.data.name}")
     with launch.collective_setup(mpi, timeout):
@@ -242,7 +174,7 @@ def load(
         check_batch(config, dataset, model)
         early_marks = check_room(config, model)
         if mpi.rank == 0:
-            models.check(out, model)
+            request.models.check(request.out, model)
         start_up.passed("model")
     alike.check_model(mpi, config, model)
     line.doing("preparing")
@@ -252,12 +184,13 @@ def load(
 
 
 def trainer_maker(
-    config: Config,
+    request: RunRequest,
     inputs: Inputs,
     comms: Communicators,
     driver: MpiDriver,
     stop_signal: StopSignal,
-    line: ProgressLine,
+    resumed: Resumed | None,
+    survival: Survival | None,
 ) -> tuple[Callable[[], Trainer], dict]:
     """Return what makes the trainer of the rank that this process holds, and why automatic options are what they are,
     as attributes of the run file.
@@ -266,7 +199,7 @@ def trainer_maker(
     """
     dataset, model, early_marks = inputs
     trial = RankContext(comms.communicator(), comms.communicator(), driver)
-    config, reasons = driver.run(choose_options(config, dataset, model, trial))
+    config, reasons = driver.run(choose_options(request.config, dataset, model, trial))
     context = RankContext(
         comms.of_training(),
         comms.communicator(),
@@ -276,72 +209,90 @@ def trainer_maker(
         config.data.replication,
         comms.membership,
     )
-    return partial(Trainer, config, dataset, model, context, early_marks=early_marks, on_step=line.update), reasons
+    of_job = None if survival else recovery_of_job(request._replace(config=config), comms, driver, resumed)
+
+    def make() -> Trainer:
+        return Trainer(
+            config,
+            dataset,
+            model,
+            context,
+            recovery=recovery_from_deaths(config, context, survival) if survival else of_job,
+            early_marks=early_marks,
+            compares_models=not survival,
+            on_step=request.line.update,
+        )
+
+    return make, reasons
 
 
-def describe_job(mpi, trainer: Trainer | None, place: ComputePlace, ranks: int) -> dict:
+def recovery_of_job(
+    request: RunRequest, comms: Communicators, driver: MpiDriver, resumed: Resumed | None
+) -> Recovery:
+    """Return the recovery of a run that ends with the first process that dies: a later job may go on."""
+    config, keeping, go_on = request.config, request.keeping, partial(go_on_from, resumed) if resumed else do_nothing
+    if not keeping.folder:
+        return Recovery(go_on)
+    in_lockstep = keeps_step(config.algorithm_class, config.algorithm_options, comms.backend.size)
+    meeting = Meeting(comms.communicator(), driver, in_lockstep)
+    return Checkpoints(keeping.folder, keeping.every, meeting, config, go_on)
+
+
+def give_first_model(mpi, trainer: Trainer | None, resumed: Resumed | None, driver: MpiDriver, timeout: float):
+    """Give all ranks that train the model of rank 0, or, where a run goes on, of the checkpoint; raises SetupError."""
+    if resumed:
+        with launch.collective_setup(mpi, timeout):
+            resumed.give_model(trainer.replica)
+    if trainer:
+        driver.run(trainer.broadcast_initial_model())
+
+
+def describe_job(
+    mpi, request: RunRequest, trainer: Trainer | None, place: ComputePlace, transfer: Choice
+) -> dict:
     """Return attributes of the run file, on all processes at once: what trains, and where each rank does."""
+    ranks = mpi.size - request.spares
     attributes = {"clock": "wall", "mpi": launch.library()} | (describe(trainer) if trainer else {})
-    machines = {"hosts": launch.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
-    machines["gpus"] = mpi.allgather(gpu.name(place.device))
-    attributes |= {name: each[:ranks] for name, each in machines.items()}
-    of_run = ("commit", "started")  # alike on all ranks
-    return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
+    attributes |= {"transfer": transfer.name, "transfers": str(transfer)}
+    with within(request.config.comm.timeout, "telling all ranks where they are"):
+        machines = {"hosts": launch.hosts(mpi), "processors": mpi.allgather(gpu.processor())}
+        machines["gpus"] = mpi.allgather(gpu.name(place.device))
+        attributes |= {name: each[:ranks] for name, each in machines.items()}
+        of_run = ("commit", "started")  # alike on all ranks
+        return attributes | dict(zip(of_run, mpi.bcast([attributes.get(name) for name in of_run]), strict=True))
 
 
-def make_survival(
-    config: Config,
-    comms: Communicators,
-    place: ComputePlace,
-    processes: list[tuple[str, int]],
-    make: Callable[[], Trainer],
-) -> Survival:
-    """Return what a process needs where others may die. processes: `launch.processes`."""
-    driver = place.driver
+def hand_over(mpi, request: RunRequest, trainer: Trainer, attributes: dict, processes) -> Handover:
+    """Return the handover to the process that evaluates what a job has measured that is killed; on all ranks at once.
+
+    ``processes``: `launch.processes`.
+    """
+    models, timeline = request.models, request.timeline
+    task = HandoverTask(
+        request.out.absolute(), attributes, (models.final, models.best), timeline and timeline.absolute()
+    )
+    handover = Handover(trainer.snapshots.share(), task)
+    handover.exchange(mpi, processes)
+    return handover
+
+
+def make_survival(config: Config, comms: Communicators, place: ComputePlace) -> Survival:
+    """Return what a process needs where others may die, but for what ends silent processes."""
     beside = MpiDriver(
         comms.membership.process,
         math.inf,
-        driver.progress_mode,
+        place.driver.progress_mode,
         prepare_thread=place.use_device,
-        thread_allowed=driver.thread_allowed,
+        thread_allowed=place.driver.thread_allowed,
     )
-    seconds, silence = config.comm.silent_seconds, None
-    if seconds is not None:
-        silence = Silence(comms.of_processes(), comms.membership, processes, seconds)
-    return Survival(comms.membership, beside, comms.of_processes(), comms.copy().mpi, make, silence, config)
+    return Survival(config, comms.membership, beside, comms.of_processes(), comms.copy().mpi)
 
 
-WHERE_SURVIVED = (
-    "under mpiexec --with-ft ulfm (Open MPI 5), with an algorithm that survives deaths, and without checkpoints"
-)
-
-
-def survives(config: Config, keeping: Keeping) -> bool:
-    """Whether the run goes on without processes that die."""
-    return fault_tolerant() and config.traits.survives_deaths and not (keeping.folder or keeping.resume)
-
-
-def check_spares(config: Config, keeping: Keeping, spares: int, processes: int):
-    """Raise ConfigError where spares could not take the place of a rank, or none could die as planned."""
-    if config.faults.cut:
-        raise ConfigError("faults.cut: in simulated time alone; by the clock links can be cut on the testbed's hosts")
-    if config.faults.are_deadly and not survives(config, keeping):
-        raise ConfigError(f"faults: by the clock only {WHERE_SURVIVED}")
-    if config.comm.silent_seconds is not None and not survives(config, keeping):
-        raise ConfigError(
-            f"comm.silent_seconds = {config.comm.silent_seconds:g}: only where the run goes on without a process: "
-            f"{WHERE_SURVIVED}"
-        )
-    if not spares:
-        return
-    if not 0 < spares < processes:
-        raise ConfigError(f"--spares {spares}: must be from 1 to {processes - 1}, for some of {processes} train")
-    if not fault_tolerant():
-        raise ConfigError(f"--spares {spares}: only where MPI survives deaths: Open MPI 5's mpiexec --with-ft ulfm")
-    if not config.traits.survives_deaths:
-        raise ConfigError(f"--spares {spares}: with {config.algorithm.name} the run ends when a rank dies")
-    if keeping.folder or keeping.resume:
-        raise ConfigError(f"--spares {spares}: not with --checkpoint or --resume")
+def recovery_from_deaths(config: Config, context: RankContext, survival: Survival) -> Surviving:
+    """Return the recovery of a rank whose run goes on without the processes that die."""
+    if config.traits.survives_deaths == "together":
+        return Regrouping(context)
+    return Succession(survival.membership, survival.states, survival.driver)
 
 
 def model_bytes(model: torch.nn.Module, config: Config) -> int:

@@ -128,7 +128,7 @@ class Resumed:
         trainer.progress.elapsed_before = self.elapsed
         trainer.progress.skip(steps, batch, ranks)
         trainer.totals.steps, trainer.totals.samples = steps, steps * batch
-        trainer.go_on_from(steps)
+        trainer.computing.go_on_from(steps, trainer.algorithm)
 
 
 def difference(key: str, was, now) -> str:

@@ -13,10 +13,11 @@ from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, within
 from grsgd.config import Config
 from grsgd.job import launch, survivors
+from grsgd.job.communicators import Communicators
 from grsgd.job.conclusion import RunEnd, SavedElsewhere, evaluate
 from grsgd.job.keeping import NOTHING_KEPT, Keeping, alone
-from grsgd.job.prepare import Communicators, prepare
-from grsgd.job.prepared import Prepared
+from grsgd.job.prepare import prepare
+from grsgd.job.prepared import Prepared, RunRequest
 from grsgd.job.progress_line import ProgressLine
 from grsgd.job.signals import EXIT_CODE, Interruption
 from grsgd.job.startup import StartUp
@@ -54,7 +55,8 @@ def run(
     with Interruption(partial(before_training, mpi)) as interruption, alone(mpi, config, keeping):
         comms = Communicators(MpiBackend(mpi, config.comm.timeout))
         line, models = line or ProgressLine(is_shown=False), models or ModelFiles()
-        job = prepare(mpi, config, out, comms, start_up or StartUp(), line, models, keeping, spares, timeline)
+        request = RunRequest(config, out, start_up or StartUp(), line, models, keeping, spares, timeline)
+        job = prepare(mpi, request, comms)
         if job.survival is not None:
             return survivors.run(job, models, interruption, timed)
         interruption.on_signal = partial(while_training, job)
@@ -71,8 +73,7 @@ def run(
         job.rescue.handover.close()
         if reason in STOP_CRITERIA and not lost:  # else messages may still be under way
             comms.free()
-    checkpoints = job.trainer.checkpoints
-    end = RunEnd(reason, remaining, checkpoints.last if checkpoints else None)
+    end = RunEnd(reason, remaining, job.trainer.recovery.last)
     if problem:
         raise SavedElsewhere(problem, end)
     return end
@@ -84,8 +85,9 @@ def train(job: Prepared) -> tuple[str, list[RankMeasurements], object, Communica
     Returns why training ended, what all ranks have measured, and the ranks that remain, twice: an mpi4py communicator,
     and one to evaluate with.
     """
-    mpi, driver, stop_signal, trainer, line, rescue, evaluation, _ = job
-    line.training(trainer)
+    mpi, driver, stop_signal, trainer, rescue = job.mpi, job.driver, job.stop_signal, job.trainer, job.rescue
+    evaluation = job.evaluation
+    job.line.training(trainer)
     training = trainer.train()
     if rescue.timeline is not None:
         rescue.timeline.begin(driver.timeout)
@@ -122,11 +124,9 @@ def before_training(mpi, reason: str):
 
 def while_training(job: Prepared, reason: str):
     """Save what there is, on a signal, and end; with checkpoints after another one, if the launcher leaves time."""
-    if job.trainer.checkpoints is None:
+    if not job.trainer.recovery.asks_for_checkpoint(reason):
         job.rescue.interrupted(reason)
-        return
-    job.trainer.checkpoints.meeting.ask(reason)
-    if reason != ASKED_TO_END:
+    elif reason != ASKED_TO_END:
         job.rescue.interrupted(reason, stop=False)
 
 

@@ -23,7 +23,6 @@ from grsgd.runs.ending import end_attributes, joint_reason
 from grsgd.training.deaths import accounts, after_training, comes_back, planned_deaths, without
 from grsgd.training.description import describe
 from grsgd.training.record import RankMeasurements
-from grsgd.training.succession import Succession
 from grsgd.training.trainer import Trainer
 
 LATER_LOOK_SECONDS = 0.05
@@ -73,7 +72,7 @@ def stand_by(job: Prepared) -> Trainer | None:
         time.sleep(LOOK_SECONDS if membership.is_next else LATER_LOOK_SECONDS)
     if membership.rank is None:
         return None
-    trainer = survival.make_trainer()
+    trainer = job.make_trainer()
     job.rescue.trainer = trainer
     job.rescue.attributes = describe(trainer) | {
         name: value for name, value in job.rescue.attributes.items() if value is not None
@@ -88,19 +87,15 @@ def train(job: Prepared) -> RankEnd | None:
     is_late = job.mpi.rank >= membership.size
     job.line.training(trainer)
     try:
-        if trainer.group is None:
-            succession = Succession(membership, survival.states, trainer, survival.driver)
-            if is_late:
-                job.driver.run(succession.take())
-        elif is_late:
-            membership.begin()
+        if is_late:
+            job.driver.run(trainer.recovery.take_over())
         threading.Thread(target=die_as_planned, args=(trainer,), name="grsgd-faults", daemon=True).start()
         reason = job.driver.run(trainer.train())
     except Exception as error:
         job.rescue.failed(error)
     if job.stop_signal.failed:
         job.rescue.failed(Stopped(job.stop_signal.reason))
-    if not trainer.has_trained:
+    if not trainer.recovery.has_trained:
         return None
     began = trainer.progress.began
     deaths = [death.after(began) for death in membership.deaths]
@@ -110,13 +105,13 @@ def train(job: Prepared) -> RankEnd | None:
         reason,
         trainer.progress.elapsed(),
         deaths,
-        trainer.longest_wait,
+        trainer.recovery.longest_wait,
     )
 
 
 def die_as_planned(trainer: Trainer):
     """Kill this process when the configuration says that its rank dies."""
-    config, membership = trainer.config, trainer.membership
+    config, membership = trainer.config, trainer.recovery.membership
     while not trainer.progress.began and not trainer.has_ended:
         time.sleep(LOOK_SECONDS)
     for seconds, rank in planned_deaths(config.faults, membership.size, config.seed):

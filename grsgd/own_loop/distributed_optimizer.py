@@ -16,6 +16,7 @@ from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.equal_models import EqualModels
 from grsgd.algorithms.equal_tensors import make_equal
 from grsgd.algorithms.hooks import schedule_of
+from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import within
@@ -62,6 +63,7 @@ class DistributedOptimizer(WrappingOptimizer):
         driver, uncounted = context.driver, context.uncounted_comm
         self.optimizer, self.model = optimizer.optimizer, replica.model
         self.replica, self.algorithm, self.driver = replica, algorithm, driver
+        self._lifecycle = Lifecycle(algorithm)
         self.seed, self.transport = context.seed, transport
         self.why_allreduce: str | None = None
         """With ``variant = "auto"``: which all-reduce was chosen, and why."""
@@ -77,7 +79,6 @@ class DistributedOptimizer(WrappingOptimizer):
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
         self._roll_call, self._of_this = roll_call, roll_call.of_new_optimizer()
-        self._started = self._began = False
         self._step_under_way = False
         self._failure: tuple[object, float] | None = None
         """Of a recording in which another rank has failed: its stop signal, and when this rank has heard of it."""
@@ -199,7 +200,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._let_go()
         self._drain()
         self.driver.run(all_finish.come())  # an average's messages must not meet those of another call
-        self.driver.run(schedule_of(self.algorithm.average))
+        self.driver.run(self._lifecycle.average())
         self.driver.run(self.equal_models.at_end())
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside()))
         self._compare_shards()
@@ -233,10 +234,10 @@ class DistributedOptimizer(WrappingOptimizer):
     def _drain(self):
         """Take in all messages of the algorithm that are under way, together with the other ranks."""
         self._is_broken = True
-        self._start()
+        self.driver.run(self._lifecycle.begin())
         if isinstance(self._gradients, EarlyGradients):
             self._end_what_was_sent()
-        self.driver.run(schedule_of(self.algorithm.drain))
+        self.driver.run(self._lifecycle.drain())
         self._is_broken = False
 
     def _end(self, frees: bool = True):
@@ -278,7 +279,7 @@ class DistributedOptimizer(WrappingOptimizer):
             return result
         self._in_place.check()
         self.meet("in averaged_model()")
-        self._start_algorithm()
+        self.driver.run(self._lifecycle.start())
         params, buffers = self.replica.params.like(), self.replica.buffers.like()
         for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):
             flat.tensor.copy_(tensor)
@@ -323,9 +324,8 @@ class DistributedOptimizer(WrappingOptimizer):
         self._check()
         if not self._is_at_rest:
             self.meet("in rest()")
-            self.driver.run(schedule_of(self.algorithm.drain))
+            self.driver.run(self._lifecycle.rest())
             self.driver.run(halving_doubling_allreduce(self._uncounted_comm, np.zeros(1)))
-            self._began = False
 
     @untraced
     def state_dict(self):
@@ -337,9 +337,9 @@ class DistributedOptimizer(WrappingOptimizer):
         """
         state = self.optimizer.state_dict() | self.recorded.state()
         why_not = resume.why_not(self.algorithm, self._is_at_rest)
-        if self._started and why_not is None:
+        if self._lifecycle.has_started and why_not is None:
             state[resume.KEY] = resume.state_of(self.algorithm)
-        elif self._started and not self.finished:
+        elif self._lifecycle.has_started and not self.finished:
             state[resume.KEY] = resume.without(self.algorithm, why_not)
             if not self._has_warned_of_state:
                 self._has_warned_of_state = True
@@ -364,7 +364,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self.optimizer.load_state_dict(state_dict)
         self._loaded = None
         if kept is not None:
-            self._start_algorithm()
+            self.driver.run(self._lifecycle.start())
             resume.restore(self.algorithm, kept)
             if others := resume.other_options(kept, self.algorithm):
                 was = ", ".join(others)
@@ -428,7 +428,7 @@ class DistributedOptimizer(WrappingOptimizer):
             self._check_loaded()
             self._step_under_way = True
             self._roll_call.points += self.algorithm.traits.synchronous
-            self._start()
+            self.driver.run(self._lifecycle.begin())
             if self._gradients is not None:
                 self._gradients.begin()
             if self._prepares:
@@ -463,18 +463,7 @@ class DistributedOptimizer(WrappingOptimizer):
     @property
     def _is_at_rest(self) -> bool:
         """Return whether no message of the algorithm is under way between two steps."""
-        return self.algorithm.traits.rests_between_steps or not self._began
-
-    def _start(self):
-        if not self._began:
-            self._began = True
-            self._start_algorithm()
-            self.driver.run(schedule_of(self.algorithm.begin))
-
-    def _start_algorithm(self):
-        if not self._started:
-            self._started = True
-            self.driver.run(schedule_of(self.algorithm.start))
+        return self.algorithm.traits.rests_between_steps or not self._lifecycle.has_begun
 
     def _check_finished(self):
         """A rank that leaves without `finish` would let the others wait for ever; one that it has forked is none."""

@@ -10,6 +10,7 @@ from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network
 from grsgd.simulate.network import NetworkSpec
 from grsgd.training.evaluation import Quality
+from grsgd.training.run_evaluation import evaluate, evaluate_snapshots
 from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import common_marks
 from grsgd.training.trainer import Trainer, ignore
@@ -57,13 +58,13 @@ class SnapshotEvaluation:
 
     def of_snapshots(self, marks: list[int], ranks: list[int]) -> list[Quality]:
         """Return the qualities of these ranks' snapshots; leaves the last of the averaged models in the replicas."""
-        return self._run(Trainer.evaluate_snapshots, marks, ranks, ignore)
+        return self._run(evaluate_snapshots, marks, ranks, ignore)
 
     def to_the_end(
         self, marks: list[int], ranks: list[int], on_each: Callable[[int], None]
     ) -> tuple[list[Quality], Quality]:
         """Return the same and the quality of the final model, which is left in the replicas."""
-        return self._run(Trainer.evaluate, marks, ranks, on_each)
+        return self._run(evaluate, marks, ranks, on_each)
 
     def _run(self, schedule, marks: list[int], ranks: list[int], on_each):
         told = {ranks[0]: (on_each, self.models.evaluated)}

@@ -47,6 +47,8 @@ from grsgd.training.gradients import step_alone
 from grsgd.training.inputs import build_model, in_own_code, load_data
 from grsgd.training.progress import FreeRunning
 from grsgd.training.record import RankMeasurements, assemble
+from grsgd.training.recovery import Recovery
+from grsgd.training.regroup import Regrouping
 from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY
 from grsgd.training.succession import Succession
@@ -130,9 +132,9 @@ class Simulation:
         self.request: str | None = None
         """A reason to stop after the step under way."""
         self.contexts = self._make_contexts()
+        self.states = self.uncounted.communicators() if self.survives else None
         with garbage.not_looked_for(rarely=timing_only):
             self.trainers = [self._make_trainer(rank, model, on_step) for rank, model in enumerate(replicas)]
-        self.states = self.uncounted.communicators() if self.survives else None
         self.evaluation = SnapshotEvaluation(self.trainers, models or ModelFiles())
         self.is_at_target = False
         """Whether training has ended, or is about to, because the target is reached."""
@@ -174,11 +176,20 @@ class Simulation:
             model,
             self.contexts[process],
             snapshot_memory=MEMORY // self.ranks,
+            recovery=self._recovery(process),
             on_step=partial(self._after_step, process, on_step if process == 0 else ignore),
         )
         if not self.timing_only:  # else nothing is drawn
             self.drivers[process].keep_random_state()
         return trainer
+
+    def _recovery(self, process: int) -> Recovery:
+        if not self.survives:
+            return Recovery()
+        context = self.contexts[process]
+        if self.config.traits.survives_deaths == "together":
+            return Regrouping(context)
+        return Succession(context.membership, self.states[process], context.driver)
 
     def stop(self, reason: str):
         """End the training after the step under way; from a signal handler."""
@@ -271,9 +282,9 @@ class Simulation:
             for rank in lost:
                 labels = self.dataset.train.labels
                 records[rank].warnings.append(without(rank, lost, self.ranks, self.config, labels))
-            trainers = {rank: self.trainers[rank] for rank in left}
-            deaths = (death.after(self.began) for trainer in trainers.values() for death in trainer.membership.deaths)
-            waits = {rank: trainer.longest_wait for rank, trainer in trainers.items()}
+            recoveries = {rank: self.trainers[rank].recovery for rank in left}
+            deaths = (death.after(self.began) for each in recoveries.values() for death in each.membership.deaths)
+            waits = {rank: each.longest_wait for rank, each in recoveries.items()}
             records[left[0]].extra |= accounts(deaths, waits, self.ranks)
         return records, lost or None
 
@@ -353,14 +364,10 @@ class Life:
             if not (yield from membership.stand_by()):
                 return None
             self.trainer = simulation._make_trainer(self.process, simulation.make_model())
-        if self.trainer.group is None:
-            succession = Succession(membership, simulation.states[self.process], self.trainer, self.driver)
-            if is_late:
-                yield from succession.take()
-        elif is_late:
-            membership.begin()
+        if is_late:
+            yield from self.trainer.recovery.take_over()
         reason = yield from simulation.recording.observed(self.process, self.trainer.train())
-        return reason if self.trainer.has_trained else None
+        return reason if self.trainer.recovery.has_trained else None
 
     def come_back(self, seconds: float):
         """Background schedule: be there after so many seconds."""

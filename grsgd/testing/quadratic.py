@@ -10,6 +10,7 @@ from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.find import find
 from grsgd.algorithms.hooks import schedule_of
+from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.comm.pollables import Compute
 from grsgd.models.replica import Replica
 from grsgd.simulate.compute import ComputeTime
@@ -172,8 +173,8 @@ class Job:
 
     def trainer(self, rank, steps, drain, after_step):
         algorithm = self.algorithms[rank]
-        yield from schedule_of(algorithm.start)
-        yield from schedule_of(algorithm.begin)
+        lifecycle = Lifecycle(algorithm)
+        yield from lifecycle.begin()
         for step in range(steps if rank < self.workers else 0):
             algorithm.optimizer.param_groups[0]["lr"] = self.rate(step)
             yield from schedule_of(algorithm.before_backward)
@@ -183,7 +184,7 @@ class Job:
             self.trajectories[rank].append(algorithm.x.array.copy())
             after_step(algorithm)
         if drain:
-            yield from schedule_of(algorithm.drain)
+            yield from lifecycle.drain()
 
     def stages(self, rank):
         """Return when the gradients of the two layers are there, for those that send them early: odd ranks have that of
@@ -200,7 +201,7 @@ class Job:
         replica.collect_gradients()
 
     def average(self):
-        self.ranks.finish([schedule_of(algorithm.average) for algorithm in self.algorithms])
+        self.ranks.finish([Lifecycle(algorithm).average() for algorithm in self.algorithms])
         return self
 
     def sent(self):

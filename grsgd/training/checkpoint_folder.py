@@ -159,3 +159,8 @@ def _names(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
+
+
+def is_same_folder(folder: Path, other: Path | None) -> bool:
+    """Whether two paths, either of which may be relative or a link, are of one folder."""
+    return other is not None and folder.resolve() == other.resolve()

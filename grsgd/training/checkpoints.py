@@ -8,6 +8,7 @@ import secrets
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,19 @@ from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
 from grsgd.training import checkpoint_file
 from grsgd.training.checkpoint_file import Header
-from grsgd.training.checkpoint_folder import COMPLETE, file_of, make_place, name_of, remove, remove_others
+from grsgd.training.checkpoint_folder import (
+    COMPLETE,
+    file_of,
+    is_same_folder,
+    make_place,
+    name_of,
+    remove,
+    remove_others,
+)
 from grsgd.training.curve_file import CurveFile
 from grsgd.training.rank_state import state_of, state_of_optimizer
+from grsgd.training.recovery import Recovery, do_nothing
+from grsgd.training.trainer import Trainer
 
 KEPT = 2
 """Whole checkpoints that are kept."""
@@ -53,8 +64,8 @@ class Every:
         raise ConfigError(f"--every {text}: expected steps, as in 100, or seconds, as in 60s")
 
 
-class Checkpoints:
-    """Takes the checkpoints of one rank.
+class Checkpoints(Recovery):
+    """Recovery of a job by a later one: takes the checkpoints of one rank.
 
     Of an algorithm with messages under way between two steps all ranks rest first: they take in every message and end
     what goes on in the background.
@@ -69,16 +80,26 @@ class Checkpoints:
         By which ranks agree on when, where the clock, a signal, or a rank that runs free asks for one.
     config
         The configuration, as TOML.
+    go_on
+        As of `Recovery`.
     """
 
-    def __init__(self, folder: Path, every: Every, meeting: Meeting, config: Config):
+    knows_the_end = False
+
+    def __init__(
+        self,
+        folder: Path,
+        every: Every,
+        meeting: Meeting,
+        config: Config,
+        go_on: Callable[[Trainer], None] = do_nothing,
+    ):
+        super().__init__(go_on)
         self.folder, self.every, self.meeting, self.config = folder, every, meeting, config.toml()
         self.code = digests_of(config)
         """Of the files that the configuration takes something from."""
         self.comm, self.in_lockstep = meeting.comm, meeting.in_lockstep
         self.rests_between_steps = config.traits.rests_between_steps
-        self.last: Path | None = None
-        """The last one that all ranks have written."""
         self.problem = ""
         """Why the last one could not be written."""
         self._thread: threading.Thread | None = None
@@ -92,8 +113,9 @@ class Checkpoints:
         self._whole: list[tuple[str, str]] = []
         """The whole checkpoints that are kept: the names of each one's folder, and of its curve's."""
 
-    def check(self, trainer):
-        """Raise ConfigError if no file could hold what the optimizer keeps."""
+    def attach(self, trainer: Trainer):
+        """Take the checkpoints of ``trainer``; raises ConfigError if no file could hold what its optimizer keeps."""
+        super().attach(trainer)
         try:
             checkpoint_file.check({"optimizer": state_of_optimizer(trainer.optimizer.optimizer)})
         except (TypeError, ValueError) as error:
@@ -102,18 +124,16 @@ class Checkpoints:
                 f"--checkpoint: optimizer {name}: {error}: keep numbers, text, lists or tensors"
             ) from None
 
-    def start(self, at: int, step: int, names: tuple[str, str] | None, curve: CurveFile | None):
-        """Go on from a checkpoint of so many samples ``at``, before this rank's step ``step``.
+    def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
+        """Go on from a checkpoint; newer ones in the same folder, none of which is whole, stay until the next is."""
+        self._at, self._step, self._time = samples, self.trainer.totals.steps, time.monotonic()
+        if is_same_folder(self.folder, folder):
+            self._whole = [names]
+            self._curve = curve or self._curve
 
-        ``names``: of the checkpoint's folder and its curve's, if they are in this folder; ``curve``: its curve, if new
-        snapshots can be appended. Newer checkpoints, none of which is whole, stay until the next one is.
-        """
-        self._at, self._step, self._time = at, step, time.monotonic()
-        self._whole = [names] if names else []
-        self._curve = curve or self._curve
-
-    def watch(self, step: int):
-        """Look whether it is time, or somebody has asked for a checkpoint; called while this rank waits, too."""
+    def watch(self):
+        """Look whether it is time, or another rank has asked for a checkpoint; called while this rank waits, too."""
+        step = self.trainer.totals.steps
         if self.comm.rank == 0 and self._is_time(step):
             self._step, self._time = step, time.monotonic()
             self.meeting.ask()
@@ -125,19 +145,19 @@ class Checkpoints:
             return time.monotonic() - self._time >= self.every.seconds
         return not self.in_lockstep and step >= self._step + self.every.steps
 
-    def before_step(self, trainer, step: int):
+    def before_step(self, step: int):
         """Schedule, before each step: take a checkpoint if it is time, or return that all ranks are to rest first.
 
         Raises Stopped, on all ranks, after a checkpoint that was asked for by a signal.
         """
-        self.watch(step)
+        self.watch()
         meets = yield from self.meeting.before_step(step)
         is_due = self.in_lockstep and self.every.steps and step % self.every.steps == 0 and step > self._step
         if not self.rests_between_steps:
             self._meets = meets
             return bool(meets or is_due)
         if meets or is_due:
-            yield from self._take(trainer, self.meeting.over() if meets else GO_ON)
+            yield from self._take(self.meeting.over() if meets else GO_ON)
         return False
 
     def leave_steps(self):
@@ -145,7 +165,7 @@ class Checkpoints:
         nobody takes."""
         self.meeting.is_held = not self.in_lockstep
 
-    def at_rest(self, trainer, ended: bool):
+    def at_rest(self, ended: bool):
         """Schedule, on all ranks at once, while no message is under way: take a checkpoint, unless one of them has
         reached the end of the run; returns whether it has.
 
@@ -160,12 +180,13 @@ class Checkpoints:
             return True
         if meet:
             yield from self.meeting.arranged()
-        yield from self._take(trainer, self.meeting.over(want_the_end) if meet else GO_ON)
+        yield from self._take(self.meeting.over(want_the_end) if meet else GO_ON)
         return False
 
-    def _take(self, trainer, reason: str):
+    def _take(self, reason: str):
         """Schedule, on all ranks at once: copy the state, and begin to write it; raises Stopped for a reason."""
         yield from self.written()
+        trainer = self.trainer
         id = 0 if self.comm.rank else secrets.randbits(ID_BITS)
         told = np.array([trainer.totals.samples, id], float)
         yield from halving_doubling_allreduce(self.comm, told, tags.CHECKPOINT)
@@ -201,6 +222,10 @@ class Checkpoints:
         if self.comm.rank == 0:
             with suppress(OSError):
                 os.close(os.open(self.folder / COMPLETE, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+
+    def asks_for_checkpoint(self, reason: str) -> bool:
+        self.meeting.ask(reason)
+        return True
 
     def warnings(self) -> list[str]:
         return [f"the last checkpoint could not be written: {self.problem}"] if self.problem else []

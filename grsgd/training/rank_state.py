@@ -29,7 +29,7 @@ def state_of(trainer: Trainer) -> dict:
         "streams": state_of_streams(trainer),
         "progress": progress.state() | {"elapsed": progress.elapsed(), "passed": progress.marks.passed},
         "totals": asdict(trainer.totals),
-        "losses": {str(block): list(losses) for block, losses in trainer.losses.items()},
+        "losses": {str(block): list(losses) for block, losses in trainer.computing.losses.items()},
         "traffic": traffic.state(),
         "staleness": [[int(age), int(count)] for age, count in trainer.algorithm.staleness.items()],
         "curve": {
@@ -62,7 +62,7 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     trainer.algorithm.staleness.update(Counter(dict(state["staleness"])))
     for name, value in state["totals"].items():
         setattr(trainer.totals, name, value)
-    trainer.losses = {int(block): losses for block, losses in state["losses"].items()}
+    trainer.computing.losses = {int(block): losses for block, losses in state["losses"].items()}
     trainer.comm.traffic.restore(state["traffic"])
     progress = dict(state["progress"])
     trainer.progress.marks.passed = progress.pop("passed")
@@ -73,7 +73,7 @@ def restore(trainer: Trainer, state: dict, samples: int, seconds: float):
     curve.numbers, curve.weights = list(state["curve"]["numbers"]), list(state["curve"]["weights"])
     marks = state["curve"]["marks"]
     curve.early = trainer.progress.marks.go_on(marks, samples, seconds, state["curve"]["early"])
-    trainer.go_on_from(trainer.totals.steps)
+    trainer.computing.go_on_from(trainer.totals.steps, trainer.algorithm)
     restore_streams(trainer, state["streams"])  # last: making the batches has drawn from them
 
 

@@ -56,7 +56,7 @@ class RankMeasurements:
                 *trainer.algorithm.warnings(),
                 *trainer.equal_models.warnings,
                 *trainer.snapshots.warnings(),
-                *(trainer.checkpoints.warnings() if trainer.checkpoints else []),
+                *trainer.recovery.warnings(),
             ],
             interface,
             trainer.algorithm.extra(),

@@ -5,23 +5,21 @@ with the average of their models, and the algorithm is made anew for as many ran
 given up; one that sends gradients is taken again.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from grsgd.algorithms.averaging import exact_average
+from grsgd.algorithms.context import RankContext
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import LostRank
-from grsgd.comm.elastic.group import Changed
+from grsgd.comm.elastic.group import Changed, Group
 from grsgd.models.flat import Flat
-
-if TYPE_CHECKING:
-    from grsgd.training.progress import Progress
-    from grsgd.training.trainer import Trainer
+from grsgd.training.progress import Progress
+from grsgd.training.surviving import Surviving
+from grsgd.training.trainer import Trainer
 
 
 class HowFar(NamedTuple):
@@ -38,19 +36,28 @@ class HowFar(NamedTuple):
     counts: np.ndarray
 
     @classmethod
-    def of(cls, trainer: Trainer) -> HowFar:
-        progress, has_trained = trainer.progress, trainer.has_trained
-        seconds = progress.elapsed() if has_trained else 0.0
-        marks, has_gradient = progress.marks.passed, trainer.kept is not None and trainer.kept.is_there
-        return cls(has_trained, progress.steps, has_gradient, progress.samples, marks, seconds, progress.counts)
-
-    @classmethod
-    def read(cls, numbers: np.ndarray) -> HowFar:
+    def read(cls, numbers: np.ndarray) -> "HowFar":
         return cls(*numbers[:HOW_FAR_NUMBERS], numbers[HOW_FAR_NUMBERS:])
 
 
 HOW_FAR_NUMBERS = len(HowFar._fields) - 1
 """Numbers of a `HowFar` beside the samples of each rank."""
+
+
+class NoGradient:
+    """Stands for `KeptGradient` where steps send no gradients: a step that was broken off is begun anew."""
+
+    is_there = is_absent = False
+
+    def keep(self):
+        """Keep nothing."""
+
+    def settle(self, have: list[bool]):
+        """Note nothing."""
+
+    def put_back(self) -> bool:
+        """Return that the gradient is to be computed."""
+        return False
 
 
 class KeptGradient:
@@ -75,6 +82,7 @@ class KeptGradient:
         return self.computed_after == self.progress.steps
 
     def keep(self):
+        """Keep the gradient that the replica has now."""
         self.copy.tensor.copy_(self.gradient.tensor)
         self.computed_after, self.is_absent = self.progress.steps, False
 
@@ -94,65 +102,141 @@ class KeptGradient:
         return weight is not None
 
 
-def together(trainer: Trainer):
-    """Schedule: all steps, with whichever ranks are left; after a death, or when a process has joined, they regroup."""
-    group = trainer.group
-    while True:
-        try:
-            if group.has_changed and not (yield from regroup(trainer)):
-                return
-            yield from trainer.to_the_end()
-            # Until all have taken their last step:
-            yield from halving_doubling_allreduce(trainer.algorithm.uncounted_comm, np.zeros(1))
-            return
-        except (LostRank, Changed):
-            if not group.has_changed:
-                raise
+class Regrouping(Surviving):
+    """Recovery of a rank whose steps need all others: those that are left meet, and begin again together.
 
-
-def regroup(trainer: Trainer):
-    """Schedule: begin again from the average of all models; returns False where another rank has ended its training,
-    and so this one may.
-
-    Processes that have joined have no model yet. Where an algorithm keeps all models equal, those that are a step
-    behind do not count either, so that the model is the one of the others, bit for bit. Momenta are averaged, too. A
-    step that sends gradients is taken again with those that are there.
+    ``context``: of all ranks, as the trainer has it, with a membership.
     """
-    group, replica, driver = trainer.group, trainer.replica, trainer.driver
-    began = driver.clock()
-    driver.abandon()
-    yield from group.close()
-    driver.abandoned.clear()
-    mine = HowFar.of(trainer)
-    told = yield from group.meet([*mine[:HOW_FAR_NUMBERS], *mine.counts])
-    if told is None:
-        return False
-    told = [HowFar.read(numbers) for numbers in told.values()]
-    furthest = max(told, key=lambda each: each[:HOW_FAR_NUMBERS])
-    furthest = furthest._replace(counts=np.max([each.counts for each in told], axis=0))
-    if not furthest.has_trained:
-        raise RuntimeError("the processes of all ranks that had a model have died")
-    counts = [
-        each.has_trained and (each.steps == furthest.steps or not trainer.algorithm.traits.equal_models)
-        for each in told
-    ]
-    comm, uncounted = group.communicators()
-    weight, averages = float(counts[comm.rank]), []
-    flats = replica.params, replica.buffers, momenta(trainer)
-    for flat in flats:
-        averages.append(flat.like())
-        averages[-1].tensor.copy_(flat.tensor)
-        yield from exact_average(uncounted, averages[-1], weight, root=counts.index(True))
-    # From here on this rank waits only where the algorithm's start() does; if that fails, ranks meet again.
-    for flat, average in zip(flats, averages, strict=True):
-        flat.tensor.copy_(average.tensor)
-    set_momenta(trainer, averages[-1].tensor)
-    yield from trainer.go_on_with(replace(trainer.context, comm=comm, uncounted_comm=uncounted), furthest)
-    if trainer.kept is not None:
-        trainer.kept.settle([each.has_gradient and is_counted for each, is_counted in zip(told, counts, strict=True)])
-    stood_still = driver.clock() - began + trainer.last_wait
-    trainer.longest_wait = max(trainer.longest_wait, stood_still)
-    return True
+
+    tells_all_of_its_end = True
+
+    def __init__(self, context: RankContext):
+        super().__init__(context.membership)
+        self.group = Group(
+            context.membership, context.comm, context.uncounted_comm, HOW_FAR_NUMBERS + context.comm.size
+        )
+
+    @property
+    def has_trained(self) -> bool:
+        return self.group.epoch is not None
+
+    @property
+    def has_share(self) -> bool:
+        return not self.kept.is_absent
+
+    def context_of(self, context: RankContext) -> RankContext:
+        """Return the context of the group alone, or of all ranks on a process that has not met the others yet."""
+        return self._of_group(context) if self.has_trained else context
+
+    def _of_group(self, context: RankContext) -> RankContext:
+        comm, uncounted = self.group.communicators()
+        return replace(context, comm=comm, uncounted_comm=uncounted)
+
+    def attach(self, trainer: Trainer):
+        super().attach(trainer)
+        gradient = trainer.replica.grads
+        self.kept = NoGradient() if gradient is None else KeptGradient(gradient, trainer.progress)
+        """The gradient of a step that may be broken off."""
+
+    def take_over(self):
+        self.membership.begin()
+        yield from ()
+
+    def watch(self):
+        self.group.watch()
+
+    def gradient(self, step: int):
+        if not self.kept.put_back():  # else the step is taken again
+            yield from super().gradient(step)
+            self.kept.keep()
+
+    def train(self):
+        """Schedule: all steps, with whichever ranks are left; after a death, or when a process has joined, they
+        regroup."""
+        group = self.group
+        while True:
+            try:
+                if group.has_changed and not (yield from self.regroup()):
+                    return
+                yield from self.trainer.to_the_end()
+                # Until all have taken their last step:
+                yield from halving_doubling_allreduce(self.trainer.algorithm.uncounted_comm, np.zeros(1))
+                return
+            except (LostRank, Changed):
+                if not group.has_changed:
+                    raise
+
+    def regroup(self):
+        """Schedule: begin again from the average of all models; returns False where another rank has ended its
+        training, and so this one may.
+
+        Processes that have joined have no model yet. Where an algorithm keeps all models equal, those that are a step
+        behind do not count either, so that the model is the one of the others, bit for bit. Momenta are averaged, too.
+        A step that sends gradients is taken again with those that are there.
+        """
+        group, driver, algorithm = self.group, self.trainer.driver, self.trainer.algorithm
+        began = driver.clock()
+        driver.abandon()
+        yield from group.close()
+        driver.abandoned.clear()
+        mine = self._how_far()
+        told = yield from group.meet([*mine[:HOW_FAR_NUMBERS], *mine.counts])
+        if told is None:
+            return False
+        told = [HowFar.read(numbers) for numbers in told.values()]
+        furthest = max(told, key=lambda each: each[:HOW_FAR_NUMBERS])
+        furthest = furthest._replace(counts=np.max([each.counts for each in told], axis=0))
+        if not furthest.has_trained:
+            raise RuntimeError("the processes of all ranks that had a model have died")
+        counts = [
+            each.has_trained and (each.steps == furthest.steps or not algorithm.traits.equal_models) for each in told
+        ]
+        context = self._of_group(self.trainer.context)
+        yield from self._average_models(context, counts)
+        yield from self._go_on(context, furthest)
+        self.kept.settle([each.has_gradient and is_counted for each, is_counted in zip(told, counts, strict=True)])
+        self.longest_wait = max(self.longest_wait, driver.clock() - began + self.last_wait)
+        return True
+
+    def _how_far(self) -> HowFar:
+        progress, has_trained = self.trainer.progress, self.has_trained
+        seconds = progress.elapsed() if has_trained else 0.0
+        samples, marks = progress.samples, progress.marks.passed
+        return HowFar(has_trained, progress.steps, self.kept.is_there, samples, marks, seconds, progress.counts)
+
+    def _average_models(self, context: RankContext, counts: list[bool]):
+        """Schedule: give all ranks the average of the models, buffers and momenta of the ranks in ``counts``."""
+        replica = self.trainer.replica
+        weight, averages = float(counts[context.comm.rank]), []
+        flats = replica.params, replica.buffers, momenta(self.trainer)
+        for flat in flats:
+            averages.append(flat.like())
+            averages[-1].tensor.copy_(flat.tensor)
+            yield from exact_average(context.uncounted_comm, averages[-1], weight, root=counts.index(True))
+        # From here on this rank waits only where the algorithm's start() does; if that fails, ranks meet again.
+        for flat, average in zip(flats, averages, strict=True):
+            flat.tensor.copy_(average.tensor)
+        set_momenta(self.trainer, averages[-1].tensor)
+
+    def _go_on(self, context: RankContext, furthest: HowFar):
+        """Schedule, on all ranks of the group at once: make the algorithm anew for the group, and go on from the step
+        of the ``furthest`` rank."""
+        trainer = self.trainer
+        before, progress = trainer.algorithm, trainer.progress
+        trainer.lifecycle = trainer.make_lifecycle(context)
+        algorithm = trainer.algorithm
+        algorithm.rng, algorithm.staleness = before.rng, before.staleness
+        yield from trainer.lifecycle.start()
+        algorithm.k = int(furthest.steps)
+        missing = int(furthest.marks) - progress.marks.passed
+        first = progress.go_on(context.uncounted_comm, furthest)
+        if not progress.began:  # this process has joined just now
+            progress.elapsed_before = furthest.seconds
+            progress.start()
+            trainer.snapshots.skip(missing)
+            trainer.computing.go_on_from(first, algorithm)
+        elif missing:
+            trainer.take_snapshot(missing)
 
 
 def momenta(trainer: Trainer) -> Flat:

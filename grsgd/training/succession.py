@@ -7,15 +7,15 @@ from grsgd.comm.communicator import ANY_RANK, Communicator, LostRank, until_over
 from grsgd.comm.driver import Driver
 from grsgd.comm.elastic.membership import Membership
 from grsgd.comm.pollables import Until
-from grsgd.training.trainer import Trainer
+from grsgd.training.surviving import Surviving
 
 STATE_NUMBERS = 3
 """Numbers in a state, float64, beside the samples of each rank: the giver's step, seconds since the run began, and how
 many marks it has passed."""
 
 
-class Succession:
-    """On a rank: gives its state to processes that take the rank of one that has died.
+class Succession(Surviving):
+    """Recovery of a rank that goes on alone: it gives its state to processes that take the rank of one that has died.
 
     Parameters
     ----------
@@ -23,15 +23,13 @@ class Succession:
         Which process holds which rank.
     comm
         Of all processes; carries nothing else.
-    trainer
-        Of this rank.
     driver
         Of what goes on beside the training.
     """
 
-    def __init__(self, membership: Membership, comm: Communicator, trainer: Trainer, driver: Driver):
-        self.membership, self.comm, self.trainer, self.driver = membership, comm, trainer, driver
-        trainer.on_begun = self._begin
+    def __init__(self, membership: Membership, comm: Communicator, driver: Driver):
+        super().__init__(membership)
+        self.comm, self.driver = comm, driver
 
     def give(self):
         """Background schedule without end."""
@@ -43,7 +41,7 @@ class Succession:
             state = self._state()
             yield from until_over([self.comm.Isend(array, process, tags.STATE) for array in state])
 
-    def take(self):
+    def take_over(self):
         """Schedule, on a process that has just taken its rank: begin where a neighbour is.
 
         Raises LostRank if no process has a model any more.
@@ -67,7 +65,8 @@ class Succession:
         progress.elapsed_before = numbers[1]
         progress.marks.passed = marks
         trainer.snapshots.skip(marks)
-        trainer.go_on_from(int(progress.counts[membership.rank]) // trainer.config.data.batch_size)
+        own_samples = int(progress.counts[membership.rank])
+        trainer.computing.go_on_from(own_samples // trainer.config.data.batch_size, trainer.algorithm)
         trainer.algorithm.k = step
         membership.begin()
 
@@ -84,23 +83,23 @@ class Succession:
 
     def _is_steady(self) -> bool:
         """Whether the trainer does not change the model now."""
-        if not self.trainer.changing.acquire(blocking=False):
+        if not self.changing.acquire(blocking=False):
             return False
-        self.trainer.changing.release()
+        self.changing.release()
         return True
 
     def _state(self) -> tuple:
         trainer = self.trainer
-        with trainer.changing:
+        with self.changing:
             copies = []
-            for flat, tensor in zip((trainer.replica.params, trainer.replica.buffers), trainer.model(), strict=True):
+            for flat, tensor in zip((trainer.replica.params, trainer.replica.buffers), self.model(), strict=True):
                 copies.append(flat.like())
                 copies[-1].tensor.copy_(tensor)
             progress = trainer.progress
             numbers = [trainer.algorithm.k, progress.elapsed(), progress.marks.passed, *progress.counts]
         return np.array(numbers, np.float64), *(copy.array for copy in copies)
 
-    def _begin(self):
+    def begun(self):
         """Give from now on, for the run's time is known; tell the algorithm, also of what it does not know yet."""
         self.driver.start(self.give())
         self.membership.on_change.append(self._changed)

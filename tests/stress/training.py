@@ -18,6 +18,7 @@ from grsgd.job.signals import Interruption
 from grsgd.runs.ending import STOP_CRITERIA, joint_reason
 from grsgd.training.automatic_options import choose_allreduce
 from grsgd.training.inputs import build_model, load_data
+from grsgd.training.run_evaluation import evaluate
 from grsgd.training.snapshots import common_marks
 from grsgd.training.trainer import Trainer
 from tests.stress.draw import Stop
@@ -88,7 +89,7 @@ def train(world, content: dict, stop: Stop | None):
     final = x.tobytes()
     marks = common_marks(world.allgather(trainer.snapshots.numbers))
     assert marks if early else len(trainer.snapshots) == config.train.snapshots, f"snapshots: {marks}"
-    qualities, _ = driver.run(trainer.evaluate(evaluation, marks))
+    qualities, _ = driver.run(evaluate(trainer, evaluation, marks))
     assert all(0 <= quality.lowest <= quality.highest <= 1 for quality in qualities)
     check_messages(world, evaluation, "evaluation")
     evaluation.close()

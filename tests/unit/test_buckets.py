@@ -155,7 +155,7 @@ def test_a_rank_with_delays_sends_when_they_are_over():
     job = simulation(options, 2, network, f"constant:{SECONDS}", **LAYERS | slow)
     job.train()
     assert job.env.now / 8 == pytest.approx(2 * SECONDS + 4 * sum(SIZES) / 1000, rel=1e-4)
-    assert [len(trainer.stages) for trainer in job.trainers] == [4, 0]
+    assert [len(trainer.computing.stages) for trainer in job.trainers] == [4, 0]
 
 
 def test_a_processor_computes_on_after_each_stage():

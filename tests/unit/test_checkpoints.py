@@ -94,10 +94,11 @@ def test_an_optimizer_that_no_file_can_hold_is_refused_before_training():
         optimizer=SimpleNamespace(optimizer=optimizer),
         config=SimpleNamespace(optimizer=SimpleNamespace(name="mine.py:Opt")),
     )
-    Checkpoints.check(None, trainer)
+    checkpoints = object.__new__(Checkpoints)
+    checkpoints.attach(trainer)
     optimizer.param_groups[0]["kinds"] = {"weights"}
     with pytest.raises(ConfigError, match="^--checkpoint: optimizer mine.py:Opt: /optimizer/groups/0/kinds: .* set "):
-        Checkpoints.check(None, trainer)
+        checkpoints.attach(trainer)
 
 
 def test_numbers_of_an_optimizer_that_are_tensors_come_back(path):

@@ -27,8 +27,7 @@ from grsgd.simulate.network import network
 from grsgd.simulate.run import simulate
 from grsgd.testing.simulated import network_of
 from grsgd.training.deaths import accounts, comes_back, planned_deaths
-from grsgd.training.regroup import HowFar, momenta
-from grsgd.training.trainer import Trainer
+from grsgd.training.regroup import Regrouping, momenta
 from tests.support import training
 from tests.support.members import Members
 from tests.support.seeded import seeded
@@ -306,12 +305,13 @@ def regrouped(monkeypatch):
     """A list that every rank adds itself to when it has regrouped."""
     seen = []
 
-    def go_on_with(trainer, context, furthest, was=Trainer.go_on_with):
-        yield from was(trainer, context, furthest)
+    def go_on(recovery, context, furthest, was=Regrouping._go_on):
+        yield from was(recovery, context, furthest)
+        trainer = recovery.trainer
         step, samples, x = trainer.progress.steps, trainer.progress.samples, trainer.replica.params.tensor.clone()
-        seen.append(Seen(trainer.membership.process, context.comm.size, step, samples, x, momenta(trainer).tensor))
+        seen.append(Seen(recovery.membership.process, context.comm.size, step, samples, x, momenta(trainer).tensor))
 
-    monkeypatch.setattr(Trainer, "go_on_with", go_on_with)
+    monkeypatch.setattr(Regrouping, "_go_on", go_on)
     return seen
 
 
@@ -346,11 +346,12 @@ def test_the_model_of_equal_replicas_goes_on_bit_for_bit(regrouped, monkeypatch,
     """That of the ranks which had taken the last step; the others, which had not, take it."""
     before = []
 
-    def of(cls, trainer, was=HowFar.of.__func__):
+    def how_far(recovery, was=Regrouping._how_far):
+        trainer = recovery.trainer
         before.append((trainer.progress.steps, trainer.replica.params.tensor.clone()))
-        return was(cls, trainer)
+        return was(recovery)
 
-    monkeypatch.setattr(HowFar, "of", classmethod(of))
+    monkeypatch.setattr(Regrouping, "_how_far", how_far)
     for seed in range(5):
         before.clear(), regrouped.clear()
         run(tmp_path, {"name": "ring_allreduce"}, ranks=5, die={"2": 0.9 + 0.03 * seed}, seconds=2.0, seed=seed)

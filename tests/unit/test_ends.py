@@ -21,7 +21,7 @@ from grsgd.own_loop import distributed_optimizer
 from grsgd.simulate.driver import SimulatedDriver
 from grsgd.simulate.network import network
 from grsgd.simulate.run import Simulation
-from grsgd.training import description
+from grsgd.training import description, run_evaluation
 from grsgd.training.trainer import Trainer
 
 CONFIG = """
@@ -97,7 +97,7 @@ def test_a_second_signal_ends_a_simulation_at_once(monkeypatch, tmp_path, capsys
 
 def test_a_simulation_whose_evaluation_a_signal_ends_is_saved(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(globals(), "SIMULATE", [*SIMULATE, "--set", "train.steps=3"])
-    code, out = simulate_with_signals(monkeypatch, tmp_path, Trainer, "evaluate", [2])
+    code, out = simulate_with_signals(monkeypatch, tmp_path, run_evaluation, "quality_of_replicas", [2])
     run, said = load_run(out), capsys.readouterr().err
     assert code == 130 and run.attributes["reason"] == "steps"
     assert np.isnan(run.curve["test_accuracy"]).all()

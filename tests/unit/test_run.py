@@ -19,7 +19,6 @@ from grsgd.testing.simulated import network_of
 from grsgd.training import description
 from grsgd.training.description import expected_bytes
 from grsgd.training.gradients import OwnBatches
-from grsgd.training.trainer import Trainer
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.threads import on_threads
 from tests.support.training import CONSTANT, config
@@ -88,13 +87,13 @@ def test_a_run_is_what_is_simulated(algorithm, n, trained, tmp_path):
 
 def test_a_run_is_saved_before_it_is_evaluated(monkeypatch, tmp_path, trained):
     """Accuracies may take long."""
-    evaluate, found = Trainer.evaluate, []
+    evaluate, found = conclusion.evaluate_run, []
 
     def late(trainer, *arguments):
         found.append(load_run(tmp_path / "1.h5"))
         return evaluate(trainer, *arguments)
 
-    monkeypatch.setattr(Trainer, "evaluate", late)
+    monkeypatch.setattr(conclusion, "evaluate_run", late)
     whole, _ = trained(1, config("dpsgd"))
     (first,) = found
     assert first.attributes["reason"] == "steps" and np.isnan(first.curve["test_accuracy"]).all()

@@ -27,6 +27,7 @@ from grsgd.simulate.run import Simulation, simulate
 from grsgd.testing.simulated import models_sent, models_under_way, network_of
 from grsgd.training import evaluation as evaluate
 from grsgd.training.evaluation import score
+from grsgd.training.recovery import Recovery
 from grsgd.training.snapshots import common_marks
 from grsgd.training.times import RankTotals
 from grsgd.training.trainer import Trainer
@@ -602,8 +603,7 @@ def test_the_time_of_a_hook_is_split_into_three():
         driver=SimpleNamespace(clock=lambda: next(now), wait_seconds=50.0),
         optimizer=SimpleNamespace(seconds=70.0),
         totals=RankTotals(),
-        membership=None,
-        longest_wait=0.0,
+        recovery=Recovery(),
     )
 
     def hook():

@@ -1,0 +1,105 @@
+"""The gradients of one rank's steps: what computes them, how much they are delayed, and their losses."""
+
+import math
+
+import numpy as np
+import torch
+
+from grsgd.algorithms.base import Algorithm
+from grsgd.algorithms.central import workers_of
+from grsgd.algorithms.common_batch import CommonBatchAlgorithm
+from grsgd.algorithms.context import RankContext
+from grsgd.comm.pollables import Compute, Delay
+from grsgd.config import Config
+from grsgd.data import Dataset
+from grsgd.models.replica import Replica
+from grsgd.runs.ending import NON_FINITE_LOSS
+from grsgd.training.gradients import CommonBatch, OwnBatches, stages
+from grsgd.training.stragglers import DelayModel
+from grsgd.training.times import RankTotals
+
+
+class GradientComputing:
+    """Computes the gradients of one rank, and keeps their losses until the next snapshot.
+
+    ``totals``: times of the rank, to which that of computing is added.
+    """
+
+    def __init__(self, config: Config, dataset: Dataset, replica: Replica, context: RankContext, totals: RankTotals):
+        self.config, self.data, self.replica, self.totals = config, dataset, replica, totals
+        self.driver, self.stop_signal = context.driver, context.stop_signal
+        self.rank, self.ranks, self.replication = context.comm.rank, context.comm.size, context.replication
+        self.shares_batches = issubclass(config.algorithm_class, CommonBatchAlgorithm)
+        self.workers = workers_of(config.algorithm_class, config.algorithm_options, self.ranks)
+        self.delays = DelayModel(config.stragglers, self.rank, config.seed)
+        self.gradients: OwnBatches | CommonBatch | None = None
+        """None on a rank that does not train."""
+        self.loss: float | None = None
+        """Of the last gradient."""
+        self.losses: dict[int, list[float]] = {}
+        """The losses since the last snapshot, by number of the block."""
+        self.stages: list = []
+        """Of a gradient in simulated time: moments at which the gradient of a parameter is there."""
+
+    def go_on_from(self, step: int, algorithm: Algorithm):
+        """Compute the gradients from step number ``step`` on, for ``algorithm``."""
+        self.close()
+        torch.backends.cudnn.deterministic = self.shares_batches  # all get the same of a block, bit for bit
+        if self.shares_batches:
+            self.gradients = CommonBatch.of(self.config, self.data, self.replica, algorithm, self.ranks, step)
+        elif self.rank < self.workers:
+            shards = self.rank, self.workers, self.replication
+            self.gradients = OwnBatches.of(self.config, self.data, self.replica, *shards, step)
+
+    def tell_early(self, algorithm: Algorithm):
+        """Tell the algorithm of the gradient of each parameter as soon as it is there, where it sends gradients early.
+
+        A rank with delays has no gradient before they are over.
+        """
+        if not (algorithm.traits.sends_early and self.ranks > 1 and self.delays.is_none):
+            return
+        if self.driver.calls_stages:
+            self.stages = stages([p.numel() for p in self.replica.trained], algorithm.gradient_ready)
+        else:
+            self.replica.on_gradient(algorithm.gradient_ready)
+
+    def gradient(self, step: int):
+        """Schedule: the gradient of a step, and this rank's delay.
+
+        Raises Stopped, on all ranks, if the loss is not finite.
+        """
+        begin = self.driver.clock()
+        amount = self.gradients.samples / self.config.data.batch_size
+        gradient = Compute(self.gradients.next_gradient, amount, self.stages)
+        yield gradient
+        delay = self.delays.delay(step, gradient.seconds)
+        if delay > 0:
+            yield Delay(delay)
+        self.totals.compute_seconds += self.driver.clock() - begin
+        self.loss = self._mean(gradient.value, step)
+
+    def skip(self):
+        """Schedule: pass over the batch of a step, of which the algorithm needs no gradient."""
+        yield Compute(self.gradients.skip, 0)
+
+    def _mean(self, losses: dict[int, float] | None, step: int) -> float | None:
+        """Keep the losses of the blocks for the next snapshot; returns their mean, None where there is none."""
+        if not losses:  # None where time alone is simulated; empty on a rank without a block
+            return None
+        weights = self.gradients.weights
+        loss = sum(losses[number] * weight for number, weight in weights.items()) / self.gradients.samples
+        if not math.isfinite(loss):
+            self.stop_signal.stop(f"{NON_FINITE_LOSS} ({loss}) on rank {self.rank} at step {step}")
+        for number, value in losses.items():
+            self.losses.setdefault(number, []).append(value)
+        return loss
+
+    def mean_losses(self) -> dict[int, tuple[float, float]]:
+        """Return the mean loss of each block since the last snapshot, and the weight of the block."""
+        weights = self.gradients.weights if self.gradients is not None else {}
+        return {number: (float(np.mean(values)), weights[number]) for number, values in self.losses.items()}
+
+    def close(self):
+        """End the processes that decode images, if any."""
+        if self.gradients is not None:
+            self.gradients.close()

@@ -1,0 +1,109 @@
+"""The part that recovery takes in training, so that a run outlives the end of a process, or of the whole job."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from grsgd.algorithms.context import RankContext
+from grsgd.training.curve_file import CurveFile
+
+
+def do_nothing(_):
+    """Go on from no other run."""
+
+
+class Recovery:
+    """What the trainer of a rank does for recovery; here nothing, for runs that end with the first process that dies.
+
+    ``go_on``: called with the trainer when the algorithm has started, before the first step; where a run goes on from
+    a checkpoint, it puts the rank into the state in the checkpoint.
+    """
+
+    has_trained = True
+    """Whether this process has ever trained: one that has joined a run may find it at its end."""
+    has_share = True
+    """Whether this rank's gradient has a share in the mean of the step under way."""
+    knows_the_end = True
+    """Whether a rank that serves, and does not train, knows that the run has ended when the workers stop."""
+    last: Path | None = None
+    """The last checkpoint that all ranks have written."""
+
+    def __init__(self, go_on: Callable = do_nothing):
+        self.go_on = go_on
+
+    def context_of(self, context: RankContext) -> RankContext:
+        """Return the context in which the algorithm is made."""
+        return context
+
+    def attach(self, trainer):
+        """Take part in the training of ``trainer``, which is complete; raises ConfigError."""
+        self.trainer = trainer
+
+    def take_over(self):
+        """Schedule, on a process that has just taken a rank over: get the state of the rank from other ranks."""
+        yield from ()
+
+    def started(self):
+        """Note that the algorithm has started; the first step follows."""
+        self.go_on(self.trainer)
+
+    def begun(self):
+        """Note that the algorithm has begun its activities in the background."""
+
+    def watch(self):
+        """Look for messages of other ranks and for signals; also called while this rank waits."""
+
+    def train(self):
+        """Schedule: all steps of this rank."""
+        yield from self.trainer.to_the_end()
+
+    def before_step(self, step: int):
+        """Schedule, before step number ``step``; returns whether all ranks are to rest in place of the step."""
+        yield from ()
+        return False
+
+    def gradient(self, step: int):
+        """Schedule: leave the gradient of a step in the replica."""
+        yield from self.trainer.computing.gradient(step)
+
+    def guarded(self, hook: Callable) -> Callable:
+        """Return the hook in place of ``hook``, one of the algorithm's."""
+        return hook
+
+    def leave_steps(self):
+        """Note that this rank takes no step before `at_rest`."""
+
+    def at_rest(self, ended: bool):
+        """Schedule, while no message of the algorithm is under way; returns whether training is over.
+
+        ``ended``: whether this rank's training is.
+        """
+        yield from ()
+        return True
+
+    def average(self):
+        """Schedule, after the last step: make all replicas equal to the final model."""
+        yield from self.trainer.average()
+
+    def ended(self):
+        """Note that this rank has ended its training, or that an error has."""
+
+    def model(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the parameters and buffers of this rank, the final ones after training."""
+        return self.trainer.algorithm.snapshot()
+
+    def go_on_from_checkpoint(self, folder: Path, samples: int, names: tuple[str, str], curve: CurveFile | None):
+        """Note the checkpoint that the run goes on from: its ``folder`` of checkpoints, the samples of all ranks at it,
+        and the ``names`` of its own folder and of its curve's.
+
+        ``curve``: its curve, if new snapshots can be appended.
+        """
+
+    def asks_for_checkpoint(self, reason: str) -> bool:
+        """Ask all ranks to take a checkpoint and then to stop, for a reason; returns False where none are taken."""
+        return False
+
+    def warnings(self) -> list[str]:
+        """Return sentences about the recovery that users must know, for the run file."""
+        return []

@@ -1,0 +1,50 @@
+"""The evaluation of a run after its training: of the snapshots, and of the final model. Each part is a schedule."""
+
+from collections.abc import Callable
+
+import torch
+
+from grsgd.comm.communicator import Communicator
+from grsgd.training.evaluation import Quality, quality
+from grsgd.training.trainer import Trainer, ignore
+
+
+def evaluate(
+    trainer: Trainer,
+    comm: Communicator,
+    marks: list[int],
+    on_each: Callable[[int], None] = ignore,
+    evaluated: Callable[[torch.nn.Module, Quality], None] = ignore,
+):
+    """Schedule, on all ranks at once: the `Quality` of the snapshots at ``marks``, then of the final model.
+
+    ``comm`` is used for nothing else: after an early end, messages may be left on the others. ``on_each``: called
+    after each snapshot with how many are done. ``evaluated``: called with each averaged model, the final one too,
+    which is left in the replica.
+    """
+    final = [tensor.clone() for tensor in trainer.recovery.model()]
+    qualities = yield from evaluate_snapshots(trainer, comm, marks, on_each, evaluated)
+    trainer.replica.params.tensor.copy_(final[0])
+    trainer.replica.buffers.tensor.copy_(final[1])
+    of_final = yield from quality_of_replicas(trainer, comm, trainer.algorithm.weight)
+    evaluated(trainer.replica.model, of_final)
+    return qualities, of_final
+
+
+def evaluate_snapshots(trainer: Trainer, comm: Communicator, marks: list[int], on_each=ignore, evaluated=ignore):
+    """Schedule: `evaluate` without the final model; the last of the averaged models is left in the replica."""
+    qualities: list[Quality] = []
+    for mark in marks:
+        known = trainer.snapshots.restore(mark)
+        qualities.append((yield from quality_of_replicas(trainer, comm, trainer.snapshots.weights[mark], known)))
+        evaluated(trainer.replica.model, qualities[-1])
+        on_each(len(qualities))
+    return qualities
+
+
+def quality_of_replicas(trainer: Trainer, comm: Communicator, weight: float, known: bool = True):
+    """Schedule, on all ranks at once: the `Quality` of the models in the replicas."""
+    if trainer.is_central:
+        yield from trainer.algorithm.broadcast_model(comm)
+    replicas = trainer.config.train.evaluate_replicas
+    return (yield from quality(comm, trainer.replica, trainer.data.test, trainer.task, replicas, weight, known))
