@@ -47,8 +47,8 @@ demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a 
 	@echo; echo "plot:"; $(BIN)/python -m grsgd plot $(DEMO:%=results/demo-%.h5) -o results/demo.png
 
 test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under Open MPI and MPICH; twenty minutes on two cores
-	$(BIN)/python -m pytest tests/unit --numprocesses auto
-	$(BIN)/python -m pytest tests --ignore tests/unit $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest tests/unit tests/integration --numprocesses auto
+	$(BIN)/python -m pytest tests --ignore tests/unit --ignore tests/integration $(SIDE_BY_SIDE)
 
 test-all: test test-rest  ## and with all sizes, algorithms and libraries
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from on_ranks import on_ranks, same_curves
-from train_options import CHOSEN, COMPRESSED, REFUSED, RESUMED
 
 from grsgd.algorithms import ALGORITHMS
 from grsgd.runs.run_file import load_run
+from tests.gpu.on_ranks import on_ranks, same_curves
+from tests.gpu.train_options import CHOSEN, COMPRESSED, REFUSED, RESUMED
 
 pytestmark = pytest.mark.gpu
 

@@ -5,12 +5,12 @@ they end as well as on the CPU, and the weights of those that have weights sum t
 """
 
 import pytest
-from on_ranks import on_ranks, same_curves
-from train_all import demos, small
 
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.network import NetworkSpec
 from grsgd.simulate.run import simulate
+from tests.gpu.on_ranks import on_ranks, same_curves
+from tests.gpu.train_all import demos, small
 
 pytestmark = pytest.mark.gpu
 

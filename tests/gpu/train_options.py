@@ -8,8 +8,6 @@ FOLDER/NAME.refused.
 import sys
 from pathlib import Path
 
-from train_all import DEMOS, SMALL
-
 from grsgd.comm.compression.compressors import COMPRESSORS
 from grsgd.config import load
 from grsgd.errors import SetupError
@@ -18,6 +16,7 @@ from grsgd.job.keeping import Keeping
 from grsgd.job.run import run
 from grsgd.training.checkpoints import Every
 from grsgd.training.saving import ModelFiles
+from tests.gpu.train_all import DEMOS, SMALL
 from tests.support.ending import Ending
 
 COMPRESSED = {f"compressed by {name}": ("ring_allreduce", {"compression": name}) for name in COMPRESSORS} | {

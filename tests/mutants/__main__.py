@@ -1,4 +1,4 @@
-"""How many small faults the tests of tests/unit find: ``python -m tests.mutants [--number 300] [--seed 0]``.
+"""How many small faults the unit tests find: ``python -m tests.mutants [--number 300] [--seed 0]``.
 
 Each mutant is the code with one change, drawn at random or written down by hand (`changes.py`). In a process forked for
 it, only those tests are run that reach the changed lines, quickest first, until one fails: then the mutant is killed.

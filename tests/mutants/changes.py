@@ -23,7 +23,7 @@ UNREACHABLE = (
     *("coding/gpu.py", "grsgd/comm/gpu/memory.py", "grsgd/training/device.py"),
     *("grsgd/simulate/calibration/calibrate.py", "grsgd/simulate/calibration/network_file.py"),
 )
-"""Files that only tests outside of tests/unit can run."""
+"""Files that no unit test can run."""
 
 SWAPPED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

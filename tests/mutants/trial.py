@@ -18,7 +18,8 @@ from pathlib import Path
 
 from tests.mutants.changes import ROOT, Mutant
 
-UNIT = "tests/unit"
+UNIT = "tests/unit", "tests/integration"
+"""Folders of the tests that need no MPI."""
 MEMORY_BYTES = 6 * 2**30
 SECONDS_FOR_IMPORTS = 120
 SECONDS_FOR_A_TEST = 20

@@ -1,7 +1,6 @@
 """Which package may import which: the ones before it in ``ORDER``, never those after it or beside it."""
 
 import ast
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
@@ -82,9 +81,3 @@ def test_no_file_of_tests_is_imported(path):
     """What two of them need is in ``tests/support``."""
     modules = [node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
     assert [name for name in modules if name.split(".")[-1].startswith("test_")] == []
-
-
-def test_files_of_tests_have_names_of_their_own():
-    """Without packages, pytest imports two files of one name as one module; those run on ranks are collected alone."""
-    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py") if path.parent.name != "ranks")
-    assert [name for name, count in names.items() if count > 1] == []

@@ -11,6 +11,7 @@ from tests.mutants import changes
 from tests.mutants.changes import ROOT
 
 TRAFFIC = "grsgd/comm/traffic.py"
+TESTS_OF_TRAFFIC = "tests/unit/test_traffic.py"
 
 
 def test_the_dangerous_ones_fit_the_code():
@@ -91,7 +92,7 @@ def test_a_mutant_is_killed_by_a_test_that_reaches_it():
         "endless": text.replace(counting, "while True: pass"),
         "unreadable": text.replace(counting, "self.sent_once +="),
     }
-    tests = [f"tests/unit/test_traffic.py::{name}" for name in ("test_messages_to_one_rank", "test_nothing_at_first")]
+    tests = [f"{TESTS_OF_TRAFFIC}::{name}" for name in ("test_messages_to_one_rank", "test_nothing_at_first")]
     command = [sys.executable, "-c", PROGRAM]
     asked = json.dumps([TRAFFIC, tests, texts])
     done = subprocess.run(command, cwd=ROOT, input=asked, capture_output=True, text=True, timeout=120, check=True)

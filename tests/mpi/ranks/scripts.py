@@ -10,13 +10,13 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 import torch
-from conftest import COUNT, WORLD
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import mse_loss
 
 from grsgd.own_loop.distribute import distribute
 from grsgd.own_loop.distributed_optimizer import DistributedOptimizer
+from tests.mpi.ranks.conftest import COUNT, WORLD
 
 
 class Net(nn.Module):

@@ -5,13 +5,13 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import WORLD
 from torch import nn
 
 from grsgd import load_run
 from grsgd.config import parse
 from grsgd.job.run import run
 from grsgd.own_loop.distribute import distribute
+from tests.mpi.ranks.conftest import WORLD
 
 STEPS = 4
 BRANCHES = 6

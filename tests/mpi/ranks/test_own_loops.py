@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.distributed as gloo
-from conftest import COUNT, WORLD
-from scripts import HEAVY, ROWS, Net, Run, plain
 from torch.nn.parallel import DistributedDataParallel
 
 import grsgd
 from grsgd.comm.allreduce import shared
 from grsgd.comm.topologies import topology
+from tests.mpi.ranks.conftest import COUNT, WORLD
+from tests.mpi.ranks.scripts import HEAVY, ROWS, Net, Run, plain
 
 STEPS, TIMEOUT = 6, 20
 EXACT = 1e-12

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import COUNT, WORLD
 from torch import nn
 
 import grsgd
 from grsgd.config import parse
 from grsgd.job.run import run as train
 from grsgd.training.inputs import build_model, load_data
+from tests.mpi.ranks.conftest import COUNT, WORLD
 
 STEPS, BATCH, TIMEOUT = 12, 4, 30
 CONFIG = {

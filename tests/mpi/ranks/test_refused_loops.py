@@ -6,11 +6,11 @@ import warnings
 
 import pytest
 import torch
-from conftest import COUNT, WORLD
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_parameters
 
 import grsgd
+from tests.mpi.ranks.conftest import COUNT, WORLD
 
 pytestmark = pytest.mark.ranks(1, 2)
 TIMEOUT = 20
