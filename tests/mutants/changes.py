@@ -11,6 +11,7 @@ import random
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +161,8 @@ def lines_of_functions(text: str) -> set[int]:
     }
 
 
-def sites(text: str) -> Iterator[Site]:
+@cache
+def sites(text: str) -> tuple[Site, ...]:
     """The places of a file where something can be changed."""
     starts = [0]
     for line in text.encode().splitlines(keepends=True):
@@ -184,7 +186,7 @@ def sites(text: str) -> Iterator[Site]:
             else:
                 yield from visit(child, lines, at_import)
 
-    yield from visit(ast.parse(text), range(0), True)
+    return tuple(visit(ast.parse(text), range(0), True))
 
 
 def parts(node) -> Iterator[tuple[str, ast.AST]]:
