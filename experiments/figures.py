@@ -14,7 +14,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from experiments.papers import ROOT
-from experiments.tables.hosts import machine
+from experiments.runner.hosts import machine
 from grsgd.errors import UsageError
 from grsgd.training.description import commit
 

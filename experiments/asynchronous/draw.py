@@ -12,7 +12,7 @@ from experiments.asynchronous.plan import Results, compared, trials
 from experiments.asynchronous.points import ASYNCHRONOUS, DISTRIBUTIONS, METHODS
 from experiments.asynchronous.result import Result
 from experiments.asynchronous.verdict import comparisons
-from experiments.tables.sample import Sample
+from experiments.runner.sample import Sample
 from grsgd.runs.series import COLOURS
 
 COLOUR = {True: COLOURS[1], False: COLOURS[0]}

@@ -6,7 +6,7 @@ from pathlib import Path
 from experiments.asynchronous.plan import missing
 from experiments.asynchronous.points import Point
 from experiments.asynchronous.result import Result
-from experiments.cache import make_in_parallel
+from experiments.runner.parallel import make_in_parallel
 from grsgd.runs.run_file import Run, load_run
 
 RUN_SECONDS = 1.2

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.kept_runs import Simulation
+from experiments.runner.kept_runs import Simulation
 from grsgd.config import Config, load
 
 SOURCE = Path(__file__).parent / "task.toml"

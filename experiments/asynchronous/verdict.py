@@ -24,10 +24,10 @@ from experiments.asynchronous.points import (
     throughput_ratio,
 )
 from experiments.asynchronous.tuning import fastest
-from experiments.tables import outcome
-from experiments.tables.decide import ZONE_PERCENT, corrected, less
-from experiments.tables.outcome import AT_LEAST, AT_MOST, INCONCLUSIVE, REFUTED, SUPPORTED, Case
-from experiments.tables.sample import Sample
+from experiments.runner import outcome
+from experiments.runner.decide import ZONE_PERCENT, corrected, less
+from experiments.runner.outcome import AT_LEAST, AT_MOST, INCONCLUSIVE, REFUTED, SUPPORTED, Case
+from experiments.runner.sample import Sample
 
 FACTOR = 1 + math.log(WORKERS)
 FASTER, SLOWER, ALIKE, UNCLEAR = "faster", "slower", f"as fast, within {ZONE_PERCENT:g} %", "undecided"

@@ -19,8 +19,8 @@ from tqdm import tqdm
 from experiments.arguments import add_record, add_workers
 from experiments.atlas import draw, make
 from experiments.atlas.points import TASKS, Point, measured_points, simulated_points
-from experiments.cache import Unfinished
 from experiments.figures import record, write_csv
+from experiments.runner.parallel import Unfinished
 from grsgd.errors import UsageError
 from grsgd.runs.run_file import load_run
 from grsgd.testbed.hosts import TestbedError

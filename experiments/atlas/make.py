@@ -10,10 +10,10 @@ import numpy as np
 
 from experiments.atlas.analytic import step_seconds
 from experiments.atlas.points import CPU, HOSTS, LATENCY, Point
-from experiments.batch import MpiHost, Training, make_each
-from experiments.cache import make_in_parallel
-from experiments.kept_runs import Simulation, run_file
-from experiments.tables.hosts import machine
+from experiments.runner.batch import MpiHost, Training, make_each
+from experiments.runner.hosts import machine
+from experiments.runner.kept_runs import Simulation, run_file
+from experiments.runner.parallel import make_in_parallel
 from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run
 from grsgd.testbed.hosts import Testbed

@@ -20,8 +20,8 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from experiments.arguments import add_workers
-from experiments.cache import make_in_parallel
-from experiments.kept_runs import Simulation
+from experiments.runner.kept_runs import Simulation
+from experiments.runner.parallel import make_in_parallel
 from grsgd.algorithms.central import workers_of
 from grsgd.config import Config, load
 from grsgd.runs.run_file import Run, load_run

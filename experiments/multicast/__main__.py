@@ -18,11 +18,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from experiments.arguments import add_record
-from experiments.cache import Unfinished
 from experiments.figures import record, write_csv
 from experiments.multicast.measure import measure
 from experiments.multicast.methods import methods
 from experiments.multicast.verdict import table, verdicts
+from experiments.runner.parallel import Unfinished
 from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.multicast"

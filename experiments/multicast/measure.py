@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.batch import MpiHost, Training, make_each
-from experiments.cache import Unfinished
 from experiments.multicast.methods import methods
+from experiments.runner.batch import MpiHost, Training, make_each
+from experiments.runner.parallel import Unfinished
 from grsgd.runs.run_file import Run, load_run
 from grsgd.testbed.hosts import Testbed
 

@@ -27,9 +27,9 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from experiments.arguments import add_workers
-from experiments.cache import Unfinished, make_in_parallel
 from experiments.figures import save, write_csv
-from experiments.kept_runs import Simulation
+from experiments.runner.kept_runs import Simulation
+from experiments.runner.parallel import Unfinished, make_in_parallel
 from grsgd.algorithms import ALGORITHMS
 from grsgd.config import Config, parse
 from grsgd.config.reading import apply, read

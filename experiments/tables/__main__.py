@@ -21,26 +21,26 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from experiments import lost_signals
-from experiments.cache import Unfinished
 from experiments.papers import ROOT
 from experiments.papers import folder as folder_of
-from experiments.tables import codes, dry_run, records, report, results_page, sequential
+from experiments.runner import forecast, lost_signals, records
+from experiments.runner.conditions import Conditions
+from experiments.runner.costs import Costs, kind
+from experiments.runner.hosts import Hosts, hosts
+from experiments.runner.learning_rates import MissingRun
+from experiments.runner.maker import Maker
+from experiments.runner.outcome import Outcome
+from experiments.runner.parallel import Unfinished
+from experiments.runner.plan import Plan
+from experiments.runner.progress import duration, hours_of
+from experiments.runner.run_spec import MEASURED, RunSpec
+from experiments.runner.scale import SCALES
+from experiments.runner.store import BEFORE, Store
+from experiments.tables import codes, report, results_page, sequential
 from experiments.tables.arguments import PROGRAM, parse_arguments
 from experiments.tables.claims import read_claims
-from experiments.tables.conditions import Conditions
-from experiments.tables.costs import Costs, kind
-from experiments.tables.hosts import Hosts, hosts
-from experiments.tables.learning_rates import MissingRun
-from experiments.tables.make import Maker
-from experiments.tables.outcome import Outcome
-from experiments.tables.plan import Plan
-from experiments.tables.progress import duration, hours_of
-from experiments.tables.run_spec import MEASURED, RunSpec
-from experiments.tables.scale import SCALES
 from experiments.tables.show import outcome
 from experiments.tables.simulator_error import with_simulator_errors
-from experiments.tables.store import BEFORE, Store
 from experiments.tables.targets import PAPERS, TARGETS, Target
 from grsgd.data.fetch import fetch
 from grsgd.errors import ConfigError, DataError
@@ -127,7 +127,7 @@ def foretell(options: argparse.Namespace, folder: Path) -> int:
     """Print how long the runs would take."""
     plans = planned(options, folder)
     costs, on = informed_costs(options, plans), plans[0].store.hosts
-    print(dry_run.text(dry_run.forecasts(plans, costs), costs, options.workers * on.nodes))
+    print(forecast.text(forecast.forecasts(plans, costs), costs, options.workers * on.nodes))
     return 0
 
 
@@ -136,7 +136,7 @@ def informed_costs(options: argparse.Namespace, plans: list[Plan]) -> Costs:
     store = plans[0].store
     costs = costs_on(store.hosts)
     if store.is_joined:
-        dry_run.learn(plan_of(options, store.of(BEFORE)), costs)
+        forecast.learn(plan_of(options, store.of(BEFORE)), costs)
     return costs
 
 
@@ -218,8 +218,8 @@ def remove_runs(folder: Path):
 
 def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
     """Make the runs of all targets at once, or, where they may not all be made, of one target after the other."""
-    found, plan = dry_run.forecasts(plans, maker.costs), plans[0]
-    print(dry_run.total(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
+    found, plan = forecast.forecasts(plans, maker.costs), plans[0]
+    print(forecast.total(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
     if time.monotonic() < maker.until:
         fetch_data(spec for forecast in found.values() for spec in forecast.missing)
     for targets in [[target] for target in plan.needs] if piecewise else [list(plan.needs)]:
@@ -233,7 +233,7 @@ def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
 
 def fetch_data(missing: Iterable[RunSpec]):
     """Download the public data sets that the missing runs train on, where they are not there. Raises DataError."""
-    for name, folder in dry_run.to_fetch(missing):
+    for name, folder in forecast.to_fetch(missing):
         fetch(name, folder, partial(print, file=sys.stderr))
 
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from experiments.tables.claims import EXPECTED, ClaimResult, PaperResult
-from experiments.tables.outcome import (
+from experiments.runner.outcome import (
     ALIKE,
     BY_CONSTRUCTION,
     CONTROL,
@@ -22,7 +21,8 @@ from experiments.tables.outcome import (
     Case,
     Outcome,
 )
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.tables.claims import EXPECTED, ClaimResult, PaperResult
 
 IN_SIMULATED_TIME = SIMULATED, TIMING_ONLY
 """The sources of times that no clock has measured."""

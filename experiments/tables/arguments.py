@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from experiments.arguments import add_workers
-from experiments.tables.scale import IMAGENET, SCALES
+from experiments.runner.scale import IMAGENET, SCALES
 from experiments.tables.targets import chosen
 
 PROGRAM = "python -m experiments.tables"

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from experiments.runner.outcome import BreakEven
 from experiments.tables.draw import as_svg
-from experiments.tables.outcome import BreakEven
 from grsgd.runs.series import COLOURS
 
 PAYS, DOES_NOT = COLOURS[2], "#bbbbbb"

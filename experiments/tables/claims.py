@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from experiments.tables.outcome import Case, Finding, Outcome
+from experiments.runner.outcome import Case, Finding, Outcome
 from experiments.tables.wording import NOT_COVERED, NOT_MADE, overall
 
 NUMBER, DIRECTION, BY_CONSTRUCTION, EXPECTED = "number", "direction", "by construction", "expected"

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from experiments.cache import Unfinished
-from experiments.tables.plan import Plan
-from experiments.tables.store import BEFORE
+from experiments.runner.parallel import Unfinished
+from experiments.runner.plan import Plan
+from experiments.runner.store import BEFORE
 from grsgd.runs.run_file import Run
 
 DIRTY = "-dirty"

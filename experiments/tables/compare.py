@@ -6,16 +6,16 @@ setting without a configuration: where several algorithms are compared.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from experiments.tables import sample
-from experiments.tables.conditions import Conditions
+from experiments.runner import sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Need, Steps
+from experiments.runner.outcome import BY_CONSTRUCTION, EVIDENCE
+from experiments.runner.run_spec import MEASURED, SIMULATED
+from experiments.runner.sample import Sample
+from experiments.runner.scale import DESK
+from experiments.runner.setting import EQUAL, Scenario, Setting
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Need, Steps
-from experiments.tables.outcome import BY_CONSTRUCTION, EVIDENCE
-from experiments.tables.run_spec import MEASURED, SIMULATED
-from experiments.tables.sample import Sample
-from experiments.tables.scale import DESK
 from experiments.tables.section import Section
-from experiments.tables.setting import EQUAL, Scenario, Setting
 from experiments.tables.targets import Found
 from experiments.tables.wording import SOURCES
 from grsgd.runs.run_file import Run

@@ -6,8 +6,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from experiments.runner.outcome import BreakEven, Case, Figure, Outcome
 from experiments.tables.claims import PaperResult
-from experiments.tables.outcome import BreakEven, Case, Figure, Outcome
 
 CASE_COLUMNS = ("scale", "paper", "claim", "target", *Case.__dataclass_fields__)
 

@@ -17,8 +17,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.tables.outcome import Case
-from experiments.tables.sample import Sample
+from experiments.runner.outcome import Case
+from experiments.runner.sample import Sample
 from grsgd.runs.series import style
 
 matplotlib.rcParams["svg.hashsalt"] = "grsgd"  # the same figure is the same file

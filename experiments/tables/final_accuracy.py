@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Need, Trajectories
+from experiments.runner.sample import Sample
+from experiments.runner.setting import EQUAL, Setting
 from experiments.tables.compare import CONTROLS, NEVER, Settings, at, condition, each, places, samples, show_values
-from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Need, Trajectories
 from experiments.tables.numbers import final_accuracy
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
-from experiments.tables.setting import EQUAL, Setting
 from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run
 

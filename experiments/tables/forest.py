@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.tables.draw import GREY, as_svg, limits
-from experiments.tables.outcome import (
+from experiments.runner.outcome import (
     ALIKE,
     AT_LEAST,
     AT_MOST,
@@ -17,6 +16,7 @@ from experiments.tables.outcome import (
     SUPPORTED,
     Case,
 )
+from experiments.tables.draw import GREY, as_svg, limits
 from experiments.tables.wording import condition
 from grsgd.runs.series import COLOURS
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from experiments.runner.outcome import ALIKE, INCONCLUSIVE, REFUTED, SUPPORTED, Case
 from experiments.tables.answers import DECIDED, IN_SIMULATED_TIME, Answer, Evidence
 from experiments.tables.draw import as_svg, limits
 from experiments.tables.forest import MARKERS, VERDICT_COLOURS, Differences, Ratios, scale_of
-from experiments.tables.outcome import ALIKE, INCONCLUSIVE, REFUTED, SUPPORTED, Case
 from experiments.tables.sentences import VERDICT_WORDS
 
 UNIT = "% less time"

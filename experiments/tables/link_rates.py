@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, inf, log, log1p
 
-from experiments.tables import decide, sample
+from experiments.runner import decide, sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Need, Steps, TimeToTarget
+from experiments.runner.outcome import BreakEven, Case
+from experiments.runner.run_spec import Link
+from experiments.runner.setting import Setting
 from experiments.tables.compare import SECONDS, SHARED_TRAJECTORY_NOTE, TIMES, Settings, at
-from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Need, Steps, TimeToTarget
-from experiments.tables.outcome import BreakEven, Case
-from experiments.tables.run_spec import Link
 from experiments.tables.section import Section
-from experiments.tables.setting import Setting
 from experiments.tables.targets import Found
 from grsgd.runs.measures import bytes_sent, seconds_per_step
 from grsgd.runs.run_file import Run

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from experiments.tables.learning_rates import LearningRates, MissingRun, Tuned, best
-from experiments.tables.outcome import DIFFERENCE, Case, Outcome
-from experiments.tables.plan import Plan
+from experiments.runner.learning_rates import LearningRates, MissingRun, Tuned, best
+from experiments.runner.outcome import DIFFERENCE, Case, Outcome
+from experiments.runner.plan import Plan
 
 
 def with_nearby_rates(outcome: Outcome, plan: Plan) -> Outcome:

@@ -19,10 +19,11 @@ from numpy.random import Generator
 from scipy import stats
 from tabulate import tabulate
 
-from experiments.tables import decide, sequential
-from experiments.tables.occasions import CALIBRATIONS
-from experiments.tables.outcome import LESS, MORE, REFUTED, SUPPORTED, Case
-from experiments.tables.sample import Sample, geometric_mean
+from experiments.runner import decide
+from experiments.runner.occasions import CALIBRATIONS
+from experiments.runner.outcome import LESS, MORE, REFUTED, SUPPORTED, Case
+from experiments.runner.sample import Sample, geometric_mean
+from experiments.tables import sequential
 
 SEEDS, MANY_SEEDS = 5, 20
 TWO_LOOKS = 10, 20

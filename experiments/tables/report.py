@@ -10,13 +10,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from tabulate import tabulate
 
+from experiments.runner.outcome import Case, Figure, Outcome, Table, load
+from experiments.runner.scale import SCALES
 from experiments.tables import claims as paper_claims
 from experiments.tables import downloads, sentences, wording
 from experiments.tables.answers import Answer
 from experiments.tables.claims import ClaimResult, PaperResult
 from experiments.tables.forest import forest
-from experiments.tables.outcome import Case, Figure, Outcome, Table, load
-from experiments.tables.scale import SCALES
 from grsgd.files import atomic_write
 
 NUMBER = re.compile(r"[<>≤≥≈~±+−-]{0,2} ?\d.{0,24}")

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from experiments.runner.outcome import EVIDENCE, BreakEven
+from experiments.runner.scale import DESK, SMOKE
 from experiments.tables import break_even_strip, downloads, headlines, markdown, paper_page, sentences, trust
 from experiments.tables.answers import Answer, PaperAnswers
 from experiments.tables.claims import BY_CONSTRUCTION
-from experiments.tables.outcome import EVIDENCE, BreakEven
-from experiments.tables.scale import DESK, SMOKE
 from experiments.tables.scale_result import ScaleResult
 from experiments.tables.trust import Trust
 from grsgd.files import atomic_write

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Need, TimeToTarget
+from experiments.runner.setting import Scenario, Setting
 from experiments.tables.compare import SECONDS, TIMES, Settings, condition, each, settled, show_values
-from experiments.tables.conditions import Conditions
-from experiments.tables.needs import Need, TimeToTarget
 from experiments.tables.section import Section
-from experiments.tables.setting import Scenario, Setting
 from experiments.tables.targets import Found
 
 

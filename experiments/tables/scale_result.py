@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from experiments.runner.outcome import Outcome
+from experiments.runner.scale import SCALES
 from experiments.tables.claims import PaperResult, results
-from experiments.tables.outcome import Outcome
 from experiments.tables.report import read_outcomes
-from experiments.tables.scale import SCALES
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from experiments.tables.decide import corrected
+from experiments.runner.decide import corrected
+from experiments.runner.outcome import BreakEven, Case, Figure, Finding, Table
 from experiments.tables.draw import Panel, draw
-from experiments.tables.outcome import BreakEven, Case, Figure, Finding, Table
 
 
 class Section:

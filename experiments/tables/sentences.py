@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from experiments.tables.answers import GRADES, OPEN, Answer, Evidence
-from experiments.tables.outcome import (
+from experiments.runner.outcome import (
     AGREES,
     ALIKE,
     INCONCLUSIVE,
@@ -14,7 +13,8 @@ from experiments.tables.outcome import (
     SUPPORTED,
     Case,
 )
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.tables.answers import GRADES, OPEN, Answer, Evidence
 from experiments.tables.wording import NO_NUMBER, paper_figure
 
 SIGNS = {MEASURED: "●", SIMULATED: "○", TIMING_ONLY: "○"}

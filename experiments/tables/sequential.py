@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from experiments.tables.outcome import EVIDENCE, INCONCLUSIVE, Case, Outcome, load
-from experiments.tables.run_spec import MEASURED
+from experiments.runner.outcome import EVIDENCE, INCONCLUSIVE, Case, Outcome, load
+from experiments.runner.run_spec import MEASURED
 
 LOOKS = 2
 """The most looks: the second one has this many times the seeds of the first."""

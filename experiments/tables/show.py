@@ -3,13 +3,13 @@
 import time
 from pathlib import Path
 
+from experiments.runner.hosts import machine
+from experiments.runner.outcome import Outcome, Table
+from experiments.runner.plan import Plan
+from experiments.runner.run_spec import MEASURED, RunSpec
 from experiments.tables import codes
-from experiments.tables.hosts import machine
 from experiments.tables.nearby_rates import with_nearby_rates
 from experiments.tables.numbers import part_of_a_step
-from experiments.tables.outcome import Outcome, Table
-from experiments.tables.plan import Plan
-from experiments.tables.run_spec import MEASURED, RunSpec
 from experiments.tables.section import Section
 from experiments.tables.targets import Found, Target
 from grsgd.runs import measures

@@ -9,10 +9,9 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from experiments.tables import sample
-from experiments.tables.compare import condition
-from experiments.tables.needs import SamplesToTarget
-from experiments.tables.outcome import (
+from experiments.runner import sample
+from experiments.runner.needs import SamplesToTarget
+from experiments.runner.outcome import (
     EVIDENCE,
     INCONCLUSIVE,
     LESS,
@@ -24,11 +23,12 @@ from experiments.tables.outcome import (
     Figure,
     Outcome,
 )
-from experiments.tables.plan import Plan
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
-from experiments.tables.setting import Setting
+from experiments.runner.plan import Plan
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.runner.setting import Setting
+from experiments.runner.store import BEFORE
+from experiments.tables.compare import condition
 from experiments.tables.show import QUANTITIES
-from experiments.tables.store import BEFORE
 
 MOST_ERROR = 0.1
 """As a share of the measured time; most runs that were made twice on the testbed differ by less."""

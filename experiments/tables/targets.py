@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from experiments import papers
-from experiments.tables.conditions import Conditions
-from experiments.tables.needs import Need
-from experiments.tables.sample import Sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Need
+from experiments.runner.sample import Sample
 from experiments.tables.section import Section
 from grsgd.runs.run_file import Run
 

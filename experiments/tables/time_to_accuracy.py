@@ -3,7 +3,13 @@
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Need, SamplesToTarget, TimeToTarget
+from experiments.runner.outcome import CONTROL, EVIDENCE, SUPPORTED, Case
+from experiments.runner.run_spec import MEASURED
+from experiments.runner.sample import Sample
+from experiments.runner.setting import EQUAL, Scenario, Setting
 from experiments.tables.compare import (
     ALONE,
     CONTROLS,
@@ -20,13 +26,7 @@ from experiments.tables.compare import (
     settled,
     show_values,
 )
-from experiments.tables.conditions import Conditions
-from experiments.tables.needs import Need, SamplesToTarget, TimeToTarget
-from experiments.tables.outcome import CONTROL, EVIDENCE, SUPPORTED, Case
-from experiments.tables.run_spec import MEASURED
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
-from experiments.tables.setting import EQUAL, Scenario, Setting
 from experiments.tables.targets import Found
 from experiments.tables.wording import SOURCES
 

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from experiments.papers import ROOT
+from experiments.runner.outcome import Outcome
+from experiments.runner.run_spec import SIMULATED, TIMING_ONLY
 from experiments.tables import nulls
-from experiments.tables.outcome import Outcome
 from experiments.tables.report import read_outcomes
-from experiments.tables.run_spec import SIMULATED, TIMING_ONLY
 from grsgd.files import atomic_write
 from grsgd.runs.run_file import Run, load_run
 from grsgd.training.description import commit

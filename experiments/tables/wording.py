@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments.tables.outcome import (
+from experiments.runner.outcome import (
     ALIKE,
     BY_CONSTRUCTION,
     CONTROL,
@@ -16,7 +16,7 @@ from experiments.tables.outcome import (
     SUPPORTED,
     Case,
 )
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS
 
 MIXED, NOT_MADE, NOT_COVERED = "supported in some cases", "not made yet", "no target decides it"
 SYMBOLS = {

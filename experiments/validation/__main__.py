@@ -21,7 +21,7 @@ from pathlib import Path
 from tabulate import tabulate
 from tqdm import tqdm
 
-from experiments.cache import Unfinished
+from experiments.runner.parallel import Unfinished
 from experiments.validation import errors, rates, rounds
 from experiments.validation.settings import SETTINGS, Setting
 from experiments.validation.variant import BASE, Variant, variants_of

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from experiments.batch import Calibration, Computing, MpiHost, Training, Work, make_each
-from experiments.cache import Unfinished
-from experiments.kept_runs import run_file
-from experiments.tables.hosts import machine
+from experiments.runner.batch import Calibration, Computing, MpiHost, Training, Work, make_each
+from experiments.runner.hosts import machine
+from experiments.runner.kept_runs import run_file
+from experiments.runner.parallel import Unfinished
 from experiments.validation.errors import Times
 from experiments.validation.settings import Setting
 from experiments.validation.variant import BASE, Variant

@@ -1,6 +1,6 @@
-"""Jobs of `experiments.batch` that fail so many times, in place of real ones."""
+"""Jobs of `experiments.runner.batch` that fail so many times, in place of real ones."""
 
-from experiments.cache import Unfinished
+from experiments.runner.parallel import Unfinished
 
 
 class FakeJobs:

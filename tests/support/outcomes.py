@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.outcome import CONTROL, EVIDENCE, Finding, Outcome
+from experiments.runner.run_spec import MEASURED, SIMULATED
+from experiments.runner.sample import Sample
 from experiments.tables.draw import Panel
-from experiments.tables.outcome import CONTROL, EVIDENCE, Finding, Outcome
-from experiments.tables.run_spec import MEASURED, SIMULATED
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 
 CONDITIONS = ("equal ranks, n = 8", "one rank 4 times slower, n = 8", "slow links, n = 8")

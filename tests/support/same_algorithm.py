@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.tables.conditions import Conditions
-from experiments.tables.outcome import DIFFERENCE, REFUTED, SUPPORTED, Case
-from experiments.tables.plan import Plan
-from experiments.tables.run_spec import MEASURED, RunSpec
-from experiments.tables.scale import SMOKE
+from experiments.runner.conditions import Conditions
+from experiments.runner.outcome import DIFFERENCE, REFUTED, SUPPORTED, Case
+from experiments.runner.plan import Plan
+from experiments.runner.run_spec import MEASURED, RunSpec
+from experiments.runner.scale import SMOKE
 from experiments.tables.section import Section
 from experiments.tables.targets import Found, Target
 from grsgd.config import Config

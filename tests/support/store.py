@@ -4,12 +4,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from experiments import papers
-from experiments.tables.conditions import Conditions
-from experiments.tables.hosts import EmulatedHosts
-from experiments.tables.needs import Need
-from experiments.tables.plan import Plan
-from experiments.tables.run_spec import RunSpec
-from experiments.tables.scale import SMOKE, Scale
+from experiments.runner.conditions import Conditions
+from experiments.runner.hosts import EmulatedHosts
+from experiments.runner.needs import Need
+from experiments.runner.plan import Plan
+from experiments.runner.run_spec import RunSpec
+from experiments.runner.scale import SMOKE, Scale
 from grsgd.runs.run_file import Run
 from tests.support.runs import fake_run
 

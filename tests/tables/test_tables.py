@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.tables import outcome
+from experiments.runner import outcome
 from grsgd.mpi_environment import job_environment
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.launcher import ROOT, start_command
@@ -108,7 +108,7 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def a_job_runs(processes: dict[int, str]) -> bool:
-    return any("experiments.batch" in words for words in processes.values())
+    return any("experiments.runner.batch" in words for words in processes.values())
 
 
 def simulations_run(processes: dict[int, str]) -> bool:

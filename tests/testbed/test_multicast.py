@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from experiments.batch import MpiHost, Training, make_runs
+from experiments.runner.batch import MpiHost, Training, make_runs
 from grsgd.runs.run_file import load_run
 from grsgd.testbed.hosts import Testbed, TestbedError
 

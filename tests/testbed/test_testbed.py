@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.batch import MpiHost, Training, make_runs
-from experiments.cache import Unfinished
+from experiments.runner.batch import MpiHost, Training, make_runs
+from experiments.runner.parallel import Unfinished
 from experiments.validation.rates import BYTES_PER_SECOND, MIB, shares_of_the_wire, spin
 from grsgd.mpi_environment import job_environment
 from grsgd.runs.run_file import load_run

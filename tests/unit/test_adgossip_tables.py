@@ -6,10 +6,10 @@ import pytest
 from experiments.papers.adgossip_2018.adapting import at_equal_bytes, rates_of_halves
 from experiments.papers.adgossip_2018.runs import AUTOMATIC, EQUAL_TRAFFIC, GOSSIP, columns_until_target
 from experiments.papers.adgossip_2018.together import all_of
-from experiments.tables.conditions import Conditions
-from experiments.tables.outcome import ALIKE, BY_CONSTRUCTION, INCONCLUSIVE, REFUTED, SUPPORTED, Case
-from experiments.tables.sample import Sample
-from experiments.tables.scale import SMOKE
+from experiments.runner.conditions import Conditions
+from experiments.runner.outcome import ALIKE, BY_CONSTRUCTION, INCONCLUSIVE, REFUTED, SUPPORTED, Case
+from experiments.runner.sample import Sample
+from experiments.runner.scale import SMOKE
 from experiments.tables.section import Section
 from experiments.tables.targets import Found, chosen
 from tests.support.runs import fake_run

@@ -5,12 +5,12 @@ import pytest
 
 from experiments.papers.adsp_2024 import compared, speed
 from experiments.papers.adsp_2024.labels import Labelled, labelled
-from experiments.tables import decide
-from experiments.tables.conditions import Conditions
-from experiments.tables.outcome import AGREES, CONTROL, LESS
-from experiments.tables.run_spec import MEASURED, SIMULATED
-from experiments.tables.sample import Sample
-from experiments.tables.scale import DESK, PAPER, SMOKE
+from experiments.runner import decide
+from experiments.runner.conditions import Conditions
+from experiments.runner.outcome import AGREES, CONTROL, LESS
+from experiments.runner.run_spec import MEASURED, SIMULATED
+from experiments.runner.sample import Sample
+from experiments.runner.scale import DESK, PAPER, SMOKE
 from tests.support.runs import fake_run
 
 

@@ -4,10 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.tables import sentences
-from experiments.tables.answers import ONE_SIDED, OPEN, SURE, Answer
-from experiments.tables.claims import ClaimResult
-from experiments.tables.outcome import (
+from experiments.runner.outcome import (
     AGREES,
     ALIKE,
     BY_CONSTRUCTION,
@@ -20,7 +17,10 @@ from experiments.tables.outcome import (
     Finding,
     Outcome,
 )
-from experiments.tables.run_spec import MEASURED, SIMULATED
+from experiments.runner.run_spec import MEASURED, SIMULATED
+from experiments.tables import sentences
+from experiments.tables.answers import ONE_SIDED, OPEN, SURE, Answer
+from experiments.tables.claims import ClaimResult
 
 CLAIM = {"id": "faster", "statement": "It is faster.", "kind": "direction", "method": "documented", "targets": ["time"]}
 FASTER = Case("equal ranks", "ring", SUPPORTED, 20.0, 10.0, 30.0, "% less time", 5, SIMULATED, p=0.01)

@@ -7,8 +7,8 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from experiments import cache
-from experiments.cache import make_in_parallel
+from experiments.runner import parallel
+from experiments.runner.parallel import make_in_parallel
 
 LARGE = 2**25
 
@@ -42,6 +42,6 @@ def make_circle(item, folder):
 
 
 def test_no_run_keeps_much_memory_when_it_is_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "MOST_LEFT", LARGE // 2)
+    monkeypatch.setattr(parallel, "MOST_LEFT", LARGE // 2)
     assert list(make_in_parallel(make_circle, range(4), tmp_path, 1)) == [0, 1, 2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"freed {item}" for item in range(4)]

@@ -5,12 +5,12 @@ import tomllib
 import pytest
 
 from experiments.papers import ROOT
-from experiments.tables import records
-from experiments.tables.hosts import EmulatedHosts, Hosts
-from experiments.tables.networks import ABOUT, OF_ONE_RATE, OF_RANKS, number_of
-from experiments.tables.occasions import CALIBRATIONS
-from experiments.tables.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
-from experiments.tables.store import BEFORE, Store
+from experiments.runner import records
+from experiments.runner.hosts import EmulatedHosts, Hosts
+from experiments.runner.networks import ABOUT, OF_ONE_RATE, OF_RANKS, number_of
+from experiments.runner.occasions import CALIBRATIONS
+from experiments.runner.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
+from experiments.runner.store import BEFORE, Store
 from grsgd.config import parse
 from grsgd.runs.run_file import load_run
 from grsgd.runs.settings import flattened

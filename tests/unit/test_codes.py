@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from experiments import kept_runs
-from experiments.cache import Unfinished
+from experiments.runner import kept_runs
+from experiments.runner.hosts import Hosts
+from experiments.runner.learning_rates import MissingRun
+from experiments.runner.needs import Steps
+from experiments.runner.parallel import Unfinished
+from experiments.runner.plan import Plan
+from experiments.runner.run_spec import MEASURED, SIMULATED, UNIT_STEPS
+from experiments.runner.setting import Setting
+from experiments.runner.store import BEFORE, Store
 from experiments.tables import codes
-from experiments.tables.hosts import Hosts
-from experiments.tables.learning_rates import MissingRun
-from experiments.tables.needs import Steps
-from experiments.tables.plan import Plan
-from experiments.tables.run_spec import MEASURED, SIMULATED, UNIT_STEPS
-from experiments.tables.setting import Setting
-from experiments.tables.store import BEFORE, Store
 from tests.support.runs import fake_run
 from tests.support.store import any_run, plan
 

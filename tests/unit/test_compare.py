@@ -8,15 +8,15 @@ import pytest
 from experiments import papers
 from experiments.papers.grsgd_2023 import targets as grsgd
 from experiments.papers.lasgd_2022 import targets as lasgd
+from experiments.runner.conditions import Conditions
+from experiments.runner.outcome import ALIKE, BY_CONSTRUCTION, CONTROL, EVIDENCE, BreakEven
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.runner.sample import Sample
+from experiments.runner.scale import DESK, SMOKE
+from experiments.runner.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
 from experiments.tables.compare import ALONE, NEVER, kind_of_pace, quotient, settled
-from experiments.tables.conditions import Conditions
 from experiments.tables.link_rates import crossing
-from experiments.tables.outcome import ALIKE, BY_CONSTRUCTION, CONTROL, EVIDENCE, BreakEven
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
-from experiments.tables.sample import Sample
-from experiments.tables.scale import DESK, SMOKE
 from experiments.tables.section import Section
-from experiments.tables.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
 from experiments.tables.targets import Found, chosen
 from experiments.tables.time_to_accuracy import TimeToAccuracy
 from grsgd.simulate.network import TAKES_PROCESSOR, NetworkSpec

@@ -10,8 +10,8 @@ from coding.cost import cost_in_models, redundancy
 from experiments.papers.cssgd_2021 import best_redundancy, curve, encoding, load, tasks
 from experiments.papers.cssgd_2021.best_redundancy import CSSGD, OURS
 from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN
-from experiments.tables.conditions import Conditions
-from experiments.tables.outcome import (
+from experiments.runner.conditions import Conditions
+from experiments.runner.outcome import (
     AT_MOST,
     BY_CONSTRUCTION,
     DIFFERENCE,
@@ -20,9 +20,9 @@ from experiments.tables.outcome import (
     REFUTED,
     SUPPORTED,
 )
-from experiments.tables.plan import Plan
-from experiments.tables.sample import Sample, geometric_mean
-from experiments.tables.scale import DESK, PAPER, SMOKE
+from experiments.runner.plan import Plan
+from experiments.runner.sample import Sample, geometric_mean
+from experiments.runner.scale import DESK, PAPER, SMOKE
 from experiments.tables.targets import Found, chosen
 from tests.support.runs import fake_run
 from tests.support.same_algorithm import Undrawn

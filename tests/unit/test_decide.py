@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.tables import decide
-from experiments.tables.outcome import (
+from experiments.runner import decide
+from experiments.runner.outcome import (
     AGREES,
     ALIKE,
     AT_LEAST,
@@ -19,7 +19,7 @@ from experiments.tables.outcome import (
     SUPPORTED,
     Case,
 )
-from experiments.tables.sample import Sample, geometric_mean
+from experiments.runner.sample import Sample, geometric_mean
 
 FAST, SLOW = (8.0, 9.0, 8.5, 8.1, 9.2), (10.0, 11.0, 10.2, 9.9, 11.5)
 NOISY = (7.0, 13.0, 9.0, 12.0, 8.5)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.tables import effect
-from experiments.tables.effect import Effect, level, of_one, paired, seeds_to_decide, unpaired
-from experiments.tables.sample import Sample
+from experiments.runner import effect
+from experiments.runner.effect import Effect, level, of_one, paired, seeds_to_decide, unpaired
+from experiments.runner.sample import Sample
 
 FAST, SLOW = (8.0, 9.0, 8.5, 8.1, 9.2), (10.0, 11.0, 10.2, 9.9, 11.5)
 

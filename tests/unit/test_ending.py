@@ -15,7 +15,7 @@ SECONDS = 60
 SIDE_BY_SIDE = r"""
 import os, time
 from pathlib import Path
-from experiments.cache import make_in_parallel
+from experiments.runner.parallel import make_in_parallel
 from grsgd.job.ending import exit_on_signals
 
 def make(cell, folder):
@@ -44,7 +44,7 @@ ProcessPoolExecutor.submit = submit_and_wait
 JOB = """
 import sys
 from pathlib import Path
-from experiments.batch import started
+from experiments.runner.batch import started
 
 program = "import time; print('begun', flush=True); time.sleep(60); print('over')"
 with started([sys.executable, "-c", program], None, []) as job:

@@ -6,15 +6,16 @@ import tomllib
 
 import pytest
 
-from experiments import kept_runs, papers
+from experiments import papers
 from experiments.asynchronous import points as asynchronous_points
 from experiments.atlas import make as atlas
 from experiments.atlas.points import Point
 from experiments.learning import __main__ as learning
 from experiments.multicast.figures import make as multicast
 from experiments.multicast.figures import plan
+from experiments.runner import kept_runs
+from experiments.runner.store import STEP_BY_STEP
 from experiments.scaling import __main__ as scaling
-from experiments.tables.store import STEP_BY_STEP
 from experiments.validation import rounds
 from experiments.validation.settings import Setting
 from experiments.validation.variant import Variant

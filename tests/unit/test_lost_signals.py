@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from experiments import lost_signals
+from experiments.runner import lost_signals
 
 
 class Something:

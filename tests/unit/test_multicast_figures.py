@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from coding.cost import cost_in_models, redundancy
-from experiments import batch
-from experiments.cache import Unfinished
 from experiments.multicast.figures import __main__ as program
 from experiments.multicast.figures import asgd, figures, make, page
 from experiments.multicast.figures.figures import AS_MANY, FIGURES, wanted
@@ -30,10 +28,12 @@ from experiments.multicast.figures.views import COUNTED, VIEWS, found, megabytes
 from experiments.multicast.measure import RATE
 from experiments.papers.cssgd_2021 import best_redundancy, over_nodes, tasks
 from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN, MULTICAST, RING, UNICAST, coded
-from experiments.tables.conditions import Conditions
-from experiments.tables.outcome import BY_CONSTRUCTION, REFUTED, SUPPORTED
-from experiments.tables.plan import Plan
-from experiments.tables.scale import DESK
+from experiments.runner import batch
+from experiments.runner.conditions import Conditions
+from experiments.runner.outcome import BY_CONSTRUCTION, REFUTED, SUPPORTED
+from experiments.runner.parallel import Unfinished
+from experiments.runner.plan import Plan
+from experiments.runner.scale import DESK
 from experiments.tables.wording import MIXED, overall
 from grsgd.training.inputs import load_data
 from grsgd.units import rate

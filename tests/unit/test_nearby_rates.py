@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.runner.learning_rates import FINER
+from experiments.runner.needs import TimeToTarget
+from experiments.runner.outcome import DIFFERENCE, SUPPORTED, Case, Finding, Outcome
+from experiments.runner.scale import DESK, SMOKE
+from experiments.runner.setting import Setting
 from experiments.tables import nearby_rates
-from experiments.tables.learning_rates import FINER
-from experiments.tables.needs import TimeToTarget
-from experiments.tables.outcome import DIFFERENCE, SUPPORTED, Case, Finding, Outcome
-from experiments.tables.scale import DESK, SMOKE
-from experiments.tables.setting import Setting
 from tests.support.runs import fake_run
 from tests.support.store import plan
 

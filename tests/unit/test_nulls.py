@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from experiments.tables import decide, nulls
-from experiments.tables.outcome import AGREES, Case
-from experiments.tables.sample import Sample
+from experiments.runner import decide
+from experiments.runner.outcome import AGREES, Case
+from experiments.runner.sample import Sample
+from experiments.tables import nulls
 from tests.support.exhaustive import exhaustive_unless
 
 LEVEL = 100 * 0.05

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.tables import outcome
-from experiments.tables.outcome import (
+from experiments.runner import outcome
+from experiments.runner.outcome import (
     ALIKE,
     BY_CONSTRUCTION,
     CONTROL,

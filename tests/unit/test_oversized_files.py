@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import grsgd
-from experiments.tables import on_nodes, records
+from experiments.runner import on_nodes, records
 from grsgd.comm.coded.multicast_link import json_of
 from grsgd.config import load
 from grsgd.data import fetch

@@ -6,12 +6,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from experiments.runner.outcome import CONTROL, INCONCLUSIVE, REFUTED, SUPPORTED, BreakEven, Case, Finding, Outcome
+from experiments.runner.run_spec import MEASURED, SIMULATED
 from experiments.tables import break_even_strip, headlines
 from experiments.tables.answers import Answer
 from experiments.tables.claims import ClaimResult
 from experiments.tables.draw import in_words
-from experiments.tables.outcome import CONTROL, INCONCLUSIVE, REFUTED, SUPPORTED, BreakEven, Case, Finding, Outcome
-from experiments.tables.run_spec import MEASURED, SIMULATED
 
 SVG = "{http://www.w3.org/2000/svg}"
 CASE = Case("equal ranks", "ring <all-reduce>", SUPPORTED, 20.0, 10.0, 30.0, "% less time", 5, SIMULATED, number=40.0)

@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from experiments import batch
-from experiments.cache import Unfinished
+from experiments.runner import batch, forecast, records
+from experiments.runner.costs import Costs, expected, samples_of
+from experiments.runner.hosts import EmulatedHosts, Hosts
+from experiments.runner.maker import Maker
+from experiments.runner.maker import calibrate as calibrations_of
+from experiments.runner.needs import Steps, Trainings
+from experiments.runner.on_nodes import share
+from experiments.runner.parallel import Unfinished
+from experiments.runner.plan import at
+from experiments.runner.progress import duration
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
+from experiments.runner.setting import Setting
+from experiments.runner.store import Store
 from experiments.tables import __main__ as tables
-from experiments.tables import dry_run, records
-from experiments.tables.costs import Costs, expected, samples_of
-from experiments.tables.hosts import EmulatedHosts, Hosts
-from experiments.tables.make import Maker
-from experiments.tables.make import calibrate as calibrations_of
-from experiments.tables.needs import Steps, Trainings
-from experiments.tables.on_nodes import share
-from experiments.tables.plan import at
-from experiments.tables.progress import duration
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
-from experiments.tables.setting import Setting
-from experiments.tables.store import Store
 from grsgd.runs.run_file import load_run, save_run
 from tests.support.failing_jobs import FakeJobs
 from tests.support.runs import fake_run
@@ -50,11 +49,11 @@ def test_public_sets_that_are_missing_are_fetched_once(monkeypatch, tmp_path):
 def test_a_forecast_says_what_will_be_fetched(tmp_path):
     """Twice the same set is fetched once; what is there, or is not public, is not."""
     folder = f'data.dir="{tmp_path}"'
-    digits, cifar = dry_run.Forecast(), dry_run.Forecast()
+    digits, cifar = forecast.Forecast(), forecast.Forecast()
     digits.missing[RUN] += 3
     cifar.missing.update([but(f'data.name="{name}"', folder, "seed=2") for name in ("cifar-10", "mnist")])
-    assert "fetched" not in dry_run.total([digits], Costs(1.0), 1)
-    said = dry_run.total([digits, cifar, cifar], Costs(1.0), 1)
+    assert "fetched" not in forecast.total([digits], Costs(1.0), 1)
+    said = forecast.total([digits, cifar, cifar], Costs(1.0), 1)
     there = f"into {tmp_path}"
     assert said.endswith(f"; before them, cifar-10 (139 MB, {there}) and mnist (11.5 MB, {there}) will be fetched")
 
@@ -145,12 +144,12 @@ def test_a_dry_run_makes_nothing_and_counts_each_run_once():
     found = plan(needs, lambda spec: fake_run() if spec.source == TIMING_ONLY else None)
     found.needs["again"] = needs
     costs = Costs(0.2)
-    forecasts = dry_run.forecasts([found], costs)
+    forecasts = forecast.forecasts([found], costs)
     seeds, trials = found.conditions.scale.seeds, len(found.conditions.scale.learning_rates) - 2
     assert forecasts["it"].sources == {SIMULATED: seeds, TIMING_ONLY: seeds, UNIT_STEPS: trials}
     assert forecasts["it"].there == seeds and forecasts["it"].missing.total() == seeds + trials
     assert not forecasts["again"].sources
-    printed = dry_run.text(forecasts, costs, workers=2)
+    printed = forecast.text(forecasts, costs, workers=2)
     assert f"{2 * seeds + trials} runs, {seeds} of them are there" in printed
 
 

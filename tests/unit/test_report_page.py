@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 
 from experiments import papers
-from experiments.tables import draw
-from experiments.tables.__main__ import main
-from experiments.tables.claims import read_claims, results
-from experiments.tables.downloads import seeds_of
-from experiments.tables.forest import Differences, Ratios, forest, scale_of
-from experiments.tables.outcome import (
+from experiments.runner.outcome import (
     ALIKE,
     AT_LEAST,
     BY_CONSTRUCTION,
@@ -31,9 +26,14 @@ from experiments.tables.outcome import (
     Outcome,
     Table,
 )
+from experiments.runner.run_spec import MEASURED, SIMULATED
+from experiments.runner.sample import Sample
+from experiments.tables import draw
+from experiments.tables.__main__ import main
+from experiments.tables.claims import read_claims, results
+from experiments.tables.downloads import seeds_of
+from experiments.tables.forest import Differences, Ratios, forest, scale_of
 from experiments.tables.report import build, inferred, numeric, text
-from experiments.tables.run_spec import MEASURED, SIMULATED
-from experiments.tables.sample import Sample
 from experiments.tables.targets import PAPERS
 from experiments.tables.wording import MIXED, NOT_COVERED, NOT_MADE, grid, middle, overall, paper_figure
 from tests.support import outcomes as made_up

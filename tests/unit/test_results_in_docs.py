@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from experiments import papers
+from experiments.runner.outcome import EVIDENCE
 from experiments.tables import results_page, trust
 from experiments.tables.claims import EXPECTED, read_claims
-from experiments.tables.outcome import EVIDENCE
 from experiments.tables.targets import PAPERS
 from tests.support.numbers import NUMBER, OF_THE_TEMPLATE, all_numbers, told
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.runner.outcome import BreakEven, Figure, Outcome, load
 from experiments.tables import headlines, paper_page, results_page, trust
 from experiments.tables.claims import read_claims
 from experiments.tables.draw import in_words
-from experiments.tables.outcome import BreakEven, Figure, Outcome, load
 from tests.support import outcomes as made_up
 from tests.support.numbers import OF_THE_TEMPLATE, all_numbers, told
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from experiments.tables import decide
-from experiments.tables.needs import TimeToTarget, Trajectories
+from experiments.runner import decide
+from experiments.runner.needs import TimeToTarget, Trajectories
+from experiments.runner.outcome import REFUTED, SUPPORTED
+from experiments.runner.sample import of
+from experiments.runner.setting import Setting
 from experiments.tables.numbers import final_accuracy
-from experiments.tables.outcome import REFUTED, SUPPORTED
-from experiments.tables.sample import of
-from experiments.tables.setting import Setting
 from experiments.tables.targets import Target, chosen
 from tests.support.same_algorithm import assert_no_difference, differences, one_algorithm, shown
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from experiments.tables import sample
-from experiments.tables.needs import product, to_target
-from experiments.tables.sample import Sample
+from experiments.runner import sample
+from experiments.runner.needs import product, to_target
+from experiments.runner.sample import Sample
 from tests.support.runs import fake_run
 
 

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from experiments import kept_runs
+from experiments.runner import kept_runs
 from experiments.scaling import __main__ as scaling
 from grsgd.algorithms import ALGORITHMS
 from grsgd.simulate.run import simulate

@@ -4,18 +4,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments.runner.conditions import Conditions
+from experiments.runner.effect import level
+from experiments.runner.learning_rates import TUNING_SEED
+from experiments.runner.needs import Trainings
+from experiments.runner.outcome import CONTROL, INCONCLUSIVE, SUPPORTED, Case, Finding, Outcome
+from experiments.runner.plan import Plan
+from experiments.runner.run_spec import MEASURED, SIMULATED
+from experiments.runner.scale import DESK
+from experiments.runner.setting import Setting
 from experiments.tables import __main__ as tables
 from experiments.tables import sequential
-from experiments.tables.conditions import Conditions
-from experiments.tables.effect import level
-from experiments.tables.learning_rates import TUNING_SEED
-from experiments.tables.needs import Trainings
-from experiments.tables.outcome import CONTROL, INCONCLUSIVE, SUPPORTED, Case, Finding, Outcome
-from experiments.tables.plan import Plan
-from experiments.tables.run_spec import MEASURED, SIMULATED
-from experiments.tables.scale import DESK
 from experiments.tables.sequential import advice, takes_second_look, undecided_targets
-from experiments.tables.setting import Setting
 from tests.support.runs import fake_run
 from tests.support.store import FakeStore
 

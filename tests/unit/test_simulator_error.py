@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.tables import decide
-from experiments.tables.needs import Steps
-from experiments.tables.occasions import CALIBRATIONS, occasion
-from experiments.tables.outcome import AGREES, CONTROL, EVIDENCE, INCONCLUSIVE, LESS, OFF, SUPPORTED, Finding, Outcome
-from experiments.tables.run_spec import MEASURED, SIMULATED
-from experiments.tables.sample import Sample, of
-from experiments.tables.setting import Setting
+from experiments.runner import decide
+from experiments.runner.needs import Steps
+from experiments.runner.occasions import CALIBRATIONS, occasion
+from experiments.runner.outcome import AGREES, CONTROL, EVIDENCE, INCONCLUSIVE, LESS, OFF, SUPPORTED, Finding, Outcome
+from experiments.runner.run_spec import MEASURED, SIMULATED
+from experiments.runner.sample import Sample, of
+from experiments.runner.setting import Setting
+from experiments.runner.store import BEFORE
 from experiments.tables.simulator_error import Error, case_with_error, robust, with_simulator_errors
-from experiments.tables.store import BEFORE
 from tests.support.runs import fake_run
 from tests.support.store import plan
 

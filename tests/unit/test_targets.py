@@ -5,20 +5,20 @@ import math
 import pytest
 
 from experiments import papers
-from experiments.cache import Unfinished
-from experiments.tables import hosts, run_spec
+from experiments.runner import hosts, run_spec
+from experiments.runner.conditions import Conditions
+from experiments.runner.learning_rates import BEYOND, FINER, MOST_BEYOND, TUNING_SEED, MissingRun
+from experiments.runner.needs import STOPS_AT_TARGET, Steps, TimeToTarget, Trainings
+from experiments.runner.occasions import occasion
+from experiments.runner.outcome import Figure
+from experiments.runner.parallel import Unfinished
+from experiments.runner.plan import Plan, whole
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
+from experiments.runner.scale import DESK, SCALES, SMOKE, TINY
+from experiments.runner.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
 from experiments.tables.__main__ import only_one
 from experiments.tables.arguments import parse_arguments
 from experiments.tables.claims import read_claims
-from experiments.tables.conditions import Conditions
-from experiments.tables.learning_rates import BEYOND, FINER, MOST_BEYOND, TUNING_SEED, MissingRun
-from experiments.tables.needs import STOPS_AT_TARGET, Steps, TimeToTarget, Trainings
-from experiments.tables.occasions import occasion
-from experiments.tables.outcome import Figure
-from experiments.tables.plan import Plan, whole
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
-from experiments.tables.scale import DESK, SCALES, SMOKE, TINY
-from experiments.tables.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
 from experiments.tables.show import caveats
 from experiments.tables.simulator_error import error_note, simulator_errors, with_error
 from experiments.tables.targets import PAPERS, TARGETS, chosen

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.runner.outcome import Outcome
+from experiments.runner.run_spec import MEASURED, SIMULATED
 from experiments.tables import trust
-from experiments.tables.outcome import Outcome
-from experiments.tables.run_spec import MEASURED, SIMULATED
 from grsgd.runs.run_file import save_run
 from tests.support.runs import fake_run
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import batch
-from experiments.cache import Unfinished
+from experiments.runner import batch
+from experiments.runner.parallel import Unfinished
 from experiments.validation import rates, rounds
 from experiments.validation.__main__ import testbed_checks as checks_of_the_testbed
 from experiments.validation.errors import Row, Times, median_error, table, verdicts

@@ -18,14 +18,14 @@ from pathlib import Path
 from tqdm import tqdm
 
 from experiments.arguments import add_record
-from experiments.cache import Unfinished
 from experiments.figures import record, write_csv
 from experiments.multicast.figures import asgd, page
 from experiments.multicast.figures.figures import FIGURES, Shown, wanted
 from experiments.multicast.figures.make import Forecast, file_of, kept, make
 from experiments.multicast.figures.plan import ALLOWED_NODES, CPU, NODES, Turn, turns
 from experiments.multicast.figures.views import found, results
-from experiments.tables.progress import duration
+from experiments.runner.parallel import Unfinished
+from experiments.runner.progress import duration
 from grsgd.comm.driver import available_cores
 from grsgd.job.ending import exit_on_signals
 from grsgd.runs.run_file import Run, load_run

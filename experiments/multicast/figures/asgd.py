@@ -8,15 +8,15 @@ from tempfile import TemporaryDirectory
 from experiments.papers import ROOT
 from experiments.papers.cssgd_2021 import best_redundancy
 from experiments.papers.cssgd_2021.tasks import ASGD, Task
-from experiments.tables import records
-from experiments.tables.conditions import Conditions
-from experiments.tables.hosts import Hosts
-from experiments.tables.learning_rates import MissingRun
-from experiments.tables.needs import Need, to_target
-from experiments.tables.plan import Plan
-from experiments.tables.sample import Sample
-from experiments.tables.scale import DESK
-from experiments.tables.store import BEFORE, Store
+from experiments.runner import records
+from experiments.runner.conditions import Conditions
+from experiments.runner.hosts import Hosts
+from experiments.runner.learning_rates import MissingRun
+from experiments.runner.needs import Need, to_target
+from experiments.runner.plan import Plan
+from experiments.runner.sample import Sample
+from experiments.runner.scale import DESK
+from experiments.runner.store import BEFORE, Store
 
 RECORDED = ROOT / "docs" / "results" / DESK.name
 

@@ -10,9 +10,9 @@ from experiments.papers.cssgd_2021 import best_redundancy, over_nodes, redundanc
 from experiments.papers.cssgd_2021.best_redundancy import CSSGD, NOTHING_SENT, OURS
 from experiments.papers.cssgd_2021.over_nodes import BLOCKS
 from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN, MULTICAST, RING, UNICAST, Method, Network, Task, coded
-from experiments.tables import decide, sample
-from experiments.tables.outcome import Case, Finding
-from experiments.tables.sample import Sample
+from experiments.runner import decide, sample
+from experiments.runner.outcome import Case, Finding
+from experiments.runner.sample import Sample
 from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step
 

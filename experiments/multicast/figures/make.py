@@ -7,13 +7,13 @@ from pathlib import Path
 from statistics import median
 
 from coding.cost import cost_in_models
-from experiments.batch import Training, make_each
-from experiments.cache import Unfinished
-from experiments.kept_runs import run_file
 from experiments.multicast.figures.plan import CPU, SMALL, STEPS, Turn, jobs
 from experiments.multicast.measure import RATE, TIMEOUT, shared_medium
 from experiments.papers.cssgd_2021.tasks import ASGD
-from experiments.tables.hosts import machine
+from experiments.runner.batch import Training, make_each
+from experiments.runner.hosts import machine
+from experiments.runner.kept_runs import run_file
+from experiments.runner.parallel import Unfinished
 from grsgd.runs.finished import finished_run
 from grsgd.runs.run_file import Run
 from grsgd.units import rate

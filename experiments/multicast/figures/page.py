@@ -13,10 +13,10 @@ from experiments.multicast.figures.views import VIEWS, title
 from experiments.multicast.verdict import LEAST_FOR_INTERVAL, SAME_WITHIN, interval, word
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.tasks import MULTICAST
+from experiments.runner.outcome import ALIKE, BY_CONSTRUCTION, INCONCLUSIVE, REFUTED, SUPPORTED, Finding
+from experiments.runner.sample import Sample
 from experiments.tables import draw
 from experiments.tables.claims import read_claims
-from experiments.tables.outcome import ALIKE, BY_CONSTRUCTION, INCONCLUSIVE, REFUTED, SUPPORTED, Finding
-from experiments.tables.sample import Sample
 from experiments.tables.targets import Found
 from experiments.tables.wording import MIXED, NO_NUMBER, middle, overall, paper_figure
 

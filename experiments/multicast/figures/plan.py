@@ -11,9 +11,9 @@ from typing import NamedTuple
 from experiments.multicast.measure import RATE, in_turn
 from experiments.papers.cssgd_2021 import best_redundancy, over_nodes, redundancy, tasks
 from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN, MULTICAST, UNICAST, Method, Network, Task
-from experiments.tables.conditions import Conditions
-from experiments.tables.run_spec import MEASURED, RunSpec
-from experiments.tables.scale import SMOKE
+from experiments.runner.conditions import Conditions
+from experiments.runner.run_spec import MEASURED, RunSpec
+from experiments.runner.scale import SMOKE
 
 IP = Network("by IP multicast", MEASURED, "shared")
 NODES = 4, 6, 8

@@ -23,11 +23,11 @@ from experiments.papers.adgossip_2018.runs import (
     until_target,
     whole,
 )
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.needs import TimeToTarget
+from experiments.runner.sample import Sample
 from experiments.tables.draw import Panel
 from experiments.tables.link_rates import LinkRates
-from experiments.tables.needs import TimeToTarget
-from experiments.tables.sample import Sample
 from experiments.tables.targets import register
 from grsgd.runs.measures import bytes_sent, final_consensus
 

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Mapping
 
 from experiments import papers
-from experiments.tables import decide, sample
+from experiments.runner import decide, sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import STOPS_AT_TARGET, Trainings, product, to_target
+from experiments.runner.outcome import CONTROL, EVIDENCE, Case
+from experiments.runner.run_spec import SIMULATED
+from experiments.runner.sample import Sample
+from experiments.runner.setting import SLOW_LINKS, Setting
 from experiments.tables.claims import read_claims
 from experiments.tables.compare import ALONE, NEVER
-from experiments.tables.conditions import Conditions
 from experiments.tables.draw import Panel
-from experiments.tables.needs import STOPS_AT_TARGET, Trainings, product, to_target
-from experiments.tables.outcome import CONTROL, EVIDENCE, Case
-from experiments.tables.run_spec import SIMULATED
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
-from experiments.tables.setting import SLOW_LINKS, Setting
 from grsgd.runs.measures import bytes_sent, final_consensus, last_value, samples
 from grsgd.runs.run_file import Run
 

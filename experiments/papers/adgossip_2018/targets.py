@@ -26,12 +26,12 @@ from experiments.papers.adgossip_2018.runs import (
     until_target,
     whole,
 )
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.needs import TimeToTarget
+from experiments.runner.outcome import BY_CONSTRUCTION, CONTROL
+from experiments.runner.run_spec import MEASURED, SIMULATED, Link
+from experiments.runner.setting import EQUAL, SLOW_LINKS
 from experiments.tables.compare import ALONE, CLOCK_SEEDS, NEVER
-from experiments.tables.needs import TimeToTarget
-from experiments.tables.outcome import BY_CONSTRUCTION, CONTROL
-from experiments.tables.run_spec import MEASURED, SIMULATED, Link
-from experiments.tables.setting import EQUAL, SLOW_LINKS
 from experiments.tables.targets import register
 from grsgd.runs.measures import final_consensus
 

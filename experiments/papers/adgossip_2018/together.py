@@ -14,9 +14,9 @@ from experiments.papers.adgossip_2018.runs import (
     until_target,
     whole,
 )
-from experiments.tables import decide
-from experiments.tables.outcome import ALIKE, INCONCLUSIVE, REFUTED, SUPPORTED, Case
-from experiments.tables.run_spec import SIMULATED
+from experiments.runner import decide
+from experiments.runner.outcome import ALIKE, INCONCLUSIVE, REFUTED, SUPPORTED, Case
+from experiments.runner.run_spec import SIMULATED
 from experiments.tables.targets import register
 
 NAMES = ADAPTIVE | PERIODIC

@@ -2,12 +2,12 @@
 
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONFIGS, MOST_POINTS, OTHERS, OURS, RANDOM, UP_TO
-from experiments.tables import decide, sample
-from experiments.tables.conditions import Conditions
+from experiments.runner import decide, sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Trainings
+from experiments.runner.run_spec import SIMULATED
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Trainings
 from experiments.tables.numbers import final_accuracy
-from experiments.tables.run_spec import SIMULATED
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run

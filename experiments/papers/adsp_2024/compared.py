@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments import papers
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Trainings
+from experiments.runner.outcome import EVIDENCE, Case
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.runner.setting import Scenario, Setting
 from experiments.tables.claims import read_claims
-from experiments.tables.conditions import Conditions
-from experiments.tables.needs import Trainings
-from experiments.tables.outcome import EVIDENCE, Case
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
-from experiments.tables.setting import Scenario, Setting
 from experiments.tables.wording import SOURCES
 
 CONFIGS = {"ADSP": "adsp/adsp", "BSP": "adsp/bsp", "ASP": "adsp/asp", "SSP": "adsp/ssp", "DSSP": "adsp/dssp"}

@@ -3,15 +3,15 @@
 from experiments.papers.adsp_2024 import compared, factors
 from experiments.papers.adsp_2024.compared import CONFIGS, LEAST_SAVING, MOST_SAVING, OTHERS, OURS, RANDOM, UP_TO
 from experiments.papers.adsp_2024.speed import lasting_times
-from experiments.tables import decide
-from experiments.tables.conditions import Conditions
+from experiments.runner import decide
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Trainings, to_target
+from experiments.runner.outcome import CONTROL, EVIDENCE, Case
+from experiments.runner.run_spec import MEASURED, SIMULATED
+from experiments.runner.sample import Sample
+from experiments.runner.setting import Setting
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Trainings, to_target
-from experiments.tables.outcome import CONTROL, EVIDENCE, Case
-from experiments.tables.run_spec import MEASURED, SIMULATED
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
-from experiments.tables.setting import Setting
 from experiments.tables.targets import Found
 
 CONTROLS = {"one worker alone": 1, "no communication": None}

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from experiments.papers.adsp_2024.compared import CONFIGS, OTHERS, OURS
 from experiments.papers.adsp_2024.speed import seconds_per_sample
-from experiments.tables import decide, sample
-from experiments.tables.needs import to_target
-from experiments.tables.outcome import Case
-from experiments.tables.sample import Sample
+from experiments.runner import decide, sample
+from experiments.runner.needs import to_target
+from experiments.runner.outcome import Case
+from experiments.runner.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 

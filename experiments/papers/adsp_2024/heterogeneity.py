@@ -6,14 +6,14 @@ from dataclasses import replace
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONSTANT, LEAST_SAVING, OURS, RANDOM, Delays
 from experiments.papers.adsp_2024.speed import seconds_per_gradient
-from experiments.tables import decide, sample
-from experiments.tables.conditions import Conditions
+from experiments.runner import decide, sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Trainings
+from experiments.runner.outcome import Case
+from experiments.runner.run_spec import TIMING_ONLY
+from experiments.runner.sample import Sample
 from experiments.tables.draw import Panel
 from experiments.tables.link_rates import break_even
-from experiments.tables.needs import Trainings
-from experiments.tables.outcome import Case
-from experiments.tables.run_spec import TIMING_ONLY
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 

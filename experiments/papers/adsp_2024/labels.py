@@ -7,13 +7,13 @@ import numpy as np
 
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import BOTH, CONSTANT, DELAYED, NONE, OURS, RANDOM, SLOW, Delays
-from experiments.tables import decide
-from experiments.tables.conditions import Conditions
+from experiments.runner import decide
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Trainings
+from experiments.runner.outcome import Case
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.runner.sample import Sample
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Trainings
-from experiments.tables.outcome import Case
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.algorithms.parameter_server.strategy import STATES

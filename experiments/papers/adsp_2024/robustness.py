@@ -6,11 +6,11 @@ from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import LEAST_SAVING, OTHERS, OURS, RANDOM
 from experiments.papers.adsp_2024.convergence_time import REASON
 from experiments.papers.adsp_2024.speed import lasting_times
-from experiments.tables import decide, sample
-from experiments.tables.conditions import Conditions
-from experiments.tables.needs import Trainings
+from experiments.runner import decide, sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Trainings
+from experiments.runner.run_spec import SIMULATED
 from experiments.tables.numbers import final_accuracy, mean_staleness
-from experiments.tables.run_spec import SIMULATED
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 

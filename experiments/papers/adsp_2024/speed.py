@@ -2,9 +2,9 @@
 
 from scipy.stats import linregress
 
-from experiments.tables import sample
-from experiments.tables.needs import product, to_target
-from experiments.tables.sample import Sample
+from experiments.runner import sample
+from experiments.runner.needs import product, to_target
+from experiments.runner.sample import Sample
 from grsgd.runs.run_file import Run
 
 

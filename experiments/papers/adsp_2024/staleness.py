@@ -4,13 +4,13 @@ import math
 
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONFIGS, OURS, SLOW
-from experiments.tables import decide, sample
-from experiments.tables.conditions import Conditions
+from experiments.runner import decide, sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Trainings
+from experiments.runner.outcome import BY_CONSTRUCTION
+from experiments.runner.sample import Sample
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Trainings
 from experiments.tables.numbers import ages, mean_staleness
-from experiments.tables.outcome import BY_CONSTRUCTION
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run

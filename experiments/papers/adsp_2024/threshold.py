@@ -5,13 +5,13 @@ from itertools import pairwise
 from experiments.papers.adsp_2024 import compared
 from experiments.papers.adsp_2024.compared import CONFIGS, OURS, RANDOM
 from experiments.papers.adsp_2024.speed import lasting_times, seconds_per_gradient
-from experiments.tables import decide, sample
-from experiments.tables.conditions import Conditions
+from experiments.runner import decide, sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import Trainings
+from experiments.runner.run_spec import SIMULATED
+from experiments.runner.sample import Sample
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Trainings
 from experiments.tables.numbers import final_accuracy, mean_staleness
-from experiments.tables.run_spec import SIMULATED
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.tasks import ALONE, ASGD, CNN, DNN, MULTICAST, RING, SWITCH, Task
-from experiments.tables import decide, sample
+from experiments.runner import decide, sample
+from experiments.runner.needs import Trainings, Trajectories, to_target
+from experiments.runner.outcome import CONTROL, EVIDENCE, INCONCLUSIVE, Case
+from experiments.runner.sample import Sample
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Trainings, Trajectories, to_target
 from experiments.tables.numbers import final_accuracy
-from experiments.tables.outcome import CONTROL, EVIDENCE, INCONCLUSIVE, Case
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run

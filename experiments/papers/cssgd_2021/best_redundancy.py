@@ -6,13 +6,13 @@ from experiments import papers
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.redundancy import communication_ratio
 from experiments.papers.cssgd_2021.tasks import ALONE, ASGD, CNN, DNN, MULTICAST, RING, Method, Network, Task, coded
-from experiments.tables import decide, sample
+from experiments.runner import decide, sample
+from experiments.runner.needs import Steps, Trainings, Trajectories, product, to_target
+from experiments.runner.outcome import BY_CONSTRUCTION, CONTROL, EVIDENCE, Case
+from experiments.runner.sample import Sample
 from experiments.tables.claims import read_claims
 from experiments.tables.draw import Panel
-from experiments.tables.needs import Steps, Trainings, Trajectories, product, to_target
 from experiments.tables.numbers import mean_staleness
-from experiments.tables.outcome import BY_CONSTRUCTION, CONTROL, EVIDENCE, Case
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step

@@ -21,12 +21,12 @@ from experiments import papers
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.redundancy import communication_ratio, needed
 from experiments.papers.cssgd_2021.tasks import CNN, DNN, MULTICAST, SHARED, Task
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.outcome import BY_CONSTRUCTION, BreakEven, Case
+from experiments.runner.run_spec import MEASURED
+from experiments.runner.sample import Sample
 from experiments.tables.claims import read_claims
 from experiments.tables.draw import Panel
-from experiments.tables.outcome import BY_CONSTRUCTION, BreakEven, Case
-from experiments.tables.run_spec import MEASURED
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 

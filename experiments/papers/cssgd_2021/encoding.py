@@ -3,10 +3,10 @@
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.redundancy import computed
 from experiments.papers.cssgd_2021.tasks import CNN, DNN, TESTBED, Method, Task, coded, combined
-from experiments.tables import decide, sample
-from experiments.tables.outcome import Case
-from experiments.tables.run_spec import MEASURED
-from experiments.tables.sample import Sample
+from experiments.runner import decide, sample
+from experiments.runner.outcome import Case
+from experiments.runner.run_spec import MEASURED
+from experiments.runner.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run

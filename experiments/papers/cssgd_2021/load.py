@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from coding.fixed_point import FixedPoint
-from experiments.tables import decide
-from experiments.tables.outcome import BY_CONSTRUCTION, Case
+from experiments.runner import decide
+from experiments.runner.outcome import BY_CONSTRUCTION, Case
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock

@@ -13,9 +13,9 @@ from experiments.papers.cssgd_2021.tasks import (
     coded,
     grouped,
 )
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.outcome import CONTROL, EVIDENCE, Case
 from experiments.tables.draw import Panel
-from experiments.tables.outcome import CONTROL, EVIDENCE, Case
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run

@@ -6,9 +6,9 @@ from coding.fixed_point import FixedPoint
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.accuracy import final, trained
 from experiments.papers.cssgd_2021.tasks import DNN, RING, Method, coded
-from experiments.tables import decide
-from experiments.tables.needs import Trainings
-from experiments.tables.outcome import BY_CONSTRUCTION
+from experiments.runner import decide
+from experiments.runner.needs import Trainings
+from experiments.runner.outcome import BY_CONSTRUCTION
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 from grsgd.runs.run_file import Run

@@ -5,11 +5,11 @@ from dataclasses import replace
 from coding.time_model import paper_step_seconds
 from experiments.papers.cssgd_2021 import tasks
 from experiments.papers.cssgd_2021.tasks import MULTICAST, TESTBED, Method, Network, Task, coded, combined, grouped
-from experiments.tables import decide, sample
+from experiments.runner import decide, sample
+from experiments.runner.outcome import BY_CONSTRUCTION, CONTROL, EVIDENCE, SUPPORTED, Case
+from experiments.runner.sample import Sample
 from experiments.tables.draw import Panel
 from experiments.tables.numbers import part_of_a_step
-from experiments.tables.outcome import BY_CONSTRUCTION, CONTROL, EVIDENCE, SUPPORTED, Case
-from experiments.tables.sample import Sample
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 

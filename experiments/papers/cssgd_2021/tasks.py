@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from experiments.tables import sample
-from experiments.tables.conditions import Conditions
-from experiments.tables.needs import STOPS_AT_TARGET, Need, Steps, Trajectories, to_target
-from experiments.tables.run_spec import MEASURED, SIMULATED, Link
-from experiments.tables.sample import Sample
+from experiments.runner import sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import STOPS_AT_TARGET, Need, Steps, Trajectories, to_target
+from experiments.runner.run_spec import MEASURED, SIMULATED, Link
+from experiments.runner.sample import Sample
+from experiments.runner.setting import Setting
 from experiments.tables.section import Section
-from experiments.tables.setting import Setting
 from experiments.tables.targets import Found
 from grsgd.runs.measures import seconds_per_step
 

@@ -2,7 +2,11 @@
 
 import numpy as np
 
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.needs import Steps, Trainings
+from experiments.runner.outcome import BY_CONSTRUCTION
+from experiments.runner.run_spec import MEASURED, Link
+from experiments.runner.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
 from experiments.tables.compare import (
     ALONE,
     at,
@@ -17,12 +21,8 @@ from experiments.tables.compare import (
 )
 from experiments.tables.final_accuracy import FinalAccuracy
 from experiments.tables.link_rates import LinkRates
-from experiments.tables.needs import Steps, Trainings
 from experiments.tables.numbers import final_accuracy, part_of_a_step
-from experiments.tables.outcome import BY_CONSTRUCTION
 from experiments.tables.robustness import Robustness
-from experiments.tables.run_spec import MEASURED, Link
-from experiments.tables.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
 from experiments.tables.targets import register
 from experiments.tables.time_to_accuracy import TimeToAccuracy
 from grsgd.runs.measures import PARTS, bytes_sent, final_consensus, seconds_per_step

@@ -1,6 +1,9 @@
 """The tables and figures of LASGD (Avidor, Tal-Israel 2022), against synchronous SGD, gossip and a parameter server."""
 
-from experiments.tables import decide
+from experiments.runner import decide
+from experiments.runner.needs import Trajectories
+from experiments.runner.run_spec import MEASURED, Link
+from experiments.runner.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Scenario, Setting
 from experiments.tables.compare import (
     ALONE,
     NEVER,
@@ -17,11 +20,8 @@ from experiments.tables.compare import (
 )
 from experiments.tables.final_accuracy import ACCURACIES, FinalAccuracy
 from experiments.tables.link_rates import LinkRates
-from experiments.tables.needs import Trajectories
 from experiments.tables.numbers import final_accuracy
 from experiments.tables.robustness import Robustness
-from experiments.tables.run_spec import MEASURED, Link
-from experiments.tables.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Scenario, Setting
 from experiments.tables.targets import register
 from experiments.tables.time_to_accuracy import TimeToAccuracy
 from grsgd.runs.measures import final_consensus, seconds_per_step

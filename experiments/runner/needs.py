@@ -7,11 +7,11 @@ the learning rate of a setting, ``runs_of`` the runs of these specifications.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from experiments.tables import sample
-from experiments.tables.conditions import Conditions
-from experiments.tables.run_spec import SIMULATED, RunSpec
-from experiments.tables.sample import Sample
-from experiments.tables.setting import Setting
+from experiments.runner import sample
+from experiments.runner.conditions import Conditions
+from experiments.runner.run_spec import SIMULATED, RunSpec
+from experiments.runner.sample import Sample
+from experiments.runner.setting import Setting
 from grsgd.runs.measures import crosses_before_first, crossing, seconds_per_step
 from grsgd.runs.run_file import Run
 

@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from experiments import lost_signals
-from experiments.cache import Unfinished, make_in_parallel
-from experiments.tables.costs import Costs
-from experiments.tables.networks import number_of
-from experiments.tables.occasions import CALIBRATIONS
-from experiments.tables.on_nodes import make_on_nodes
-from experiments.tables.progress import Progress
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, RunSpec
-from experiments.tables.store import Store
+from experiments.runner import lost_signals
+from experiments.runner.costs import Costs
+from experiments.runner.networks import number_of
+from experiments.runner.occasions import CALIBRATIONS
+from experiments.runner.on_nodes import make_on_nodes
+from experiments.runner.parallel import Unfinished, make_in_parallel
+from experiments.runner.progress import Progress
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY, RunSpec
+from experiments.runner.store import Store
 from grsgd import data
 from grsgd.errors import ConfigError, DataError, RunFileError
 from grsgd.units import rate

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from experiments.tables.run_spec import SIMULATED, Link
+from experiments.runner.run_spec import SIMULATED, Link
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from experiments.tables.costs import Costs, kind
-from experiments.tables.networks import Measurement
-from experiments.tables.plan import Plan
-from experiments.tables.progress import duration, hours_of
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, RunSpec
+from experiments.runner.costs import Costs, kind
+from experiments.runner.networks import Measurement
+from experiments.runner.plan import Plan
+from experiments.runner.progress import duration, hours_of
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, RunSpec
 from grsgd.data.base import MissingData
 from grsgd.data.fetch import RECIPES
 

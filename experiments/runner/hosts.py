@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from experiments.batch import MpiHost
-from experiments.tables.run_spec import RunSpec
+from experiments.runner.batch import MpiHost
+from experiments.runner.run_spec import RunSpec
 from grsgd.comm.driver import available_cores
 from grsgd.mpi_environment import find_mpiexec
 from grsgd.testbed.hosts import Testbed, TestbedError, fair_share

@@ -7,10 +7,10 @@ end, beyond it. About the best there follow finer steps with all tuning seeds, i
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from experiments.tables.conditions import Conditions
-from experiments.tables.needs import STOPS_AT_TARGET
-from experiments.tables.run_spec import SIMULATED, RunSpec
-from experiments.tables.setting import Setting
+from experiments.runner.conditions import Conditions
+from experiments.runner.needs import STOPS_AT_TARGET
+from experiments.runner.run_spec import SIMULATED, RunSpec
+from experiments.runner.setting import Setting
 from grsgd.runs import measures
 from grsgd.runs.run_file import Run
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from experiments.tables.outcome import AT_LEAST, AT_MOST
-from experiments.tables.sample import Sample
+from experiments.runner.outcome import AT_LEAST, AT_MOST
+from experiments.runner.sample import Sample
 
 SIGNIFICANCE = 0.05
 FEWEST_SEEDS, MOST_SEEDS, POWER = 5, 1000, 0.8

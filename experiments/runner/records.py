@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from experiments.tables.networks import CALIBRATION, WORK
+from experiments.runner.networks import CALIBRATION, WORK
 from grsgd.errors import ConfigError
 from grsgd.files import atomic_write
 from grsgd.runs.numbers import human_bytes

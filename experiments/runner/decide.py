@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from experiments.tables.effect import BOTH_WAYS, SIGNIFICANCE, Effect, level, of_one, paired, seeds_to_decide, unpaired
-from experiments.tables.occasions import CALIBRATIONS
-from experiments.tables.outcome import (
+from experiments.runner.effect import BOTH_WAYS, SIGNIFICANCE, Effect, level, of_one, paired, seeds_to_decide, unpaired
+from experiments.runner.occasions import CALIBRATIONS
+from experiments.runner.outcome import (
     AGREES,
     ALIKE,
     AT_LEAST,
@@ -31,8 +31,8 @@ from experiments.tables.outcome import (
     THRESHOLD,
     Case,
 )
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY
-from experiments.tables.sample import Sample
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY
+from experiments.runner.sample import Sample
 
 ZONE_PERCENT = 5.0
 """Per cent of time or bytes up to which two sides count as alike: nobody changes the algorithm for less."""

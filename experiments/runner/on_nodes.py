@@ -1,6 +1,6 @@
 """Simulations spread over the nodes of a Slurm allocation: each makes a share of them, on all of its cores.
 
-``python -m experiments.tables.on_nodes LIST SHA256`` is what runs on every node.
+``python -m experiments.runner.on_nodes LIST SHA256`` is what runs on every node.
 """
 
 import hashlib
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from experiments.cache import make_in_parallel
-from experiments.tables.run_spec import RunSpec
-from experiments.tables.store import Store
+from experiments.runner.parallel import make_in_parallel
+from experiments.runner.run_spec import RunSpec
+from experiments.runner.store import Store
 
 POLL_SECONDS = 1.0
 
@@ -36,7 +36,7 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
         file.write(content)
     digest = hashlib.sha256(content).hexdigest()
     command = ["srun", "--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none"]
-    job = subprocess.Popen([*command, sys.executable, "-m", "experiments.tables.on_nodes", list_file, digest])
+    job = subprocess.Popen([*command, sys.executable, "-m", "experiments.runner.on_nodes", list_file, digest])
     try:
         while left:
             has_ended = job.poll() is not None

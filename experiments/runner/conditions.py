@@ -7,10 +7,10 @@ from pathlib import Path
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from experiments.tables import occasions, run_spec
-from experiments.tables.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
-from experiments.tables.scale import Scale
-from experiments.tables.setting import EQUAL, Scenario, Setting
+from experiments.runner import occasions, run_spec
+from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
+from experiments.runner.scale import Scale
+from experiments.runner.setting import EQUAL, Scenario, Setting
 from grsgd.config import Config
 from grsgd.models.zoo import build
 

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from experiments.tables.run_spec import SIMULATED
+from experiments.runner.run_spec import SIMULATED
 from grsgd.files import atomic_write
 from grsgd.text import printable
 

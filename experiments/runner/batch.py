@@ -1,6 +1,6 @@
 """Several runs in one MPI job: starting Python and torch takes longer than many a run, and most of all on few cores.
 
-``make`` starts ``mpiexec ... python -m experiments.batch LIST.json``, which makes one run after the other. Hosts
+``make`` starts ``mpiexec ... python -m experiments.runner.batch LIST.json``, which makes one run after the other. Hosts
 have the processors that are to be emulated only while ranks train or measure: on a twentieth of a core, reading a data
 set takes longer than many a run.
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from experiments.cache import Unfinished, finished
+from experiments.runner.parallel import Unfinished, finished
 from grsgd import config, data
 from grsgd.errors import SetupError
 from grsgd.job import launch
@@ -154,7 +154,7 @@ def make_runs(mpi_host: MpiHost, ranks: int, runs: list[Kind], run_timeout: floa
     with tempfile.TemporaryDirectory() as folder:
         list_file, output = Path(folder) / "runs.json", Path(folder) / "output"
         list_file.write_text(json.dumps([(type(one).__name__, *one) for one in runs]))
-        command = mpi_host.mpiexec(["-n", ranks, sys.executable, "-m", "experiments.batch", list_file])
+        command = mpi_host.mpiexec(["-n", ranks, sys.executable, "-m", "experiments.runner.batch", list_file])
         with output.open("w") as file, started(command, file, [partial_file(one.out) for one in runs]) as job:
             ready, timed = ready_file(list_file), timed_file(list_file)
             for one in runs:

@@ -5,14 +5,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments import kept_runs
-from experiments.batch import MpiHost, Training, make_each
-from experiments.cache import Unfinished, finished
-from experiments.tables import records
-from experiments.tables.hosts import Hosts
-from experiments.tables.networks import Networks
-from experiments.tables.networks_before import NetworksBefore
-from experiments.tables.run_spec import MEASURED, TIMING_ONLY, UNIT_STEPS, RunSpec
+from experiments.runner import kept_runs, records
+from experiments.runner.batch import MpiHost, Training, make_each
+from experiments.runner.hosts import Hosts
+from experiments.runner.networks import Networks
+from experiments.runner.networks_before import NetworksBefore
+from experiments.runner.parallel import Unfinished, finished
+from experiments.runner.run_spec import MEASURED, TIMING_ONLY, UNIT_STEPS, RunSpec
 from grsgd.config.sources import DIGEST_LETTERS
 from grsgd.files import atomic_write
 from grsgd.runs.finished import finished_run

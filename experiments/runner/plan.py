@@ -3,12 +3,12 @@
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
 
-from experiments.tables.conditions import Conditions
-from experiments.tables.learning_rates import LearningRates, MissingRun
-from experiments.tables.needs import STOPS_AT_TARGET, Need, RateOf
-from experiments.tables.run_spec import MEASURED, RunSpec
-from experiments.tables.setting import Setting
-from experiments.tables.store import Store
+from experiments.runner.conditions import Conditions
+from experiments.runner.learning_rates import LearningRates, MissingRun
+from experiments.runner.needs import STOPS_AT_TARGET, Need, RateOf
+from experiments.runner.run_spec import MEASURED, RunSpec
+from experiments.runner.setting import Setting
+from experiments.runner.store import Store
 from grsgd.runs.run_file import Run
 
 Needs = dict[Hashable, Need]

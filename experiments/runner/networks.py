@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import tomli_w
 
-from experiments.batch import Calibration, MpiHost, Work, make_each
-from experiments.cache import Unfinished
-from experiments.tables.hosts import Hosts
-from experiments.tables.occasions import occasion
-from experiments.tables.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
+from experiments.runner.batch import Calibration, MpiHost, Work, make_each
+from experiments.runner.hosts import Hosts
+from experiments.runner.occasions import occasion
+from experiments.runner.parallel import Unfinished
+from experiments.runner.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
 from grsgd.files import atomic_write
 from grsgd.training.description import commit
 

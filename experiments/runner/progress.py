@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from tqdm import tqdm
 
-from experiments.tables.costs import Costs, kind
-from experiments.tables.run_spec import MEASURED, RunSpec
+from experiments.runner.costs import Costs, kind
+from experiments.runner.run_spec import MEASURED, RunSpec
 
 
 class Progress:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from experiments.tables.run_spec import MEASURED, TIMING_ONLY, RunSpec
+from experiments.runner.run_spec import MEASURED, TIMING_ONLY, RunSpec
 from grsgd.config import Config
 from grsgd.data.base import REGISTER
 from grsgd.runs.run_file import Run
