@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.on_topology import OnTopology
 from grsgd.comm import tags
 from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
 from grsgd.comm.mailbox import UNWEIGHTED_HEADER, ModelMessage
@@ -29,7 +30,7 @@ class ADPSGDOptions(Options):
     )
 
 
-class ADPSGD(Algorithm, name="adpsgd"):
+class ADPSGD(OnTopology, name="adpsgd"):
     """Active ranks average their models with passive neighbours' while all train on. On a ring every other rank is
     active; each has two activities that share x::
 
@@ -49,13 +50,12 @@ class ADPSGD(Algorithm, name="adpsgd"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.k = self.k_last = 0
+        self.k_last = 0
         self.ended = self.is_closed = False
         """Whether this rank has ended its training, and whether its model is not to change any more."""
         self.finished: set[int] = set()
         """The active partners of a passive rank that have ended their training."""
         self.exchanges = 0
-        self.topology = topology.build(self.options.topology, self.comm.size)
         self.active = active_ranks(self.topology)
         self.is_active = self.comm.rank in self.active
         self.lock = threading.Lock()
@@ -63,12 +63,10 @@ class ADPSGD(Algorithm, name="adpsgd"):
         self.mine, self.theirs = ModelMessage(self.x), ModelMessage(self.x)
 
     @classmethod
-    def check(cls, options, ranks):
-        super().check(options, ranks)
-        graph = topology.build(options.topology, ranks)
+    def check_topology(cls, graph):
         graph.require_symmetric()
         active = active_ranks(graph)
-        is_active = np.isin(np.arange(ranks), active)
+        is_active = np.isin(np.arange(graph.size), active)
         if not topology.connected(graph.edges() & (is_active[:, None] != is_active)):
             raise graph.refusal(f"graph that is not connected by the edges from active ranks {active} to others")
         for step in range(len(graph.matrices)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from grsgd.algorithms.averaging import average_models
 from grsgd.algorithms.context import RankContext
+from grsgd.comm.topologies.topology import Topology, build
 from grsgd.lazy import LazyModule
 from grsgd.models.replica import Replica
 from grsgd.models.values import set_value
@@ -40,6 +42,8 @@ class Options(BaseModel):
 
 FAMILIES = ("all-reduce", "gossip", "local", "server", "coded")
 """Kinds of algorithms, as lists of them are ordered."""
+SURVIVES_DEATHS = (False, True, "together")
+"""Values of the trait ``survives_deaths``."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,9 @@ class Algorithm:
     remembers: ClassVar[tuple[str, ...] | None] = None
     """The attributes on which, beside model, optimizer and random streams, the next steps depend: numbers, arrays and
     tensors that are there when the algorithm has started. Checkpoints keep them; None where they cannot be taken."""
+    k: int = 0
+    """How many steps have led to the model x, as far as the next steps depend on it: `step` counts them. Set from
+    outside, after `start`, where a process begins with the model of other ranks: see ``survives_deaths``."""
     _decides_who_computes: ClassVar[bool] = False
     """Whether ranks compute something else than a gradient each, which no loop of a user does."""
 
@@ -124,6 +131,9 @@ class Algorithm:
             raise TypeError(f"algorithm {name!r} has no traits: say traits = Traits(synchronous=...)")
         if cls._decides_who_computes and cls.traits.supports_own_loop:
             raise TypeError(f"algorithm {name!r} decides who computes what: say supports_own_loop=False in its traits")
+        if cls.traits.survives_deaths not in SURVIVES_DEATHS:
+            found, allowed = cls.traits.survives_deaths, ", ".join(map(repr, SURVIVES_DEATHS))
+            raise TypeError(f"algorithm {name!r}: survives_deaths={found!r} in its traits; allowed: {allowed}")
         cls.name = name
         has_own_label = "traits" in cls.__dict__ and cls.traits.label
         cls.traits = cls.traits if has_own_label else replace(cls.traits, label=name)
@@ -144,6 +154,14 @@ class Algorithm:
         """A random stream of this rank's own, keyed by (seed, rank), never by the order of arrivals."""
         self.staleness: Counter[int] = Counter()
         """How many models or gradients were merged that were this many steps old."""
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The graph of the ranks that send to each other; all to all, unless an algorithm says less.
+
+        A process that takes the rank of one that has died asks that rank's neighbours for a model first.
+        """
+        return build("full", self.comm.size)
 
     @classmethod
     def traits_of(cls, options: Options) -> Traits:
@@ -201,7 +219,7 @@ class Algorithm:
     def changed(self, rank: int):
         """Note that another process holds ``rank`` than before, or none (``comm.lost``); called in the background.
 
-        For an algorithm with ``survives_deaths`` in its traits, which has a ``topology`` and counts its steps in ``k``.
+        For an algorithm with ``survives_deaths=True`` in its traits. ``topology`` has the neighbours without a rank.
         """
 
     def warnings(self) -> list[str]:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.dpsgd import neighbour_exchange
+from grsgd.algorithms.on_topology import OnTopology
 from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor
 from grsgd.comm.topologies import topology
 
@@ -19,7 +20,7 @@ class ChocoSGDOptions(CompressionOptions, Options):
     gamma: float = Field(0.3, gt=0, le=1, description="how far a model goes to the mean of its neighbours' estimates")
 
 
-class ChocoSGD(Algorithm, name="choco_sgd"):
+class ChocoSGD(OnTopology, name="choco_sgd"):
     """Every rank keeps an estimate of its own model, which its neighbours know as well, and tells them what is
     missing in it, compressed::
 
@@ -44,8 +45,7 @@ class ChocoSGD(Algorithm, name="choco_sgd"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.k, self.key = 0, (context.seed, self.comm.rank)
-        self.topology = topology.build(options.topology, self.comm.size)
+        self.key = context.seed, self.comm.rank
         self.compressor = make_compressor(options, self.x.tensor)
         self.payload = self.compressor.payload()
         self.received = {j: self.compressor.payload() for j in self.topology.in_neighbours(self.comm.rank)}
@@ -53,13 +53,11 @@ class ChocoSGD(Algorithm, name="choco_sgd"):
 
     @classmethod
     def traits_of(cls, options):
-        survives = topology.is_for_any_number(options.topology) and cls.traits.survives_deaths
-        return replace(cls.traits, survives_deaths=survives, label=f"{cls.name} {options.compression}")
+        return replace(super().traits_of(options), label=f"{cls.name} {options.compression}")
 
     @classmethod
-    def check(cls, options, ranks):
-        super().check(options, ranks)
-        topology.build(options.topology, ranks).require_fixed_symmetric_weights()
+    def check_topology(cls, graph):
+        graph.require_fixed_symmetric_weights()
 
     def start(self):
         """All models are equal now, and all know them."""

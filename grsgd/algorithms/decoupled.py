@@ -244,8 +244,6 @@ class Decoupled(ParameterServer, name="decoupled"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.k = 0
-        """Steps of this worker; every H-th is followed by a push."""
         self.local_steps = 0
         """Steps that are not in w."""
         self.known = 0

@@ -88,7 +88,7 @@ class DiLoCo(Algorithm, name="diloco"):
         super().__init__(options, replica, optimizer, context)
         get_ready(self.comm, options.variant, self.x.array)
         size = self.x.tensor.numel()
-        self.k = self.fragment = 0
+        self.fragment = 0
         self.due = -1
         """The step after which the average under way is taken over; -1 if none is."""
         self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor

@@ -1,11 +1,11 @@
 """Decentralized parallel SGD (Lian et al. 2017)."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from pydantic import Field
 
-from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.on_topology import OnTopology
 from grsgd.comm.topologies import topology
 from grsgd.models.mixing import mix
 
@@ -18,7 +18,7 @@ class DPSGDOptions(Options):
     )
 
 
-class DPSGD(Algorithm, name="dpsgd"):
+class DPSGD(OnTopology, name="dpsgd"):
     """Every step mixes the model with the neighbours' and applies the own gradient::
 
         send x to the neighbours, receive theirs        # meanwhile:
@@ -45,19 +45,11 @@ class DPSGD(Algorithm, name="dpsgd"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.k = 0
-        self.topology = topology.build(self.options.topology, self.comm.size)
         self.received = {j: self.x.like() for j in self.topology.in_neighbours(self.comm.rank)}
 
     @classmethod
-    def traits_of(cls, options):
-        survives = topology.is_for_any_number(options.topology) and cls.traits.survives_deaths
-        return replace(cls.traits, survives_deaths=survives)
-
-    @classmethod
-    def check(cls, options, ranks):
-        super().check(options, ranks)
-        topology.build(options.topology, ranks).require_stochastic("row", "column")
+    def check_topology(cls, graph):
+        graph.require_stochastic("row", "column")
 
     @property
     def exchange_number(self) -> int | None:

@@ -1,11 +1,10 @@
 """Exact diffusion, also called D2 (Yuan et al. 2019, Tang et al. 2018)."""
 
-from dataclasses import replace
-
 from pydantic import Field
 
-from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.dpsgd import neighbour_exchange
+from grsgd.algorithms.on_topology import OnTopology
 from grsgd.comm.topologies import topology
 from grsgd.models.mixing import mix
 
@@ -14,7 +13,7 @@ class ExactDiffusionOptions(Options):
     topology: str = Field("ring", **topology.OPTION)
 
 
-class ExactDiffusion(Algorithm, name="exact_diffusion"):
+class ExactDiffusion(OnTopology, name="exact_diffusion"):
     """Every step takes back what the last one has mixed of the ranks' differences, before it mixes::
 
         psi = x - eta grad(x)
@@ -38,19 +37,12 @@ class ExactDiffusion(Algorithm, name="exact_diffusion"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.topology = topology.build(self.options.topology, self.comm.size)
         self.received = {j: self.x.like() for j in self.topology.in_neighbours(self.comm.rank)}
         self.phi, self.psi = self.x.like(), self.x.like().tensor
 
     @classmethod
-    def traits_of(cls, options):
-        survives = topology.is_for_any_number(options.topology) and cls.traits.survives_deaths
-        return replace(cls.traits, survives_deaths=survives)
-
-    @classmethod
-    def check(cls, options, ranks):
-        super().check(options, ranks)
-        topology.build(options.topology, ranks).require_fixed_symmetric_weights()
+    def check_topology(cls, graph):
+        graph.require_fixed_symmetric_weights()
 
     def start(self):
         self.psi.copy_(self.x.tensor)

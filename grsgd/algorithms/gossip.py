@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from grsgd.algorithms.adaptive import AdaptiveOptions
 from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.on_topology import OnTopology
 from grsgd.algorithms.triggered import FINISHED, TriggeredAlgorithm
 from grsgd.comm import tags
 from grsgd.comm.communicator import ANY_RANK, LostRank, until_over
@@ -35,7 +36,7 @@ class GossipOptions(AdaptiveOptions, RoundingOptions, Options):
         return self
 
 
-class Gossip(TriggeredAlgorithm, name="gossip"):
+class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     """Each rank averages its model with a random neighbour's every ``period`` steps, or when its own has changed::
 
         x = x - eta grad(x);  k = k + 1
@@ -79,7 +80,6 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
         self.times_due = 0
         """How often an exchange was due, made or not."""
         self.serving = False
-        self.topology = topology.build(self.options.topology, self.comm.size)
         self.lock = threading.Lock()
         """Held by the activity that changes x: the trainer, or the background."""
         self.offering: list = []
@@ -90,11 +90,6 @@ class Gossip(TriggeredAlgorithm, name="gossip"):
         """Whether this rank has said so, and whether its model is not to change any more."""
         self.pushing = SendBuffers(self.x, compressor=self.compressor)
         """push: the offers."""
-
-    @classmethod
-    def check(cls, options, ranks):
-        super().check(options, ranks)
-        topology.build(options.topology, ranks)
 
     @classmethod
     def traits_of(cls, options):

@@ -43,7 +43,6 @@ class LocalSGD(Algorithm, name="local_sgd"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         get_ready(self.comm, self.options.variant, self.x.array)
-        self.k = 0
         self.xbar, self.buffers = self.x.like(), self.replica.buffers.like()
         """Copies, so that a run that is stopped during an average leaves the model as it was."""
         self.slow = self.options.beta != 0 or self.options.alpha != 1

@@ -52,7 +52,7 @@ class NoLoCo(Algorithm, name="noloco"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.seed, self.k = context.seed, 0
+        self.seed = context.seed
         self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
         self.mine, self.theirs = self.x.like(), self.x.like()
 

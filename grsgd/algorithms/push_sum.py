@@ -6,12 +6,12 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from grsgd.algorithms.averaging import average_weighted_models
-from grsgd.algorithms.base import Algorithm, Traits
+from grsgd.algorithms.base import Traits
+from grsgd.algorithms.on_topology import OnTopology
 from grsgd.comm.communicator import ANY_RANK
 from grsgd.comm.compression.compressors import make_compressor
 from grsgd.comm.mailbox import Mailbox, ModelMessage
 from grsgd.comm.pollables import Until
-from grsgd.comm.topologies import topology
 from grsgd.lazy import LazyModule
 from grsgd.models.flat import Flat
 
@@ -22,7 +22,7 @@ MIN_WEIGHT = 1e-200
 pushing before it has halved it to nothing."""
 
 
-class PushSum(Algorithm, name=None):
+class PushSum(OnTopology, name=None):
     """Each rank trains without ever waiting and now and then pushes its weighted model to a neighbour::
 
         for (y, b) in inbox:
@@ -56,19 +56,13 @@ class PushSum(Algorithm, name=None):
         super().__init__(options, replica, optimizer, context)
         self.seed = context.seed
         self.a = 1.0
-        self.k = 0
         self.pushes = 0
         """How often a push was due, made or not."""
-        self.topology = topology.build(self.options.topology, self.comm.size)
 
     @classmethod
     def traits_of(cls, options):
-        return replace(cls.traits, label=f"{cls.name} {options.compression}") if options.compresses else cls.traits
-
-    @classmethod
-    def check(cls, options, ranks):
-        super().check(options, ranks)
-        topology.build(options.topology, ranks)
+        traits = super().traits_of(options)
+        return replace(traits, label=f"{cls.name} {options.compression}") if options.compresses else traits
 
     def make_mailbox(self, backpressure: bool) -> Mailbox:
         """Return the mailbox to and from all neighbours; see `Mailbox` for ``backpressure``."""

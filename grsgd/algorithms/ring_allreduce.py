@@ -90,7 +90,6 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         get_ready(self.comm, options.variant, self.x.array)
-        self.k = 0
         self.compressed = self.power_sgd = self.buckets = None
         if self.comm.size == 1:
             return

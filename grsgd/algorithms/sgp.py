@@ -9,7 +9,8 @@ from typing import NamedTuple
 from pydantic import Field
 
 from grsgd.algorithms.averaging import average_weighted_models
-from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.on_topology import OnTopology
 from grsgd.comm.mailbox import HEADER, ModelMessage
 from grsgd.comm.topologies import topology
 from grsgd.lazy import LazyModule
@@ -30,7 +31,7 @@ class ModelTransfer(NamedTuple):
     message: ModelMessage
 
 
-class SGP(Algorithm, name="sgp"):
+class SGP(OnTopology, name="sgp"):
     """Push-sum gossip along a directed graph. By default rank i sends to rank i + 2^(k mod log2 n) in step k::
 
         x = x - eta grad(z)                                     # weight decay is at z, too
@@ -53,21 +54,16 @@ class SGP(Algorithm, name="sgp"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.w = 1.0
-        self.k = 0
-        self.topology = topology.build(self.options.topology, self.comm.size)
         self.receiving: deque[ModelTransfer] = deque()
         self.sending: deque[ModelTransfer] = deque()
         self.spare: list[ModelMessage] = []
 
     @classmethod
     def traits_of(cls, options):
-        survives = topology.is_for_any_number(options.topology) and cls.traits.survives_deaths
-        return replace(cls.traits, rests_between_steps=options.tau == 0, survives_deaths=survives)
+        return replace(super().traits_of(options), rests_between_steps=options.tau == 0)
 
     @classmethod
-    def check(cls, options, ranks):
-        super().check(options, ranks)
-        graph = topology.build(options.topology, ranks)
+    def check_topology(cls, graph):
         graph.require_stochastic("column")
         graph.require_own_weights()
 

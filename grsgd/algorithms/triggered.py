@@ -18,12 +18,11 @@ class TriggeredAlgorithm(Algorithm, name=None):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        self.k = 0
         self.eta_0 = self.learning_rate
 
     @classmethod
     def traits_of(cls, options):
-        return replace(cls.traits, depends_on_values=options.adaptive)
+        return replace(super().traits_of(options), depends_on_values=options.adaptive)
 
     def state(self):
         trigger = getattr(self, "trigger", None)  # with one rank there is none

@@ -52,6 +52,21 @@ def test_an_algorithm_that_decides_who_computes_what_is_not_for_own_loops(kind):
     assert "anywhere" not in ALGORITHMS
 
 
+def test_an_algorithm_that_says_nothing_has_taken_no_step_and_sends_to_all():
+    silent = Silent()
+    silent.comm = SimpleNamespace(size=3)
+    assert silent.k == 0 and sorted(silent.topology.out_neighbours(1)) == [0, 2]
+
+
+def test_what_a_death_means_is_checked_when_a_class_is_made():
+    with pytest.raises(TypeError, match="'typo': survives_deaths='togehter' in its traits; allowed: False, True"):
+
+        class Typo(Algorithm, name="typo"):
+            traits = Traits(synchronous=True, survives_deaths="togehter")
+
+    assert "typo" not in ALGORITHMS
+
+
 def test_by_default_nothing_is_waited_for():
     silent = Silent()
     assert silent.weight == 1.0 and silent.warnings() == []
@@ -62,7 +77,7 @@ def test_by_default_nothing_is_waited_for():
 
 def test_the_contract_of_an_algorithm_is_small():
     """What a newcomer must know: hooks, attributes and what is said of the class; four of them are for
-    checkpoints, and one is for ranks that die."""
+    checkpoints, and three are for ranks that die."""
 
     class Local(Algorithm, name=None):
         traits = Traits(synchronous=True)
@@ -72,7 +87,7 @@ def test_the_contract_of_an_algorithm_is_small():
     context = RankContext(comm, comm, driver=None)
     local = Local(Options(), Replica(model), torch.optim.SGD(model.parameters(), lr=0.1), context)
     public = {name for name in {*dir(local), *Algorithm.__annotations__} if not name.startswith("_")}
-    assert len(public) <= 25 + 4 + 1, sorted(public)
+    assert len(public) <= 25 + 4 + 3, sorted(public)
 
 
 def test_a_name_is_given_once():

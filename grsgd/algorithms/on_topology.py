@@ -1,0 +1,35 @@
+"""Algorithms whose ranks exchange with their neighbours in a graph that the option ``topology`` names."""
+
+from dataclasses import replace
+from functools import cached_property
+
+from grsgd.algorithms.base import Algorithm
+from grsgd.comm.topologies import topology
+from grsgd.comm.topologies.topology import Topology
+
+
+class OnTopology(Algorithm, name=None):
+    """An algorithm on a graph: its options have ``topology: str = Field("ring", **topology.OPTION)``.
+
+    With ``survives_deaths="together"`` in the traits, a graph for one number of ranks alone ends that.
+    """
+
+    @cached_property
+    def topology(self) -> Topology:
+        return topology.build(self.options.topology, self.comm.size)
+
+    @classmethod
+    def traits_of(cls, options):
+        traits = super().traits_of(options)
+        if traits.survives_deaths == "together" and not topology.is_for_any_number(options.topology):
+            return replace(traits, survives_deaths=False)
+        return traits
+
+    @classmethod
+    def check(cls, options, ranks):
+        super().check(options, ranks)
+        cls.check_topology(topology.build(options.topology, ranks))
+
+    @classmethod
+    def check_topology(cls, graph: Topology):
+        """Raise TopologyError if the algorithm does not work on this graph; by default it works on any graph."""
