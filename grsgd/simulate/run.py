@@ -1,21 +1,17 @@
 """A run in simulated time, from the configuration to the run file."""
 
-import math
 import platform
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import simpy
-import torch
 
 from grsgd.algorithms.context import RankContext
-from grsgd.comm.communicator import Communicator, LostRank
+from grsgd.comm.communicator import Communicator
 from grsgd.comm.elastic.membership import MembersBackend, Membership
-from grsgd.comm.pollables import Delay
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import Config
 from grsgd.errors import ConfigError, RunFileError
@@ -28,12 +24,15 @@ from grsgd.runs.run_file import check_content, check_writable
 from grsgd.simulate import compute as compute_times
 from grsgd.simulate import garbage
 from grsgd.simulate.cable_bytes import add_cables
-from grsgd.simulate.compute import AfterWaits, ComputeTime
+from grsgd.simulate.compute import AfterWaits
+from grsgd.simulate.compute_choice import choose_compute_time
+from grsgd.simulate.contentless import sizes, without_content
 from grsgd.simulate.driver import run_all
 from grsgd.simulate.evaluation import SnapshotEvaluation
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.fast_ring.allreduces import AllreduceTimes
 from grsgd.simulate.flows import Network
+from grsgd.simulate.lives import check_faults, live
 from grsgd.simulate.network import NetworkSpec, bookkeeping_network
 from grsgd.simulate.processor import Processor
 from grsgd.simulate.rank_memory import check_memory
@@ -41,10 +40,9 @@ from grsgd.simulate.tracing.instrumentation import NO_INSTRUMENTATION, Instrumen
 from grsgd.training import device as gpu
 from grsgd.training import memory
 from grsgd.training.automatic_options import choose_options
-from grsgd.training.deaths import accounts, comes_back, planned_deaths, without
+from grsgd.training.deaths import accounts, without
 from grsgd.training.description import describe, expected_bytes
-from grsgd.training.gradients import step_alone
-from grsgd.training.inputs import build_model, in_own_code, load_data
+from grsgd.training.inputs import build_model, load_data
 from grsgd.training.progress import FreeRunning
 from grsgd.training.record import RankMeasurements, assemble
 from grsgd.training.recovery import Recovery
@@ -76,52 +74,22 @@ class Simulation:
     ):
         """``on_step``: of rank 0's `Trainer`. ``models``: are told of each model that is evaluated. ``spares``:
         processes besides, which take the ranks of those that die. ``recording``: notes what happens in the training."""
-        check_memory(ranks, 0)  # before anything is made that grows with the number of ranks
-        config.check_ranks(ranks)
-        network.check_ranks(ranks, spares)
+        check_request(config, ranks, network, timing_only, spares)
         self.config, self.ranks, self.spec, self.timing_only = config, ranks, network, timing_only
-        if timing_only and config.traits.depends_on_values:
-            raise ConfigError(
-                f"--timing-only: {config.algorithm.name} with these options sends by what the models contain: leave "
-                "--timing-only out"
-            )
-        if timing_only and config.train.stop_at_target:
-            raise ConfigError("train.stop_at_target = true with --timing-only: nothing is tested; leave one out")
-        form, numbers = compute_times.parse(compute) if compute is not None else (None, [])
-        dataset = load_data(config)
+        self.recording = recording
+        stated = compute_times.parse(compute) if compute is not None else None
+        self.dataset = dataset = load_data(config)
         blueprint = memory.blueprint(config, dataset)
         check_memory(ranks, 0 if timing_only else memory.rank_bytes(blueprint, config, ranks))
         device = gpu.pick_device(config.device)
         gpu.use(device)
         if not timing_only and is_own(config, *TRIED):
             check_batch(config, dataset, build_model(config, dataset, device))
-        self.compute = self._compute_time(form, numbers, blueprint, dataset, device)
+        self.compute = choose_compute_time(stated, config, network, blueprint, dataset, device)
         compute_times.check_end(config, self.compute)
-        self.env = simpy.Environment()
         check_faults(config, spares)
         self.survives = spares > 0 or config.faults.are_deadly
-        processes = ranks + spares
-        self.recording = recording
-        self.drivers = recording.drivers(self.env, processes, self.compute, timing_only)
-        has_quota = network.processor is not None and network.processor.period > 0
-        for driver in self.drivers:
-            driver.work_seconds = self.compute.work * self.compute.slowdown.get(driver.rank, 1.0)
-            if self.compute.after_wait and not has_quota:  # which saves that time itself
-                driver.compute_seconds = AfterWaits(self.compute, lambda driver=driver: driver.wait_seconds)
-        self.network = Network(self.env, network, processes)
-        processors = self._make_processors()
-        self.fabric = recording.fabric(self.network, self.drivers, processors)
-        is_plain = not (self.survives or config.faults.cut or network.processor or recording.is_on)
-        if timing_only and config.traits.only_allreduces and is_plain:
-            self.fabric.allreduces = AllreduceTimes(self.fabric)
-        out_of_band = Network(self.env, bookkeeping_network(network), processes)
-        self.uncounted = recording.fabric(out_of_band, self.drivers, processors, is_counted=False)
-        self.memberships: list[Membership | None] = [None] * ranks
-        if self.survives:
-            comms = zip(self.uncounted.communicators(), self.drivers, strict=True)
-            self.memberships = [Membership(comm, ranks, driver.clock, look_seconds=0) for comm, driver in comms]
-        self.signals = [StopSignal(comm, tolerant=self.survives) for comm in self._communicators(self.uncounted)]
-        self.dataset = dataset
+        self._make_fabrics(ranks + spares)
         self.make_model = partial(build_model, config, dataset, device)
         if timing_only:
             parameters, statistics = sizes(blueprint)
@@ -140,8 +108,34 @@ class Simulation:
         """Whether training has ended, or is about to, because the target is reached."""
         if ranks > 1 and any(isinstance(trainer.progress, FreeRunning) for trainer in self.trainers):
             compute_times.check_free_running(config, self.compute, network.latency)
+        self.lost: frozenset[int] = frozenset()
+        """Ranks that no process holds in the end, because their processes have died."""
         self.began = 0.0
         """When training did: what is done before it takes simulated time, too."""
+
+    def _make_fabrics(self, processes: int):
+        """Make what computes and carries the messages of ``processes`` processes, spares among them."""
+        config, network, recording = self.config, self.spec, self.recording
+        self.env = simpy.Environment()
+        self.drivers = recording.drivers(self.env, processes, self.compute, self.timing_only)
+        has_quota = network.processor is not None and network.processor.period > 0
+        for driver in self.drivers:
+            driver.work_seconds = self.compute.work * self.compute.slowdown.get(driver.rank, 1.0)
+            if self.compute.after_wait and not has_quota:  # which saves that time itself
+                driver.compute_seconds = AfterWaits(self.compute, lambda driver=driver: driver.wait_seconds)
+        self.network = Network(self.env, network, processes)
+        processors = self._make_processors()
+        self.fabric = recording.fabric(self.network, self.drivers, processors)
+        is_plain = not (self.survives or config.faults.cut or network.processor or recording.is_on)
+        if self.timing_only and config.traits.only_allreduces and is_plain:
+            self.fabric.allreduces = AllreduceTimes(self.fabric)
+        out_of_band = Network(self.env, bookkeeping_network(network), processes)
+        self.uncounted = recording.fabric(out_of_band, self.drivers, processors, is_counted=False)
+        self.memberships: list[Membership | None] = [None] * self.ranks
+        if self.survives:
+            comms = zip(self.uncounted.communicators(), self.drivers, strict=True)
+            self.memberships = [Membership(comm, self.ranks, driver.clock, look_seconds=0) for comm, driver in comms]
+        self.signals = [StopSignal(comm, tolerant=self.survives) for comm in self._communicators(self.uncounted)]
 
     def _make_processors(self) -> list[Processor] | None:
         """Return one a process, which its driver computes on; None where messages take no processor time."""
@@ -207,6 +201,20 @@ class Simulation:
         if self.request is not None:  # one rank tells all others
             self.signals[process].request, self.request = self.request, None
 
+    def describe(self) -> dict:
+        """Return attributes of the run file that are known before training."""
+        return (
+            describe(self.trainers[0])
+            | self.reasons
+            | {
+                "clock": "virtual",
+                "hosts": [platform.node()] * self.ranks,
+                "network": self.spec.summary(),
+                "compute": str(self.compute),
+                "timing_only": self.timing_only,
+            }
+        )
+
     def train(self) -> str:
         """Train on all ranks; returns why the run ended. Raises Deadlock, and what any rank raises."""
         self.run(trainer.broadcast_initial_model() for trainer in self.trainers)
@@ -219,7 +227,8 @@ class Simulation:
             }
         self.recording.begin(self.began)
         try:
-            reasons = self.outlive() if self.survives else self.run(self.trainings())
+            reasons = live(self) if self.survives else self.run(self.trainings())
+            self.lost = frozenset(rank for rank, reason in enumerate(reasons) if reason is None)
         finally:
             self.recording.end()
         if self.is_at_target:
@@ -238,32 +247,6 @@ class Simulation:
         if len(left) == self.ranks:
             return self.env.now - self.began
         return max(self.trainers[rank].snapshots.moments[-1].time for rank in left)
-
-    def outlive(self) -> list[str | None]:
-        """Train on ranks whose processes die as planned, and with spares in their places; returns why each rank has
-        ended, None for those that no process holds in the end."""
-        lives = [Life(self, process) for process in range(len(self.drivers))]
-        deaths = self.env.process(self._let_die())
-        ends = self.run(life.live() for life in lives)
-        deaths.interrupt() if deaths.is_alive else None
-        reasons: list[str | None] = [None] * self.ranks
-        for life, reason in zip(lives, ends, strict=True):
-            if reason is not None:
-                self.trainers[life.membership.rank], reasons[life.membership.rank] = life.trainer, reason
-        self.lost = frozenset(rank for rank, reason in enumerate(reasons) if reason is None)
-        if len(self.lost) == self.ranks:
-            raise LostRank(f"the processes of all ranks have died, at {self.env.now - self.began:.9g} s")
-        return reasons
-
-    def _let_die(self):
-        """A process of the simulation kernel: kill whichever process holds a rank, as planned."""
-        with suppress(simpy.Interrupt):
-            for seconds, rank in planned_deaths(self.config.faults, self.ranks, self.config.seed):
-                yield self.env.timeout(self.began + seconds - self.env.now)
-                holders = [p for p, m in enumerate(self.memberships) if m.rank == rank and not self.drivers[p].is_dead]
-                for process in holders:
-                    for fabric in (self.fabric, self.uncounted):
-                        fabric.kill(process, self.config.faults.notice_seconds)
 
     def left(self) -> list[int]:
         """The ranks that the others have not left behind."""
@@ -318,61 +301,19 @@ class Simulation:
             for model, comm, driver in communicators
         )[0]
 
-    def _compute_time(self, form, numbers, blueprint, dataset, device) -> ComputeTime:
-        seed = self.config.seed
-        if form is None and self.spec.compute is None:
-            form, numbers = compute_times.parse(compute_times.DEFAULT)
-        if form == "flops":
-            (sample, *_), _ = next(dataset.train.batches(iter([np.zeros(1, np.int64)])))
-            advice = "counting its operations without content failed, which --compute constant:SECONDS does not need"
-            with in_own_code(self.config, f"model.name = {self.config.model.name!r}: {advice}"):
-                operations = compute_times.flops(blueprint, sample, self.config.data.batch_size)
-            return ComputeTime(operations / numbers[0])
-        if form in ("constant", "lognormal"):
-            return ComputeTime(*numbers, seed=seed) if form == "lognormal" else ComputeTime(*numbers)
-        if self.spec.compute is not None:
-            return ComputeTime.of(self.spec.compute, seed)
-        gradient, update = step_alone(self.config, dataset, build_model(self.config, dataset, device))
 
-        def step():
-            gradient()
-            update()
-
-        return ComputeTime(*compute_times.measure(step), seed)
-
-
-class Life:
-    """One process of a simulated job whose processes may die."""
-
-    def __init__(self, simulation: Simulation, process: int):
-        self.simulation, self.process = simulation, process
-        self.membership, self.driver = simulation.memberships[process], simulation.drivers[process]
-        self.trainer = simulation.trainers[process] if process < simulation.ranks else None
-
-    def live(self):
-        """Schedule: train, or wait as a spare; returns why training has ended, None if it never began."""
-        membership, simulation = self.membership, self.simulation
-        self.driver.polls_messages = True
-        self.driver.start_beside(membership.attend())
-        is_late = self.trainer is None
-        if is_late:
-            config, number = simulation.config, self.process - simulation.ranks
-            away = comes_back(config.faults, simulation.ranks, config.seed, number)
-            if away:
-                membership.is_there = False
-                self.driver.start_beside(self.come_back(away)) if away < math.inf else None
-            if not (yield from membership.stand_by()):
-                return None
-            self.trainer = simulation._make_trainer(self.process, simulation.make_model())
-        if is_late:
-            yield from self.trainer.recovery.take_over()
-        reason = yield from simulation.recording.observed(self.process, self.trainer.train())
-        return reason if self.trainer.recovery.has_trained else None
-
-    def come_back(self, seconds: float):
-        """Background schedule: be there after so many seconds."""
-        yield Delay(seconds)
-        self.membership.is_there = True
+def check_request(config: Config, ranks: int, network: NetworkSpec, timing_only: bool, spares: int):
+    """Raise ConfigError for a run that cannot be simulated so; before anything is made that grows with ``ranks``."""
+    check_memory(ranks, 0)
+    config.check_ranks(ranks)
+    network.check_ranks(ranks, spares)
+    if timing_only and config.traits.depends_on_values:
+        raise ConfigError(
+            f"--timing-only: {config.algorithm.name} with these options sends by what the models contain: leave "
+            "--timing-only out"
+        )
+    if timing_only and config.train.stop_at_target:
+        raise ConfigError("train.stop_at_target = true with --timing-only: nothing is tested; leave one out")
 
 
 class NotEvaluated(KeyboardInterrupt):
@@ -409,17 +350,10 @@ def simulate(
     line.doing(f"preparing {ranks} rank{'s' if ranks > 1 else ''}")
     simulation = Simulation(config, ranks, network, compute, timing_only, line.update, models, spares, recording)
     models.check(out, simulation.trainers[0].replica.model)
-    attributes = describe(simulation.trainers[0]) | simulation.reasons
-    attributes |= {
-        "clock": "virtual",
-        "hosts": [platform.node()] * ranks,
-        "network": network.summary(),
-        "compute": str(simulation.compute),
-        "timing_only": timing_only,
-    }
+    attributes = simulation.describe()
     check_content(out, attributes | models.places)
     line.training(simulation.trainers[0], simulated=True)
-    interrupt, evaluated = None, ()
+    interrupt = None
     try:
         with first_asks(simulation.stop) if stops_gently else nullcontext():
             stopped = simulation.train()
@@ -428,16 +362,9 @@ def simulate(
     attributes |= end_attributes(stopped) | {"virtual_seconds": simulation.seconds()}
     problem = write_recording(recording, attributes, stopped, line)
     records, attributes["lost"] = simulation.records()
+    evaluated = ()
     if not timing_only and interrupt is None:
-        if how_ended(stopped) is Ended.INTERRUPTED:
-            line.clear()
-            what = "what was simulated is evaluated and saved; Ctrl-C again ends it at once"
-            print(f"grsgd: {stopped}: {what}", file=sys.stderr, flush=True)
-        try:
-            evaluated = simulation.evaluate(line)
-        except KeyboardInterrupt as error:
-            what = f"{str(error) or INTERRUPTED} while accuracies were computed: they are missing"
-            interrupt = NotEvaluated(f"{path_of(out, stopped)}: {what}")
+        evaluated, interrupt = evaluate(simulation, out, stopped, line)
     if not evaluated:
         line.clear()
         for option, path in models.asked_for().items():
@@ -450,11 +377,24 @@ def simulate(
         for column in ("train_loss", "consensus_distance", *columns_of(result)):
             del result.curve[column]
     save_with_models(out, result, models, simulation.trainers[simulation.left()[0]].replica.model)
-    if problem is not None:
-        raise problem
-    if isinstance(interrupt, NotEvaluated):
-        raise interrupt
+    for error in (problem, interrupt if isinstance(interrupt, NotEvaluated) else None):
+        if error is not None:
+            raise error
     return stopped
+
+
+def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine) -> tuple[tuple, NotEvaluated | None]:
+    """Return the qualities at the snapshots and the final one, and None; or nothing, and the signal that has come
+    meanwhile. ``stopped``: why training has ended."""
+    if how_ended(stopped) is Ended.INTERRUPTED:
+        line.clear()
+        what = "what was simulated is evaluated and saved; Ctrl-C again ends it at once"
+        print(f"grsgd: {stopped}: {what}", file=sys.stderr, flush=True)
+    try:
+        return simulation.evaluate(line), None
+    except KeyboardInterrupt as error:
+        what = f"{str(error) or INTERRUPTED} while accuracies were computed: they are missing"
+        return (), NotEvaluated(f"{path_of(out, stopped)}: {what}")
 
 
 def write_recording(
@@ -476,25 +416,3 @@ def write_recording(
     for one in missing:
         print(f"grsgd: {one}", file=sys.stderr, flush=True)
     return None
-
-
-def sizes(model: torch.nn.Module) -> tuple[list[int], int]:
-    """Return how many elements each trained parameter of a model has, and all floating-point buffers together."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    buffers = [b for b in model.buffers() if b.is_floating_point()]
-    return [p.numel() for p in parameters], sum(b.numel() for b in buffers)
-
-
-def without_content(parameters: list[int], statistics: int) -> torch.nn.Module:
-    """Return a model of parameters and one buffer of so many elements, on the device ``meta``."""
-    flat = torch.nn.Module()
-    flat.x = torch.nn.ParameterList([torch.empty(size, device="meta") for size in parameters])
-    flat.register_buffer("statistics", torch.empty(statistics, device="meta"))
-    return flat
-
-
-def check_faults(config: Config, spares: int):
-    """Raise ConfigError where the run would not go on when a process dies."""
-    if (spares or config.faults.are_deadly) and not config.traits.survives_deaths:
-        what = f"--spares {spares}" if spares else "faults"
-        raise ConfigError(f"{what}: with {config.algorithm.name} the run ends when a rank dies")

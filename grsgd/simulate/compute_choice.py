@@ -1,0 +1,48 @@
+"""The computing times of a simulated run: those that the user states, those of the network's file, or measured ones."""
+
+import numpy as np
+import torch
+
+from grsgd.config import Config
+from grsgd.data import Dataset
+from grsgd.simulate import compute as compute_times
+from grsgd.simulate.compute import ComputeTime
+from grsgd.simulate.network import NetworkSpec
+from grsgd.training.gradients import step_alone
+from grsgd.training.inputs import build_model, in_own_code
+
+
+def choose_compute_time(
+    stated: tuple[str, list[float]] | None,
+    config: Config,
+    network: NetworkSpec,
+    blueprint: torch.nn.Module,
+    dataset: Dataset,
+    device: torch.device,
+) -> ComputeTime:
+    """Return the ``stated`` time of a step (`compute.parse`), else the network's, else the default.
+
+    ``blueprint``: the model, without content.
+    """
+    form, numbers = stated or (None, [])
+    if form is None and network.compute is not None:
+        return ComputeTime.of(network.compute, config.seed)
+    if form is None:
+        form, numbers = compute_times.parse(compute_times.DEFAULT)
+    if form == "flops":
+        (sample, *_), _ = next(dataset.train.batches(iter([np.zeros(1, np.int64)])))
+        advice = "counting its operations without content failed, which --compute constant:SECONDS does not need"
+        with in_own_code(config, f"model.name = {config.model.name!r}: {advice}"):
+            operations = compute_times.flops(blueprint, sample, config.data.batch_size)
+        return ComputeTime(operations / numbers[0])
+    if form == "lognormal":
+        return ComputeTime(*numbers, seed=config.seed)
+    if form == "constant":
+        return ComputeTime(*numbers)
+    gradient, update = step_alone(config, dataset, build_model(config, dataset, device))
+
+    def step():
+        gradient()
+        update()
+
+    return ComputeTime(*compute_times.measure(step), config.seed)

@@ -1,0 +1,19 @@
+"""Models that have sizes and no content, for simulations of time alone."""
+
+import torch
+
+
+def sizes(model: torch.nn.Module) -> tuple[list[int], int]:
+    """Return the number of elements of each trained parameter, and of all floating-point buffers together."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    buffers = [b for b in model.buffers() if b.is_floating_point()]
+    return [p.numel() for p in parameters], sum(b.numel() for b in buffers)
+
+
+def without_content(parameters: list[int], statistics: int) -> torch.nn.Module:
+    """Return a model on the device ``meta``, with parameters of these numbers of elements and one buffer of
+    ``statistics`` elements."""
+    flat = torch.nn.Module()
+    flat.x = torch.nn.ParameterList([torch.empty(size, device="meta") for size in parameters])
+    flat.register_buffer("statistics", torch.empty(statistics, device="meta"))
+    return flat
