@@ -23,7 +23,7 @@ from grsgd.config import parse
 from grsgd.mpi_environment import find_mpiexec, job_environment, module
 from grsgd.simulate.compute import ComputeTime
 from grsgd.simulate.network import network
-from grsgd.simulate.run import Simulation
+from grsgd.simulate.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEP = 0.1

@@ -21,7 +21,7 @@ from grsgd.runs.run_file import check_writable
 from grsgd.simulate.driver import Deadlock
 from grsgd.simulate.network import network
 from grsgd.simulate.rank_memory import check_memory
-from grsgd.simulate.run import Simulation
+from grsgd.simulate.simulation import Simulation
 from grsgd.training import device as gpu
 from grsgd.training.description import expected_bytes
 from grsgd.training.inputs import build_model, in_own_code, load_data

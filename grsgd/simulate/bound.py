@@ -5,7 +5,7 @@ from grsgd.config import Config
 from grsgd.errors import ConfigError, UsageError
 from grsgd.runs.bound import optimal_seconds
 from grsgd.simulate.network import network
-from grsgd.simulate.run import Simulation
+from grsgd.simulate.simulation import Simulation
 from grsgd.training.stragglers import DelayModel
 
 STEPS = 100

@@ -108,7 +108,7 @@ def evaluate(records: list, attributes: dict, files: dict[int, int], marks: list
 
     from grsgd import config
     from grsgd.simulate.network import network
-    from grsgd.simulate.run import Simulation
+    from grsgd.simulate.simulation import Simulation
     from grsgd.training.snapshots import Snapshots
 
     content = tomllib.loads(attributes["config"]) | {"device": "cpu"}

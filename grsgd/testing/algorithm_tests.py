@@ -18,7 +18,7 @@ from grsgd.algorithms.find import find
 from grsgd.config import Config, parse
 from grsgd.mpi_environment import find_mpiexec, job_environment, module, without_launcher
 from grsgd.simulate.compute import ComputeTime
-from grsgd.simulate.run import Simulation
+from grsgd.simulate.simulation import Simulation
 from grsgd.testing.quadratic import Job, shifted_job
 from grsgd.testing.simulated import network_of
 

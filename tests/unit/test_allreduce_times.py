@@ -6,7 +6,7 @@ from grsgd.comm import allreduce
 from grsgd.comm.pollables import Delay
 from grsgd.config import parse
 from grsgd.runs.run_file import load_run
-from grsgd.simulate import run as simulated_run
+from grsgd.simulate import simulation as simulations
 from grsgd.simulate.fast_ring.allreduces import AllreduceTimes
 from grsgd.simulate.fast_ring.program import record
 from grsgd.simulate.network import NetworkSpec, network
@@ -24,7 +24,7 @@ def times(tmp_path, monkeypatch, config, ranks, spec, calculates):
             calculated.append(super().begin(*arguments))
             return calculated[-1]
 
-    monkeypatch.setattr(simulated_run, "AllreduceTimes", Times if calculates else lambda fabric: None)
+    monkeypatch.setattr(simulations, "AllreduceTimes", Times if calculates else lambda fabric: None)
     simulate(config, ranks, network(spec), tmp_path / "run.h5", "lognormal:0.001,0.7", timing_only=True)
     return load_run(tmp_path / "run.h5"), len([part for part in calculated if part is not None])
 
@@ -89,7 +89,7 @@ def test_a_rank_may_begin_the_next_one_while_its_messages_leave(case, tmp_path, 
     ends = []
     for calculates in (False, True):
         if not calculates:
-            monkeypatch.setattr(simulated_run, "AllreduceTimes", lambda fabric: None)
+            monkeypatch.setattr(simulations, "AllreduceTimes", lambda fabric: None)
         else:
             monkeypatch.undo()
         simulate(config, ranks, spec, tmp_path / "run.h5", compute, timing_only=True)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from grsgd.algorithms import ALGORITHMS
-from grsgd.simulate import run as simulated_run
-from grsgd.simulate.run import Simulation
+from grsgd.simulate import simulation as simulations
+from grsgd.simulate.simulation import Simulation
 from grsgd.testing.quadratic import STEPS, Job, uneven
 from grsgd.testing.simulated import network_of
 from grsgd.training.inputs import build_model
@@ -72,7 +72,7 @@ def test_whole_runs(section, monkeypatch):
         model.register_buffer("mask", mask.clone())
         return model
 
-    monkeypatch.setattr(simulated_run, "build_model", with_buffers)
+    monkeypatch.setattr(simulations, "build_model", with_buffers)
     job = Simulation(config(section), N, network_of(**SLOW), CONSTANT)
     job.train()
     job.evaluate()

@@ -20,7 +20,7 @@ from grsgd.job.signals import TERMINATED
 from grsgd.own_loop import distributed_optimizer
 from grsgd.simulate.driver import SimulatedDriver
 from grsgd.simulate.network import network
-from grsgd.simulate.run import Simulation
+from grsgd.simulate.simulation import Simulation
 from grsgd.training import description, run_evaluation
 from grsgd.training.trainer import Trainer
 

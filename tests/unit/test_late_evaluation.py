@@ -16,7 +16,7 @@ from grsgd.runs.ending import TERMINATED, end_attributes
 from grsgd.simulate import late_evaluation
 from grsgd.simulate.late_evaluation import Left
 from grsgd.simulate.network import network
-from grsgd.simulate.run import Simulation
+from grsgd.simulate.simulation import Simulation
 from grsgd.training.description import describe
 from grsgd.training.record import RankMeasurements, assemble, marks_of
 from grsgd.training.snapshot_file import SnapshotFile

@@ -564,7 +564,7 @@ def test_batch_normalisation(server, servers, monkeypatch):
         torch.manual_seed(config.seed)
         return Normalised().to(device)
 
-    monkeypatch.setattr("grsgd.simulate.run.build_model", build)
+    monkeypatch.setattr("grsgd.simulate.simulation.build_model", build)
     job = job_of("asp", 3, network_of(**SLOW), RANDOM, server, servers, steps=10)
     own = {}
     for rank, trainer in enumerate(job.trainers):

@@ -7,7 +7,8 @@ from grsgd import load_run
 from grsgd.algorithms import ALGORITHMS
 from grsgd.cli import main
 from grsgd.simulate.driver import Deadlock
-from grsgd.simulate.run import Simulation, simulate
+from grsgd.simulate.run import simulate
+from grsgd.simulate.simulation import Simulation
 from grsgd.simulate.tracing import goal
 from grsgd.simulate.tracing.goal import CALC, RECV, SEND, Operation
 from grsgd.simulate.tracing.instrumentation import Instrumentation

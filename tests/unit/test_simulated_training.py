@@ -23,7 +23,8 @@ from grsgd.algorithms.central import workers_of
 from grsgd.errors import ConfigError, DataError
 from grsgd.runs.run_file import load_run
 from grsgd.simulate import garbage
-from grsgd.simulate.run import Simulation, simulate
+from grsgd.simulate.run import simulate
+from grsgd.simulate.simulation import Simulation
 from grsgd.testing.simulated import models_sent, models_under_way, network_of
 from grsgd.training import evaluation as evaluate
 from grsgd.training.evaluation import score

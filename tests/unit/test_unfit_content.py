@@ -53,7 +53,7 @@ def test_names_that_no_dataset_can_have(name):
 
 @pytest.mark.parametrize("option", ["final", "best"])
 def test_a_model_whose_path_no_run_file_can_hold_is_refused_before_it_is_trained(tmp_path, option, monkeypatch):
-    monkeypatch.setattr("grsgd.simulate.run.Simulation.train", lambda simulation: pytest.fail("it trains"))
+    monkeypatch.setattr("grsgd.simulate.simulation.Simulation.train", lambda simulation: pytest.fail("it trains"))
     models = ModelFiles(**{option: tmp_path / f"{NOT_UTF8}.pt"})
     with pytest.raises(RunFileError, match=r"model_file = .*\\udce9.pt"):
         simulate(config("dpsgd"), 2, network_of(), tmp_path / "run.h5", CONSTANT, models=models)

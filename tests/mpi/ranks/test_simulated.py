@@ -15,7 +15,7 @@ from grsgd.config import parse
 from grsgd.errors import ConfigError
 from grsgd.simulate.calibration.messages import BATCHES_BESIDE, exchanges_beside
 from grsgd.simulate.network import NetworkSpec
-from grsgd.simulate.run import Simulation
+from grsgd.simulate.simulation import Simulation
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.trainer import Trainer
 
