@@ -11,40 +11,30 @@ from functools import partial
 import numpy as np
 import torch
 
-from grsgd.algorithms.averaging import average_buffers, exact_average
 from grsgd.algorithms.base import Algorithm
 from grsgd.algorithms.equal_models import EqualModels
 from grsgd.algorithms.equal_tensors import make_equal
 from grsgd.algorithms.hooks import schedule_of
 from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.comm.allreduce import halving_doubling_allreduce
-from grsgd.comm.stop_signal import Stopped
 from grsgd.comm.watchdog import within
-from grsgd.errors import SetupError
 from grsgd.job import launch
-from grsgd.models.replica import views
-from grsgd.own_loop import resume
+from grsgd.own_loop.averaged_model import average_into
 from grsgd.own_loop.checks import InPlace
 from grsgd.own_loop.copying import copy_of
 from grsgd.own_loop.early_gradients import EarlyGradients
 from grsgd.own_loop.forward_hook import BeforeForward
-from grsgd.own_loop.gradients import on_gradients
+from grsgd.own_loop.gradients import CHANGED, on_gradients
 from grsgd.own_loop.other_steps import OtherSteps
-from grsgd.own_loop.ranks import check_shards
+from grsgd.own_loop.ranks import warn_of_other_shards
+from grsgd.own_loop.resume import SavedAlgorithm
 from grsgd.own_loop.roll_call import FINISH, Answers, RollCall
 from grsgd.own_loop.saved_record import SavedRecord
+from grsgd.own_loop.stops import Stops
 from grsgd.own_loop.times import LoopTimes
 from grsgd.own_loop.tracing import untraced
 from grsgd.own_loop.wrapping import WrappingOptimizer
 from grsgd.training import unwrapped
-
-CHANGED = (
-    "the gradient was changed between backward() and step() (clipping, GradScaler.unscale_): it is this rank's own "
-    "until step(); call optimizer.synchronize() before, to change the mean of all ranks"
-)
-
-FAILURE_SECONDS = 0.5
-"""How long a step of this rank goes on after another rank has failed."""
 
 unfinished: list["DistributedOptimizer"] = []
 """Of this process: optimizers whose training has not ended."""
@@ -71,8 +61,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self.times = LoopTimes(driver, optimizer)
         self.moment = driver.clock()
         """When the last step has ended, or `finish`."""
-        self.stop_signal = None
-        """Of a recording: tells of other ranks that have failed."""
+        self.stops = Stops(driver.clock)
         self.end_is_told = False
         """Of a recording: it has told why the ranks end without `finish`."""
         self.recorded = SavedRecord()
@@ -80,13 +69,9 @@ class DistributedOptimizer(WrappingOptimizer):
         self._in_place = InPlace(replica)
         self._roll_call, self._of_this = roll_call, roll_call.of_new_optimizer()
         self._step_under_way = False
-        self._failure: tuple[object, float] | None = None
-        """Of a recording in which another rank has failed: its stop signal, and when this rank has heard of it."""
         self._is_broken = False
         """Whether a hook of the algorithm was broken off: messages of it may be under way."""
-        self._loaded: dict | None = None
-        """The algorithm's state that was loaded where the model does not fit, or not yet: the next step looks again."""
-        self._has_warned_of_state = False
+        self._saved = SavedAlgorithm(self._lifecycle)
         self.equal_models = EqualModels(algorithm)
         prepare = type(algorithm).before_backward
         self._prepares = prepare is not Algorithm.before_backward or algorithm.traits.in_background
@@ -147,8 +132,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self.moment = self.driver.clock()
         if not self.algorithm.traits.synchronous:  # a synchronous one waits, and then looks
             self._roll_call.look(self.steps, self.moment)
-        if self.stop_signal is not None:
-            self.stop_signal.watch()
+        self.stops.watch()
         return loss
 
     def _apply(self):
@@ -203,7 +187,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self.driver.run(self._lifecycle.average())
         self.driver.run(self.equal_models.at_end())
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside()))
-        self._compare_shards()
+        warn_of_other_shards(self._uncounted_comm.backend.mpi, self.driver.timeout)
         self._end()
 
     @untraced
@@ -252,14 +236,6 @@ class DistributedOptimizer(WrappingOptimizer):
         unfinished.remove(self)
         atexit.unregister(self._check_finished)
 
-    def _compare_shards(self):
-        """Warn, on rank 0, if the ranks have given `grsgd.shard` other data since `distribute`: training is over."""
-        try:
-            check_shards(self._uncounted_comm.backend.mpi, self.driver.timeout)
-        except SetupError as error:
-            if error.is_printed:
-                warnings.warn(f"the ranks have trained on other data than meant: {error}", stacklevel=5)
-
     @untraced
     @torch.no_grad()
     def averaged_model(self) -> torch.nn.Module:
@@ -280,19 +256,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._in_place.check()
         self.meet("in averaged_model()")
         self.driver.run(self._lifecycle.start())
-        params, buffers = self.replica.params.like(), self.replica.buffers.like()
-        for flat, tensor in zip((params, buffers), self.algorithm.snapshot(), strict=True):
-            flat.tensor.copy_(tensor)
-        weight = self.algorithm.weight
-        self.driver.run(exact_average(self._uncounted_comm, params, weight))
-        self.driver.run(average_buffers(self._uncounted_comm, self.replica, buffers))
-        trained = [p for p in result.parameters() if p.requires_grad]
-        for p, view in zip(trained, views(params.tensor, trained), strict=True):
-            p.copy_(view)
-        for name, view in self._in_place.buffers_in(buffers.tensor):
-            buffer = result.get_buffer(name)
-            if buffer.shape == view.shape:
-                buffer.copy_(view)
+        self.driver.run(average_into(result, self.algorithm, self._in_place))
         self.driver.run(self.equal_models.look(self.steps))
         self.replica.follow(result)
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside(result)))
@@ -335,16 +299,8 @@ class DistributedOptimizer(WrappingOptimizer):
         warning says what to do, and `load_state_dict` refuses what was saved so. The key is missing before the first
         step, and of algorithms that need `rest` after `finish`.
         """
-        state = self.optimizer.state_dict() | self.recorded.state()
-        why_not = resume.why_not(self.algorithm, self._is_at_rest)
-        if self._lifecycle.has_started and why_not is None:
-            state[resume.KEY] = resume.state_of(self.algorithm)
-        elif self._lifecycle.has_started and not self.finished:
-            state[resume.KEY] = resume.without(self.algorithm, why_not)
-            if not self._has_warned_of_state:
-                self._has_warned_of_state = True
-                warnings.warn(f"state_dict() without the algorithm's state: {why_not}", RuntimeWarning, stacklevel=4)
-        return state
+        saved = self._saved.state(self._is_at_rest, self.finished)
+        return self.optimizer.state_dict() | self.recorded.state() | saved
 
     @untraced
     def load_state_dict(self, state_dict):
@@ -356,26 +312,9 @@ class DistributedOptimizer(WrappingOptimizer):
         """
         state_dict = dict(state_dict)
         self.recorded.load(state_dict)
-        kept = state_dict.pop(resume.KEY, None)
-        if kept is not None:
-            resume.check(kept, self.algorithm)
-            if not self._is_at_rest:
-                raise RuntimeError("load_state_dict() while messages are under way: call optimizer.rest() on all ranks")
+        kept = self._saved.take(state_dict, self._is_at_rest)
         self.optimizer.load_state_dict(state_dict)
-        self._loaded = None
-        if kept is not None:
-            self.driver.run(self._lifecycle.start())
-            resume.restore(self.algorithm, kept)
-            if others := resume.other_options(kept, self.algorithm):
-                was = ", ".join(others)
-                warnings.warn(f"state_dict of {self.algorithm.name} with {was}", RuntimeWarning, stacklevel=2)
-            self._loaded = kept if resume.other_tensors(kept, self.replica) else None
-
-    def _check_loaded(self):
-        """Compare the model with that beside which the algorithm's state was saved, if one was loaded."""
-        if self._loaded is not None:
-            kept, self._loaded = self._loaded, None
-            resume.check_model(kept, self.replica)
+        self._saved.load(kept, self.driver)
 
     def __repr__(self):
         return f"{type(self).__name__}({self.algorithm.name}, {self.optimizer!r})"
@@ -425,7 +364,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     def _begin_step(self):
         if not self._step_under_way:
-            self._check_loaded()
+            self._saved.check_model()
             self._step_under_way = True
             self._roll_call.points += self.algorithm.traits.synchronous
             self.driver.run(self._lifecycle.begin())
@@ -443,22 +382,7 @@ class DistributedOptimizer(WrappingOptimizer):
         """Called now and then while this rank waits; raises what makes waiting vain."""
         in_step = self._step_under_way and self.algorithm.traits.synchronous
         self._roll_call.watch(self.steps + 1 if in_step else 0, self.algorithm.name)
-        if self.stop_signal is not None:
-            try:
-                self.stop_signal.watch()
-            except Stopped:
-                if not self.stop_signal.failed or self._waits_in_vain():
-                    raise
-
-    def _waits_in_vain(self) -> bool:
-        """Return whether another rank has failed so long ago that its last messages would be here.
-
-        Until then a step that can still end is ended, so all ranks break off between two steps.
-        """
-        now = self.driver.clock()
-        if self._failure is None or self._failure[0] is not self.stop_signal:
-            self._failure = self.stop_signal, now
-        return now - self._failure[1] > FAILURE_SECONDS
+        self.stops.watch_in_step()
 
     @property
     def _is_at_rest(self) -> bool:

@@ -11,6 +11,10 @@ from grsgd.models.replica import Replica, views
 
 NOTICING_STEPS, NOTICING_EVERY = 20, 25
 """`Gradients.changed` looks at so many first steps, then at one in so many: who clips often does from the start."""
+CHANGED = (
+    "the gradient was changed between backward() and step() (clipping, GradScaler.unscale_): it is this rank's own "
+    "until step(); call optimizer.synchronize() before, to change the mean of all ranks"
+)
 
 
 class GradientPlace(NamedTuple):

@@ -3,6 +3,7 @@
 import atexit
 import functools
 import os
+import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -167,6 +168,15 @@ def are_columns(arrays: Sequence) -> bool:
 def check_shards(mpi, seconds: float):
     """Raise SetupError, on all ranks, if they have given `shard` other data or seeds; collective."""
     check_alike(mpi, partial(notes_of, mpi), "all ranks must give shard() the same data and seed", seconds)
+
+
+def warn_of_other_shards(mpi, seconds: float):
+    """Warn, on rank 0, if the ranks have given `shard` other data since `distribute`: training is over; collective."""
+    try:
+        check_shards(mpi, seconds)
+    except SetupError as error:
+        if error.is_printed:
+            warnings.warn(f"the ranks have trained on other data than meant: {error}", stacklevel=5)
 
 
 def notes_of(mpi) -> dict[str, object]:

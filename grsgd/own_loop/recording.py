@@ -144,7 +144,7 @@ class LoopRun:
             attributes |= mpi.bcast({name: attributes[name] for name in ("commit", "started")})
             processes = launch.processes(mpi)
         self._mpi = self._backends[0].mpi
-        self._stop_signal = optimizer.stop_signal = StopSignal(Communicator(self._backends[1]))
+        self._stop_signal = optimizer.stops.signal = StopSignal(Communicator(self._backends[1]))
         self._rescue = LoopRescue(self._mpi, self._stop_signal, processes, path, self.record, attributes)
         self._before, self._rows = before, dict(before.rows)
         self._progress = LoopProgress(list(before.progress))
@@ -256,7 +256,7 @@ class LoopRun:
         self.optimizer.recorded.end()
         self._step_hook.remove()
         self._entrances.close()
-        self.optimizer.stop_signal = None
+        self.optimizer.stops.signal = None
 
     def record(self, in_a_hurry: bool = False) -> LoopMeasurements:
         """Return what this rank has measured so far; called in another thread after a signal, ``in_a_hurry``."""

@@ -1,9 +1,12 @@
 """The state of its algorithm that a distributed optimizer keeps in its ``state_dict()``, and goes on from."""
 
+import warnings
+
 import numpy as np
 import torch
 
 from grsgd.algorithms.base import Algorithm
+from grsgd.algorithms.lifecycle import Lifecycle
 from grsgd.errors import ConfigError
 from grsgd.models.digests import digests
 from grsgd.models.replica import Replica
@@ -11,6 +14,60 @@ from grsgd.models.values import value_of
 
 KEY = "grsgd"
 """Where it stands, beside the keys of the wrapped optimizer."""
+
+
+class SavedAlgorithm:
+    """The state of one rank's algorithm, as far as a ``state_dict()`` of its optimizer keeps it."""
+
+    def __init__(self, lifecycle: Lifecycle):
+        self.lifecycle, self.algorithm = lifecycle, lifecycle.algorithm
+        self._has_warned = False
+        self._loaded: dict | None = None
+        """The state that was loaded where the model does not fit, or not yet: the next step looks again."""
+
+    def state(self, is_at_rest: bool, has_finished: bool) -> dict:
+        """Return what is added to a ``state_dict()``: nothing before the first step.
+
+        ``is_at_rest``: whether no message of the algorithm is under way. Where the state cannot be had, one warning
+        says what to do.
+        """
+        reason = why_not(self.algorithm, is_at_rest)
+        if not self.lifecycle.has_started or (reason is not None and has_finished):
+            return {}
+        if reason is None:
+            return {KEY: state_of(self.algorithm)}
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"state_dict() without the algorithm's state: {reason}", RuntimeWarning, stacklevel=5)
+        return {KEY: without(self.algorithm, reason)}
+
+    def take(self, state_dict: dict, is_at_rest: bool) -> dict | None:
+        """Take the state out of a ``state_dict()`` that is to be loaded; raises what `check` does, and RuntimeError if
+        messages are under way."""
+        kept = state_dict.pop(KEY, None)
+        if kept is not None:
+            check(kept, self.algorithm)
+            if not is_at_rest:
+                raise RuntimeError("load_state_dict() while messages are under way: call optimizer.rest() on all ranks")
+        return kept
+
+    def load(self, kept: dict | None, driver):
+        """Go on from the state that `take` has returned."""
+        self._loaded = None
+        if kept is None:
+            return
+        driver.run(self.lifecycle.start())
+        restore(self.algorithm, kept)
+        if others := other_options(kept, self.algorithm):
+            was = ", ".join(others)
+            warnings.warn(f"state_dict of {self.algorithm.name} with {was}", RuntimeWarning, stacklevel=3)
+        self._loaded = kept if other_tensors(kept, self.algorithm.replica) else None
+
+    def check_model(self):
+        """Compare the model with that beside which the state was saved, if one was loaded; raises ConfigError."""
+        if self._loaded is not None:
+            kept, self._loaded = self._loaded, None
+            check_model(kept, self.algorithm.replica)
 
 
 def state_of(algorithm: Algorithm) -> dict:
