@@ -49,6 +49,7 @@ def evaluate(
     """Write the run file on the lowest rank, without accuracies first: they may take long. It saves the models, too.
     Returns what could not be written where it should be."""
     out = job.rescue.out
+    job.rescue.supersede()
     if remaining.rank == 0:
         try:
             save(out, assemble(records, attributes))

@@ -69,12 +69,17 @@ class Rescue:
         self.began = self._made = time.perf_counter()
         self._failing = self._has_said = False
         self._speaker = speaker()
-        self._saving = threading.Lock()
+        self._saving, self._is_superseded = threading.Lock(), False
         self._stamp_before = stamp(out)
 
     def begin(self):
         """Training begins now, and not when this was made."""
         self.began += time.perf_counter() - self._made
+
+    def supersede(self):
+        """The job writes the run file itself from now on: after a signal that comes late nothing is saved over it."""
+        with self._saving:
+            self._is_superseded = True
 
     def measured(self) -> RankMeasurements:
         """Return what this rank has measured so far."""
@@ -180,6 +185,8 @@ class Rescue:
     def _save(self, reason: str, seconds: float, tag: int, gone: set[int]) -> bool:
         """Save on one rank; returns whether it was this one."""
         with self._saving:
+            if self._is_superseded:
+                return False
             records = self._collect(seconds, tag, gone)
             if records is None:
                 self._save_timeline(seconds, gone)

@@ -123,6 +123,17 @@ def test_what_ended_a_run_is_said_once(has_said, monkeypatch, tmp_path):
     assert said == ([] if has_said else [f"{one.out}: stopped early: {TERMINATED}"]) and one.out.exists()
 
 
+def test_a_signal_that_comes_when_the_job_writes_the_run_itself_saves_nothing_over_it(tmp_path, monkeypatch):
+    """It would be without accuracies."""
+    one, said = made(out=tmp_path / "run.h5"), []
+    monkeypatch.setattr(one, "_collect", lambda *_: [])
+    monkeypatch.setattr(one, "assembled", lambda *_: fake_run(reason=TERMINATED))
+    one._speaker = said.append
+    one.supersede()
+    assert not one._save(TERMINATED, 0.0, tags.RESCUE_AFTER_SIGNAL, set())
+    assert not said and not one.out.exists()
+
+
 def test_an_early_end_does_not_replace_a_whole_run(tmp_path):
     out = tmp_path / "run.h5"
     assert rescue.save(out, fake_run(reason=INTERRUPTED)) == out
