@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.budgets import Budgets
+
 
 def pytest_addoption(parser):
     group = parser.getgroup("time")
@@ -21,6 +23,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if "GRSGD_TEST_RANKS" not in os.environ:  # in which case this is a rank
         keep_jobs_apart(config)
+        config.pluginmanager.register(Budgets())
     if minutes := config.getoption("minutes"):
         config.pluginmanager.register(TimeLimit(minutes))
 
