@@ -4,22 +4,26 @@ SHARING = [("openmpi", 2), ("openmpi", 3), ("openmpi", 4), ("mpich", 2), ("mpich
 """The jobs, by library and number of ranks, among which the cases of a test are shared."""
 ALONE = ("openmpi", 1)
 """Few messages are seen on one rank: what this job runs is run in another, too, where the test allows."""
-MOST = 1
-"""Cases of a test in one job, so that a test of a hundred cases takes no longer than others."""
+LEAST = 2
+"""Jobs that run a test of a single case, one of each library: most of a job's time is the number of its tests."""
 
 
 def in_share(job: tuple[str, int], case: int, cases: int, counts: tuple[int, ...], offset: int = 0) -> bool:
-    """Whether a job runs this case of a test.
+    """Return whether a job runs this case of a test.
 
-    Every job runs one case at least of every test that is meant for its number of ranks. Every case runs in one job at
-    least, unless there are too many: then the first ones do. ``counts``: the numbers of ranks that the test
+    A job runs one case at most, so that a test of a hundred cases takes no longer than others. Of the jobs that share
+    the cases as many run the test as it has cases, ``LEAST`` at least. ``counts``: the numbers of ranks that the test
     is meant for. Tests with unequal offsets begin with unequal jobs.
     """
-    jobs = [one for one in SHARING if one[1] in counts] or [ALONE]
-    if job[1] not in counts or job not in (*SHARING, ALONE):
-        return False
-    turn = offset + (jobs.index(job) if job in jobs else 0)
-    if cases < len(jobs):
-        return case == turn % cases
-    share = range(turn % len(jobs), cases, len(jobs))
-    return case in share[:: -(-len(share) // MOST)]
+    if job == ALONE:
+        return 1 in counts and case == offset % cases
+    order = in_turns(counts, offset)[: max(LEAST, cases)]
+    return job in order and case == order.index(job) % cases
+
+
+def in_turns(counts: tuple[int, ...], offset: int) -> list[tuple[str, int]]:
+    """Return the jobs of these numbers of ranks, the libraries in turns."""
+    jobs = [job for job in SHARING if job[1] in counts]
+    by_library = [[job for job in jobs if job[0] == library] for library in ("openmpi", "mpich")]
+    rotated = [own[offset % len(own) :] + own[: offset % len(own)] for own in by_library if own]
+    return [own[place] for place in range(len(jobs)) for own in rotated if place < len(own)]

@@ -62,7 +62,7 @@ for _ in range(100):
 """
 
 
-@pytest.fixture(scope="module", params=["shared", "switched"])
+@pytest.fixture(scope="module", params=["shared", pytest.param("switched", marks=pytest.mark.exhaustive)])
 def testbed(request):
     try:
         with Testbed(hosts=HOSTS, rate="100mbit", medium=request.param) as testbed:
