@@ -31,8 +31,8 @@ MEMORY = GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.mal
 REPRODUCE = $(MEMORY) $(BIN)/python -m experiments.tables $(if $(IMAGENET),--imagenet $(IMAGENET),--scale $(SCALE)) \
     $(SET:%=--set %) $(HOURS:%=--hours %)
 
-# Jobs of several ranks wait half of their time: a file of tests beside another one.
-SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
+# Jobs of several ranks wait half of their time: a file of tests beside another one, in the order of tests/conftest.py.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling verdict-asynchronous verdict-swing verdict-multicast figures-multicast test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
@@ -54,7 +54,7 @@ test-all: test test-rest  ## and with all sizes, algorithms and libraries
 
 test-rest: $(READY) $(MPICH)/ready  # SEED: in an order drawn with it; MINUTES: for so long
 	$(BIN)/python -m pytest tests -m "exhaustive and not matrix" $(SIDE_BY_SIDE) \
-	    $(SEED:%=--no-loadscope-reorder --shuffle %) $(MINUTES:%=--minutes %)
+	    $(SEED:%=--shuffle %) $(MINUTES:%=--minutes %)
 
 mutants: $(READY)  ## what the unit tests catch of small changes to the code
 	$(BIN)/python -m tests.mutants

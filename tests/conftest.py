@@ -13,6 +13,9 @@ import pytest
 
 from tests.support.budgets import Budgets
 
+LONG = tuple(f"tests/{name}.py" for name in ("mpi/test_on_ranks", "tables/test_tables", "testbed/test_slurm"))
+"""The files that take longest: they begin first, or one of them would run alone in the end."""
+
 
 def pytest_addoption(parser):
     group = parser.getgroup("time")
@@ -68,6 +71,8 @@ def pytest_collection_modifyitems(config, items):
         order = random.Random(seed)
         files = {item.path: order.random() for item in items}
         items.sort(key=lambda item: (files[item.path], order.random()))
+    else:
+        items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 class TimeLimit:

@@ -4,20 +4,20 @@ SHARING = [("openmpi", 2), ("openmpi", 3), ("openmpi", 4), ("mpich", 2), ("mpich
 """The jobs, by library and number of ranks, among which the cases of a test are shared."""
 ALONE = ("openmpi", 1)
 """Few messages are seen on one rank: what this job runs is run in another, too, where the test allows."""
-LEAST = 2
-"""Jobs that run a test of a single case, one of each library: most of a job's time is the number of its tests."""
+LEAST, MOST = 2, 3
+"""Jobs that run a test, by its number of cases; of two jobs each has a library of its own."""
 
 
 def in_share(job: tuple[str, int], case: int, cases: int, counts: tuple[int, ...], offset: int = 0) -> bool:
     """Return whether a job runs this case of a test.
 
     A job runs one case at most, so that a test of a hundred cases takes no longer than others. Of the jobs that share
-    the cases as many run the test as it has cases, ``LEAST`` at least. ``counts``: the numbers of ranks that the test
-    is meant for. Tests with unequal offsets begin with unequal jobs.
+    the cases as many run the test as it has cases, from ``LEAST`` to ``MOST``. Tests with unequal offsets begin with
+    unequal jobs. ``counts``: the numbers of ranks that the test is meant for.
     """
     if job == ALONE:
         return 1 in counts and case == offset % cases
-    order = in_turns(counts, offset)[: max(LEAST, cases)]
+    order = in_turns(counts, offset)[: min(max(LEAST, cases), MOST)]
     return job in order and case == order.index(job) % cases
 
 
