@@ -1,7 +1,7 @@
 """How long a step takes with each redundancy, predicted part by part from what was measured without any.
 
 The parts are ours: the paper's model (`coding.time_model.paper_step_seconds`) has no slowest rank, no coding and no
-packets. Nothing overlaps, as in `grsgd.comm.coded.schemes`: a rank computes its blocks, waits for the slowest, adds up
+packets. Nothing overlaps, as in `grsgd.comm.coded.scheme`: a rank computes its blocks, waits for the slowest, adds up
 and encodes, sends, and decodes.
 """
 

@@ -7,7 +7,7 @@ from coding.plan import Packet
 from coding.predicted_step import NOTHING_SENT, PacketSeconds, Toll
 from grsgd.algorithms.trial import REPEATS, VIRTUAL, WARM_UP, time, times
 from grsgd.comm.coded.multicast import Unicast
-from grsgd.comm.coded.schemes import ELEMENT_BYTES, MAX_PACKETS_IN_FLIGHT
+from grsgd.comm.coded.scheme import ELEMENT_BYTES, MAX_PACKETS_IN_FLIGHT
 
 FIRST_ELEMENTS, MOST_ELEMENTS = 4096, 1 << 20
 """The shortest of the packets that are long, and the longest."""

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from grsgd.algorithms.summing import Summing, SummingOptions
-from grsgd.comm.coded.schemes import LocalSum, PerBlock
+from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 
 
 class SSGDOptions(SummingOptions):

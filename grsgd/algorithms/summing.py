@@ -15,7 +15,7 @@ from grsgd.comm.coded.arrays import empty_like
 from grsgd.comm.coded.ip_multicast import IpMulticast
 from grsgd.comm.coded.multicast import TRANSPORTS, Multicast, Unicast
 from grsgd.comm.coded.multicast_link import Settings
-from grsgd.comm.coded.schemes import Scheme
+from grsgd.comm.coded.scheme import Scheme
 from grsgd.text import ranks_in_words
 from grsgd.units import rate as bytes_per_second
 
@@ -74,7 +74,7 @@ class SummingOptions(Options):
 
 
 class Summing(CommonBatchAlgorithm, name=None):
-    """Synchronous SGD in which a `grsgd.comm.coded.schemes.Scheme` adds up the blocks' gradients."""
+    """Synchronous SGD in which a `grsgd.comm.coded.scheme.Scheme` adds up the blocks' gradients."""
 
     traits = Traits(
         synchronous=True,

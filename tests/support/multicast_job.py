@@ -7,7 +7,8 @@ from grsgd.comm.coded import ip_multicast
 from grsgd.comm.coded.datagrams import KEY_BYTES, RUN_BYTES, Seal
 from grsgd.comm.coded.ip_multicast import IpMulticast
 from grsgd.comm.coded.multicast_link import Link, Settings
-from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
+from grsgd.comm.coded.schemes import SCHEMES
+from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 from tests.support.polled_ranks import Post, PostSockets
 from tests.support.random_blocks import SUMS_ARE_SENT
 

@@ -1,4 +1,4 @@
-"""Random blocks for the schemes of `grsgd.comm.coded.schemes`."""
+"""Random blocks for the schemes of `grsgd.comm.coded.scheme`."""
 
 import numpy as np
 

@@ -13,9 +13,10 @@ import pytest
 from coding.cost import Cost, cost_in_bytes
 from coding.fixed_point import TOP, FixedPoint
 from coding.plan import packet_plan
-from grsgd.comm.coded import schemes
 from grsgd.comm.coded.multicast import TRANSPORTS, Multicast, Unicast
-from grsgd.comm.coded.schemes import MAX_PACKETS_IN_FLIGHT, SCHEMES, LocalSum, PerBlock
+from grsgd.comm.coded.scheme import MAX_PACKETS_IN_FLIGHT
+from grsgd.comm.coded.schemes import SCHEMES
+from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 from grsgd.simulate.driver import Deadlock
 from grsgd.testing.simulated import Ranks, network_of
 from tests.support.exhaustive import exhaustive_unless
@@ -150,7 +151,7 @@ def test_random_blocks_do_wrap_round():
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_packets_at_a_time_suffice(kind, transport, in_flight, eager_bytes, monkeypatch):
     """Nobody waits for ever, even where a message leaves only when its receivers are ready."""
-    monkeypatch.setattr(schemes, "MAX_PACKETS_IN_FLIGHT", in_flight)
+    monkeypatch.setattr("grsgd.comm.coded.scheme.MAX_PACKETS_IN_FLIGHT", in_flight)
     for n, r in [(2, 1), (3, 2), (4, 2), (5, 2), (5, 3)]:
         random = np.random.default_rng((n, r))
         spec = network_of(bandwidth="1 mbit", latency="1 ms", eager_bytes=eager_bytes)
@@ -165,9 +166,9 @@ def test_large_packets_are_few_at_a_time(monkeypatch):
     """Memory for packets under way has a bound in bytes, or is that of one packet for each rank."""
     scheme = SchemeJob("coded", "multicast", 7, 3, length=60_000).schemes[0]
     assert len(scheme._spare) == MAX_PACKETS_IN_FLIGHT < len(scheme.packets), "packets of 80 KB are not large"
-    monkeypatch.setattr(schemes, "MAX_BYTES_IN_FLIGHT", 4 * 12 * 3)
+    monkeypatch.setattr("grsgd.comm.coded.scheme.MAX_BYTES_IN_FLIGHT", 4 * 12 * 3)
     assert {len(scheme._spare) for scheme in SchemeJob("coded", "multicast", 5, 2, length=24).schemes} == {5}
-    monkeypatch.setattr(schemes, "MAX_BYTES_IN_FLIGHT", 4 * 12 * 7)
+    monkeypatch.setattr("grsgd.comm.coded.scheme.MAX_BYTES_IN_FLIGHT", 4 * 12 * 7)
     job = SchemeJob("coded", "multicast", 5, 2, length=24)
     assert {len(scheme._spare) for scheme in job.schemes} == {7}
     assert SchemeJob("coded", "multicast", 5, 2, length=2400).schemes[0]._spare[0].size == 1200

@@ -8,7 +8,7 @@ from grsgd.algorithms.cssgd import CSSGDOptions
 from grsgd.algorithms.ssgd import SSGDOptions
 from grsgd.algorithms.transport_trial import choose_transport
 from grsgd.comm import tags
-from grsgd.comm.coded import ip_multicast, multicast_link, repairs, schemes
+from grsgd.comm.coded import ip_multicast, multicast_link, packets, repairs
 from grsgd.comm.coded.asking import ANSWER_SECONDS, SILENT_SECONDS
 from grsgd.comm.coded.control import Control, ControlKind, Told
 from grsgd.comm.coded.datagrams import HEAD_BYTES, IP_BYTES, KEY_BYTES, RUN_BYTES, Name, Seal
@@ -126,7 +126,7 @@ def test_all_that_is_lost_comes_by_mpi(monkeypatch):
 
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_few_packets_at_a_time_suffice(in_flight, monkeypatch):
-    monkeypatch.setattr(schemes, "MAX_PACKETS_IN_FLIGHT", in_flight)
+    monkeypatch.setattr("grsgd.comm.coded.scheme.MAX_PACKETS_IN_FLIGHT", in_flight)
     for n, r in [(4, 2), (5, 2), (5, 3)]:
         job = Job(monkeypatch, "coded", n, r, 100, Hostile(n))
         job.check(np.random.default_rng(n))
@@ -342,7 +342,7 @@ def test_what_is_lost_of_a_packet_is_asked_for_while_the_next_one_leaves(monkeyp
     asked = [(when, number) for (what, _, number), when in times.items() if what == "asked"]
     assert len(asked) == 3 * 2
     for when, number in asked:
-        assert when - times["sent", 1, number] < 3 * ip_multicast.PATIENCE_SECONDS, "not when the last one has left"
+        assert when - times["sent", 1, number] < 3 * packets.PATIENCE_SECONDS, "not when the last one has left"
 
 
 @pytest.mark.parametrize("kind, r", [("coded", 2), ("uncoded", 3)])
@@ -366,7 +366,7 @@ def test_a_sender_of_packets_to_others_is_not_silent(kind, r, monkeypatch):
 def slow(job, rank, monkeypatch, seconds=np.inf):
     """Let a rank answer what others lack of its packets so much later; returns those that have asked it."""
     transport, asked, waiting = job.transports[rank], [], []
-    repair, move = ip_multicast.Outgoing.repair, transport.move
+    repair, move = packets.Outgoing.repair, transport.move
 
     def later(outgoing, receiver, bits):
         if outgoing.transport is not transport or not any(bits):
@@ -379,7 +379,7 @@ def slow(job, rank, monkeypatch, seconds=np.inf):
             repair(*waiting.pop(0)[1:])
         move()
 
-    monkeypatch.setattr(ip_multicast.Outgoing, "repair", later)
+    monkeypatch.setattr(packets.Outgoing, "repair", later)
     transport.move = moved
     return asked
 

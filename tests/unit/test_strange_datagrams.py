@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from grsgd.comm.coded.datagrams import Name
-from grsgd.comm.coded.ip_multicast import FLOOD_SECONDS, LEAST_ROOM
+from grsgd.comm.coded.ip_multicast import LEAST_ROOM
 from grsgd.comm.coded.multicast_link import TRIAL_DATAGRAMS, TRIAL_ROUND, Coming
+from grsgd.comm.coded.packets import FLOOD_SECONDS
 from grsgd.comm.coded.sockets import Interface, Sockets
 from tests.support.multicast_job import SEAL, Job
 from tests.support.polled_ranks import PostSockets

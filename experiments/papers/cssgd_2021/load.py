@@ -13,7 +13,8 @@ from experiments.runner import decide
 from experiments.runner.outcome import BY_CONSTRUCTION, Case
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
-from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
+from grsgd.comm.coded.schemes import SCHEMES
+from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 
 COUNTED = {"SSGD": LocalSum, "per block": PerBlock} | SCHEMES
 MOST_NODES = 10

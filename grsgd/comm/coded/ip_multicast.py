@@ -23,14 +23,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from coding.plan import Packet
-from grsgd.comm.coded.asking import SILENT_SECONDS
 from grsgd.comm.coded.control import Control, ControlKind, Told
-from grsgd.comm.coded.datagrams import HEAD_BYTES, Name, Parts, number_of_parts, unmasked
+from grsgd.comm.coded.datagrams import HEAD_BYTES, number_of_parts
 from grsgd.comm.coded.losses import lost_parts
 from grsgd.comm.coded.multicast import Blocks, Unicast
 from grsgd.comm.coded.multicast_link import BY_ITSELF, READS_AT_ONCE, Link, Settings, connect, tell, try_out
 from grsgd.comm.coded.pacing import Pace
-from grsgd.comm.coded.repairs import LackingParts, Repairs
+from grsgd.comm.coded.packets import Incoming, Outgoing
+from grsgd.comm.coded.repairs import Repairs
 from grsgd.comm.coded.sockets import LARGEST
 from grsgd.comm.communicator import Communicator
 from grsgd.runs.numbers import human_bytes
@@ -40,16 +40,11 @@ from grsgd.units import as_rate
 
 SHARE = 0.95
 """Of the network's rate, that all ranks together send at; the rest is for what they tell each other by MPI."""
-PATIENCE_SECONDS = 0.005
-"""After so long without a datagram of a packet of which all have left, what is lacking is asked for."""
 UNREAD_SECONDS = 0.05
 """A rank may be kept from reading for so long: for what comes meanwhile there must be room."""
 ROOM_SHARE, LEAST_ROOM = 2, 4 * 2**20
 """Room that sockets keep, as a multiple of what comes while a rank does not read, and its least bytes, because the
 kernel counts a short datagram as a longer one: what strangers send can take no more of the host's memory."""
-FLOOD_SECONDS = 0.25
-"""After so long without a datagram of such a packet, what is lacking is asked for although more datagrams wait to be
-read: they may all be those of strangers."""
 
 
 class IpMulticast(Unicast):
@@ -91,7 +86,7 @@ class IpMulticast(Unicast):
         """How long a rank sends in an exchange. Others may hear nothing of it for so long, while it sends packets that
         are not for them, or has sent so much to ranks that asked for repairs."""
         self._ended: set[int] = set()
-        self._heard = [0.0] * comm.size
+        self.heard = [0.0] * comm.size
         """When the last datagram of each rank for this one came, or its word that all have left."""
         self._buffer = memoryview(bytearray(LARGEST))
 
@@ -227,7 +222,7 @@ class IpMulticast(Unicast):
             if told.round != self.round:  # of a packet that this rank has got from others
                 return
             key, now = (told.sender, told.number), self.clock()
-            self._heard[told.sender] = self._sent[key] = now
+            self.heard[told.sender] = self._sent[key] = now
             if key in self._incoming:
                 self._incoming[key].all_sent, self._incoming[key].heard = True, now
         elif told.word is ControlKind.LACKING:
@@ -269,7 +264,7 @@ class IpMulticast(Unicast):
         if content is None:
             self.rejected += 1
             return
-        self._heard[name.sender] = now = self.clock()
+        self.heard[name.sender] = now = self.clock()
         if incoming is None:
             early[name.part] = bytes(content)
         elif incoming.parts.put(name.part, content):
@@ -306,121 +301,6 @@ class IpMulticast(Unicast):
     def missing_rank(self) -> int | None:
         """The first rank that is not ready for this exchange; None if all are."""
         return next((rank for rank, ready in enumerate(self._ready) if ready < self.round), None)
-
-
-class Outgoing:
-    """A packet of this rank: a pollable, true when all receivers have it."""
-
-    def __init__(self, transport: IpMulticast, packet: Packet, content: np.ndarray):
-        self.transport, self.packet = transport, packet
-        self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
-        self.next = 0
-        """The part that leaves next."""
-        self.unanswered = set(packet.receivers)
-        """Those that have not told what they lack."""
-        self.repairs: list[tuple] = []
-        """Messages under way to ranks that lack parts, with their arrays."""
-        link = transport.link
-        to_all = len(packet.receivers) > 1
-        self.address = link.sockets.group if to_all else link.addresses[packet.receivers[0]]
-
-    def send_next(self) -> bool:
-        """Send a datagram; returns whether there was room for it."""
-        transport, packet = self.transport, self.packet
-        begin, end = self.parts.span(self.next)
-        content = self.parts.content[begin:end]
-        name = Name(transport.round, packet.sender, packet.number, self.next)
-        if not transport.link.sockets.send(transport.link.seal.head(name, content), content, self.address):
-            return False
-        transport.pace.spend(transport.link.datagram)
-        self.next += 1
-        return True
-
-    def repair(self, rank: int, bits: bytes):
-        """Send a rank the parts that it lacks, a bit for each."""
-        self.unanswered.discard(rank)
-        lacking = unmasked(bits[: self.parts.mask_bytes], len(self.parts.is_here))
-        if lacking:
-            name = Name(self.transport.round, self.packet.sender, self.packet.number, self.packet.sender)
-            self.repairs.append(self.transport.repairs.send(rank, name, self.parts, lacking))
-
-    def Test(self) -> bool:
-        self.transport.move()
-        self.repairs = [(message, array) for message, array in self.repairs if not message.Test()]
-        return not self.unanswered and not self.repairs
-
-    def __str__(self):
-        late = self.transport.missing_rank
-        all_parts = len(self.parts.is_here)
-        if not self.unanswered:
-            state = f"repairs to {len(self.repairs)} ranks are under way"
-        elif self.next == all_parts:
-            state = f"all has left, but nothing is heard of {ranks_in_words(sorted(self.unanswered))}"
-        elif late is not None:
-            state = f"rank {late} has not begun to receive"
-        else:
-            state = f"{self.next} of {all_parts} datagrams have left"
-        return f"{self.packet}: send by IP multicast ({state})"
-
-
-class Incoming:
-    """A packet for this rank: a pollable, true when all of it is there, and its sender knows what to keep it for."""
-
-    def __init__(self, transport: IpMulticast, packet: Packet, content: np.ndarray):
-        self.transport, self.packet = transport, packet
-        self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
-        self.all_sent = False
-        """Whether the sender has said that all datagrams have left."""
-        self.has_answered = False
-        """Whether the sender was told what is lacking, if anything is."""
-        self.rest: LackingParts | None = None
-        """The parts that are asked for, when it is time."""
-        self.heard = transport.clock()
-        """When its last datagram came, or the word that all have left; before, when it was first waited for."""
-
-    def move(self, read_all: bool):
-        """Ask for what is lacking, when that is known; ``read_all``: whether all that has come was read."""
-        if not self.parts.lacking:
-            # The sender may not know yet of a packet without content.
-            if not self.has_answered and (self.parts.content or self.all_sent):
-                self.has_answered = True
-                # Without a bit for each part: a long message might be under way until this rank, which computes in
-                # the meantime, waits again.
-                control, number = self.transport.control, self.packet.number
-                control.tell(self.packet.sender, ControlKind.LACKING, self.transport.round, number)
-            return
-        if self.rest is None:
-            if not self.is_time_to_ask(read_all):
-                return
-            transport = self.transport
-            self.rest = LackingParts(
-                transport.repairs, self.packet, self.parts, transport.clock, transport.has_left, not self.all_sent
-            )
-        self.has_answered |= self.rest.ask_on() == self.packet.sender
-
-    def is_time_to_ask(self, read_all: bool) -> bool:
-        """Whether nothing more will come, or nothing has come for so long that others may be asked."""
-        transport = self.transport
-        now = transport.clock()
-        if self.all_sent:
-            return now - self.heard > (PATIENCE_SECONDS if read_all else FLOOD_SECONDS)
-        heard = max(self.heard, transport._heard[self.packet.sender])
-        is_silent = now - heard > SILENT_SECONDS + transport.sending_seconds
-        return is_silent and transport.missing_rank is None and bool(transport.repairs.other_holders(self.packet))
-
-    def Test(self) -> bool:
-        self.transport.move()
-        return self.has_answered and not self.parts.lacking
-
-    def __str__(self):
-        there = len(self.parts.is_here) - self.parts.lacking
-        state = "all has left" if self.all_sent else "more should come"
-        if self.rest is not None and self.rest.asked:
-            state = f"the rest is asked of {ranks_in_words(self.rest.asked)}"
-        return (
-            f"{self.packet}: receive from rank {self.packet.sender} by IP multicast ({there} of "
-            f"{len(self.parts.is_here)} datagrams are here, {state})"
-        )
 
 
 class AllEnded:

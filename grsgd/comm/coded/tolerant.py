@@ -14,7 +14,7 @@ from grsgd.comm.coded.fingerprints import Fingerprints
 from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.coded.parting import Parting
 from grsgd.comm.coded.queues import Queues
-from grsgd.comm.coded.schemes import Scheme
+from grsgd.comm.coded.scheme import Scheme
 from grsgd.comm.coded.streams import AHEAD, FIXED, HeaderKind, Streams, header
 from grsgd.comm.communicator import Communicator
 from grsgd.comm.pollables import Delay, Until

@@ -11,7 +11,8 @@ from coding.cost import Cost, cost_in_bytes
 from coding.fixed_point import FixedPoint
 from coding.plan import packet_plan
 from grsgd.comm.coded.multicast import TRANSPORTS
-from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
+from grsgd.comm.coded.schemes import SCHEMES
+from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 from grsgd.comm.driver import MpiDriver, WaitTimeout
 from tests.support.random_blocks import fill
 

@@ -14,12 +14,14 @@ from grsgd.algorithms.transport_trial import choose_transport
 from grsgd.comm.backend import MpiBackend
 from grsgd.comm.coded import multicast_link
 from grsgd.comm.coded.asking import ANSWER_SECONDS
-from grsgd.comm.coded.ip_multicast import IpMulticast, Outgoing
+from grsgd.comm.coded.ip_multicast import IpMulticast
 from grsgd.comm.coded.multicast import Multicast
 from grsgd.comm.coded.multicast_link import Settings, connect, try_out
+from grsgd.comm.coded.packets import Outgoing
 from grsgd.comm.coded.repairs import Repairs
-from grsgd.comm.coded.schemes import SCHEMES, LocalSum, PerBlock
+from grsgd.comm.coded.schemes import SCHEMES
 from grsgd.comm.coded.sockets import NoMulticast
+from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 from grsgd.comm.driver import MpiDriver, WaitTimeout
 from tests.support.random_blocks import fill
 

@@ -1,0 +1,134 @@
+"""The packets of an exchange by IP multicast that are on their way: what is left to send, and what is lacking yet."""
+
+import numpy as np
+
+from coding.plan import Packet
+from grsgd.comm.coded.asking import SILENT_SECONDS
+from grsgd.comm.coded.control import ControlKind
+from grsgd.comm.coded.datagrams import Name, Parts, unmasked
+from grsgd.comm.coded.repairs import LackingParts
+from grsgd.text import ranks_in_words
+
+PATIENCE_SECONDS = 0.005
+"""After so many seconds without a datagram of a packet of which all have left, what is lacking is asked for."""
+FLOOD_SECONDS = 0.25
+"""After so many seconds without a datagram of such a packet, what is lacking is asked for although more datagrams wait: all
+of them may come from strangers."""
+
+
+class Outgoing:
+    """A packet that ``transport``, an `IpMulticast`, sends: a pollable, true when all receivers have the packet."""
+
+    def __init__(self, transport, packet: Packet, content: np.ndarray):
+        self.transport, self.packet = transport, packet
+        self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
+        self.next = 0
+        """The part that leaves next."""
+        self.unanswered = set(packet.receivers)
+        """Those that have not told what they lack."""
+        self.repairs: list[tuple] = []
+        """Messages under way to ranks that lack parts, with their arrays."""
+        link = transport.link
+        to_all = len(packet.receivers) > 1
+        self.address = link.sockets.group if to_all else link.addresses[packet.receivers[0]]
+
+    def send_next(self) -> bool:
+        """Send a datagram; returns whether there was room for it."""
+        transport, packet = self.transport, self.packet
+        begin, end = self.parts.span(self.next)
+        content = self.parts.content[begin:end]
+        name = Name(transport.round, packet.sender, packet.number, self.next)
+        if not transport.link.sockets.send(transport.link.seal.head(name, content), content, self.address):
+            return False
+        transport.pace.spend(transport.link.datagram)
+        self.next += 1
+        return True
+
+    def repair(self, rank: int, bits: bytes):
+        """Send a rank the parts that it lacks, a bit for each."""
+        self.unanswered.discard(rank)
+        lacking = unmasked(bits[: self.parts.mask_bytes], len(self.parts.is_here))
+        if lacking:
+            name = Name(self.transport.round, self.packet.sender, self.packet.number, self.packet.sender)
+            self.repairs.append(self.transport.repairs.send(rank, name, self.parts, lacking))
+
+    def Test(self) -> bool:
+        self.transport.move()
+        self.repairs = [(message, array) for message, array in self.repairs if not message.Test()]
+        return not self.unanswered and not self.repairs
+
+    def __str__(self):
+        late = self.transport.missing_rank
+        all_parts = len(self.parts.is_here)
+        if not self.unanswered:
+            state = f"repairs to {len(self.repairs)} ranks are under way"
+        elif self.next == all_parts:
+            state = f"all has left, but nothing is heard of {ranks_in_words(sorted(self.unanswered))}"
+        elif late is not None:
+            state = f"rank {late} has not begun to receive"
+        else:
+            state = f"{self.next} of {all_parts} datagrams have left"
+        return f"{self.packet}: send by IP multicast ({state})"
+
+
+class Incoming:
+    """A packet for this rank that ``transport``, an `IpMulticast`, receives.
+
+    A pollable, true when all of the packet is there, and its sender has been told so, or what it lacks.
+    """
+
+    def __init__(self, transport, packet: Packet, content: np.ndarray):
+        self.transport, self.packet = transport, packet
+        self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
+        self.all_sent = False
+        """Whether the sender has said that all datagrams have left."""
+        self.has_answered = False
+        """Whether the sender was told what is lacking, if anything is."""
+        self.rest: LackingParts | None = None
+        """The parts that are asked for, when it is time."""
+        self.heard = transport.clock()
+        """When its last datagram came, or the word that all have left; before, when it was first waited for."""
+
+    def move(self, read_all: bool):
+        """Ask for what is lacking, when that is known; ``read_all``: whether all that has come was read."""
+        if not self.parts.lacking:
+            # The sender may not know yet of a packet without content.
+            if not self.has_answered and (self.parts.content or self.all_sent):
+                self.has_answered = True
+                # Without a bit for each part: a long message might be under way until this rank, which computes in
+                # the meantime, waits again.
+                control, number = self.transport.control, self.packet.number
+                control.tell(self.packet.sender, ControlKind.LACKING, self.transport.round, number)
+            return
+        if self.rest is None:
+            if not self.is_time_to_ask(read_all):
+                return
+            transport = self.transport
+            self.rest = LackingParts(
+                transport.repairs, self.packet, self.parts, transport.clock, transport.has_left, not self.all_sent
+            )
+        self.has_answered |= self.rest.ask_on() == self.packet.sender
+
+    def is_time_to_ask(self, read_all: bool) -> bool:
+        """Whether nothing more will come, or nothing has come for so long that others may be asked."""
+        transport = self.transport
+        now = transport.clock()
+        if self.all_sent:
+            return now - self.heard > (PATIENCE_SECONDS if read_all else FLOOD_SECONDS)
+        heard = max(self.heard, transport.heard[self.packet.sender])
+        is_silent = now - heard > SILENT_SECONDS + transport.sending_seconds
+        return is_silent and transport.missing_rank is None and bool(transport.repairs.other_holders(self.packet))
+
+    def Test(self) -> bool:
+        self.transport.move()
+        return self.has_answered and not self.parts.lacking
+
+    def __str__(self):
+        there = len(self.parts.is_here) - self.parts.lacking
+        state = "all has left" if self.all_sent else "more should come"
+        if self.rest is not None and self.rest.asked:
+            state = f"the rest is asked of {ranks_in_words(self.rest.asked)}"
+        return (
+            f"{self.packet}: receive from rank {self.packet.sender} by IP multicast ({there} of "
+            f"{len(self.parts.is_here)} datagrams are here, {state})"
+        )

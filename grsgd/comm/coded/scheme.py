@@ -1,0 +1,213 @@
+"""How n ranks that have computed blocks of a gradient all get the sum of all blocks: the exchange of one rank.
+
+A scheme says which samples of a common batch make up which block, which blocks a rank computes, and which packets the
+ranks exchange. Everything is int32 in, int64 out, so that the sum is exact and the same on all ranks. What each scheme
+sends is in `coding.cost`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from coding.fixed_point import FixedPoint, OutOfRange, accumulate
+from coding.kernels import kernels
+from coding.partition import bounds
+from coding.plan import Packet
+from grsgd.comm.coded.multicast import Unicast
+
+ELEMENT_BYTES = 4
+"""The size of an int32."""
+MAX_PACKETS_IN_FLIGHT = 64
+"""Packets of one rank that are under way at once."""
+MAX_BYTES_IN_FLIGHT = 256 * 2**20
+"""About how many bytes they may have; but not fewer than one packet per rank, or their links would stand idle in turn.
+"""
+
+
+class Scheme:
+    """One rank's part of the exchange.
+
+    Parameters
+    ----------
+    transport
+        What carries packets.
+    n, r, rank
+        The number of ranks, the redundancy, and this rank.
+    length
+        Elements of a block.
+    fixed_point
+        Gives the range that sums must keep which are sent on.
+    empty
+        Makes an array, ``empty(size, dtype)``, and so decides where everything is computed, on the CPU or a GPU.
+    """
+
+    blocks: list[int]
+    """The numbers of the blocks that this rank computes, ascending."""
+    num_blocks: int
+    """How many blocks all ranks have."""
+    lost: frozenset[int] = frozenset()
+    """After `close`, the ranks that the others go on without."""
+
+    def __init__(
+        self, transport: Unicast, n: int, r: int, rank: int, length: int, fixed_point: FixedPoint, empty: Callable
+    ):
+        self.transport, self.n, self.r, self.rank, self.length = transport, n, r, rank, length
+        self.fixed_point, self.empty = fixed_point, empty
+        self.overflow = OutOfRange(0, 0, 0.0, fixed_point.limit)
+        """Sums that did not fit into the range, so that the result is wrong there."""
+        self.assign_blocks()
+        self.block_buffers = empty(len(self.blocks) * length, "int32")
+        self.total = empty(length, "int64")
+        """After `add_up`, the sum of all blocks: int64 of shape [length]."""
+        packets = [*self.sent(), *self.received()]
+        self.packets: list[Packet] = sorted(packets, key=lambda packet: packet.order)
+        largest = max(map(self.size, self.packets), default=0)
+        window = max(
+            1,
+            min(
+                MAX_PACKETS_IN_FLIGHT,
+                len(self.packets),
+                max(n, MAX_BYTES_IN_FLIGHT // max(ELEMENT_BYTES * largest, 1)),
+            ),
+        )
+        self._spare = [empty(largest, "int32") for _ in range(window)]
+
+    def prepare(self):
+        """Compile what is to be fast, which takes seconds; before `open`, where the other ranks would wait for it."""
+        kernels(self.total).prepare()
+
+    def open(self):
+        """Make the multicast groups; all ranks at once, before the first `add_up`. Returns what remains to be driven: a
+        schedule or None."""
+        return self.transport.open({packet: ELEMENT_BYTES * self.size(packet) for packet in self.packets}, self)
+
+    def close(self):
+        """Free the multicast groups; all ranks at once, after the last `add_up`. Returns a schedule or None."""
+        return self.transport.close()
+
+    needs_no_blocks = False
+    """After `look`, whether the others have ended the step under way, so that this rank need not compute its blocks."""
+    is_left_behind = False
+    """Whether the others go on without this rank, which was silent for too long."""
+
+    def look(self) -> Iterable:
+        """Schedule, before a step: find out whether this rank `needs_no_blocks`."""
+        return ()
+
+    sends_sums = False
+    """Whether sums of blocks are sent, which must fit into the range."""
+
+    coding_seconds = 0.0
+    """Seconds spent on encoding packets and on decoding them, by `clock`."""
+
+    @staticmethod
+    def clock() -> float:
+        """Return the time in seconds; by default it stands still, and nothing is counted."""
+        return 0.0
+
+    def assign_blocks(self):
+        """Decide which rank computes what: set `blocks`, `num_blocks` and what else the scheme needs."""
+        raise NotImplementedError
+
+    def samples(self, batch: int) -> list[tuple[int, int]]:
+        """Return begin and end of each own block's samples in a batch of so many."""
+        begins = bounds(batch, self.num_blocks).tolist()
+        return [(begins[block], begins[block + 1]) for block in self.blocks]
+
+    def block_buffer(self, k: int):
+        """The buffer for the caller's k-th block: int32 of shape [length]."""
+        return self.block_buffers[k * self.length : (k + 1) * self.length]
+
+    def sent(self) -> Iterable[Packet]:
+        """The packets that this rank sends."""
+        raise NotImplementedError
+
+    def received(self) -> Iterable[Packet]:
+        """The packets that this rank receives."""
+        raise NotImplementedError
+
+    def span(self, packet: Packet) -> tuple[int, int]:
+        """Begin and end of the part of the vector that a packet carries."""
+        return 0, self.length
+
+    def source(self, packet: Packet):
+        """The vector out of which a packet of this rank is cut: int32 of shape [length]."""
+        return self.block_buffer(self.blocks.index(packet.blocks[0]))
+
+    def size(self, packet: Packet) -> int:
+        """How many elements a packet has."""
+        begin, end = self.span(packet)
+        return end - begin
+
+    def encode(self, packet: Packet, content):
+        """Write a packet of this rank into ``content``."""
+        begin, end = self.span(packet)
+        content[:] = self.source(packet)[begin:end]
+
+    def decode(self, packet: Packet, content):
+        """Add what a received packet brings to `total`."""
+        begin, end = self.span(packet)
+        accumulate(self.total[begin:end], content)
+
+    def other_holders(self, packet: Packet) -> list[int]:
+        """The ranks besides its sender that hold the block of which a packet brings this rank a part."""
+        return []
+
+    def brings(self, packet: Packet) -> tuple[int, int, int]:
+        """Which part a packet brings this rank: number of the block, begin and end in it."""
+        return packet.blocks[0], *self.span(packet)
+
+    def piece(self, block: int, begin: int, end: int, out):
+        """Write that part of a block that this rank holds to the beginning of ``out``."""
+        out[: end - begin] = self.block_buffer(self.blocks.index(block))[begin:end]
+
+    def make_packet(self, packet: Packet, piece):
+        """Turn what a packet brings this rank, as long as the packet, into the packet."""
+
+    def add_up(self):
+        """Schedule, on all ranks at once: set `total` to the sum of all ranks' blocks, each counted once."""
+        self.add_own()
+        yield from self.exchange(self.packets)
+
+    def add_own(self):
+        """Set `total` to the sum of this rank's blocks."""
+        self.total.fill(0)
+        for k in range(len(self.blocks)):
+            accumulate(self.total, self.block_buffer(k))
+
+    def exchange(self, packets: Iterable[Packet]):
+        """Schedule: send and receive packets in the order in which all ranks do, some of them at a time.
+
+        The first packet that has not arrived everywhere is always under way at all its members: no rank waits for ever.
+        """
+        self.transport.next_round()
+        under_way = deque()
+        for packet in packets:
+            if not self._spare:
+                yield from self._finish(*under_way.popleft())
+            buffer = self._spare.pop()
+            content = buffer[: self.size(packet)]
+            if packet.sender == self.rank:
+                self.timed(self.encode, packet, content)
+                messages = self.transport.send(packet, content)
+            else:
+                messages = self.transport.receive(packet, content)
+            under_way.append((packet, buffer, messages))
+        while under_way:
+            yield from self._finish(*under_way.popleft())
+        self.transport.end_round()
+
+    def _finish(self, packet: Packet, buffer, messages: list):
+        yield messages
+        if packet.sender != self.rank:
+            self.timed(self.decode, packet, buffer[: self.size(packet)])
+        self._spare.append(buffer)
+
+    def timed(self, code: Callable, packet: Packet, content):
+        """Encode or decode a packet, and add the time to `coding_seconds`."""
+        began = self.clock()
+        code(packet, content)
+        self.coding_seconds += self.clock() - began
+
+    def wrap(self, total, out):
+        """Write a sum, int64, as int32 to be sent on, into ``out``; what does not fit is noted in `overflow`."""
+        self.overflow = self.overflow.merged_with(self.fixed_point.wrap(total, out))

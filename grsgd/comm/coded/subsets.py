@@ -1,0 +1,108 @@
+"""Schemes in which every r ranks hold one block of their own: coded as in CSSGD, and the same placement uncoded.
+
+Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD).
+"""
+
+from collections.abc import Callable
+
+from coding.codec import Codec
+from coding.fixed_point import FixedPoint, accumulate
+from coding.partition import bounds
+from coding.placement import subset_placement
+from coding.plan import Packet, packet_plan
+from grsgd.comm.coded.multicast import Unicast
+from grsgd.comm.coded.scheme import Scheme
+
+
+class Coded(Scheme):
+    """CSSGD: every packet is the sum of r slices, one of each of r blocks, and tells each receiver the one it lacks.
+
+    ``enumeration``: "groups", or "paper" for Algorithm 3 as written, which sends repeats (see `coding.plan`).
+    """
+
+    def __init__(
+        self,
+        transport: Unicast,
+        n: int,
+        r: int,
+        rank: int,
+        length: int,
+        fixed_point: FixedPoint,
+        empty: Callable,
+        enumeration: str = "groups",
+    ):
+        self.enumeration = enumeration
+        super().__init__(transport, n, r, rank, length, fixed_point, empty)
+
+    def assign_blocks(self):
+        self.plan = packet_plan(self.n, self.r, self.enumeration)
+        self.codec = Codec(self.plan, self.rank, self.length)
+        self.blocks = self.codec.own
+        self.num_blocks = len(self.plan.placement.holders)
+
+    def sent(self):
+        return self.plan.sent(self.rank)
+
+    def received(self):
+        known, self.repeats = set(), set()
+        for packet in self.plan.received(self.rank):
+            brings = self.codec.missing_slice(packet)
+            if brings in known:
+                self.repeats.add(packet.order)
+            known.add(brings)
+            yield packet
+
+    def size(self, packet):
+        return self.codec.packet_length
+
+    def encode(self, packet, content):
+        self.codec.encode(packet, self.block_buffers, content)
+
+    def decode(self, packet, content):
+        if packet.order in self.repeats:
+            return
+        _, begin, end = self.codec.missing_slice(packet)
+        piece = content[: end - begin]
+        self.codec.decode(packet, content, self.block_buffers, piece)
+        accumulate(self.total[begin:end], piece)
+
+    def other_holders(self, packet):
+        return [rank for rank in self.plan.placement.holders[self.brings(packet)[0]].tolist() if rank != packet.sender]
+
+    def brings(self, packet):
+        return self.codec.missing_slice(packet)
+
+    def make_packet(self, packet, piece):
+        self.codec.add_known(packet, self.block_buffers, piece)
+
+
+class Uncoded(Scheme):
+    """The same placement without coding: each of a block's r holders sends its slice to all ranks that lack it."""
+
+    def assign_blocks(self):
+        placement = subset_placement(self.n, self.r)
+        self.holders = placement.holders
+        self.blocks = placement.blocks(self.rank).tolist()
+        self.missing = placement.missing(self.rank).tolist()
+        self.num_blocks = len(self.holders)
+        self.bounds = bounds(self.length, self.r).tolist()
+
+    def sent(self):
+        if self.r < self.n:
+            for block in self.blocks:
+                yield self.packet(block, self.holders[block].tolist().index(self.rank))
+
+    def received(self):
+        return (self.packet(block, position) for block in self.missing for position in range(self.r))
+
+    def packet(self, block: int, position: int) -> Packet:
+        holders = self.holders[block].tolist()
+        receivers = tuple(rank for rank in range(self.n) if rank not in holders)
+        return Packet(holders[position], receivers, block, (block,), (position,))
+
+    def span(self, packet):
+        position = packet.positions[0]
+        return self.bounds[position], self.bounds[position + 1]
+
+    def other_holders(self, packet):
+        return [rank for rank in self.holders[packet.blocks[0]].tolist() if rank != packet.sender]

@@ -1,0 +1,56 @@
+"""Schemes in which each block is held by one rank: every block sent by itself, or the sum of a rank's blocks.
+
+Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), for `PerBlock`.
+"""
+
+from coding.partition import bounds
+from coding.placement import subset_placement
+from coding.plan import Packet
+from grsgd.comm.coded.scheme import Scheme
+
+
+class PerBlock(Scheme):
+    """No redundancy: the C(n, r) blocks are dealt out to the ranks, and each is sent to all others by itself."""
+
+    def assign_blocks(self):
+        self.num_blocks = len(subset_placement(self.n, self.r).holders)
+        self.owned_bounds = bounds(self.num_blocks, self.n).tolist()
+        self.blocks = self.blocks_of(self.rank)
+
+    def blocks_of(self, rank: int) -> list[int]:
+        return list(range(self.owned_bounds[rank], self.owned_bounds[rank + 1]))
+
+    def sent(self):
+        if self.n > 1:
+            for block in self.blocks:
+                yield self.packet(self.rank, block)
+
+    def received(self):
+        others = (rank for rank in range(self.n) if rank != self.rank)
+        return (self.packet(rank, block) for rank in others for block in self.blocks_of(rank))
+
+    def packet(self, sender: int, block: int) -> Packet:
+        return Packet(sender, tuple(rank for rank in range(self.n) if rank != sender), block, (block,), (0,))
+
+
+class LocalSum(PerBlock):
+    """Plain synchronous SGD: blocks are dealt out as in `PerBlock`; a rank sends the sum of its own to all others."""
+
+    sends_sums = True
+
+    def sent(self):
+        if self.n > 1:
+            yield self.packet(self.rank, 0)
+
+    def received(self):
+        return (self.packet(rank, 0) for rank in range(self.n) if rank != self.rank)
+
+    def add_up(self):
+        self.add_own()
+        self.local = self.block_buffer(0) if self.blocks else self.empty(self.length, "int32")
+        self.wrap(self.total, self.local)
+        self.total[:] = self.local  # what all others get
+        yield from self.exchange(self.packets)
+
+    def source(self, packet):
+        return self.local
