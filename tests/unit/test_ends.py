@@ -12,7 +12,7 @@ import pytest
 
 from grsgd import config, load_run
 from grsgd.cli import main
-from grsgd.cli.commands import default_out
+from grsgd.cli.arguments import default_out
 from grsgd.comm.communicator import LostRank
 from grsgd.errors import ConfigError, RunFileError
 from grsgd.job import launch, prepare

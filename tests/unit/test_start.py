@@ -10,9 +10,10 @@ import time
 import pytest
 
 from grsgd import mpi_environment
-from grsgd.cli import commands, main, reference
+from grsgd.cli import main, reference, training
 from grsgd.errors import SetupError
-from grsgd.job import launch, start
+from grsgd.job import start
+from grsgd.job.foreign_launchers import check_launcher
 from grsgd.mpi_environment import DEFAULTS, without_launcher
 from tests.support.launcher import start_command
 
@@ -263,10 +264,10 @@ def test_launchers_that_mpi_does_not_know(variables, ranks, message, place, monk
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     if message is None:
-        launch.check_launcher(ranks)
+        check_launcher(ranks, "Open MPI v5")
         return
     with pytest.raises(SetupError) as error:
-        launch.check_launcher(ranks)
+        check_launcher(ranks, "Open MPI v5")
     assert message in str(error.value) and error.value.is_printed
 
 
@@ -279,15 +280,15 @@ def test_launchers_that_mpi_does_not_know(variables, ranks, message, place, monk
     ],
 )
 def test_the_refusal_says_what_to_type(arguments, instead, place, monkeypatch):
-    monkeypatch.setattr(launch, "FIRST_SPEAKS_SECONDS", 0.0)
+    monkeypatch.setattr("grsgd.job.foreign_launchers.FIRST_SPEAKS_SECONDS", 0.0)
     monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SetupError) as error:
-        launch.check_launcher(1)
+        check_launcher(1, "Open MPI v5")
     assert f"`{instead}`" in str(error.value)
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(SetupError) as error:
-        launch.check_launcher(1)
+        check_launcher(1, "Open MPI v5")
     assert not error.value.is_printed
 
 
@@ -329,7 +330,7 @@ time.sleep(60)
 
 def test_commands_have_help_without_docstrings(monkeypatch, capsys):
     """As under ``python -OO``."""
-    for function in (commands.train, commands.run, reference.config):
+    for function in (training.train, training.run, reference.config):
         monkeypatch.setattr(function, "__doc__", None)
     assert main([]) == 2
     assert "train" in capsys.readouterr().out

@@ -12,8 +12,8 @@ from grsgd.text import ranks_in_words
 PATIENCE_SECONDS = 0.005
 """After so many seconds without a datagram of a packet of which all have left, what is lacking is asked for."""
 FLOOD_SECONDS = 0.25
-"""After so many seconds without a datagram of such a packet, what is lacking is asked for although more datagrams wait: all
-of them may come from strangers."""
+"""After so many seconds without a datagram of such a packet, what is lacking is asked for although more datagrams are
+waiting: all of them may come from strangers."""
 
 
 class Outgoing:

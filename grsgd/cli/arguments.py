@@ -1,0 +1,52 @@
+"""What the options of commands say, checked."""
+
+import secrets
+from datetime import datetime
+from pathlib import Path
+
+from grsgd.errors import ConfigError, RunFileError
+
+
+def load_config(options):
+    """Return the configuration with its overrides; raises ConfigError."""
+    from grsgd import config
+
+    return config.load(options.config, overrides(options))
+
+
+def overrides(options) -> list[str]:
+    """Return the settings that replace those of the configuration."""
+    return [*options.set, *([f"data.dir={options.data_dir!r}"] if options.data_dir else [])]
+
+
+def check_at_least(option: str, value: int, least: int):
+    """Raise ConfigError for a number that is too small."""
+    if value < least:
+        raise ConfigError(f"{option} {value}: must be {least} or more")
+
+
+def path_or_none(text: str | None) -> Path | None:
+    """Return the file that an option names, if it is given."""
+    return None if text is None else Path(text)
+
+
+def in_list(words: str) -> list[str]:
+    """Return the words between commas."""
+    return [word.strip() for word in words.split(",")] if words else []
+
+
+def loggers(options) -> list:
+    """Return what takes the numbers of a run while it goes on; raises ConfigError, RunFileError."""
+    from grsgd.runs.loggers import CsvLogger, TensorBoardLogger
+
+    csv = [CsvLogger(options.csv)] if options.csv else []
+    return csv + ([TensorBoardLogger(options.tensorboard)] if options.tensorboard else [])
+
+
+def default_out(algorithm: str) -> str:
+    """Return a name that no other run has; raises RunFileError."""
+    try:
+        Path("results").mkdir(exist_ok=True)
+    except OSError as error:
+        raise RunFileError(f"results: {error.strerror}: name another file with --out") from None
+    return f"results/{algorithm}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}.h5"

@@ -1,0 +1,65 @@
+"""What commands say of their outcome: lines to read, and an exit code."""
+
+import sys
+from pathlib import Path
+
+from grsgd.errors import RunFileError
+from grsgd.job.progress_line import ProgressLine
+from grsgd.text import printable
+
+MAX_WARNINGS = 4
+"""How many warnings of a run are printed."""
+
+
+def announce(out: Path, line: ProgressLine):
+    """Say where the run file is, and after ``": "`` what the run has come to or that it ended early; before, what it
+    warns of and what it chose by itself. The loggers of ``line`` get the curve."""
+    from grsgd.runs.ending import Ended
+    from grsgd.runs.loggers import log_curve
+    from grsgd.runs.result_line import result_line
+    from grsgd.runs.run_file import load_run
+
+    run = load_run(out)
+    log_curve(run, line)
+    line.clear()
+    attributes = run.attributes
+    for reason in ("transport", "redundancy"):
+        if reason in attributes:
+            print(attributes[reason], file=sys.stderr, flush=True)
+    warnings = attributes.get("warnings", [])
+    for warning in warnings[:MAX_WARNINGS]:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
+    if len(warnings) > MAX_WARNINGS:
+        print(f"warning: {len(warnings) - MAX_WARNINGS} more in {out}", file=sys.stderr, flush=True)
+
+    for name, what in (("model_file", "final model"), ("best_model_file", "best model")):
+        if name in attributes:
+            print(f"{what}: {attributes[name]}", file=sys.stderr, flush=True)
+    if attributes["ended"] == Ended.COMPLETED:
+        print(f"{out}: {result_line(run)}", flush=True)
+    else:
+        print(f"{out}: stopped early: {attributes['reason']}: {result_line(run)}", file=sys.stderr, flush=True)
+
+
+def exit_code(reason: str, checkpoint: Path | None = None) -> int:
+    """Return the exit code of a run that ended for this reason, after this checkpoint."""
+    from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
+    from grsgd.runs.ending import Ended, how_ended
+
+    interrupted = CHECKPOINTED if checkpoint else EXIT_CODE
+    return {Ended.COMPLETED: 0, Ended.INTERRUPTED: interrupted}.get(how_ended(reason), 1)
+
+
+class SkippedFiles:
+    """Files of runs that could not be read: named on stderr, and an exit code of 1."""
+
+    exit_code = 0
+
+    def __call__(self, error: RunFileError):
+        print_error(error)
+        self.exit_code = 1
+
+
+def print_error(error):
+    """Print what went wrong, in one line."""
+    print(f"grsgd: error: {printable(str(error))}", file=sys.stderr, flush=True)

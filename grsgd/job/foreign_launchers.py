@@ -1,0 +1,61 @@
+"""Launchers that have started several processes of which MPI knows nothing: each of them would train alone."""
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from grsgd.errors import SetupError
+
+FOREIGN_LAUNCHERS = {
+    "OMPI_COMM_WORLD_SIZE": ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK"),
+    "PMI_SIZE": ("mpiexec", "PMI_RANK"),
+    "HOROVOD_SIZE": ("horovodrun", "HOROVOD_RANK"),
+    "WORLD_SIZE": ("torchrun", "RANK"),
+    "SLURM_NTASKS": ("Slurm", "SLURM_PROCID"),
+}
+"""Variables that say how many processes a launcher has started: its name, and the variable with a process's number."""
+FIRST_SPEAKS_SECONDS = 3.0
+"""How long the other processes wait before they end: torchrun kills them all when one has ended, before the first of
+them has said why."""
+
+
+def check_launcher(ranks: int, library: str):
+    """Raise SetupError if a launcher has started more processes than the ``ranks`` that MPI connects.
+
+    library: name and version of the MPI library.
+    """
+    for variable, (launcher, number) in FOREIGN_LAUNCHERS.items():
+        text = os.environ.get(variable) or "1"
+        count = int(text) if text.isdecimal() else 1
+        if count <= ranks or (variable == "SLURM_NTASKS" and ranks > 1):  # which is of the allocation, not of this job
+            continue
+        if variable == "SLURM_NTASKS":
+            instead = (
+                "start with `srun --mpi=pmix` (`srun --mpi=list` shows what your Slurm offers) or with `mpiexec`; "
+                "unset SLURM_NTASKS to train alone"
+            )
+        elif launcher.endswith("mpiexec"):
+            instead = f"mpi4py uses {library}, whose mpiexec this is not: type `{instead_of_it(count)}`"
+        else:
+            instead = f"type `{instead_of_it(count)}`, or unset {variable}"
+        is_first = os.environ.get(number, "0") == "0"
+        if not is_first:
+            time.sleep(FIRST_SPEAKS_SECONDS)
+        seen = f"{ranks} rank{'s' if ranks > 1 else ''}"
+        processes = "tasks" if launcher == "Slurm" else "processes"
+        raise SetupError(
+            f"{launcher} started {count} {processes} ({variable}), but MPI sees only {seen}: {instead}",
+            is_printed=is_first,
+        )
+
+
+def instead_of_it(ranks: int) -> str:
+    """Return the command that starts the program of this process on ``ranks`` ranks."""
+    program, *arguments = sys.argv
+    if Path(program).name not in ("grsgd", "__main__.py"):
+        return shlex.join(["grsgd", "run", "-n", str(ranks), program, *arguments])
+    if arguments[:1] == ["train"]:
+        return shlex.join(["grsgd", "run", "-n", str(ranks), *arguments[1:]])
+    return shlex.join(["mpiexec", "-n", str(ranks), "python", "-m", "grsgd", *arguments])
