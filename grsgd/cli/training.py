@@ -1,4 +1,4 @@
-"""The commands that train: on the ranks of a job, as a job of their own, in simulated time, or one run after another."""
+"""The commands that train: on the ranks of a job, as a job that they start, in simulated time, or many runs in turn."""
 
 import os
 import sys

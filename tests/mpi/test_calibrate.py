@@ -11,8 +11,9 @@ from grsgd.config import load
 from grsgd.errors import ConfigError, SetupError
 from grsgd.job import launch
 from grsgd.simulate.calibration.calibrate import Calibration, Pair, StepTimes, check_mpiexec
-from grsgd.simulate.calibration.messages import ProcessorTimes, Spread
+from grsgd.simulate.calibration.messages import ProcessorTimes
 from grsgd.simulate.calibration.network_file import network_file
+from grsgd.simulate.calibration.spread import Spread
 from grsgd.simulate.network import network
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.launcher import ENVIRONMENT, ROOT, bin_of, mpiexec

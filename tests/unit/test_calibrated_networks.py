@@ -15,8 +15,9 @@ from grsgd.config import parse
 from grsgd.runs.run_file import load_run
 from grsgd.runs.settings import flattened
 from grsgd.simulate.calibration.calibrate import Calibration, Pair, StepTimes
-from grsgd.simulate.calibration.messages import ProcessorTimes, Spread
+from grsgd.simulate.calibration.messages import ProcessorTimes
 from grsgd.simulate.calibration.network_file import network_file
+from grsgd.simulate.calibration.spread import Spread
 from grsgd.simulate.network import network
 
 DIGITS = ('data.name="digits"', 'model.name="mlp"', "data.augment=false", "train.steps=3")

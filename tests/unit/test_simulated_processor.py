@@ -17,7 +17,8 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.config import parse
 from grsgd.errors import ConfigError
 from grsgd.runs.run_file import load_run
-from grsgd.simulate.calibration.messages import mean_and_quartiles, prolonged, trusted
+from grsgd.simulate.calibration.shares import prolonged, trusted
+from grsgd.simulate.calibration.spread import mean_and_quartiles
 from grsgd.simulate.driver import SimulatedDriver, run_all
 from grsgd.simulate.fabric import MessageFabric
 from grsgd.simulate.flows import Network

@@ -35,7 +35,10 @@ from grsgd.simulate.calibration.computing import (
     prepare,
     step_times,
 )
-from grsgd.simulate.calibration.messages import MessageMeter, ProcessorTimes, Spread, ended, exchanges_beside, work_of
+from grsgd.simulate.calibration.exchanges import exchanges_beside
+from grsgd.simulate.calibration.given_work import work_of
+from grsgd.simulate.calibration.messages import MessageMeter, ProcessorTimes, ended
+from grsgd.simulate.calibration.spread import Spread
 
 LARGE_BYTES = 4 * 1024 * 1024
 """The size of the messages that show the bandwidth."""

@@ -3,9 +3,7 @@
 Each time is a difference between computing with messages and without, by turns, in rounds; in both a schedule in the
 background looks for them, which takes time of its own. What follows a wait takes another time
 (`grsgd.simulate.compute.AfterWaits`), so some steps that are not timed come first. The medians of the rounds count, and
-their quartiles are the spread. Under a quota the clock jumps by some milliseconds from turn to turn: where it cannot
-tell a share of the time to `PRECISION`, seconds of the processor do, of the thread that moves the messages if there is
-one, else of the whole process.
+their quartiles are the spread.
 """
 
 import itertools
@@ -18,35 +16,27 @@ from typing import NamedTuple
 import numpy as np
 
 from grsgd.comm import tags
-from grsgd.comm.driver import BUSY
-from grsgd.comm.engine import ENGINE, SLEEP_SECONDS
+from grsgd.comm.engine import SLEEP_SECONDS
 from grsgd.comm.pollables import Delay, Until
 from grsgd.simulate.calibration.computing import computing_of
+from grsgd.simulate.calibration.shares import LEAST_ROUNDS, is_known, prolonged, seconds_now, trusted
+from grsgd.simulate.calibration.spread import Spread, mean_and_quartiles
 from grsgd.simulate.network import AFTER_WAIT_SECONDS
 
 SMALL, LARGE = 8, 256 * 1024
 """Bytes of the messages that show what one takes, and what each byte of it."""
-MOST_ROUNDS, LEAST_ROUNDS = 24, 4
+MOST_ROUNDS = 24
 """How often it is computed with messages and without: until the share of the time that they take is known to
-`PRECISION`, and less often where steps are long."""
-PRECISION = 5e-3
-"""Of the standard error of that share."""
+`grsgd.simulate.calibration.shares.PRECISION`; less often where steps are long, but `LEAST_ROUNDS` times at least."""
 COST_SECONDS = 4.0
 """About how long that may take for each of the costs."""
 ROUND_SECONDS = 0.25
 """About how long a rank computes in a round, either way."""
 PAUSE = 2e-3
 """Seconds between two messages that are sent while a rank computes."""
-FAR_OUT = 3
-"""Distances of the quartiles, above the upper one, from which on a value is far out."""
 PINGS, PINGS_BESIDE = 2, 8
 """Questions, for each round that there may be, whose answers show how soon a rank notices a message: a rank that waits,
 and a rank that computes, which is late by the length of a gradient at one time and by nothing at another."""
-BATCHES_BESIDE, EXCHANGES_BESIDE = 15, 20
-"""Batches of short messages, and how many each has, that each rank sends to the next one, one after the other, while
-all ranks compute, where a thread moves them."""
-POLL_EVERY = 100
-"""Small products between two polls of a rank that has no step of training to compute."""
 SILENCE = 20e-3
 """Seconds of silence after which a rank that waits has gone to sleep."""
 QUESTION_BYTES = 64 * 1024
@@ -58,20 +48,6 @@ EAGER_BYTES = [2**power for power in range(10, 23)]
 """The sizes of messages of which it is tried whether they leave before the receive for them is posted."""
 PATIENCE = 0.05
 """For so many seconds, and three times what it takes on its way, a message is watched whether it leaves."""
-
-
-class Spread(NamedTuple):
-    """The median, and the quartiles."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values) -> "Spread":
-        """Return that of differences, of which none can be less than 0."""
-        low, median, high = statistics.quantiles([max(value, 0.0) for value in values], n=4)
-        return cls(median, low, high)
 
 
 class ProcessorTimes(NamedTuple):
@@ -379,63 +355,6 @@ class MessageMeter:
         return longest
 
 
-def exchanges_beside(driver, comm, step: Callable[[], None]) -> np.ndarray:
-    """Return how much longer it takes this rank to send a short message to the next one and to get one from the rank
-    before while all ranks take steps than while they wait, in seconds: the means of batches, float64 of shape
-    [`BATCHES_BESIDE`]. Some exchanges follow each other at once, and then one waits for the next period of a quota.
-
-    All ranks call it at once, and send at once, as in a ring all-reduce: each exchange waits for the slower of two.
-    """
-    before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-    message, incoming = np.zeros(SMALL, np.uint8), np.zeros(SMALL, np.uint8)
-
-    def exchanges(seconds):
-        for number in range(len(seconds)):
-            begin = time.perf_counter()
-            receiving = comm.Irecv(incoming, before, tags.CALIBRATION)
-            yield [receiving, comm.Isend(message, after, tags.CALIBRATION)]
-            seconds[number] = time.perf_counter() - begin
-
-    waiting, beside = np.zeros(EXCHANGES), np.zeros(BATCHES_BESIDE * EXCHANGES_BESIDE)
-    driver.run(exchanges(waiting))
-    exchanging = driver.start(exchanges(beside))
-    while not exchanging.Test():
-        driver.run(computing_of(step))
-    return beside.reshape(BATCHES_BESIDE, EXCHANGES_BESIDE).mean(1) - np.median(waiting)
-
-
-def seconds_now() -> np.ndarray:
-    """Return those by the clock, and those that this process, and in it the thread that moves messages, have had of the
-    processor: float64 of shape [3]."""
-    return np.array([time.perf_counter(), time.process_time(), ENGINE.thread_cpu_seconds])
-
-
-def prolonged(without: np.ndarray, beside: np.ndarray, by_thread: bool) -> np.ndarray:
-    """Return by which share computing takes longer, of the seconds that it took without and beside something: by the
-    clock, and by the processor. float64 of shape [2].
-
-    by_thread: whether a thread moves the messages. Then what it had counts, as a share of what the rest had, which
-    varies with caches and clock rates by more than what is looked for.
-    """
-    clock, process = beside[:2] / without[:2] - 1
-    if by_thread:
-        process = beside[2] / (beside[1] - beside[2]) - without[2] / (without[1] - without[2])
-    return np.array([clock, process])
-
-
-def is_known(shares: list[np.ndarray]) -> bool:
-    """Whether the mean of the shares by the clock is known to `PRECISION`."""
-    if len(shares) < LEAST_ROUNDS:
-        return False
-    return statistics.stdev(share[0] for share in shares) / math.sqrt(len(shares)) < PRECISION
-
-
-def trusted(shares: list[np.ndarray]) -> list[float]:
-    """Return the shares by the clock if their mean is known, else those of the processor."""
-    which = 0 if is_known(shares) else 1
-    return [float(share[which]) for share in shares]
-
-
 def ended(pollable):
     """Schedule: wait for it."""
     yield pollable
@@ -444,28 +363,3 @@ def ended(pollable):
 def passed(message, deadline: float):
     """Schedule: wait until the message is complete, or it is so late."""
     yield Until(lambda: message.Test() or time.perf_counter() > deadline, "a message that may leave at once")
-
-
-def mean_and_quartiles(values) -> Spread:
-    """Return the mean in the place of the median: what happens rarely and takes long counts, too. But a value that is
-    far out, by three times the distance of the quartiles, counts as one that is just so far: of some dozens, one in
-    which the whole machine stood still would be all of the mean."""
-    spread = Spread.of(values)
-    far_out = spread.high + FAR_OUT * (spread.high - spread.low)
-    return spread._replace(median=max(float(np.minimum(values, far_out).mean()), 0.0))
-
-
-def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
-    """Return what takes so many seconds of a core, always the same, and calls ``poll()`` now and then, as a backward
-    pass does."""
-
-    def work(times: int):
-        for number in range(times):
-            BUSY @ BUSY
-            if number % POLL_EVERY == 0:
-                poll()
-
-    begin = time.perf_counter()
-    work(1000)
-    times = max(1, round(1000 * seconds / (time.perf_counter() - begin)))
-    return lambda: work(times)

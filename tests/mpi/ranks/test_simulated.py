@@ -13,7 +13,7 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import parse
 from grsgd.errors import ConfigError
-from grsgd.simulate.calibration.messages import BATCHES_BESIDE, exchanges_beside
+from grsgd.simulate.calibration.exchanges import BATCHES_BESIDE, exchanges_beside
 from grsgd.simulate.network import NetworkSpec
 from grsgd.simulate.simulation import Simulation
 from grsgd.training.inputs import build_model, load_data

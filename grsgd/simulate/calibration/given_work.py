@@ -1,0 +1,25 @@
+"""Work that takes a given time of a core, for a rank that has no step of training to compute."""
+
+import time
+from collections.abc import Callable
+
+from grsgd.comm.driver import BUSY
+
+POLL_EVERY = 100
+"""Small products between two polls of the rank."""
+
+
+def work_of(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
+    """Return what takes so many seconds of a core, always the same, and calls ``poll()`` now and then, as a backward
+    pass does."""
+
+    def work(times: int):
+        for number in range(times):
+            BUSY @ BUSY
+            if number % POLL_EVERY == 0:
+                poll()
+
+    begin = time.perf_counter()
+    work(1000)
+    times = max(1, round(1000 * seconds / (time.perf_counter() - begin)))
+    return lambda: work(times)
