@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from grsgd.algorithms.allreduce_trial import AUTO, choose_variant
-from grsgd.algorithms.base import ALGORITHMS, Algorithm, Traits
+from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options, Traits
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.equal_tensors import broadcast_tensor
 from grsgd.algorithms.find import find
@@ -62,13 +62,9 @@ def distribute(
     launch.abort_on_error(mpi)
     calling = roll_call(mpi, f"in distribute(model, optimizer, {algorithm!r})", timeout)
     with launch.collective_setup(mpi, timeout), as_config_error():
-        check_arguments(model, optimizer, algorithm)
-        cls = algorithm_of(algorithm)
-        chosen = options_of(cls, options)
         if progress_mode not in PROGRESS_MODES:
             raise ConfigError(f"progress_mode = {progress_mode!r}: allowed: {', '.join(PROGRESS_MODES)}")
-        cls.check(chosen, mpi.size)
-        check_optimizer(model, optimizer, cls.traits.sends_gradients)
+        cls, chosen = check_algorithm(model, optimizer, algorithm, options, mpi.size)
         check_not_distributed(model)
         replica = Replica(model, flat_gradients=False)
     use_device = partial(gpu.use, replica.device)
@@ -84,10 +80,7 @@ def distribute(
         comm, uncounted = (Communicator(transport.backend.dup()) for _ in range(2))
         driver = launch.driver(mpi, timeout, progress_mode, prepare_thread=use_device)
         give_all_the_same(replica, uncounted, driver)
-        reason = None
-        if getattr(chosen, "variant", None) == AUTO:
-            variant, reason = driver.run(choose_variant(uncounted, driver, replica.params))
-            chosen = chosen.model_copy(update={"variant": variant})
+        chosen, reason = with_variant(chosen, uncounted, driver, replica)
     context = RankContext(comm, uncounted, driver, seed=seed)
     timed_optimizer = TimedOptimizer(optimizer, driver.clock)
     distributed = cls(chosen, replica, timed_optimizer, context)
@@ -96,6 +89,24 @@ def distribute(
     result = DistributedOptimizer(timed_optimizer, replica, gradients, distributed, context, transport, calling)
     result.why_allreduce = reason
     return result
+
+
+def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> tuple[type[Algorithm], Options]:
+    """Return the algorithm called ``name`` and its options; raises ValueError if it cannot train ``model``."""
+    check_arguments(model, optimizer, name)
+    cls = algorithm_of(name)
+    chosen = options_of(cls, options)
+    cls.check(chosen, ranks)
+    check_optimizer(model, optimizer, cls.traits.sends_gradients)
+    return cls, chosen
+
+
+def with_variant(options: Options, comm: Communicator, driver, replica: Replica) -> tuple[Options, str | None]:
+    """Return options with the variant that a trial has chosen, and why, if they leave the variant to a trial."""
+    if getattr(options, "variant", None) != AUTO:
+        return options, None
+    variant, reason = driver.run(choose_variant(comm, driver, replica.params))
+    return options.model_copy(update={"variant": variant}), reason
 
 
 @contextmanager

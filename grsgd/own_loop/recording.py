@@ -89,6 +89,24 @@ def recording(
         launch.explain_setup_errors()  # without distribute() nothing has
         what = f"recording(): the optimizer is a {type(optimizer).__name__}: give what distribute() returns"
         raise SetupError(what, is_printed=is_main())
+    run = begun(path, optimizer, batch_size, loggers, metric, config)
+    with ExitStack() as stack:
+        for logger in run.loggers:
+            stack.callback(logger.close)
+        stack.callback(run.close)
+        try:
+            with run.catching_signals():
+                yield run
+            records = run.collected()
+        except BaseException as error:
+            run.broken_off(error)
+            raise
+        if optimizer.transport.backend.mpi.rank == 0:
+            run.save(records)
+
+
+def begun(path, optimizer, batch_size, loggers, metric: Metric, config: dict) -> "LoopRun":
+    """Return the run that a recording begins, on all ranks at once; raises ConfigError, RunFileError as `recording`."""
     mpi, timeout = optimizer.transport.backend.mpi, optimizer.driver.timeout
     optimizer.meet("in recording()")
     with launch.collective_setup(mpi, timeout):
@@ -102,20 +120,7 @@ def recording(
         if mpi.rank == 0:
             check_writable(path, 2**17)
     check_shards(mpi, timeout)
-    run = LoopRun(path, optimizer, batch_size, loggers, attributes, before)
-    with ExitStack() as stack:
-        for logger in loggers:
-            stack.callback(logger.close)
-        stack.callback(run.close)
-        try:
-            with run.catching_signals():
-                yield run
-            records = run.collected()
-        except BaseException as error:
-            run.broken_off(error)
-            raise
-        if mpi.rank == 0:
-            run.save(records)
+    return LoopRun(path, optimizer, batch_size, loggers, attributes, before)
 
 
 class LoopRun:
@@ -132,7 +137,7 @@ class LoopRun:
     ):
         """Collective. ``before``: what this rank had measured in the recording that this one goes on with."""
         self.result: Run | None = None
-        self.optimizer, self._batch_size, self._loggers = optimizer, batch_size, list(loggers)
+        self.optimizer, self._batch_size, self.loggers = optimizer, batch_size, list(loggers)
         self._metric = metric_in(attributes)
         self._logged = given.Logged(self._metric)
         self._driver, mpi = optimizer.driver, optimizer.transport.backend.mpi
@@ -184,11 +189,11 @@ class LoopRun:
             values = self._rows[step].values | values
         # A new row: another thread may be reading the old one.
         self._rows[step] = LoggedValues(max(self.optimizer.moment - self._began, 0.0), self._samples(), values)
-        for logger in list(self._loggers):
+        for logger in list(self.loggers):
             try:
                 logger.log(step, numbers)
             except RunFileError as error:  # the run is worth more than its log
-                self._loggers.remove(logger)
+                self.loggers.remove(logger)
                 print(f"warning: {error}: nothing more is written there", file=sys.stderr, flush=True)
 
     # ---- for `recording`
