@@ -73,10 +73,7 @@ def simulate(
     if not timing_only and interrupt is None:
         evaluated, interrupt = evaluate(simulation, out, stopped, line)
     if not evaluated:
-        line.clear()
-        for option, path in models.asked_for().items():
-            print(f"grsgd: {option} {path}: not saved, for nothing was evaluated", file=sys.stderr, flush=True)
-        models = ModelFiles()
+        models = saved_without(models, line)
     line.doing("saving")
     result = assemble(records, attributes | {"wall_seconds": time.perf_counter() - began}, *evaluated)
     add_cables(result, simulation.network)
@@ -88,6 +85,14 @@ def simulate(
         if error is not None:
             raise error
     return stopped
+
+
+def saved_without(models: ModelFiles, line: ProgressLine) -> ModelFiles:
+    """Say which of the ``models`` are not saved because nothing was evaluated; return the files to save: none."""
+    line.clear()
+    for option, path in models.asked_for().items():
+        print(f"grsgd: {option} {path}: not saved, for nothing was evaluated", file=sys.stderr, flush=True)
+    return ModelFiles()
 
 
 def evaluate(simulation: Simulation, out: Path, stopped: str, line: ProgressLine) -> tuple[tuple, NotEvaluated | None]:
