@@ -14,7 +14,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from experiments.papers import ROOT
-from experiments.runner.hosts import machine
+from experiments.runner.hosts import describe_machine
 from grsgd.errors import UsageError
 from grsgd.training.description import commit
 
@@ -41,7 +41,7 @@ def write_csv(results: Mapping[tuple, tuple], path: Path):
 
 def write_rows(path: Path, header: Iterable[str], rows: Iterable[Iterable]):
     """Write rows with their origin."""
-    origin = [str(commit()), machine(), f"{datetime.now(UTC):%Y-%m-%d}"]
+    origin = [str(commit()), describe_machine(), f"{datetime.now(UTC):%Y-%m-%d}"]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*header, *ORIGIN])

@@ -12,41 +12,46 @@ say of the claim that m-synchronous SGD is optimal up to a logarithm.
 
 import argparse
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from tqdm import tqdm
-
 from experiments.arguments import add_record, add_workers
-from experiments.asynchronous import draw, make
-from experiments.asynchronous.plan import number_of_runs
-from experiments.asynchronous.points import DISTRIBUTIONS
+from experiments.asynchronous import draw
+from experiments.asynchronous.plan import list_missing, number_of_runs
+from experiments.asynchronous.points import DISTRIBUTIONS, StrategyRun
+from experiments.asynchronous.result import StrategyNumbers
 from experiments.asynchronous.verdict import verdicts
 from experiments.figures import record, save, write_csv
+from experiments.runner.costs import Seconds
+from experiments.runner.kept import KeptRuns
+from experiments.runner.parallel import Unfinished
 from experiments.tables.draw import as_svg
-from grsgd.errors import UsageError
+from grsgd.runs.run_file import Run
 
 PROGRAM = "python -m experiments.asynchronous"
+RUN_SECONDS = 1.2
+"""About how long a simulation takes on one core, on average."""
 
 
 def main() -> int:
     options = parse_arguments()
     folder = options.out.parent / "asynchronous"
-    folder.mkdir(parents=True, exist_ok=True)
-    results = make.there(options.distribution, folder)
+    kept = KeptRuns(folder, options.workers, lambda spec, cpu: Seconds(RUN_SECONDS, 0.0))
+    results = find_results(kept, options.distribution)
     missing = max(0, number_of_runs(len(options.distribution)) - len(results))
     print(
         f"{len(results)} runs are there; about {missing} more, some more still where the best learning rate is at an "
-        f"end of the grid, take about {make.hours(missing, options.workers) * 60:.0f} minutes\n",
+        f"end of the grid, take about {hours_of(kept, missing) * 60:.0f} minutes\n",
         flush=True,
     )
     if options.dry_run:
         return 0
     try:
-        with tqdm(total=missing, desc="runs", disable=not missing) as bar:
-            make.complete(results, options.distribution, folder, options.workers, bar.update)
-    except UsageError as error:  # the data are not there
+        make_results(kept, options.distribution, results)
+    except Unfinished as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 2
+        return 1
     figure = draw.draw(results)
     save(figure, options.out)
     options.out.with_suffix(".svg").write_text(as_svg(figure), encoding="utf-8")
@@ -56,6 +61,30 @@ def main() -> int:
     if options.record:
         print(record(options.out.with_suffix(".csv")))
     return 0
+
+
+def find_results(kept: KeptRuns, distributions: Iterable[str]) -> dict[StrategyRun, StrategyNumbers]:
+    """Return the results of the runs that exist, as far as they would be made."""
+    results: dict[StrategyRun, StrategyNumbers] = {}
+    while found := kept.load(list_missing(distributions, results)):
+        results |= numbers_of(found)
+    return results
+
+
+def make_results(kept: KeptRuns, distributions: Iterable[str], results: dict[StrategyRun, StrategyNumbers]):
+    """Make the runs that are missing, round by round, and add their results. Raises Unfinished."""
+    while missing := list_missing(distributions, results):
+        results |= numbers_of(kept.make_all(missing))
+
+
+def numbers_of(runs: dict[StrategyRun, Run]) -> dict[StrategyRun, StrategyNumbers]:
+    return {planned: StrategyNumbers.of(planned, run) for planned, run in runs.items()}
+
+
+def hours_of(kept: KeptRuns, count: int) -> float:
+    """Return about how long ``count`` runs take."""
+    any_run = next(iter(list_missing(DISTRIBUTIONS, {})))
+    return kept.hours(Counter({any_run.spec(): count}))
 
 
 def parse_arguments() -> argparse.Namespace:

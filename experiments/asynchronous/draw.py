@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from tabulate import tabulate
 
 from experiments.asynchronous import tuning
-from experiments.asynchronous.plan import Results, compared, trials
+from experiments.asynchronous.plan import Results, select_compared, trials
 from experiments.asynchronous.points import ASYNCHRONOUS, DISTRIBUTIONS, METHODS
-from experiments.asynchronous.result import Result
+from experiments.asynchronous.result import StrategyNumbers
 from experiments.asynchronous.verdict import comparisons
 from experiments.runner.sample import Sample
 from grsgd.runs.series import COLOURS
@@ -24,7 +24,7 @@ def draw(results: Results) -> Figure:
 
     Dots are seeds, lines their medians; filled dots are those of the fastest of each side.
     """
-    names = there(results)
+    names = list_distributions(results)
     rows, columns = math.ceil(len(names) / 3), min(len(names), 3)
     figure = Figure(figsize=(3 * columns, 2.7 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten()
@@ -33,7 +33,7 @@ def draw(results: Results) -> Figure:
     chosen = {each.distribution: (each.synchronous, each.asynchronous) for each in comparisons(results)}
     for panel, name in zip(panels, names, strict=False):
         for place, method in enumerate(METHODS):
-            seconds = seconds_of(compared(name, method, results).values())
+            seconds = seconds_of(select_compared(name, method, results).values())
             colour, is_best = COLOUR[method in ASYNCHRONOUS], method in chosen.get(name, ())
             fill = colour if is_best else "none"
             panel.plot(seconds, [place] * len(seconds), "o", color=colour, markerfacecolor=fill, markersize=4)
@@ -49,13 +49,13 @@ def draw(results: Results) -> Figure:
     return figure
 
 
-def there(results: Results) -> list[str]:
+def list_distributions(results: Results) -> list[str]:
     """Return the distributions that there are runs on."""
     found = {point.distribution for point in results}
     return [name for name in DISTRIBUTIONS if name in found]
 
 
-def seconds_of(found: Sequence[Result]) -> list[float]:
+def seconds_of(found: Sequence[StrategyNumbers]) -> list[float]:
     """Return the seconds of those that reached the target."""
     return [result.seconds for result in found if not math.isnan(result.seconds)]
 
@@ -63,14 +63,14 @@ def seconds_of(found: Sequence[Result]) -> list[float]:
 def overview(results: Results) -> str:
     """Return the table of seconds to the target, median and range, with the learning rate; a column for each
     distribution."""
-    names = there(results)
+    names = list_distributions(results)
     rows = [[method, *(cell(name, method, results) for name in names)] for method in METHODS]
     headers = ["method", *(DISTRIBUTIONS[name].title for name in names)]
     return tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True)
 
 
 def cell(distribution: str, method: str, results: Results) -> str:
-    found = compared(distribution, method, results)
+    found = select_compared(distribution, method, results)
     if not found:
         return ""
     known = trials(distribution, method, results)
@@ -85,7 +85,7 @@ def table(results: Results) -> str:
     rows = []
     for name, distribution in DISTRIBUTIONS.items():
         for method in METHODS:
-            if found := list(compared(name, method, results).values()):
+            if found := list(select_compared(name, method, results).values()):
                 computed, applied, updates, over = np.median([result[1:5] for result in found], axis=0)
                 ratio = "" if math.isnan(over) else f"{over:.2f}"
                 rows.append([distribution.title, method, f"{computed:.0f}", f"{applied:.0f}", f"{updates:.0f}", ratio])

@@ -13,11 +13,11 @@ from experiments.asynchronous.points import (
     SEEDS,
     SYNCHRONOUS,
     TUNING_SEEDS,
-    Point,
+    StrategyRun,
 )
-from experiments.asynchronous.result import Result
+from experiments.asynchronous.result import StrategyNumbers
 
-Results = Mapping[Point, Result]
+Results = Mapping[StrategyRun, StrategyNumbers]
 
 
 def number_of_runs(distributions: int) -> int:
@@ -29,7 +29,7 @@ def number_of_runs(distributions: int) -> int:
 def trials(distribution: str, method: str, results: Results) -> tuning.Trials:
     """Return the trials that are there: rates with which there is a run of each of the seeds for it."""
     found = {point.rate for point in results if point[:2] == (distribution, method) and point.seed in TUNING_SEEDS}
-    by_rate = {rate: [Point(distribution, method, rate, seed) for seed in TUNING_SEEDS] for rate in sorted(found)}
+    by_rate = {rate: [StrategyRun(distribution, method, rate, seed) for seed in TUNING_SEEDS] for rate in sorted(found)}
     return {
         rate: [results[point].seconds for point in points]
         for rate, points in by_rate.items()
@@ -37,7 +37,7 @@ def trials(distribution: str, method: str, results: Results) -> tuning.Trials:
     }
 
 
-def points_of(distribution: str, results: Results) -> Iterator[Point]:
+def points_of(distribution: str, results: Results) -> Iterator[StrategyRun]:
     """Iterate over the points that can be named so far, those that are there as well.
 
     All methods are tuned, and then tried at their best rates; then those that were the fastest of each side are tried
@@ -48,20 +48,20 @@ def points_of(distribution: str, results: Results) -> Iterator[Point]:
         known = trials(distribution, method, results)
         following = tuning.to_try(known)
         for rate in (*known, *following):
-            yield from (Point(distribution, method, rate, seed) for seed in TUNING_SEEDS)
+            yield from (StrategyRun(distribution, method, rate, seed) for seed in TUNING_SEEDS)
         if not following and (rate := tuning.best(known)) is not None:
             rates[method] = rate
-            yield from (Point(distribution, method, rate, seed) for seed in SEEDS)
+            yield from (StrategyRun(distribution, method, rate, seed) for seed in SEEDS)
     if BASELINE in rates:
-        yield Point(distribution, CONTROL, rates[BASELINE], SEEDS[0])
+        yield StrategyRun(distribution, CONTROL, rates[BASELINE], SEEDS[0])
     for method, rate in finalists(distribution, results).items():
-        yield from (Point(distribution, method, rate, seed) for seed in FINAL_SEEDS)
+        yield from (StrategyRun(distribution, method, rate, seed) for seed in FINAL_SEEDS)
 
 
-def compared(distribution: str, method: str, results: Results) -> dict[Point, Result]:
+def select_compared(distribution: str, method: str, results: Results) -> dict[StrategyRun, StrategyNumbers]:
     """Return what there is of a method at its best rate, with the seeds by which all methods are compared."""
     rate = tuning.best(known) if (known := trials(distribution, method, results)) else None
-    points = [Point(distribution, method, rate, seed) for seed in SEEDS]
+    points = [StrategyRun(distribution, method, rate, seed) for seed in SEEDS]
     return {point: results[point] for point in points if point in results}
 
 
@@ -75,17 +75,17 @@ def finalists(distribution: str, results: Results) -> dict[str, float]:
             if tuning.to_try(known):
                 return {}
             if (rate := tuning.best(known)) is not None:
-                there = compared(distribution, method, results)
-                if len(there) < len(SEEDS):
+                same_seeds = select_compared(distribution, method, results)
+                if len(same_seeds) < len(SEEDS):
                     return {}
-                samples[method] = rate, [result.seconds for result in there.values()]
+                samples[method] = rate, [result.seconds for result in same_seeds.values()]
         method = tuning.fastest({name: seconds for name, (_, seconds) in samples.items()})
         if method is not None:
             found[method] = samples[method][0]
     return found
 
 
-def missing(distributions: Iterable[str], results: Results) -> list[Point]:
+def list_missing(distributions: Iterable[str], results: Results) -> list[StrategyRun]:
     """Return the points that can be named so far and are not there."""
     points = (point for name in distributions for point in points_of(name, results))
     return [point for point in dict.fromkeys(points) if point not in results]

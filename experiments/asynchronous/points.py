@@ -2,19 +2,16 @@
 
 import json
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.runner.kept_runs import Simulation
-from grsgd.config import Config, load
+from experiments.runner.run_spec import SIMULATED, Link, RunSpec
 
-SOURCE = Path(__file__).parent / "task.toml"
 WORKERS = 8
 RANKS = WORKERS + 1
 """The last one is the server."""
-NETWORK = "10tbit,1us"
+NETWORK = Link("10tbit", latency="1us", nominal=True)
 """A model travels in a hundred-thousandth of the time that a gradient takes."""
 SECONDS = 0.1
 """Of a gradient, where nothing makes it slower: the median where it varies."""
@@ -68,8 +65,8 @@ ASYNCHRONOUS = {
 METHODS = SYNCHRONOUS | ASYNCHRONOUS
 RATES = (0.2, 0.4, 0.8, 1.6)
 """Learning rates that every method is tried with on every distribution."""
-MOST_FACTOR = 8.0
-"""How far beyond these it is tried where the best is the last one on its side."""
+MOST_BEYOND = 3
+"""How many rates beyond these, each twice or half the last one, are tried where the best is an end."""
 TUNING_SEEDS = (1000, 1001)
 SEEDS = (0, 1, 2, 3, 4)
 """With which all methods are compared, at the best rate."""
@@ -77,29 +74,23 @@ FINAL_SEEDS = tuple(range(100, 112))
 """With which the best of each side are compared: neither rates nor methods were chosen with them."""
 
 
-class Point(NamedTuple):
-    """A run."""
+class StrategyRun(NamedTuple):
+    """A run of a strategy of the server's."""
 
     distribution: str
     method: str
     rate: float
     seed: int
 
-    @property
-    def name(self) -> str:
-        """The beginning of the name of its file."""
-        return f"{self.distribution}-{self.method.replace(' ', '-')}-{self.rate:g}-{self.seed}"
-
-    def config(self) -> Config:
+    def spec(self) -> RunSpec:
         options = {"strategy": "m_sync", "fastest": WORKERS} if self.method == CONTROL else METHODS[self.method]
         changes = {f"algorithm.{name}": value for name, value in options.items()}
         changes |= {"optimizer.lr": self.rate, "seed": self.seed}
-        slowdown = enumerate(DISTRIBUTIONS[self.distribution].slowdown)
+        distribution = DISTRIBUTIONS[self.distribution]
+        slowdown = enumerate(distribution.slowdown)
         changes |= {f"stragglers.slowdown.{rank}": factor for rank, factor in slowdown if factor != 1}
-        return load(SOURCE, [f"{key}={json.dumps(value)}" for key, value in changes.items()])
-
-    def simulation(self) -> Simulation:
-        return Simulation(self.name, self.config(), RANKS, NETWORK, DISTRIBUTIONS[self.distribution].compute)
+        overrides = tuple(f"{key}={json.dumps(value)}" for key, value in changes.items())
+        return RunSpec("asynchronous/task", overrides, RANKS, SIMULATED, NETWORK, compute=distribution.compute)
 
 
 def gradients_per_update(method: str) -> int:

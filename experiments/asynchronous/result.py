@@ -3,13 +3,13 @@
 import math
 from typing import NamedTuple
 
-from experiments.asynchronous.points import DISTRIBUTIONS, Point, bound_gradients, gradients_per_update
+from experiments.asynchronous.points import DISTRIBUTIONS, StrategyRun, bound_gradients, gradients_per_update
 from grsgd.runs.bound import optimal_seconds
 from grsgd.runs.measures import crossing, simulating_seconds
 from grsgd.runs.run_file import Run
 
 
-class Result(NamedTuple):
+class StrategyNumbers(NamedTuple):
     """The figures of a run."""
 
     seconds: float
@@ -29,7 +29,7 @@ class Result(NamedTuple):
     """Real seconds of this machine."""
 
     @classmethod
-    def of(cls, point: Point, run: Run) -> "Result":
+    def of(cls, point: StrategyRun, run: Run) -> "StrategyNumbers":
         seconds, size = crossing(run, "time"), bound_gradients(point.method)
         known = run.curve["samples"].size > 0
         applied = int(run.curve["samples"][-1]) // run.attributes["batch_size"] if known else 0

@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.asynchronous.points import MOST_FACTOR, RATES
+from experiments.asynchronous.points import MOST_BEYOND, RATES
+from experiments.runner import rate_ladder
+from experiments.runner.rate_ladder import RateLadder
 
+LADDER = RateLadder(RATES, 2.0, MOST_BEYOND)
 Trials = Mapping[float, Sequence[float]]
 """By learning rate, the seconds to the target with each seed; NaN where it was not reached."""
 
@@ -25,21 +28,17 @@ def best(trials: Trials) -> float | None:
 
 
 def to_try(trials: Trials) -> list[float]:
-    """Return the rates that are to be tried next, none if the best is known.
-
-    First the grid; then twice the last one, or half the first one, for as long as that is the best, and within the
-    limits.
-    """
+    """Return the rates that are to be tried next, first those of the grid; none if the best is known."""
     if missing := [rate for rate in RATES if rate not in trials]:
         return missing
     at = best(trials)
-    beyond = {max(trials): 2 * max(trials), min(trials): min(trials) / 2}
-    return [beyond[at]] if at in beyond and RATES[0] / MOST_FACTOR <= beyond[at] <= RATES[-1] * MOST_FACTOR else []
+    following = None if at is None else LADDER.next_rate(trials, at)
+    return [] if following is None else [following]
 
 
 def at_an_end(trials: Trials) -> bool:
     """Return whether the best rate is the first or the last one tried, so that a better one may lie beyond."""
-    return best(trials) in (min(trials), max(trials))
+    return rate_ladder.is_an_end(best(trials), trials)
 
 
 def fastest(samples: Mapping[str, Sequence[float]]) -> str | None:

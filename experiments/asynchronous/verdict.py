@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.asynchronous.plan import Results, compared, finalists
+from experiments.asynchronous.plan import Results, finalists, select_compared
 from experiments.asynchronous.points import (
     ASYNCHRONOUS,
     BASELINE,
@@ -20,7 +20,7 @@ from experiments.asynchronous.points import (
     FINAL_SEEDS,
     SEEDS,
     WORKERS,
-    Point,
+    StrategyRun,
     throughput_ratio,
 )
 from experiments.asynchronous.tuning import fastest
@@ -80,7 +80,7 @@ class Comparison:
 
 def sample(results: Results, distribution: str, method: str, rate: float) -> Sample:
     """Return the seconds to the target by seed; of a run that did not reach it those until its end, as a bound."""
-    points = {seed: Point(distribution, method, rate, seed) for seed in FINAL_SEEDS}
+    points = {seed: StrategyRun(distribution, method, rate, seed) for seed in FINAL_SEEDS}
     found = {seed: results[point] for seed, point in points.items() if point in results}
     missed = frozenset(seed for seed, result in found.items() if math.isnan(result.seconds))
     return Sample({seed: r.ended if seed in missed else r.seconds for seed, r in found.items()}, missed)
@@ -167,7 +167,7 @@ def on_waiting_for_all(results: Results) -> str | None:
     ratios = {}
     for distribution in DISTRIBUTIONS:
         seconds = {
-            method: [result.seconds for result in compared(distribution, method, results).values()]
+            method: [result.seconds for result in select_compared(distribution, method, results).values()]
             for method in (BASELINE, *ASYNCHRONOUS)
         }
         seconds = {method: values for method, values in seconds.items() if len(values) == len(SEEDS)}

@@ -14,44 +14,37 @@ import argparse
 import sys
 from pathlib import Path
 
-from tqdm import tqdm
-
 from experiments.arguments import add_record, add_workers
-from experiments.atlas import draw, make
-from experiments.atlas.points import TASKS, Point, measured_points, simulated_points
+from experiments.atlas import analytic, draw, points
+from experiments.atlas.points import TASKS, AtlasRun, measured_points, simulated_points
+from experiments.atlas.seconds import expect_seconds
 from experiments.figures import record, write_csv
-from experiments.runner.parallel import Unfinished
+from experiments.runner.hosts import EmulatedHosts
+from experiments.runner.kept import KeptRuns
 from grsgd.errors import UsageError
-from grsgd.runs.run_file import load_run
 from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.atlas"
+TIMEOUT = 900
+"""Seconds that a measured run may take."""
 
 
 def main() -> int:
     options = parse_arguments()
+    expected = {point.spec(): expect_seconds(point) for point in options.points}
     folder = options.out.parent / "atlas"
-    folder.mkdir(parents=True, exist_ok=True)
-    points = [point for point in options.points if make.kept(point, folder) is None]
-    print(
-        f"{len(options.points)} runs, of which {len(options.points) - len(points)} are there; the others take about "
-        f"{make.hours(points, options.workers):.1f} hours",
-        flush=True,
-    )
+    kept = KeptRuns(folder, options.workers, lambda spec, cpu: expected[spec], hosts(), TIMEOUT)
+    print(kept.forecast(options.points, kept.load(options.points)), flush=True)
     if options.dry_run:
         return 0
     try:
-        with tqdm(total=len(points), desc="runs", disable=not points) as bar:
-            simulated, measured = ([p for p in points if p.measured is on_testbed] for on_testbed in (False, True))
-            for _ in make.measured(measured, folder, bar.write):
-                bar.update()
-            for _ in make.simulated(simulated, folder, options.workers):
-                bar.update()
-    except (TestbedError, Unfinished) as error:
+        failures = kept.make(options.points)
+    except TestbedError as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 1
-    runs = {point: load_run(make.file_of(point, folder)) for point in options.points if make.kept(point, folder)}
-    results = {point: draw.Result.of(point, run, folder) for point, run in runs.items()}
+    for failure in failures:
+        print(f"left out: {failure}", file=sys.stderr)
+    results = {point: draw.AtlasNumbers.of(run) for point, run in kept.load(options.points).items()}
     draw.draw(results, options.out)
     write_csv(results, options.out.with_suffix(".csv"))
     print(draw.table(results), *draw.verdicts(results), sep="\n\n")
@@ -59,6 +52,11 @@ def main() -> int:
     if options.record:
         print(record(options.out.with_suffix(".csv")))
     return 0 if len(results) == len(options.points) else 1
+
+
+def hosts() -> EmulatedHosts:
+    """Return the testbed of runs by the clock."""
+    return EmulatedHosts(points.HOSTS, points.CPU)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -74,7 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     add_record(parser)
     options = parser.parse_args()
 
-    def wanted(point: Point) -> bool:
+    def wanted(point: AtlasRun) -> bool:
         return (
             point.task in (options.task or TASKS)
             and (options.method is None or point.method in options.method)
@@ -85,7 +83,8 @@ def parse_arguments() -> argparse.Namespace:
     if options.simulated:
         options.points = [point for point in options.points if not point.measured]
     try:
-        make.hours(options.points[:1], 1)  # the data are there
+        for task in {point.task for point in options.points}:  # the data are there
+            analytic.model_bytes(task)
     except UsageError as error:
         parser.error(str(error))
     if not options.points:

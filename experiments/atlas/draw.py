@@ -1,6 +1,5 @@
 """The atlas as a figure, as a table, and what it says of the formulas."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,8 +11,7 @@ from matplotlib.ticker import LogLocator
 from tabulate import tabulate
 
 from experiments.atlas import analytic
-from experiments.atlas.make import file_of
-from experiments.atlas.points import METHODS, PERIODS, RATES, SLOWER, Point, periods_of
+from experiments.atlas.points import METHODS, PERIODS, RATES, SLOWER, AtlasRun, periods_of
 from experiments.figures import save
 from experiments.tables.draw import as_svg
 from grsgd.runs.measures import bytes_sent, crossing, seconds, seconds_per_step, time_split
@@ -24,9 +22,11 @@ from grsgd.units import rate
 LITERATURE = (1.08, 1.92)
 """By how much one independent project has found steps to be longer than the formula says."""
 MEGABYTE = 1e6
+NO_INTERFACES = np.full((1, 2), math.nan)
+"""What the interfaces of simulated hosts have counted."""
 
 
-class Result(NamedTuple):
+class AtlasNumbers(NamedTuple):
     """The figures of a run that the atlas shows."""
 
     seconds_per_step: float
@@ -40,19 +40,18 @@ class Result(NamedTuple):
     """The same by the hosts' interfaces, headers included; NaN in simulated time."""
 
     @classmethod
-    def of(cls, point: Point, run: Run, folder: Path) -> "Result":
-        sent = file_of(point, folder).with_suffix(".json")
-        by_interfaces = json.loads(sent.read_text())["interfaces"] if sent.exists() else math.nan
+    def of(cls, run: Run) -> "AtlasNumbers":
+        interfaces = run.traffic.get("interface", NO_INTERFACES)
         return cls(
             seconds_per_step(run),
             time_split(run)["compute"] / seconds(run),
             math.nan if (reached := crossing(run, "time")) is None else reached,
             bytes_sent(run) / MEGABYTE,
-            by_interfaces / MEGABYTE,
+            float(interfaces[:, 0].sum()) / MEGABYTE,
         )
 
 
-Results = Mapping[Point, Result]
+Results = Mapping[AtlasRun, AtlasNumbers]
 
 
 def draw(results: Results, out: Path):
@@ -67,13 +66,13 @@ def draw(results: Results, out: Path):
     for column, (task, slower) in enumerate(columns):
         above, below = panels[0][column], panels[1][column]
         for period in PERIODS:
-            points = [Point(task, "local_sgd", period, name, slower, False) for name in RATES]
+            points = [AtlasRun(task, "local_sgd", period, name, slower, False) for name in RATES]
             above.plot(rates, [analytic.utilisation(point) for point in points], "--", color="0.5", linewidth=1)
         for index, method in enumerate(METHODS):
             colour, period = COLOURS[index % len(COLOURS)], min(PERIODS[1], max(periods_of(method)))
             for panel, what in ((above, "utilisation"), (below, "time_to_target")):
                 for measured in (False, True):
-                    points = [Point(task, method, period, name, slower, measured) for name in RATES]
+                    points = [AtlasRun(task, method, period, name, slower, measured) for name in RATES]
                     values = [getattr(results[point], what) if point in results else math.nan for point in points]
                     dashes = "-" if index < len(COLOURS) else "-."  # there are more methods than colours
                     style = {"marker": MARKERS[index % len(MARKERS)]} if measured else {}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from experiments.bench.picture import IN_PLACE, MEMCPY, Point, Result, in_words
+from experiments.bench.picture import IN_PLACE, MEMCPY, Spread, Timing, in_words
 from experiments.bench.side_by_side import RESULTS, announce, median_and_range, report, start, start_gloo, take_turns
 from experiments.figures import write_csv
 from grsgd.algorithms.allreduce_trial import choose_variant
@@ -59,7 +59,7 @@ def main():
         comm.shared.clear()
         notes.append(f"{size}: auto is {chosen}, {slower(seconds, chosen)}")
         for name, taken in seconds.items():
-            results[Point(name, nbytes)] = Result(np.median(taken), taken.min(), taken.max())
+            results[Timing(name, nbytes)] = Spread(np.median(taken), taken.min(), taken.max())
             algbw = nbytes / np.median(taken) / 1e9
             rows.append(
                 [

@@ -22,14 +22,14 @@ SHOWN = {
 KIB = 1 << 10
 
 
-class Point(NamedTuple):
+class Timing(NamedTuple):
     """Whose all-reduce it is, of how many bytes."""
 
     contender: str
     nbytes: int
 
 
-class Result(NamedTuple):
+class Spread(NamedTuple):
     """Seconds over all rounds."""
 
     median: float
@@ -37,15 +37,15 @@ class Result(NamedTuple):
     most: float
 
 
-def read(path: Path) -> dict[Point, Result]:
+def read(path: Path) -> dict[Timing, Spread]:
     with path.open(newline="") as file:
         return {
-            Point(row["contender"], int(row["nbytes"])): Result(*(float(row[name]) for name in Result._fields))
+            Timing(row["contender"], int(row["nbytes"])): Spread(*(float(row[name]) for name in Spread._fields))
             for row in csv.DictReader(file)
         }
 
 
-def draw(by_ranks: dict[int, dict[Point, Result]], out: Path):
+def draw(by_ranks: dict[int, dict[Timing, Spread]], out: Path):
     """Write a panel for each number of ranks, as SVG; bars reach from the fastest round to the slowest."""
     figure = Figure(figsize=(4.6 * len(by_ranks), 3.4), layout="constrained")
     panels = figure.subplots(1, len(by_ranks), sharey=True, squeeze=False)[0]
@@ -54,7 +54,7 @@ def draw(by_ranks: dict[int, dict[Point, Result]], out: Path):
             lines = defaultdict(list)
             for point, result in sorted(results.items(), key=lambda item: item[0].nbytes):
                 if point.contender == contender:
-                    bound = results[Point(MEMCPY, point.nbytes)].median
+                    bound = results[Timing(MEMCPY, point.nbytes)].median
                     lines["x"].append(point.nbytes / KIB)
                     for name, value in result._asdict().items():
                         lines[name].append(value / bound)

@@ -10,26 +10,29 @@ Runs lie in results/learning; one that is there is not made again unless somethi
 
 import argparse
 import math
-import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from tabulate import tabulate
-from tqdm import tqdm
 
 from experiments.arguments import add_workers
-from experiments.runner.kept_runs import Simulation
-from experiments.runner.parallel import make_in_parallel
+from experiments.runner.costs import Seconds
+from experiments.runner.kept import KeptRuns
+from experiments.runner.parallel import Unfinished
+from experiments.runner.run_spec import SIMULATED, Link, RunSpec, load_config
 from grsgd.algorithms.central import workers_of
-from grsgd.config import Config, load
-from grsgd.runs.run_file import Run, load_run
+from grsgd.config import Config
+from grsgd.runs.run_file import Run
 
-FOLDER = Path(__file__).parent
+PROGRAM = "python -m experiments.learning"
 RANKS = 8
 COMPUTE = "lognormal:0.1,0.3"
-NETWORK = "10gbit,50us"
+NETWORK = Link("10gbit", nominal=True)
+RUN_SECONDS = Seconds(60.0, 0.0)
+"""About how long a run takes on one core, before others have told."""
 RATES = (0.5, 1.0, 2.0)
 """Of the configuration's learning rate."""
 ROWS: dict[str, dict] = {
@@ -60,42 +63,40 @@ ROWS: dict[str, dict] = {
 """The rows of the table, each an algorithm with options."""
 
 
-class Setting(NamedTuple):
-    """A run: which row's, of which configuration, at which share of its learning rate."""
+class LearningRun(NamedTuple):
+    """A run of a row: of which configuration, and at which share of its learning rate."""
 
     task: str
     row: str
     rate: float
     seed: int
 
-    def config(self) -> Config:
-        source = FOLDER / f"{self.task}.toml"
-        rate = load(source, []).optimizer.lr * self.rate
+    def source(self) -> str:
+        return f"learning/{self.task}"
+
+    def overrides(self) -> tuple[str, ...]:
+        rate = load_config(self.source(), ()).optimizer.lr * self.rate
         changes = {"algorithm.name": self.row.partition(",")[0], "optimizer.lr": rate, "seed": self.seed}
         changes |= {f"algorithm.{name}": value for name, value in ROWS[self.row].items()}
-        return load(source, [f"{key}={value!r}".replace("'", '"') for key, value in changes.items()])
+        return tuple(f"{key}={value!r}".replace("'", '"') for key, value in changes.items())
+
+    def config(self) -> Config:
+        return load_config(self.source(), self.overrides())
 
     def ranks(self) -> int:
         config = self.config()
         missing = RANKS - workers_of(config.algorithm_class, config.algorithm_options, RANKS)
         return RANKS + missing
 
-    def simulation(self) -> Simulation:
-        row = re.sub(r"[^\w.]+", "-", self.row)
-        name = f"{self.task}-{row}-{self.rate:g}-{self.seed}"
-        return Simulation(name, self.config(), self.ranks(), NETWORK, COMPUTE)
+    def spec(self) -> RunSpec:
+        return RunSpec(self.source(), self.overrides(), self.ranks(), SIMULATED, NETWORK, compute=COMPUTE)
 
 
-def make(setting: Setting, folder: Path):
-    """Make a run file."""
-    setting.simulation().make(folder)
-
-
-def rows_of(runs: dict[Setting, Run]) -> Iterator[list]:
+def rows_of(runs: dict[LearningRun, Run]) -> Iterator[list]:
     """Iterate over the rows of the table: the best learning rate, its loss, and how far that is from all-reduce's."""
     found: dict[str, dict[float, list[Run]]] = {}
-    for setting, run in runs.items():
-        found.setdefault(setting.row, {}).setdefault(setting.rate, []).append(run)
+    for planned, run in runs.items():
+        found.setdefault(planned.row, {}).setdefault(planned.rate, []).append(run)
     best = {}
     for name, by_rate in found.items():
         losses = {rate: np.array([value(run) for run in seeds]) for rate, seeds in by_rate.items()}
@@ -114,8 +115,8 @@ def value(run: Run) -> float:
     return found if math.isfinite(found) else math.inf
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="python -m experiments.learning", description=__doc__.splitlines()[0])
+def main() -> int:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.splitlines()[0])
     parser.add_argument("task", choices=["gpt", "cnn"])
     parser.add_argument("--rates", nargs="+", type=float, default=RATES, metavar="SHARE", help="(default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each (default: %(default)s)")
@@ -123,23 +124,22 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("results/learning"), metavar="FOLDER")
     add_workers(parser)
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(["ring_allreduce", *(options.rows or ROWS)]))
-    settings = [
-        Setting(options.task, name, rate, seed)
+    planned = [
+        LearningRun(options.task, name, rate, seed)
         for name in names
         for rate in options.rates
         for seed in range(options.seeds)
     ]
-    runs = {setting: setting.simulation().kept(options.out) for setting in settings}
-    missing = [setting for setting in settings if runs[setting] is None]
-    with tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
-        for setting in make_in_parallel(make, missing, options.out, options.workers):
-            runs[setting] = load_run(setting.simulation().path(options.out))
-            bar.update()
+    try:
+        runs = KeptRuns(options.out, options.workers, lambda spec, cpu: RUN_SECONDS).make_all(planned)
+    except Unfinished as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 1
     headers = ["method", "learning rate / the configuration's", "loss", "against all-reduce", "MB sent"]
     print(tabulate(rows_of(runs), headers=headers, tablefmt="pipe", disable_numparse=True))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,45 +5,48 @@
 
 Hosts that share a medium of 100 Mbit/s train a model of 3.2 MB with little computing: by a ring all-reduce, which is
 the reference and, a second time, a control; by CSSGD with IP multicast and, as another control, with MPI's broadcasts;
-with datagrams lost on purpose; by the grouped schemes; and by SSGD. In each round every method has its turn. In the
-end: a table for each number of ranks, with the middle of the rounds and its 95 % interval, or the range of fewer than
-five rounds; verdicts; and a CSV file.
+with datagrams lost on purpose; by the grouped schemes; and by SSGD. In each round every method has its turn. What is
+there already is not made again. In the end: a table for each number of ranks, with the middle of the rounds and its
+95 % interval, or the range of fewer than five rounds; verdicts; and a CSV file.
 """
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
-
-from tqdm import tqdm
 
 from experiments.arguments import add_record
 from experiments.figures import record, write_csv
-from experiments.multicast.measure import measure
-from experiments.multicast.methods import methods
+from experiments.multicast.measure import TIMEOUT, SharedMedium, numbers_of, plan_runs
 from experiments.multicast.verdict import table, verdicts
+from experiments.runner.costs import Seconds
+from experiments.runner.kept import KeptRuns
 from experiments.runner.parallel import Unfinished
 from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.multicast"
 LEAST_RANKS = 4
+RUN_SECONDS = Seconds(10.0, 10.0)
+"""About how long a run takes."""
 OUT = Path("results/verdict-multicast.csv")
 
 
 def main() -> int:
     options = parse_arguments()
+    kept = KeptRuns(
+        options.out.parent / "multicast",
+        expect=lambda spec, cpu: RUN_SECONDS,
+        on=SharedMedium(),
+        run_timeout=TIMEOUT,
+        in_order=True,
+    )
     results = {}
-    total = sum(options.rounds * len(methods(ranks)) for ranks in options.ranks)
     try:
-        with tempfile.TemporaryDirectory() as folder, tqdm(desc="runs", total=total) as bar:
-            for ranks in options.ranks:
-                for point, result in measure(ranks, options.rounds, Path(folder)):
-                    results[point] = result
-                    bar.update()
+        for ranks in options.ranks:
+            runs = kept.make_all(plan_runs(ranks, options.rounds), f"{ranks} ranks")
+            results |= {planned: numbers_of(run, planned.method) for planned, run in runs.items()}
     except (TestbedError, Unfinished) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 1
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     write_csv(results, options.out)
     for ranks in options.ranks:
         print(f"\n{ranks} ranks, {options.rounds} rounds", table(results, ranks), *verdicts(results, ranks), sep="\n\n")

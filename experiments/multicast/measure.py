@@ -2,30 +2,41 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
-from experiments.multicast.methods import methods
-from experiments.runner.batch import MpiHost, Training, make_each
-from experiments.runner.parallel import Unfinished
-from grsgd.runs.run_file import Run, load_run
+from experiments.multicast.methods import AGAIN, Method, methods
+from experiments.runner.batch import MpiHost
+from experiments.runner.hosts import EmulatedHosts, describe_machine
+from experiments.runner.run_spec import MEASURED, Link, RunSpec
+from grsgd.comm.driver import available_cores
+from grsgd.runs.run_file import Run
 from grsgd.testbed.hosts import Testbed
 
-CONFIG = Path(__file__).with_name("run.toml")
 RATE = "100mbit"
+MEDIUM = Link(RATE, "shared")
 TIMEOUT = 300
 """Seconds that a run may take."""
+OTHER_DATA = 1000
+"""Added to the seed of a control, which is the reference once more."""
 
 
-class Point(NamedTuple):
+class MediumRun(NamedTuple):
     """A run of a method of so many ranks, in a round: each round has one of every method."""
 
     ranks: int
     title: str
     round: int
 
+    @property
+    def method(self) -> Method:
+        return next(method for method in methods(self.ranks) if method.title == self.title)
 
-class Result(NamedTuple):
+    def spec(self) -> RunSpec:
+        seed = self.round + OTHER_DATA * (self.title == AGAIN)
+        return RunSpec("multicast/run", (*self.method.overrides(), f"seed={seed}"), self.ranks, MEASURED, MEDIUM)
+
+
+class MediumNumbers(NamedTuple):
     """seconds: of a step. counted: bytes that all ranks sent in it by their own count, a multicast once, headers and
     repairs included. interfaces: bytes that the hosts' interfaces sent. repaired: bytes that were sent again by MPI.
     models: of ``interfaces`` in units of M. expected: what the formulas say, in units of M."""
@@ -38,21 +49,10 @@ class Result(NamedTuple):
     expected: float
 
 
-def measure(ranks: int, rounds: int, folder: Path) -> Iterator[tuple[Point, Result]]:
-    """Make all runs on one testbed, round after round. Raises TestbedError and Unfinished."""
-    compared = methods(ranks)
-    todo, runs = [], []
+def plan_runs(ranks: int, rounds: int) -> Iterator[MediumRun]:
+    """Yield all runs of a number of ranks, round after round."""
     for number in range(rounds):
-        for method in in_turn(compared, number):
-            todo.append((Point(ranks, method.title, number), method))
-            out = folder / f"{ranks}-{compared.index(method)}-{number}.h5"
-            runs.append(Training(str(CONFIG), method.overrides(), str(out)))
-    with shared_medium(ranks) as host:
-        made = make_each(host, ranks, runs, TIMEOUT)
-        for (point, method), (one, error) in zip(todo, made, strict=True):
-            if error:
-                raise Unfinished(error)
-            yield point, result(load_run(one.out), method)
+        yield from (MediumRun(ranks, method.title, number) for method in in_turn(methods(ranks), number))
 
 
 def in_turn(compared: Sequence, number: int) -> Sequence:
@@ -61,21 +61,28 @@ def in_turn(compared: Sequence, number: int) -> Sequence:
     return compared[:: -1 if number % 2 else 1]
 
 
-@contextmanager
-def shared_medium(hosts: int, cpu: float | None = None) -> Iterator[MpiHost]:
-    """While inside, so many hosts share a medium. cpu: cores of each; None: no limit. Raises TestbedError."""
-    with Testbed(hosts=hosts, rate=RATE, cpu=cpu, medium="shared") as testbed:
-        yield MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
+class SharedMedium(EmulatedHosts):
+    """As many hosts as a run has ranks, which share a medium. cpu: cores of each; None: no limit."""
+
+    def __init__(self, cpu: float | None = None):
+        super().__init__(0, cpu or available_cores())
+        self.limit = cpu
+        self.place = f"hosts that share a medium of {{links}}, {self.cpu:g} cores each, of {describe_machine()}"
+
+    @contextmanager
+    def connected(self, spec: RunSpec) -> Iterator[MpiHost]:
+        with Testbed(hosts=spec.ranks, rate=spec.link.rate, cpu=self.limit, medium="shared") as testbed:
+            yield MpiHost(testbed.mpiexec, testbed.without_cpu_limit)
 
 
-def result(run: Run, method) -> Result:
+def numbers_of(run: Run, method: Method) -> MediumNumbers:
     steps, traffic = int(run.ranks["steps"][0]), run.traffic
     ranks, size = run.attributes["ranks"], run.attributes["model_bytes"]
     # Headers are counted by receiver, those of a multicast for each; what is sent again is among them.
     headers = traffic["headers"].max(1) if method.transport == "ip-multicast" else traffic["headers"].sum(1)
     interfaces = float(traffic["interface"][:, 0].sum())
     repaired = traffic["repaired"]
-    return Result(
+    return MediumNumbers(
         float(run.curve["time"][-1]) / steps,
         float((traffic["sent_once"] + headers).sum()) / steps,
         interfaces / steps,

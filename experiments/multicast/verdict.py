@@ -7,10 +7,10 @@ import numpy as np
 from scipy import special
 from tabulate import tabulate
 
-from experiments.multicast.measure import Point, Result
+from experiments.multicast.measure import MediumNumbers, MediumRun
 from experiments.multicast.methods import AGAIN, IP, LOSSES, RING, Method, methods
 
-Results = Mapping[Point, Result]
+Results = Mapping[MediumRun, MediumNumbers]
 TIMES_AS_FAST = 3.4
 """How many times as fast as a ring all-reduce a step with r = 3 on 4 ranks should be, where communication dominates:
 three quarters of the 4.5 by which it sends less."""
@@ -62,7 +62,7 @@ def interval(ratios: Sequence[float]) -> Interval:
 def sample(results: Results, ranks: int, title: str, what: str) -> np.ndarray:
     """Return a number of all rounds of a method."""
     rounds = sorted(point.round for point in results if point[:2] == (ranks, title))
-    return np.array([getattr(results[Point(ranks, title, number)], what) for number in rounds])
+    return np.array([getattr(results[MediumRun(ranks, title, number)], what) for number in rounds])
 
 
 def ratio(results: Results, ranks: int, title: str, reference: str) -> Interval:

@@ -18,6 +18,6 @@ def folder(paper: str) -> Path:
 
 
 def toml(config: str) -> Path:
-    """Return the file of a configuration ``paper/name``."""
-    paper, _, name = config.partition("/")
-    return folder(paper) / f"{name}.toml"
+    """Return the file of a configuration ``paper/name``, or ``experiment/name``."""
+    owner, _, name = config.partition("/")
+    return (folder(owner) if owner in YEARS else Path(__file__).parents[1] / owner) / f"{name}.toml"

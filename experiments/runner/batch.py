@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
-from experiments.runner.parallel import Unfinished, finished
+from experiments.runner.parallel import Unfinished, is_finished
 from grsgd import config, data
 from grsgd.errors import SetupError
 from grsgd.job import launch
@@ -63,7 +63,7 @@ class Training(NamedTuple):
         """
         end = run(mpi, load(mpi, self.config, self.overrides), out, timed=timed)
         stopped, remaining = end.reason, end.remaining
-        if not finished(stopped) or remaining.size < mpi.size:
+        if not is_finished(stopped) or remaining.size < mpi.size:
             if remaining.rank == 0:
                 print(f"grsgd: error: {stopped}", file=sys.stderr)
             launch.exit_job(remaining, 1, complete=remaining.size == mpi.size)

@@ -32,7 +32,7 @@ class Conditions:
 
     def load(self, config: str, overrides: tuple[str, ...] = ()) -> Config:
         """Return the configuration as the scale and the user have it. Raises ConfigError."""
-        return run_spec.loaded(config, (*self.replaced(config), *overrides))
+        return run_spec.load_config(config, (*self.replaced(config), *overrides))
 
     def replaced(self, config: str) -> tuple[str, ...]:
         """Return what the scale and the user replace of every training of the configuration's folder."""

@@ -36,46 +36,6 @@ MIN_TIMED_SECONDS = 0.3
 MAX_TIMED_SAMPLES = 256
 
 
-class Costs:
-    """The times that runs take: seconds of a core if simulated, seconds of the testbed if by the clock.
-
-    cpu: cores of each host of the testbed.
-    """
-
-    def __init__(self, cpu: float):
-        self.cpu = cpu
-        self._took: dict[RunSpec, list[float]] = defaultdict(list)
-        self._factors: dict[tuple, list[float]] = defaultdict(list)
-
-    def learn(self, spec: RunSpec, run: Run):
-        """Take into account how long a run took."""
-        took = run.attributes["wall_seconds"]
-        if spec.source == MEASURED:  # its wall_seconds are those of training alone
-            took += expected(spec, self.cpu).other
-        self._took[kind(spec)].append(took)
-        self._factors[_alike(spec)].append(took / sum(expected(spec, self.cpu)))
-
-    def seconds(self, spec: RunSpec) -> float:
-        """Return the estimate of a run."""
-        if took := self._took.get(kind(spec)):
-            return median(took)
-        return sum(expected(spec, self.cpu)) * median(self._factors.get(_alike(spec), [1.0]))
-
-
-def kind(spec: RunSpec) -> RunSpec:
-    """Return what runs share that take about as long: all but the seed and the learning rate."""
-    kept = tuple(value for value in spec.overrides if not value.startswith(("seed=", "optimizer.lr=")))
-    return spec._replace(overrides=kept, place="")
-
-
-def _alike(spec: RunSpec) -> tuple:
-    loaded = spec.load()
-    return spec.source, loaded.model.name, loaded.data.name, loaded.train.stop_at_target
-
-
-# ---- before runs of the kind were made
-
-
 class Seconds(NamedTuple):
     training: float
     other: float
@@ -140,14 +100,14 @@ def cost_of_model(loaded: Config) -> ModelCost:
     batch = min(loaded.data.batch_size, MAX_TIMED_SAMPLES)
     key = repr(loaded.model), batch, images
     if key not in _costs:
-        _costs[key] = measured(build_model(loaded, images, torch.device("cpu")), batch, images)
+        _costs[key] = measure_cost(build_model(loaded, images, torch.device("cpu")), batch, images)
     return _costs[key]
 
 
 _costs: dict[tuple, ModelCost] = {}
 
 
-def measured(network: torch.nn.Module, batch: int, images: Images) -> ModelCost:
+def measure_cost(network: torch.nn.Module, batch: int, images: Images) -> ModelCost:
     """Return what a sample of batches of this size takes, with as many threads as a simulation has."""
     use_threads()
     x, y = torch.rand(batch, *images.shape), torch.zeros(batch, dtype=torch.int64)
@@ -171,3 +131,44 @@ def seconds_of(step: Callable[[], None]) -> float:
         step()
         steps += 1
     return (time.process_time() - began) / steps
+
+
+# ---- estimates
+
+
+class Costs:
+    """The times that runs take: seconds of a core if simulated, seconds of the testbed if by the clock.
+
+    cpu: cores of each host of the testbed. expect: returns the `Seconds` that a run is expected to take on such hosts,
+    before others of its kind were made; by default `expected`.
+    """
+
+    def __init__(self, cpu: float, expect: Callable[[RunSpec, float], Seconds] = expected):
+        self.cpu, self.expect = cpu, expect
+        self._took: dict[RunSpec, list[float]] = defaultdict(list)
+        self._factors: dict[tuple, list[float]] = defaultdict(list)
+
+    def learn(self, spec: RunSpec, run: Run):
+        """Take into account how long a run took."""
+        took = run.attributes["wall_seconds"]
+        if spec.source == MEASURED:  # its wall_seconds are those of training alone
+            took += self.expect(spec, self.cpu).other
+        self._took[kind(spec)].append(took)
+        self._factors[_alike(spec)].append(took / sum(self.expect(spec, self.cpu)))
+
+    def seconds(self, spec: RunSpec) -> float:
+        """Return the estimate of a run."""
+        if took := self._took.get(kind(spec)):
+            return median(took)
+        return sum(self.expect(spec, self.cpu)) * median(self._factors.get(_alike(spec), [1.0]))
+
+
+def kind(spec: RunSpec) -> RunSpec:
+    """Return what runs share that take about as long: all but the seed and the learning rate."""
+    kept = tuple(value for value in spec.overrides if not value.startswith(("seed=", "optimizer.lr=")))
+    return spec._replace(overrides=kept, place="")
+
+
+def _alike(spec: RunSpec) -> tuple:
+    loaded = spec.load()
+    return spec.source, loaded.model.name, loaded.data.name, loaded.train.stop_at_target

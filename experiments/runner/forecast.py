@@ -47,26 +47,26 @@ class Forecast:
 def learn(plan: Plan, costs: Costs):
     """Let the costs learn from runs that are there and do not count as made, but for times of all-reduces alone: where
     messages take nothing of a processor, these are calculated at once and not message by message."""
-    for specs in plan.foreseen().values():
+    for specs in plan.planned_runs().values():
         for spec in specs:
             at_once = spec.source == TIMING_ONLY and spec.load().traits.only_allreduces
             if not at_once and (run := plan.find(spec)) is not None:
                 costs.learn(spec, run)
 
 
-def forecasts(plans: Iterable[Plan], costs: Costs) -> dict[str, Forecast]:
+def forecast_targets(plans: Iterable[Plan], costs: Costs) -> dict[str, Forecast]:
     """Return what each target needs; the costs learn from the runs that are there."""
-    return {target: forecast for plan in plans for target, forecast in forecasts_of(plan, costs).items()}
+    return {target: forecast for plan in plans for target, forecast in forecast_plan(plan, costs).items()}
 
 
-def forecasts_of(plan: Plan, costs: Costs) -> dict[str, Forecast]:
+def forecast_plan(plan: Plan, costs: Costs) -> dict[str, Forecast]:
     """Return what each target of a plan needs.
 
     Where a learning rate is not known yet, the runs are counted with one of the grid, and the trials without the ends
     of the grid.
     """
     found, seen, calibrations = {}, set(), set()
-    for target, specs in plan.foreseen().items():
+    for target, specs in plan.planned_runs().items():
         found[target] = forecast = Forecast()
         for spec in specs:
             if (key := identity(spec)) in seen:
@@ -90,7 +90,7 @@ def identity(spec: RunSpec) -> str:
     return spec.name(where)
 
 
-def text(found: dict[str, Forecast], costs: Costs, workers: int) -> str:
+def format_table(found: dict[str, Forecast], costs: Costs, workers: int) -> str:
     """Return the forecasts as a table, and their sum. workers: simulations side by side."""
     rows = []
     for target, forecast in found.items():
@@ -99,10 +99,10 @@ def text(found: dict[str, Forecast], costs: Costs, workers: int) -> str:
         rows.append([target, *numbers, forecast.there, forecast.missing.total(), hours])
     headers = ["target", *SOURCES.values(), "are there", "missing", "hours"]
     table = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
-    return f"{table}\n\n{total(found.values(), costs, workers)}"
+    return f"{table}\n\n{sum_up(found.values(), costs, workers)}"
 
 
-def total(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
+def sum_up(found: Iterable[Forecast], costs: Costs, workers: int) -> str:
     """Return the sum of forecasts in a line."""
     whole = Forecast()
     for forecast in found:

@@ -31,7 +31,8 @@ class Hosts:
     def __init__(self, hosts: int, cpu: float, why: str = ""):
         self.count, self.cpu, self.why = hosts, cpu, why
         self.place = (
-            f"this machine as it is, {machine()}: neither link rates nor a processor for each rank could be emulated"
+            f"this machine as it is, {describe_machine()}: neither link rates nor a processor for each rank could be "
+            "emulated"
         )
 
     def describe(self, spec: RunSpec) -> str:
@@ -73,7 +74,7 @@ class EmulatedHosts(Hosts):
 
     def __init__(self, hosts: int, cpu: float):
         super().__init__(hosts, cpu)
-        self.place = f"testbed of {hosts} hosts, {{links}} links, {cpu:g} cores each{{slow}}, of {machine()}"
+        self.place = f"testbed of {hosts} hosts, {{links}} links, {cpu:g} cores each{{slow}}, of {describe_machine()}"
 
     @contextmanager
     def connected(self, spec: RunSpec) -> Iterator[MpiHost]:
@@ -86,7 +87,7 @@ class EmulatedHosts(Hosts):
         return f"grsgd testbed {options} -- " + super().command(spec).removeprefix("mpiexec ")
 
 
-def hosts(count: int, cpu: float) -> Hosts:
+def find_hosts(count: int, cpu: float) -> Hosts:
     """Return the best there is: nodes of a cluster, a testbed, or this machine."""
     if int(os.environ.get("SLURM_JOB_NUM_NODES", 1)) > 1:
         return Cluster(count, cpu)
@@ -97,7 +98,7 @@ def hosts(count: int, cpu: float) -> Hosts:
         return Hosts(count, cpu, str(error))
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """Return the cores and the processor of this machine."""
     try:
         model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from experiments.runner.conditions import Conditions
 from experiments.runner.needs import STOPS_AT_TARGET
+from experiments.runner.rate_ladder import RateLadder, is_an_end
 from experiments.runner.run_spec import SIMULATED, RunSpec
 from experiments.runner.setting import Setting
 from grsgd.runs import measures
@@ -27,7 +28,7 @@ Trials = dict[float, list[RunSpec]]
 """By rate, one of each seed."""
 Tuned = tuple[str, int, tuple[str, ...]]
 """The key of a learning rate: a configuration, the ranks it is tuned on, and the overrides that it is tuned with."""
-Result = tuple[float, float]
+TrialResult = tuple[float, float]
 """Samples to the target, infinite where it was missed, and the best accuracy; of several seeds the geometric mean and
 the mean."""
 
@@ -49,32 +50,32 @@ class LearningRates:
 
     def missing(self, settings: Iterable[Setting]) -> list[RunSpec]:
         """Return the trials of these settings that can be named so far, and have not been made."""
-        return [spec for spec in self.named(settings) if self.find(spec) is None]
+        return [spec for spec in self.list_trials(settings) if self.find(spec) is None]
 
-    def named(self, settings: Iterable[Setting]) -> list[RunSpec]:
+    def list_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
         """Return the trials of these settings that can be named so far."""
-        trials = (self.trials(tuned) for tuned in self.of(settings))
+        trials = (self.trials(tuned) for tuned in self.list_tuned(settings))
         return list({spec: None for by_rate in trials for specs in by_rate.values() for spec in specs})
 
-    def foreseen(self, settings: Iterable[Setting]) -> list[RunSpec]:
+    def planned_trials(self, settings: Iterable[Setting]) -> list[RunSpec]:
         """Return the trials that these settings are expected to take: where the best rate of the grid is not known yet,
         one within it is supposed to be."""
-        found = dict.fromkeys(self.named(settings))
-        for tuned in self.of(settings):
+        found = dict.fromkeys(self.list_trials(settings))
+        for tuned in self.list_tuned(settings):
             coarse = self.coarse(tuned)
             if not self.is_there(coarse):
                 middle = sorted(coarse)[len(coarse) // 2]
                 found |= {spec: None for specs in self.fine(tuned, middle).values() for spec in specs}
         return list(found)
 
-    def supposed(self, setting: Setting) -> float:
+    def guess_rate(self, setting: Setting) -> float:
         """Return the learning rate, or, where it is not known, one of the grid."""
         try:
             return self.rate(setting)
         except MissingRun:
             return self.conditions.scale.learning_rates[1]
 
-    def of(self, settings: Iterable[Setting]) -> list[Tuned]:
+    def list_tuned(self, settings: Iterable[Setting]) -> list[Tuned]:
         """Return what these settings' rates are shared by."""
         return list(dict.fromkeys(map(self.tuned, settings)))
 
@@ -116,17 +117,8 @@ class LearningRates:
 
     def beyond(self, tuned: Tuned, tried: Mapping[float, object], at: float) -> float | None:
         """Return the rate that follows where the best one so far, ``at``, is the first or the last of those tried."""
-        grid = self.grid(tuned)
-        lowest, *_, highest = ladder = [
-            *(grid[0] / BEYOND**step for step in range(MOST_BEYOND, 0, -1)),
-            *grid,
-            *(grid[-1] * BEYOND**step for step in range(1, MOST_BEYOND + 1)),
-        ]
-        if at == min(tried) and at > lowest:
-            return max(rate for rate in ladder if rate < at)
-        if at == max(tried) and at < min(highest, self.highest(tuned)):
-            return min(rate for rate in ladder if rate > at)
-        return None
+        ladder = RateLadder(self.grid(tuned), BEYOND, MOST_BEYOND, self.highest(tuned))
+        return ladder.next_rate(tried, at)
 
     def fine(self, tuned: Tuned, at: float) -> Trials:
         """Return the trials about a rate, with all tuning seeds; none at scales with a single one."""
@@ -148,16 +140,16 @@ class LearningRates:
     def is_there(self, trials: Trials) -> bool:
         return all(self.find(spec) is not None for specs in trials.values() for spec in specs)
 
-    def results(self, tuned: Tuned) -> dict[float, Result]:
+    def results(self, tuned: Tuned) -> dict[float, TrialResult]:
         """Return the results of the trials that decide, by rate: those with the most seeds."""
         trials = self.trials(tuned)
         most = max(map(len, trials.values()))
         return self.measured({rate: specs for rate, specs in trials.items() if len(specs) == most})
 
-    def measured(self, trials: Trials) -> dict[float, Result]:
+    def measured(self, trials: Trials) -> dict[float, TrialResult]:
         return {rate: together([self.result(spec) for spec in specs]) for rate, specs in trials.items()}
 
-    def result(self, spec: RunSpec) -> Result:
+    def result(self, spec: RunSpec) -> TrialResult:
         if (run := self.find(spec)) is None:
             raise MissingRun(f"the trial of learning rates {' '.join(spec.cli_args())}")
         samples = measures.crossing(run, "samples")
@@ -166,7 +158,7 @@ class LearningRates:
     def table(self, settings: Iterable[Setting]) -> tuple[str, list[str], list[list[str]]]:
         """Return the table of trials: caption, headers and rows."""
         rows = []
-        for tuned in self.of(settings):
+        for tuned in self.list_tuned(settings):
             config, ranks, overrides = tuned
             chosen, trials = best(self.results(tuned)), self.trials(tuned)
             tried = [
@@ -183,21 +175,21 @@ class LearningRates:
         return caption, ["configuration", "ranks", "rate: samples or accuracy"], rows
 
 
-def together(results: Sequence[Result]) -> Result:
+def together(results: Sequence[TrialResult]) -> TrialResult:
     """Return the result of several seeds: one that misses the target is as bad as all of them."""
     samples, accuracies = zip(*results, strict=True)
     return math.prod(samples) ** (1 / len(samples)), sum(accuracies) / len(accuracies)
 
 
-def best(results: Mapping[float, Result]) -> float:
+def best(results: Mapping[float, TrialResult]) -> float:
     """Return the rate with the fewest samples; among those that did not reach the target, with the best accuracy."""
     return min(results, key=lambda rate: (results[rate][0], -results[rate][1]))
 
 
-def mark(rate: float, chosen: float, tried: Iterable[float]) -> str:
+def mark(rate: float, chosen: float, tried: Mapping[float, object]) -> str:
     if rate != chosen:
         return ""
-    return " †" if rate in (min(tried), max(tried)) else " *"
+    return " †" if is_an_end(rate, tried) else " *"
 
 
 def trial_text(samples: float, accuracy: float) -> str:

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from experiments.runner import lost_signals
 from experiments.runner.costs import Costs
-from experiments.runner.networks import number_of
+from experiments.runner.networks import is_stated, number_of
 from experiments.runner.occasions import CALIBRATIONS
 from experiments.runner.on_nodes import make_on_nodes
 from experiments.runner.parallel import Unfinished, make_in_parallel
@@ -28,7 +28,8 @@ class Maker:
     """Makes runs, and keeps what went wrong and what was left.
 
     workers: simulations side by side. run_timeout: seconds of a run by the clock. until: no run is begun that by its
-    estimate would end after this ``time.monotonic()``.
+    estimate would end after this ``time.monotonic()``. in_order: whether runs begin as they are given, as where rounds
+    take turns; else long ones begin first.
     """
 
     store: Store
@@ -36,6 +37,7 @@ class Maker:
     workers: int
     run_timeout: float
     until: float = math.inf
+    in_order: bool = False
     failures: dict[str, None] = field(default_factory=dict)
     left: dict[RunSpec, None] = field(default_factory=dict)
 
@@ -52,20 +54,20 @@ class Maker:
         """
         specs = list(specs)
         for number in range(CALIBRATIONS):
-            self._make([spec for spec in specs if turn(spec) == number], what)
+            self._make([spec for spec in specs if find_turn(spec) == number], what)
 
     def _make(self, specs: list[RunSpec], what: str):
-        """Make the runs of one turn that are not there, long ones first."""
+        """Make the runs of one turn that are not there."""
         lost_signals.raise_again()
         if time.monotonic() < self.until:
             calibrate(specs, self.store)
-        elif missing := uncalibrated(specs, self.store):
+        elif missing := list_uncalibrated(specs, self.store):
             self.left |= dict.fromkeys(missing)
             specs = [spec for spec in specs if spec not in self.left]
         specs = list({self.store.path(spec): spec for spec in specs}.values())  # other words may say the same
-        missing = sorted(
-            (spec for spec in specs if self.store.find(spec) is None), key=self.costs.seconds, reverse=True
-        )
+        missing = [spec for spec in specs if self.store.find(spec) is None]
+        if not self.in_order:
+            missing.sort(key=self.costs.seconds, reverse=True)
         with Progress(missing, len(specs), self.side_by_side, self.costs, what) as progress:
             self._simulate([spec for spec in missing if spec.source != MEASURED], progress)
             self._train([spec for spec in missing if spec.source == MEASURED], progress)
@@ -73,11 +75,11 @@ class Maker:
     def _simulate(self, specs: list[RunSpec], progress: Progress):
         begun = []
         with suppress(BrokenProcessPool):  # told below
-            in_time = progress.beginning(self._in_time(specs, begun))
+            in_time = progress.begin(self._in_time(specs, begun))
             spread = make_on_nodes if self.store.hosts.nodes > 1 else make_in_parallel
             for spec in spread(simulate, in_time, self.store, self.workers):
                 self._made(spec, progress)
-        self.failures |= {failure(self.store, spec): None for spec in begun if self.store.find(spec) is None}
+        self.failures |= {read_failure(self.store, spec): None for spec in begun if self.store.find(spec) is None}
 
     def _train(self, specs: list[RunSpec], progress: Progress):
         if self.store.emulated and not self.store.hosts.emulated:  # they are compared with runs of a testbed
@@ -89,7 +91,7 @@ class Maker:
         for by_ranks in by_testbed.values():
             for group in by_ranks.values():
                 if in_time := list(self._in_time(group, [], one_after_the_other=True)):
-                    beginning = list(progress.beginning(in_time))
+                    beginning = list(progress.begin(in_time))
                     with self.store.hosts.connected(in_time[0]) as mpi_host:
                         for spec, error in self.store.train(beginning, mpi_host, self.run_timeout):
                             self.failures |= {error: None} if error else {}
@@ -111,17 +113,17 @@ class Maker:
         lost_signals.raise_again()
         if (run := self.store.find(spec)) is not None:
             self.costs.learn(spec, run)
-        progress.made(spec)
+        progress.end(spec)
 
 
-def uncalibrated(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
+def list_uncalibrated(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
     """Return the simulations for which a calibration is missing."""
     return [spec for spec in specs if store.networks.missing(spec)]
 
 
-def turn(spec: RunSpec) -> int:
+def find_turn(spec: RunSpec) -> int:
     """Return with which of the calibrations a run is made: that which it rests on, or the first, if on none."""
-    return number_of(spec) if spec.source in (SIMULATED, TIMING_ONLY) else 0
+    return number_of(spec) if spec.source in (SIMULATED, TIMING_ONLY) and not is_stated(spec) else 0
 
 
 def calibrate(specs: list[RunSpec], store: Store):
@@ -132,15 +134,15 @@ def calibrate(specs: list[RunSpec], store: Store):
     def fastest_first(spec: RunSpec) -> float:
         return -rate(networks.measured(spec).link.rate)
 
-    for _, alike in groupby(sorted(uncalibrated(specs, store), key=fastest_first), key=fastest_first):
-        if not (left := uncalibrated(alike, store)):  # the work, with links of another rate
+    for _, alike in groupby(sorted(list_uncalibrated(specs, store), key=fastest_first), key=fastest_first):
+        if not (left := list_uncalibrated(alike, store)):  # the work, with links of another rate
             continue
         with store.hosts.connected(networks.measured(left[0])) as mpi_host:
             if wanted := [networks.measured(spec) for spec in left if not networks.calibration(spec).exists()]:
                 models = sorted({spec.load().model.name for spec in wanted})
                 say(f"calibrating {', '.join(models)} with links of {wanted[0].link.rate}")
                 networks.calibrate(wanted, mpi_host)
-            if left := uncalibrated(left, store):
+            if left := list_uncalibrated(left, store):
                 say(f"measuring what {len({networks.work_name(spec) for spec in left})} algorithms take in a step")
                 networks.measure_works(left, mpi_host)
 
@@ -160,7 +162,7 @@ def simulate(spec: RunSpec, store: Store):
         error_file.write_text(str(error))
 
 
-def failure(store: Store, spec: RunSpec) -> str:
+def read_failure(store: Store, spec: RunSpec) -> str:
     """Return why a simulation left no run."""
     error_file = store.path(spec).with_suffix(".error")
     why = error_file.read_text() if error_file.exists() else "its process was killed; is there enough memory?"

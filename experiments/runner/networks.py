@@ -22,7 +22,7 @@ from experiments.runner.batch import Calibration, MpiHost, Work, make_each
 from experiments.runner.hosts import Hosts
 from experiments.runner.occasions import occasion
 from experiments.runner.parallel import Unfinished
-from experiments.runner.run_spec import SIMULATED, TIMING_ONLY, Link, RunSpec
+from experiments.runner.run_spec import LATENCY, SIMULATED, TIMING_ONLY, Link, RunSpec
 from grsgd.files import atomic_write
 from grsgd.training.description import commit
 
@@ -31,8 +31,6 @@ CALIBRATION_SECONDS, WORK_SECONDS = 300, 300
 WORK_STEPS, REDUNDANT_STEPS = 14, 6
 """Steps that an algorithm trains for, to measure its work, and one whose ranks compute the gradients of up to n batches
 in a step: after the four that do not count, the longest period after which ranks exchange models, and two steps."""
-LATENCY = "50us"
-"""Latency of simulated links where none was measured."""
 NO_MATTER = {"only_classes": None, "only_train": None, "only_test": None, "alpha": None, "replication": 1}
 """Keys that do not change how long a step takes: which samples there are."""
 ABOUT = ("where", "made", "commit")
@@ -138,7 +136,7 @@ class Networks:
 
     def _keep_calibration(self, spec: RunSpec, found: dict, file: Path):
         # where links could not be emulated, those that were measured are not the ones that are wanted
-        nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": LATENCY}
+        nominal = {} if self.hosts.emulated else {"bandwidth": spec.link.rate, "latency": spec.link.latency}
         with atomic_write(file) as whole:
             whole.write_text(tomli_w.dumps(self._about(spec) | found | nominal))
 
@@ -183,7 +181,9 @@ class Networks:
         """Return the file of the run's network."""
         link, work = spec.link, [] if is_stated(spec) else [self.work_name(spec)]
         traits = {"multicast": link.multicast, "nominal": link.nominal, "stated": is_stated(spec)}
-        named = [link.rate, link.medium, *(name for name, holds in traits.items() if holds), str(number_of(spec) + 1)]
+        latency = [link.latency] if link.latency != LATENCY else []
+        traits_that_hold = (name for name, holds in traits.items() if holds)
+        named = [link.rate, *latency, link.medium, *traits_that_hold, str(number_of(spec) + 1)]
         path = self._named(spec, "-".join([*named, *work]) + ".toml")
         if not path.exists():
             with atomic_write(path) as whole:  # simulations side by side
@@ -194,7 +194,7 @@ class Networks:
         """Return the run's network, for any number of ranks: all that was measured, but what is of single ranks, and,
         of links that were not measured, what such links cannot have in common with others."""
         traits = {"medium": spec.link.medium, "multicast": spec.link.multicast}
-        nominal = {"bandwidth": spec.link.rate, "latency": LATENCY}
+        nominal = {"bandwidth": spec.link.rate, "latency": spec.link.latency}
         if is_stated(spec):
             return traits | nominal
         found = tomllib.loads(self.calibration(spec).read_text())

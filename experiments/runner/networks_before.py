@@ -9,8 +9,8 @@ from pathlib import Path
 
 import tomli_w
 
-from experiments.runner.networks import LATENCY, Measurement, Networks
-from experiments.runner.run_spec import SIMULATED, TIMING_ONLY, RunSpec
+from experiments.runner.networks import Measurement, Networks
+from experiments.runner.run_spec import LATENCY, SIMULATED, TIMING_ONLY, RunSpec
 from grsgd.files import atomic_write
 
 MEASURED, COMPUTING = ".measured.toml", "-computing.toml"

@@ -52,12 +52,12 @@ def make_on_nodes(make: Callable, specs: Iterable[RunSpec], store: Store, worker
         Path(list_file).unlink(missing_ok=True)
 
 
-def share(specs: list[RunSpec], node: int, nodes: int) -> list[RunSpec]:
+def take_share(specs: list[RunSpec], node: int, nodes: int) -> list[RunSpec]:
     """Return the runs of one node: long ones come first, so each has some of them."""
     return specs[node::nodes]
 
 
-def loaded(list_file: Path, digest: str) -> tuple:
+def load_list(list_file: Path, digest: str) -> tuple:
     """Return what `make_on_nodes` has put into a file; raises ValueError, before it is unpickled, if another has."""
     content = list_file.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
@@ -66,8 +66,8 @@ def loaded(list_file: Path, digest: str) -> tuple:
 
 
 def main():
-    make, specs, store, workers = loaded(Path(sys.argv[1]), sys.argv[2])
-    own = share(specs, int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]))
+    make, specs, store, workers = load_list(Path(sys.argv[1]), sys.argv[2])
+    own = take_share(specs, int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"]))
     for _ in make_in_parallel(make, own, store, workers):
         pass
 

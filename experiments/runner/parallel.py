@@ -22,7 +22,7 @@ class Unfinished(RuntimeError):
     """A run that failed or was ended before its end."""
 
 
-def finished(stopped: str) -> bool:
+def is_finished(stopped: str) -> bool:
     """Return whether a run need not be made again: it trained to its end, or cannot, because it diverges."""
     return how_ended(stopped) in FINISHED
 

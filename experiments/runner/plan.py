@@ -50,7 +50,7 @@ class Plan:
             spec for need in needs for spec in need.specs(self.conditions, rate_of or self.rates.rate)
         )
         place = self.store.place([spec for spec in specs if spec.source == MEASURED])
-        return [at(spec, place) for spec in specs]
+        return [with_place(spec, place) for spec in specs]
 
     def specs(self, targets: Iterable[str] | None = None) -> list[RunSpec]:
         """Return the runs of all targets, or of some, whose learning rates are known, once each."""
@@ -66,31 +66,31 @@ class Plan:
         is_wanted = {spec for specs in wanted.values() for spec in specs}
 
         def made_of(spec: RunSpec) -> RunSpec:
-            return whole(spec) if whole(spec) in is_wanted else self.made(spec)
+            return without_stop(spec) if without_stop(spec) in is_wanted else self.choose_made(spec)
 
         return {target: list(dict.fromkeys(map(made_of, specs))) for target, specs in wanted.items()}
 
-    def foreseen(self) -> dict[str, list[RunSpec]]:
+    def planned_runs(self) -> dict[str, list[RunSpec]]:
         """Return the runs of each target, made or not, with the trials of its learning rates; where one is not known,
         with one that is supposed."""
-        specs = self.specs_by_target(self.rates.supposed)
-        trials = {target: self.rates.foreseen(self.settings(target)) for target in self.needs}
+        specs = self.specs_by_target(self.rates.guess_rate)
+        trials = {target: self.rates.planned_trials(self.settings(target)) for target in self.needs}
         return {target: list(dict.fromkeys([*trials[target], *specs[target]])) for target in self.needs}
 
-    def there(self, target: str) -> set[RunSpec]:
+    def existing_runs(self, target: str) -> set[RunSpec]:
         """Return the runs that are there of a target, with the trials of its learning rates; of trainings to a target
         accuracy also whole ones that may stand for them."""
-        specs = [*self.rates.named(self.settings(target)), *self.needed(target, self.rates.supposed)]
-        return {one for spec in specs for one in (spec, whole(spec)) if self.find(one) is not None}
+        specs = [*self.rates.list_trials(self.settings(target)), *self.needed(target, self.rates.guess_rate)]
+        return {one for spec in specs for one in (spec, without_stop(spec)) if self.find(one) is not None}
 
-    def used(self, target: str) -> dict[RunSpec, Run]:
+    def load_runs(self, target: str) -> dict[RunSpec, Run]:
         """Return the runs that a target rests on, in the order of its needs. Raises MissingRun."""
-        return {self.made(spec): self.found(spec) for spec in self.needed(target)}
+        return {self.choose_made(spec): self.load_run(spec) for spec in self.needed(target)}
 
     def is_complete(self, target: str) -> bool:
         """Return whether all runs that a target rests on are there."""
         try:
-            self.used(target)
+            self.load_runs(target)
         except MissingRun:
             return False
         return True
@@ -100,27 +100,27 @@ class Plan:
         place = next((spec.place for spec in self.needed(target) if spec.source == MEASURED), "")
 
         def runs_of(specs: list[RunSpec]) -> list[Run]:
-            return [self.found(at(spec, place)) for spec in specs]
+            return [self.load_run(with_place(spec, place)) for spec in specs]
 
         return {key: need.result(self.conditions, self.rates.rate, runs_of) for key, need in self.needs[target].items()}
 
-    def made(self, spec: RunSpec) -> RunSpec:
+    def choose_made(self, spec: RunSpec) -> RunSpec:
         """Return the run that was made for a specification: the whole training, if there is one."""
-        return whole(spec) if self.find(whole(spec)) is not None else spec
+        return without_stop(spec) if self.find(without_stop(spec)) is not None else spec
 
-    def found(self, spec: RunSpec) -> Run:
+    def load_run(self, spec: RunSpec) -> Run:
         """Return a run; raises MissingRun."""
-        if (run := self.find(self.made(spec))) is None:
+        if (run := self.find(self.choose_made(spec))) is None:
             is_named = not self.store.networks.missing(spec)  # else the name depends on what is to be measured
             raise MissingRun(self.store.path(spec).name if is_named else spec.words())
         return run
 
 
-def whole(spec: RunSpec) -> RunSpec:
+def without_stop(spec: RunSpec) -> RunSpec:
     """Return the same training, that goes on at the target accuracy."""
     return spec._replace(overrides=tuple(value for value in spec.overrides if value not in STOPS_AT_TARGET))
 
 
-def at(spec: RunSpec, place: str) -> RunSpec:
+def with_place(spec: RunSpec, place: str) -> RunSpec:
     """Return a run by the clock on that machine; any other as it is."""
     return spec._replace(place=place) if spec.source == MEASURED else spec

@@ -34,14 +34,14 @@ class Progress:
     def __exit__(self, *exception):
         self.bar.close()
 
-    def beginning(self, specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
+    def begin(self, specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
         """Yield runs; each begins when it is taken."""
         for spec in specs:
             self.running.append(spec)
             self._say()
             yield spec
 
-    def made(self, spec: RunSpec):
+    def end(self, spec: RunSpec):
         """Tell that a run has ended."""
         self.running.remove(spec)
         self.left[kind(spec)] -= 1

@@ -16,27 +16,29 @@ from grsgd.runs.settings import flattened
 MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS = "clock", "simulated", "times", "steps"
 """Sources of time: the clock, on a testbed or a cluster; simulated time, with gradients; the same without, times alone;
 and steps of a second each, for trainings whose times mean nothing."""
+LATENCY = "50us"
 
 
 class Link(NamedTuple):
     """The network between the ranks. multicast: one copy on the way out reaches all receivers; a shared medium always
     has it. nominal: simulated with the rate as it is said, where others have the rate that a testbed's links were
-    measured to have."""
+    measured to have. latency: of links that are simulated and were not measured."""
 
     rate: str
     medium: str = "switch"
     multicast: bool = False
     nominal: bool = False
+    latency: str = LATENCY
 
     def __str__(self):
         return f"{self.rate} {self.medium}" + (", true multicast" if self.multicast or self.medium == "shared" else "")
 
 
 class RunSpec(NamedTuple):
-    """One run. config: ``paper/name``, as for ``papers.toml``; overrides: ``key=value``s, as for ``--set``; slow_hosts:
-    pairs of a rank and the factor by which its host's processor is slower, of a testbed; compute: what a step computes
-    in simulated time, where it is not measured; place: what a run by the clock was made on, where that is not here
-    (``Hosts.place``)."""
+    """One run. config: ``paper/name`` or ``experiment/name``, as for ``papers.toml``; overrides: ``key=value``s, as for
+    ``--set``; slow_hosts: pairs of a rank and the factor by which its host's processor is slower, of a testbed;
+    compute: what a step computes in simulated time, where it is not measured; place: what a run by the clock was made
+    on, where that is not here (``Hosts.place``)."""
 
     config: str
     overrides: tuple[str, ...]
@@ -52,7 +54,7 @@ class RunSpec(NamedTuple):
         return papers.toml(self.config)
 
     def load(self) -> Config:
-        return loaded(self.config, self.overrides)
+        return load_config(self.config, self.overrides)
 
     def cli_args(self) -> list[str]:
         """Return the configuration and its overrides as arguments of ``grsgd train`` and ``grsgd simulate``."""
@@ -77,7 +79,7 @@ class RunSpec(NamedTuple):
 
 
 @functools.cache  # targets ask again and again
-def loaded(name: str, overrides: tuple[str, ...]) -> Config:
+def load_config(name: str, overrides: tuple[str, ...]) -> Config:
     return config.load(papers.toml(name), list(overrides))
 
 

@@ -5,12 +5,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.runner import kept_runs, records
+from experiments.runner import code as of_today
+from experiments.runner import records
 from experiments.runner.batch import MpiHost, Training, make_each
 from experiments.runner.hosts import Hosts
 from experiments.runner.networks import Networks
 from experiments.runner.networks_before import NetworksBefore
-from experiments.runner.parallel import Unfinished, finished
+from experiments.runner.parallel import Unfinished, is_finished
 from experiments.runner.run_spec import MEASURED, TIMING_ONLY, UNIT_STEPS, RunSpec
 from grsgd.config.sources import DIGEST_LETTERS
 from grsgd.files import atomic_write
@@ -21,11 +22,7 @@ from grsgd.simulate.run import simulate
 
 STEP_BY_STEP = "1gbit,50us", "constant:1"
 """Network and processor where times mean nothing."""
-
-
-CODE_LETTERS = 8
-"""Of the digest of the code in the name of a run."""
-NAMED = re.compile(rf"-([0-9a-f]{{{CODE_LETTERS}}})-[0-9a-f]{{{DIGEST_LETTERS}}}\.h5$")
+NAMED = re.compile(rf"-([0-9a-f]{{{of_today.LETTERS}}})-[0-9a-f]{{{DIGEST_LETTERS}}}\.h5$")
 """The end of the name of a run that has the code in it."""
 BEFORE = ""
 """The code of runs that were recorded before the code was part of their names: of several commits, that is."""
@@ -42,13 +39,13 @@ class Store:
     def __init__(self, folder: Path, on: Hosts, is_joined: bool = False, code: str | None = None):
         self.folder, self.runs, self.hosts, self.is_joined = folder, folder / "runs", on, is_joined
         self.runs.mkdir(parents=True, exist_ok=True)
-        self.code = kept_runs.code()[:CODE_LETTERS] if code is None else code
+        self.code = of_today.digest_code() if code is None else code
         mine = hashlib.sha256(on.place.encode()).hexdigest()[:12]
         networks = folder / (records.NETWORKS if is_joined else Path("networks") / mine) / self.code
         self.networks = NetworksBefore(networks, on) if self.code == BEFORE else Networks(networks, on)
         self.places: list[str] = records.places(folder) if is_joined else []
 
-    def of(self, code: str) -> "Store":
+    def with_code(self, code: str) -> "Store":
         """Return the runs in the same folder that other code has made."""
         return Store(self.folder, self.hosts, self.is_joined, code)
 
@@ -108,7 +105,7 @@ class Store:
             else:
                 joined, compute = network(str(self.networks.file(spec))), spec.compute
             stopped = simulate(spec.load(), spec.ranks, joined, partly, compute, timing_only=spec.source == TIMING_ONLY)
-            if not finished(stopped):
+            if not is_finished(stopped):
                 raise Unfinished(f"{out.name}: {stopped}")
 
     def train(

@@ -16,57 +16,41 @@ Runs lie in results/scaling; one that is there and was made by the same version 
 import argparse
 import itertools
 import json
-import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from tabulate import tabulate
-from tqdm import tqdm
 
 from experiments.arguments import add_workers
 from experiments.figures import save, write_csv
-from experiments.runner.kept_runs import Simulation
-from experiments.runner.parallel import Unfinished, make_in_parallel
+from experiments.runner.kept import KeptRuns
+from experiments.runner.parallel import Unfinished
+from experiments.runner.run_spec import TIMING_ONLY, Link, RunSpec, load_config
 from grsgd.algorithms import ALGORITHMS
-from grsgd.config import Config, parse
-from grsgd.config.reading import apply, read
 from grsgd.errors import ConfigError
 from grsgd.runs.measures import seconds_per_step
-from grsgd.runs.run_file import Run, load_run
+from grsgd.runs.run_file import Run
 from grsgd.runs.series import COLOURS, LINES, MARKERS
 
 PROGRAM = "python -m experiments.scaling"
 FOLDER = Path(__file__).parent
-NETWORKS = {"1 Gbit/s, 50 us": "1gbit,50us", "25 Gbit/s, 20 us": "25gbit,20us"}
+NETWORKS = {
+    "1 Gbit/s, 50 us": Link("1gbit", nominal=True),
+    "25 Gbit/s, 20 us": Link("25gbit", nominal=True, latency="20us"),
+}
 SPEEDS = {"equal speeds": False, "one rank 4x slower, random delays": True}
 COMPUTE_SECONDS = 0.1
 """A GPU's forward and backward pass, or nearly."""
-FINISHED = "steps"
-"""The attribute ``stopped`` of a run that took all its steps."""
-NO_LIMIT = 2**31
+MAX_RANKS = {"cssgd": 64}
+"""Of algorithms of which so many messages are under way at once that simulating more ranks takes too long."""
 SLOWDOWN = 4.0
 TAIL = {"probability": 0.1, "seconds": 0.1}
 """In the runs with stragglers every tenth step of every rank takes 0.1 s longer on average, and rank 1 is slower."""
 
 
-def configuration(algorithm: str, overrides: Iterable[str] = ()) -> tuple[Config, int]:
-    """Return what an algorithm trains, and on how many ranks it is simulated at most.
-
-    ``NAME.toml`` in this folder says both of an algorithm whose defaults are not made for many ranks; of all others
-    ``base.toml`` has the configuration, and there is no limit. Raises ConfigError.
-    """
-    path = FOLDER / f"{algorithm}.toml"
-    content = read(path if path.exists() else FOLDER / "base.toml")
-    max_ranks = content.pop("max_ranks", NO_LIMIT)
-    for override in (f"algorithm.name={json.dumps(algorithm)}", *overrides):
-        apply(override, content)
-    return parse(content, f"scaling of {algorithm}"), max_ranks
-
-
-class Point(NamedTuple):
+class ScalingRun(NamedTuple):
     """One run, a point of the figure."""
 
     algorithm: str
@@ -75,27 +59,24 @@ class Point(NamedTuple):
     speed: str
     steps: int
 
-    def simulation(self) -> Simulation:
-        """Return the run; raises ConfigError where the algorithm cannot run on so many ranks."""
-        speed = "stragglers" if SPEEDS[self.speed] else "equal"
-        name = re.sub(r"[^\w.]+", "-", self.algorithm)  # which may be FILE.py:CLASS
-        parts = [name, f"n{self.ranks}", NETWORKS[self.network].replace(",", "-"), speed, str(self.steps)]
-        spec = NETWORKS[self.network], f"constant:{COMPUTE_SECONDS}"
-        return Simulation("-".join(parts), self.config(), self.ranks, *spec, timing_only=True)
-
-    def config(self) -> Config:
-        """Return the run's configuration; raises ConfigError where the algorithm cannot run on so many ranks."""
-        overrides = [f"train.steps={self.steps}"]
+    def spec(self) -> RunSpec:
+        """Return the run: of ``base.toml``, or of ``NAME.toml`` if the algorithm's defaults are for few ranks."""
+        own = FOLDER / f"{self.algorithm}.toml"
+        config = f"scaling/{own.stem if own.exists() else 'base'}"
+        overrides = [f"algorithm.name={json.dumps(self.algorithm)}", f"train.steps={self.steps}"]
         if SPEEDS[self.speed]:
             overrides.append(f"stragglers.slowdown.1={SLOWDOWN}")
             for rank, (key, value) in itertools.product(range(self.ranks), TAIL.items()):
                 overrides.append(f"stragglers.tail.{rank}.{key}={value}")
-        loaded, _ = configuration(self.algorithm, overrides)
-        loaded.check_ranks(self.ranks)
-        return loaded
+        network, compute = NETWORKS[self.network], f"constant:{COMPUTE_SECONDS}"
+        return RunSpec(config, tuple(overrides), self.ranks, TIMING_ONLY, network, compute=compute)
+
+    def check(self):
+        """Raise ConfigError if there is no such algorithm, or if it cannot run on so many ranks."""
+        self.spec().load().check_ranks(self.ranks)
 
 
-class Result(NamedTuple):
+class ScalingNumbers(NamedTuple):
     """Numbers of a run. ``models_sent_per_step``: payload over M, the mean over the ranks' steps."""
 
     seconds_per_step: float
@@ -103,51 +84,29 @@ class Result(NamedTuple):
     models_sent_per_step: float
 
 
-def make_run(point: Point, folder: Path):
-    """Make the point's run file. Raises Unfinished, and leaves no file."""
-    simulation = point.simulation()
-    path, stopped = simulation.path(folder), simulation.make(folder)
-    if stopped != FINISHED:
-        path.unlink(missing_ok=True)
-        raise Unfinished(f"{path.name}: {stopped}")
-
-
-def result(run: Run) -> Result:
+def numbers_of(run: Run) -> ScalingNumbers:
     seconds = sum(run.ranks[f"{what}_seconds"] for what in ("compute", "communicate", "wait"))
     models_sent = run.traffic["sent"].sum() / run.attributes["model_bytes"]
-    return Result(
+    return ScalingNumbers(
         seconds_per_step=seconds_per_step(run),
         drain_seconds=max(0.0, round(float(run.curve["time"][-1] - seconds.max()), 9)),  # sums of many, rounded
         models_sent_per_step=float(models_sent / run.ranks["steps"].sum()),
     )
 
 
-def sweep(points: list[Point], folder: Path, workers: int) -> dict[Point, Run]:
-    """Return all runs, those that are missing made now, the longest first. Raises Unfinished."""
-    folder.mkdir(parents=True, exist_ok=True)
-    runs = {point: point.simulation().kept(folder) for point in points}
-    missing = [point for point in points if runs[point] is None]
-    missing.sort(key=lambda point: point.ranks, reverse=True)
-    with tqdm(total=len(missing), desc="runs", disable=not missing) as bar:
-        for point in make_in_parallel(make_run, missing, folder, workers):
-            runs[point] = load_run(point.simulation().path(folder))
-            bar.update()
-    return runs
-
-
-def possible(points: list[Point]) -> list[Point]:
+def select_possible(points: list[ScalingRun]) -> list[ScalingRun]:
     """Return those that can run, and print which cannot."""
     left = []
     for point in points:
         try:
-            point.config()
+            point.check()
             left.append(point)
         except ConfigError as error:
             print(f"left out: {point.algorithm} on {point.ranks} ranks: {error}", file=sys.stderr)
     return left
 
 
-def draw(results: dict[Point, Result], out: Path):
+def draw(results: dict[ScalingRun, ScalingNumbers], out: Path):
     """A panel for each network and speed; both axes logarithmic."""
     seconds = {point: result.seconds_per_step for point, result in results.items()}
     names = sorted({point.algorithm for point in seconds})
@@ -184,7 +143,7 @@ def draw(results: dict[Point, Result], out: Path):
     save(figure, out)
 
 
-def table(results: dict[Point, Result]) -> str:
+def table(results: dict[ScalingRun, ScalingNumbers]) -> str:
     """Return the table: seconds per step, a row for each algorithm, network and speed, a column for each number of
     ranks; what else there is to know, for the most ranks."""
     ranks = sorted({point.ranks for point in results})
@@ -237,14 +196,15 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def points_of(algorithms: list[str], ranks: list[int], steps: int) -> list[Point]:
+def points_of(algorithms: list[str], ranks: list[int], steps: int) -> list[ScalingRun]:
     """Return all runs that can be made; raises ConfigError for an algorithm that there is not."""
-    limits = {algorithm: configuration(algorithm)[1] for algorithm in algorithms}
-    return possible(
+    for algorithm in algorithms:
+        load_config("scaling/base", (f"algorithm.name={json.dumps(algorithm)}",))
+    return select_possible(
         [
-            Point(algorithm, n, net, speed, steps_for(n, steps))
+            ScalingRun(algorithm, n, net, speed, steps_for(n, steps))
             for algorithm, n, net, speed in itertools.product(algorithms, ranks, NETWORKS, SPEEDS)
-            if n <= limits[algorithm]
+            if n <= MAX_RANKS.get(algorithm, n)
         ]
     )
 
@@ -252,11 +212,12 @@ def points_of(algorithms: list[str], ranks: list[int], steps: int) -> list[Point
 def main() -> int:
     options = parse_arguments()
     try:
-        runs = sweep(options.points, options.out.parent / "scaling", options.workers)
+        folder = options.out.parent / "scaling"
+        runs = KeptRuns(folder, options.workers).make_all(options.points)
     except Unfinished as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 1
-    results = {point: result(run) for point, run in runs.items()}
+    results = {point: numbers_of(run) for point, run in runs.items()}
     draw(results, options.out)
     write_csv(results, options.out.with_suffix(".csv"))
     print(table(results))

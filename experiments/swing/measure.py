@@ -23,7 +23,7 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB"
 
 
-class Point(NamedTuple):
+class AllreduceRun(NamedTuple):
     """An all-reduce of so many bytes on one of `SETTINGS`: all ranks begin it at once and do nothing else, but that
     each takes ``step_seconds`` whenever it has waited for messages."""
 
@@ -33,7 +33,7 @@ class Point(NamedTuple):
     step_seconds: float = 0.0
 
 
-class Result(NamedTuple):
+class AllreduceNumbers(NamedTuple):
     """seconds: until the last rank has its sum. sent: bytes of all ranks. over_global: bytes over all cables that join
     groups, and busiest: over the one of these that carries most, each direction for itself; 0 where there are none."""
 
@@ -43,17 +43,18 @@ class Result(NamedTuple):
     busiest: int
 
 
-def points(settings: Iterable[str]) -> list[Point]:
+def points(settings: Iterable[str]) -> list[AllreduceRun]:
     """Return all that is compared on these settings; first those of most ranks, which take longest."""
     found = []
     for title in sorted(settings, key=lambda title: -SETTINGS[title].ranks):
         names = contenders(SETTINGS[title].ranks, SETTINGS[title].shape)
-        found += [Point(title, name, nbytes) for name in names for nbytes in SIZES]
-        found += [Point(title, name, nbytes, STEP_SECONDS) for name in names if name in ALL_PORTS for nbytes in SIZES]
+        found += [AllreduceRun(title, name, nbytes) for name in names for nbytes in SIZES]
+        of_all_ports = [name for name in names if name in ALL_PORTS]
+        found += [AllreduceRun(title, name, nbytes, STEP_SECONDS) for name in of_all_ports for nbytes in SIZES]
     return found
 
 
-def measure(point: Point) -> Result:
+def measure(point: AllreduceRun) -> AllreduceNumbers:
     setting = SETTINGS[point.setting]
     ranks = Ranks(setting.ranks, setting.spec)
     ranks.fabric.allreduces = None if point.step_seconds else AllreduceTimes(ranks.fabric)
@@ -65,7 +66,7 @@ def measure(point: Point) -> Result:
     ranks.finish([side_by_side(schedules, comm, driver, point.nbytes) for comm, driver in ends])
     carried = [nbytes for cable, nbytes in ranks.network.bytes_of_cables().items() if setting.is_global(cable)]
     sent = sum(int(comm.traffic.sent.sum()) for comm in ranks.comms)
-    return Result(ranks.env.now, sent, sum(carried), max(carried, default=0))
+    return AllreduceNumbers(ranks.env.now, sent, sum(carried), max(carried, default=0))
 
 
 def side_by_side(schedules: Sequence[Callable], comm, driver, nbytes: int):

@@ -12,7 +12,7 @@ TAPER = 4
 """How many times more all ranks of a leaf can send than its cables to the spine can carry."""
 
 
-class Setting(NamedTuple):
+class CabledNetwork(NamedTuple):
     """A network and so many ranks on it.
 
     shape: of a torus. is_global: whether a cable joins groups of ranks; on a torus all do.
@@ -25,29 +25,29 @@ class Setting(NamedTuple):
     shape: tuple[int, ...] | None = None
 
 
-def torus(*shape: int) -> Setting:
+def torus(*shape: int) -> CabledNetwork:
     text = "x".join(map(str, shape))
-    return Setting(f"torus {text}", network(f"torus:{text}"), math.prod(shape), lambda cable: True, shape)
+    return CabledNetwork(f"torus {text}", network(f"torus:{text}"), math.prod(shape), lambda cable: True, shape)
 
 
-def dragonfly(a: int, p: int, h: int, ranks: int) -> Setting:
+def dragonfly(a: int, p: int, h: int, ranks: int) -> CabledNetwork:
     """``a`` routers of ``p`` ranks a group."""
     spec = network(f"dragonfly:a={a},p={p},h={h}")
-    return Setting(f"dragonfly, groups of {a * p}", spec, ranks, joins_groups)
+    return CabledNetwork(f"dragonfly, groups of {a * p}", spec, ranks, joins_groups)
 
 
-def fat_tree(k: int, ranks: int) -> Setting:
+def fat_tree(k: int, ranks: int) -> CabledNetwork:
     """All bandwidth between pods."""
-    return Setting(f"fat tree, pods of {k * k // 4}", network(f"fat-tree:k={k}"), ranks, ends_at("core"))
+    return CabledNetwork(f"fat tree, pods of {k * k // 4}", network(f"fat-tree:k={k}"), ranks, ends_at("core"))
 
 
-def tapered(of_leaf: int, ranks: int) -> Setting:
+def tapered(of_leaf: int, ranks: int) -> CabledNetwork:
     """Leaves of so many ranks, whose cables to the one spine carry a quarter of what these could send."""
     leaves = [range(begin, min(begin + of_leaf, ranks)) for begin in range(0, ranks, of_leaf)]
     uplink = f"{of_leaf * 100 / TAPER}gbit"
     cables = [{"from": f"leaf {number}", "to": list(leaf)} for number, leaf in enumerate(leaves)]
     cables.append({"from": "spine", "to": [f"leaf {number}" for number in range(len(leaves))], "bandwidth": uplink})
-    return Setting(f"tapered tree, leaves of {of_leaf}", network("cables", cable=cables), ranks, ends_at("spine"))
+    return CabledNetwork(f"tapered tree, leaves of {of_leaf}", network("cables", cable=cables), ranks, ends_at("spine"))
 
 
 def network(medium: str, **more) -> NetworkSpec:

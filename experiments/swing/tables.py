@@ -3,7 +3,7 @@
 from tabulate import tabulate
 
 from experiments.swing.contenders import BINE, HALVING, NEAR_FIRST, RING, TREE
-from experiments.swing.measure import SIZES, Point, size_text
+from experiments.swing.measure import SIZES, AllreduceRun, size_text
 from experiments.swing.networks import SETTINGS
 from experiments.swing.verdict import COMPARISONS, TRAFFIC_BYTES, Results, change, gain
 
@@ -25,7 +25,7 @@ def traffic(results: Results) -> str:
     """Return the bytes over all global links together, in arrays, and in brackets those over the busiest of them."""
     rows, names = [], (RING, TREE, HALVING, NEAR_FIRST, BINE)
     for title, setting in SETTINGS.items():
-        found = [results.get(Point(title, name, TRAFFIC_BYTES)) for name in names]
+        found = [results.get(AllreduceRun(title, name, TRAFFIC_BYTES)) for name in names]
         if setting.shape is None and any(found):
             share = change(results, title, NEAR_FIRST)
             cells = ["" if one is None else cell(one) for one in found]

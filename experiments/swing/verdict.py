@@ -22,10 +22,10 @@ from experiments.swing.contenders import (
     TREE,
 )
 from experiments.swing.crossing import aligned, changes, places
-from experiments.swing.measure import SIZES, STEP_SECONDS, Point, Result, size_text
+from experiments.swing.measure import SIZES, STEP_SECONDS, AllreduceNumbers, AllreduceRun, size_text
 from experiments.swing.networks import SETTINGS
 
-Results = Mapping[Point, Result]
+Results = Mapping[AllreduceRun, AllreduceNumbers]
 TIMES_AS_FAST, LESS_TRAFFIC = 3.0, 0.33
 """The most that the papers claim."""
 REPRODUCED, PARTLY, NOT = "reproduced", "partly reproduced", "not reproduced"
@@ -63,7 +63,7 @@ def gain(results: Results, comparison: Comparison, setting: str, nbytes: int) ->
     """Return the gain; None if it was not measured."""
 
     def seconds(name):
-        found = results.get(Point(setting, name, nbytes, comparison.step_seconds))
+        found = results.get(AllreduceRun(setting, name, nbytes, comparison.step_seconds))
         return None if found is None else found.seconds
 
     others = {name: taken for name in comparison.others if (taken := seconds(name)) is not None}
@@ -82,7 +82,7 @@ def gains(results: Results, comparison: Comparison, settings: Sequence[str]) -> 
 
 def change(results: Results, setting: str, against: str) -> float | None:
     """Return by how much Bine brings more over the global links of a setting, as a share; None if not measured."""
-    ours, theirs = (results.get(Point(setting, name, TRAFFIC_BYTES)) for name in (BINE, against))
+    ours, theirs = (results.get(AllreduceRun(setting, name, TRAFFIC_BYTES)) for name in (BINE, against))
     return None if ours is None or theirs is None else ours.over_global / theirs.over_global - 1
 
 

@@ -26,7 +26,7 @@ from experiments.papers import folder as folder_of
 from experiments.runner import forecast, lost_signals, records
 from experiments.runner.conditions import Conditions
 from experiments.runner.costs import Costs, kind
-from experiments.runner.hosts import Hosts, hosts
+from experiments.runner.hosts import Hosts, find_hosts
 from experiments.runner.learning_rates import MissingRun
 from experiments.runner.maker import Maker
 from experiments.runner.outcome import Outcome
@@ -103,17 +103,17 @@ def only_one(folder: Path):
         yield
 
 
-def planned(options: argparse.Namespace, folder: Path) -> list[Plan]:
+def make_plans(options: argparse.Namespace, folder: Path) -> list[Plan]:
     """Return the plan of the chosen targets, and, where recorded runs count, those of targets all of whose runs other
     code has made. The first makes runs; the last, if recorded runs are shown or packed, is of those from before."""
     scale = SCALES[options.scale]
     is_joined = scale.is_joined or options.recorded
     if is_joined:
         records.unpack(RECORDS / scale.name, folder)
-    store = Store(folder, hosts(max(scale.clock_ranks) + 1, scale.cpu), is_joined)
+    store = Store(folder, find_hosts(max(scale.clock_ranks) + 1, scale.cpu), is_joined)
     others = store.other_codes() if is_joined else []
     others += [BEFORE] * (options.recorded or options.record)
-    plans = [plan_of(options, each) for each in (store, *map(store.of, others))]
+    plans = [plan_of(options, each) for each in (store, *map(store.with_code, others))]
     codes.share(plans)
     return plans
 
@@ -125,9 +125,9 @@ def plan_of(options: argparse.Namespace, store: Store) -> Plan:
 
 def foretell(options: argparse.Namespace, folder: Path) -> int:
     """Print how long the runs would take."""
-    plans = planned(options, folder)
+    plans = make_plans(options, folder)
     costs, on = informed_costs(options, plans), plans[0].store.hosts
-    print(forecast.text(forecast.forecasts(plans, costs), costs, options.workers * on.nodes))
+    print(forecast.format_table(forecast.forecast_targets(plans, costs), costs, options.workers * on.nodes))
     return 0
 
 
@@ -136,7 +136,7 @@ def informed_costs(options: argparse.Namespace, plans: list[Plan]) -> Costs:
     store = plans[0].store
     costs = costs_on(store.hosts)
     if store.is_joined:
-        forecast.learn(plan_of(options, store.of(BEFORE)), costs)
+        forecast.learn(plan_of(options, store.with_code(BEFORE)), costs)
     return costs
 
 
@@ -148,16 +148,16 @@ def costs_on(on: Hosts) -> Costs:
 def record(options: argparse.Namespace, folder: Path) -> int:
     """Pack the runs of all targets that are there, and print the size of the archives. Raises Unfinished, and changes
     nothing, if there are runs of code that was not committed, but for those that have been recorded."""
-    recorded, plans = RECORDS / options.scale, planned(options, folder)
+    recorded, plans = RECORDS / options.scale, make_plans(options, folder)
     plans += second_looks(plans, TARGETS)
     runs: dict[str, set[Path]] = {}
     calibrations: dict[str, set[Path]] = {}
     made_on, made = set(), {}
     for plan in plans:
-        there = {spec for target in plan.needs for spec in plan.there(target)}
+        there = {spec for target in plan.needs for spec in plan.existing_runs(target)}
         made |= {plan.store.path(spec): plan.find(spec) for spec in there}
         for target in plan.needs:
-            runs.setdefault(TARGETS[target].paper, set()).update(map(plan.store.path, plan.there(target)))
+            runs.setdefault(TARGETS[target].paper, set()).update(map(plan.store.path, plan.existing_runs(target)))
         calibrations.setdefault(plan.store.code, set()).update(plan.store.networks.calibrations(there))
         made_on |= {spec.place or plan.store.hosts.place for spec in there if spec.source == MEASURED}
     codes.check_committed(made, records.names(recorded))
@@ -178,7 +178,7 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
     began = time.monotonic()
     if options.fresh:
         remove_runs(folder)
-    plans = planned(options, folder)
+    plans = make_plans(options, folder)
     maker = Maker(
         plans[0].store,
         informed_costs(options, plans),
@@ -187,13 +187,13 @@ def make_tables(options: argparse.Namespace, folder: Path) -> int:
         -math.inf if options.recorded else began + 3600 * (options.hours or math.inf),
     )
     make_runs(plans, maker, piecewise=bool(options.hours))
-    outcomes, missing = found(plans, options, folder)
+    outcomes, missing = collect_outcomes(plans, options, folder)
     undecided = sequential.undecided_targets(outcomes) if SCALES[options.scale].has_second_look else []
     if second := second_looks(plans, undecided):
         for plan in second:
             if plan.store is plans[0].store:  # runs of other code cannot be made
                 make_runs([plan], maker, piecewise=bool(options.hours))
-        outcomes, missing = found([*plans, *map(with_all_runs, second)], options, folder)
+        outcomes, missing = collect_outcomes([*plans, *map(with_all_runs, second)], options, folder)
     show(outcomes, folder)
     problems = list(maker.failures) + missing
     page = options.results / "report.html"
@@ -218,8 +218,8 @@ def remove_runs(folder: Path):
 
 def make_runs(plans: list[Plan], maker: Maker, piecewise: bool):
     """Make the runs of all targets at once, or, where they may not all be made, of one target after the other."""
-    found, plan = forecast.forecasts(plans, maker.costs), plans[0]
-    print(forecast.total(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
+    found, plan = forecast.forecast_targets(plans, maker.costs), plans[0]
+    print(forecast.sum_up(found.values(), maker.costs, maker.side_by_side), file=sys.stderr)
     if time.monotonic() < maker.until:
         fetch_data(spec for forecast in found.values() for spec in forecast.missing)
     for targets in [[target] for target in plan.needs] if piecewise else [list(plan.needs)]:
@@ -252,7 +252,7 @@ def with_all_runs(plan: Plan) -> Plan:
     return Plan(plan.conditions, plan.store, {name: of for name, of in plan.needs.items() if plan.is_complete(name)})
 
 
-def found(plans: list[Plan], options: argparse.Namespace, folder: Path) -> tuple[list[Outcome], list[str]]:
+def collect_outcomes(plans: list[Plan], options: argparse.Namespace, folder: Path) -> tuple[list[Outcome], list[str]]:
     """Return the outcomes of the targets whose runs are there, each by the last plan that has it, and what is missing
     of the others."""
     missing, outcomes = [], {}

@@ -55,12 +55,12 @@ def places(conditions: Conditions, scenarios: Iterable[Scenario], measured: Iter
     return found
 
 
-def at(where: Iterable[Setting], configs: Mapping[str, str]) -> Settings:
+def settings_at(where: Iterable[Setting], configs: Mapping[str, str]) -> Settings:
     """Return the settings of all configurations at all places."""
     return {place: {name: place.but(config=config) for name, config in configs.items()} for place in where}
 
 
-def each(need: Callable[[Setting], Need], settings: Settings) -> dict[Setting, Need]:
+def map_needs(need: Callable[[Setting], Need], settings: Settings) -> dict[Setting, Need]:
     """Return a need for each of the settings."""
     return {setting: need(setting) for some in settings.values() for setting in some.values()}
 
@@ -79,7 +79,7 @@ def timed_steps(conditions: Conditions, settings: Settings) -> dict[Setting, Nee
         few = min(CLOCK_SEEDS, conditions.scale.clock_seeds)
         return Steps(setting, few if setting.source == MEASURED else None, settled(conditions, setting))
 
-    return each(need, settings)
+    return map_needs(need, settings)
 
 
 def samples(found: Found, settings: Settings, value: Callable[[Run], float | None]) -> dict[Setting, dict[str, Sample]]:

@@ -8,7 +8,17 @@ from experiments.runner.conditions import Conditions
 from experiments.runner.needs import Need, Trajectories
 from experiments.runner.sample import Sample
 from experiments.runner.setting import EQUAL, Setting
-from experiments.tables.compare import CONTROLS, NEVER, Settings, at, condition, each, places, samples, show_values
+from experiments.tables.compare import (
+    CONTROLS,
+    NEVER,
+    Settings,
+    condition,
+    map_needs,
+    places,
+    samples,
+    settings_at,
+    show_values,
+)
 from experiments.tables.draw import Panel
 from experiments.tables.numbers import final_accuracy
 from experiments.tables.section import Section
@@ -32,10 +42,10 @@ class FinalAccuracy:
     reason: str
 
     def settings(self, conditions: Conditions) -> Settings:
-        return at(places(conditions, [EQUAL]), self.configs | {NEVER: self.alone})
+        return settings_at(places(conditions, [EQUAL]), self.configs | {NEVER: self.alone})
 
     def needs(self, conditions: Conditions) -> dict[Setting, Need]:
-        return each(Trajectories, self.settings(conditions))
+        return map_needs(Trajectories, self.settings(conditions))
 
     def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:
         """Return the accuracies in per cent, by place and name."""

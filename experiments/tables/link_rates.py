@@ -10,7 +10,7 @@ from experiments.runner.needs import Need, Steps, TimeToTarget
 from experiments.runner.outcome import BreakEven, Case
 from experiments.runner.run_spec import Link
 from experiments.runner.setting import Setting
-from experiments.tables.compare import SECONDS, SHARED_TRAJECTORY_NOTE, TIMES, Settings, at
+from experiments.tables.compare import SECONDS, SHARED_TRAJECTORY_NOTE, TIMES, Settings, settings_at
 from experiments.tables.draw import Panel
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
@@ -41,7 +41,7 @@ class LinkRates:
         scale = conditions.scale
         links = [Link(scale.rate), Link(scale.slow_rate), *(Link(links, nominal=True) for links in self.rates)]
         links.sort(key=lambda link: rate(link.rate), reverse=True)
-        return at([Setting("", scale.tuning_ranks, link=link) for link in links], self.configs)
+        return settings_at([Setting("", scale.tuning_ranks, link=link) for link in links], self.configs)
 
     def needs(self, conditions: Conditions) -> dict[tuple, Need]:
         settings = self.settings(conditions)

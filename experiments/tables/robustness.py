@@ -7,7 +7,7 @@ from experiments.runner import decide
 from experiments.runner.conditions import Conditions
 from experiments.runner.needs import Need, TimeToTarget
 from experiments.runner.setting import Scenario, Setting
-from experiments.tables.compare import SECONDS, TIMES, Settings, condition, each, settled, show_values
+from experiments.tables.compare import SECONDS, TIMES, Settings, condition, map_needs, settled, show_values
 from experiments.tables.section import Section
 from experiments.tables.targets import Found
 
@@ -32,7 +32,7 @@ class Robustness:
         return {place: ours | {name: place.but(config=config)}}
 
     def needs(self, conditions: Conditions) -> dict[Setting, Need]:
-        return each(
+        return map_needs(
             lambda setting: TimeToTarget(setting, steps=settled(conditions, setting)), self.settings(conditions)
         )
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from experiments.runner.hosts import machine
+from experiments.runner.hosts import describe_machine
 from experiments.runner.outcome import Outcome, Table
 from experiments.runner.plan import Plan
 from experiments.runner.run_spec import MEASURED, RunSpec
@@ -28,7 +28,7 @@ QUANTITIES = {
 def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
     """Return what a target shows of its runs; writes its figures into the folder. Raises MissingRun."""
     section = Section(target.name, folder)
-    used = plan.used(target.name)
+    used = plan.load_runs(target.name)
     target.show(Found(plan.conditions, plan.results(target.name)), section)
     tuned = plan.settings(target.name)
     commits = sorted({str(run.attributes.get("commit")) for run in used.values()})
@@ -43,7 +43,7 @@ def outcome(target: Target, plan: Plan, folder: Path, command: str) -> Outcome:
         findings=section.findings,
         notes=section.notes + codes.note(plan, commits) + caveats(plan, used),
         provenance={
-            "machine": machine(),
+            "machine": describe_machine(),
             "code": str(commit()),
             "code of the runs": ", ".join(commits) or "none",
             "made": time.strftime("%Y-%m-%d %H:%M %Z"),

@@ -17,12 +17,12 @@ from experiments.tables.compare import (
     SHARED_TRAJECTORY_NOTE,
     TIMES,
     Settings,
-    at,
     condition,
-    each,
     is_desk,
+    map_needs,
     places,
     quotient,
+    settings_at,
     settled,
     show_values,
 )
@@ -79,7 +79,7 @@ class TimeToAccuracy:
         return self.of(simulated, (*self.configs, *CONTROLS)) | self.of(by_clock, self.by_clock)
 
     def of(self, there: Iterable[Setting], names: tuple[str, ...]) -> Settings:
-        found = at(there, self.configs | dict.fromkeys(CONTROLS, self.alone))
+        found = settings_at(there, self.configs | dict.fromkeys(CONTROLS, self.alone))
         for some in found.values():
             some[ALONE] = some[ALONE].but(ranks=1, scenario=EQUAL)
         return {place: {name: some[name] for name in names} for place, some in found.items()}
@@ -91,7 +91,7 @@ class TimeToAccuracy:
                 seeds = min(FEW_SEEDS, len(conditions.seeds(setting.source, None)))
             return TimeToTarget(setting, seeds, settled(conditions, setting))
 
-        times = each(need, self.settings(conditions))
+        times = map_needs(need, self.settings(conditions))
         return times | {(SAMPLES, one): SamplesToTarget(one, time.seeds) for one, time in times.items()}
 
     def show(self, found: Found, section: Section) -> dict[Setting, dict[str, Sample]]:

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from experiments.runner.parallel import Unfinished
 from experiments.validation import errors, rates, rounds
-from experiments.validation.settings import SETTINGS, Setting
+from experiments.validation.settings import SETTINGS, EmulatedCluster
 from experiments.validation.variant import BASE, Variant, variants_of
 from grsgd.algorithms import ALGORITHMS
 from grsgd.errors import ConfigError
@@ -38,7 +38,7 @@ def main() -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         total = options.rounds * sum(len(variants) for variants in options.variants.values())
         missing = sum(
-            len(rounds.missing(options.out, setting, number, variants))
+            len(rounds.list_missing(options.out, setting, number, variants))
             for setting, variants in options.variants.items()
             for number in range(options.rounds)
         )
@@ -83,7 +83,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--rounds is 1 or more")
     chosen = [setting for setting in SETTINGS if setting.name in (options.setting or names)]
     try:
-        options.variants: dict[Setting, list[Variant]] = {
+        options.variants: dict[EmulatedCluster, list[Variant]] = {
             setting: variants_of(options.algorithm or sorted(ALGORITHMS), setting.hosts) for setting in chosen
         }
     except ConfigError as error:
@@ -96,10 +96,10 @@ def parse_arguments() -> argparse.Namespace:
 def testbed_checks(folder: Path, is_to_be_used: bool) -> list[rates.Check]:
     """Return how the testbed compares with what it was asked for: now, if it is to be used, else when it was used last,
     so that what was off then does not count as close. Raises TestbedError."""
-    if not is_to_be_used and (kept := rates.kept(folder)):
+    if not is_to_be_used and (kept := rates.load_checks(folder)):
         return kept
-    found = list(tqdm(rates.checks(folder, BASE), desc="the testbed itself"))
-    rates.keep(folder, found)
+    found = list(tqdm(rates.measure_checks(folder, BASE), desc="the testbed itself"))
+    rates.save_checks(folder, found)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from tabulate import tabulate
 
-from experiments.validation.settings import Setting
+from experiments.validation.settings import EmulatedCluster
 from experiments.validation.variant import Variant
 
 MEDIAN_ERROR, ERROR = 0.03, 0.05
@@ -26,7 +26,7 @@ class Times(NamedTuple):
 class Row(NamedTuple):
     """A variant in a setting: times by the clock and simulated, a pair for each round."""
 
-    setting: Setting
+    setting: EmulatedCluster
     variant: Variant
     rounds: list[tuple[Times, Times]]
 
@@ -81,7 +81,7 @@ def waiting(times: Times) -> str:
 def verdicts(rows: list[Row]) -> dict[str, bool]:
     """Return sentences that say how close the rows are, and whether that is close enough."""
     found = {}
-    by_setting: Mapping[Setting, list[Row]] = {row.setting: [] for row in rows}
+    by_setting: Mapping[EmulatedCluster, list[Row]] = {row.setting: [] for row in rows}
     for row in rows:
         by_setting[row.setting].append(row)
     for setting, those in by_setting.items():

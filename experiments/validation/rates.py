@@ -96,18 +96,18 @@ def spin(testbed: Testbed, seconds: float = 60) -> list[float]:
     return found
 
 
-def keep(folder: Path, checks: list[Check]):
-    """Write what was found, for `kept`."""
+def save_checks(folder: Path, checks: list[Check]):
+    """Write what was found, for `load_checks`."""
     (folder / KEPT).write_text(json.dumps(checks))
 
 
-def kept(folder: Path) -> list[Check]:
+def load_checks(folder: Path) -> list[Check]:
     """Return what was found last; nothing if nothing was checked."""
     file = folder / KEPT
     return [Check(*fields) for fields in json.loads(file.read_text())] if file.exists() else []
 
 
-def checks(folder: Path, config: Path) -> Iterator[Check]:
+def measure_checks(folder: Path, config: Path) -> Iterator[Check]:
     """Yield the shares that links have of their rates, and slow hosts of a core. ``config``: what ``grsgd calibrate``
     computes meanwhile. Raises TestbedError where there can be no testbed."""
     with Testbed(hosts=4, rate=RATE) as testbed:

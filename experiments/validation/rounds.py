@@ -6,12 +6,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from experiments.runner import code
 from experiments.runner.batch import Calibration, Computing, MpiHost, Training, Work, make_each
-from experiments.runner.hosts import machine
-from experiments.runner.kept_runs import run_file
+from experiments.runner.hosts import describe_machine
 from experiments.runner.parallel import Unfinished
+from experiments.runner.run_spec import MEASURED, Link, RunSpec
 from experiments.validation.errors import Times
-from experiments.validation.settings import Setting
+from experiments.validation.settings import EmulatedCluster
 from experiments.validation.variant import BASE, Variant
 from grsgd.runs.finished import finished_run
 from grsgd.runs.measures import seconds_per_step, waiting_share
@@ -28,15 +29,16 @@ TIMEOUT = 180
 """Seconds for one run or measurement; one that takes longer hangs."""
 
 
-def folder_of(out: Path, setting: Setting, number: int) -> Path:
+def folder_of(out: Path, setting: EmulatedCluster, number: int) -> Path:
     return out / setting.name / str(number)
 
 
-def file_of(folder: Path, setting: Setting, variant: Variant) -> Path:
+def file_of(folder: Path, setting: EmulatedCluster, variant: Variant) -> Path:
     """Return the run file of a variant in a folder of a setting's round."""
     measured_by = f"{COMPUTING_STEPS} and {CALIBRATION_STEPS} steps of measurements"
-    hosts = f"{replace(setting, name='', what='')}, {setting.cores():g} cores each, of {machine()}"
-    return run_file(folder, variant.name, variant.load(), setting.hosts, hosts, measured_by)
+    hosts = f"{replace(setting, name='', what='')}, {setting.cores():g} cores each, of {describe_machine()}"
+    spec = RunSpec("validation/base", tuple(variant.overrides()), setting.hosts, MEASURED, Link(setting.rate))
+    return folder / f"{variant.name}-{spec.name(f'{hosts}, {measured_by}', code.digest_code())}.h5"
 
 
 def computing_files(folder: Path, variant: Variant) -> tuple[Path, Path]:
@@ -54,13 +56,13 @@ def files_of(folder: Path, variant: Variant) -> tuple[Path, ...]:
     return network_file(folder, variant), *computing_files(folder, variant), work_file(folder, variant)
 
 
-def missing(out: Path, setting: Setting, number: int, variants: list[Variant]) -> list[Variant]:
+def list_missing(out: Path, setting: EmulatedCluster, number: int, variants: list[Variant]) -> list[Variant]:
     """Return those that are still to be measured in a round."""
     folder = folder_of(out, setting, number)
-    return [variant for variant in variants if not is_there(folder, setting, variant)]
+    return [variant for variant in variants if not is_measured(folder, setting, variant)]
 
 
-def is_there(folder: Path, setting: Setting, variant: Variant) -> bool:
+def is_measured(folder: Path, setting: EmulatedCluster, variant: Variant) -> bool:
     if not all(file.exists() for file in files_of(folder, variant)):
         return False
     return finished_run(file_of(folder, setting, variant)) is not None
@@ -71,9 +73,9 @@ def network_file(folder: Path, variant: Variant) -> Path:
     return folder / f"{variant.name}.toml"
 
 
-def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, bar: tqdm):
+def measure(out: Path, setting: EmulatedCluster, variants: list[Variant], rounds: int, bar: tqdm):
     """Make all rounds of a setting as far as they are missing, in one job each. Raises TestbedError and Unfinished."""
-    todo = {folder_of(out, setting, number): missing(out, setting, number, variants) for number in range(rounds)}
+    todo = {folder_of(out, setting, number): list_missing(out, setting, number, variants) for number in range(rounds)}
     todo = {folder: those for folder, those in todo.items() if those}
     if not todo:
         return
@@ -104,7 +106,7 @@ def measure(out: Path, setting: Setting, variants: list[Variant], rounds: int, b
                     bar.update()
 
 
-def times(out: Path, setting: Setting, variant: Variant, rounds: int) -> list[tuple[Times, Times]]:
+def times(out: Path, setting: EmulatedCluster, variant: Variant, rounds: int) -> list[tuple[Times, Times]]:
     """Return the times of each round, measured and simulated."""
     found = []
     for number in range(rounds):

@@ -11,7 +11,7 @@ is the network, has the rest."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class EmulatedCluster:
     """A testbed. ``slow``: by host, how many times slower it computes; ``slow_links``: by host, the rate of its link
     where it is another."""
 
@@ -33,9 +33,9 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("four", "four hosts with links of 100 Mbit/s", 4, "100mbit"),
-    Setting("eight", "eight hosts with links of 200 Mbit/s, a gigabit in slow motion", 8, "200mbit"),
-    Setting(
+    EmulatedCluster("four", "four hosts with links of 100 Mbit/s", 4, "100mbit"),
+    EmulatedCluster("eight", "eight hosts with links of 200 Mbit/s, a gigabit in slow motion", 8, "200mbit"),
+    EmulatedCluster(
         "uneven",
         "four hosts, of which one computes half as fast and another has a link of 25 Mbit/s",
         *(4, "100mbit", None, {0: 2.0}, {3: "25mbit"}),

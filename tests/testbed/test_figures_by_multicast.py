@@ -37,4 +37,4 @@ def test_two_figures_of_three_nodes(machine, monkeypatch, tmp_path, capfd):
     for name in ("figure-8.png", "figure-9.csv", "page.md"):
         assert (tmp_path / name).stat().st_size > 100
     assert program.main() == 0
-    assert "7 runs, of which 7 are there; the others take about 0 minutes" in capfd.readouterr().out
+    assert "7 runs, of which 7 are there; the others take about 0 s" in capfd.readouterr().out

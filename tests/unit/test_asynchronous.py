@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.asynchronous import draw, make, plan, tuning, verdict
+from experiments.asynchronous import __main__ as program
+from experiments.asynchronous import draw, plan, tuning, verdict
 from experiments.asynchronous.points import (
     ASYNCHRONOUS,
     CONTROL,
@@ -19,12 +20,12 @@ from experiments.asynchronous.points import (
     SYNCHRONOUS,
     TUNING_SEEDS,
     WORKERS,
-    Point,
+    StrategyRun,
     bound_gradients,
     gradients_per_update,
     throughput_ratio,
 )
-from experiments.asynchronous.result import Result
+from experiments.asynchronous.result import StrategyNumbers
 from experiments.figures import write_csv
 from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.parameter_server.server import make_strategy
@@ -34,7 +35,7 @@ from tests.support.runs import fake_run
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("method", [*METHODS, CONTROL])
 def test_every_configuration_can_be(method, distribution):
-    config = Point(distribution, method, 0.4, 3).config()
+    config = StrategyRun(distribution, method, 0.4, 3).spec().load()
     config.check_ranks(RANKS)
     assert workers_of(config.algorithm_class, config.algorithm_options, RANKS) == WORKERS
     assert config.seed == 3 and config.optimizer.lr == 0.4
@@ -50,9 +51,9 @@ def test_both_sides_have_the_same_work():
     """As many methods, and each of them on the same grid."""
     assert len(SYNCHRONOUS) == len(ASYNCHRONOUS) and not set(TUNING_SEEDS) & {*SEEDS, *FINAL_SEEDS}
     assert not set(SEEDS) & set(FINAL_SEEDS)
-    first = plan.missing(DISTRIBUTIONS, {})
+    first = plan.list_missing(DISTRIBUTIONS, {})
     assert len(first) == len(set(first)) == len(DISTRIBUTIONS) * len(METHODS) * len(RATES) * len(TUNING_SEEDS)
-    assert len({point.name for point in first}) == len(first)
+    assert len({point.spec() for point in first}) == len(first)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -93,13 +94,13 @@ ENDED = 100.0
 
 
 def result(seconds):
-    return Result(seconds, 1000, 900, 900, math.nan, ENDED, 1.0)
+    return StrategyNumbers(seconds, 1000, 900, 900, math.nan, ENDED, 1.0)
 
 
 def results_of(seconds):
     """All that is to be run, where ``seconds(point)`` says how long each takes; the best rate is the second one."""
     results = {}
-    while points := plan.missing(DISTRIBUTIONS, results):
+    while points := plan.list_missing(DISTRIBUTIONS, results):
         results |= {p: result(seconds(p) * (1 + abs(math.log2(p.rate / RATES[1])))) for p in points}
     return results
 
@@ -223,19 +224,20 @@ def test_the_control():
 def test_what_a_run_says():
     """125 gradients of 32 samples in 40 s, by updates of 8; eight workers take 0.1 s for as many at least."""
     run = fake_run(target_accuracy=2.0)
-    found = Result.of(Point("equal", "bsp", 0.4, 0), run)
+    found = StrategyNumbers.of(StrategyRun("equal", "bsp", 0.4, 0), run)
     assert math.isnan(found.seconds) and found.applied == 125 and found.updates == 15
     assert found.over_optimum == pytest.approx(40 / 125 * 8 / 0.1) and found.computed == run.ranks["steps"].sum()
-    assert math.isnan(Result.of(Point("heavy", "asp", 0.4, 0), run).over_optimum)
-    found = Result.of(Point("linear", "asp", 0.4, 0), run)
+    assert math.isnan(StrategyNumbers.of(StrategyRun("heavy", "asp", 0.4, 0), run).over_optimum)
+    found = StrategyNumbers.of(StrategyRun("linear", "asp", 0.4, 0), run)
     assert found.updates == 125 and found.over_optimum == pytest.approx(40 / 125 * 8 / 0.4)
 
 
 def test_what_is_there_is_found_again(tmp_path, monkeypatch):
     made = results_of(noisy)
-    kept = {point: point for point in list(made)[:400]}
-    monkeypatch.setattr(make, "kept", lambda point, folder: kept.get(point))
-    monkeypatch.setattr(Result, "of", lambda point, run: made[point])
-    there = make.there(DISTRIBUTIONS, tmp_path)
-    assert there == {point: made[point] for point in there} and 384 <= len(there) <= 400
-    assert make.hours(900, 2) == pytest.approx(900 * make.RUN_SECONDS / 7200)
+    existing = set(list(made)[:400])
+    kept = program.KeptRuns(tmp_path, 2, lambda spec, cpu: program.Seconds(program.RUN_SECONDS, 0.0))
+    monkeypatch.setattr(kept, "load", lambda planned: {point: point for point in planned if point in existing})
+    monkeypatch.setattr(StrategyNumbers, "of", lambda point, run: made[point])
+    found = program.find_results(kept, DISTRIBUTIONS)
+    assert found == {point: made[point] for point in found} and 384 <= len(found) <= 400
+    assert program.hours_of(kept, 900) == pytest.approx(900 * program.RUN_SECONDS / 7200)

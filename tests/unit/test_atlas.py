@@ -1,17 +1,18 @@
 """The atlas of methods over links and stragglers."""
 
 import math
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from experiments.atlas import analytic, draw, make
-from experiments.atlas.points import HOSTS, METHODS, PERIODS, RATES, Point, measured_points, simulated_points
+from experiments.atlas import analytic, draw
+from experiments.atlas.points import HOSTS, METHODS, PERIODS, RATES, AtlasRun, measured_points, simulated_points
+from experiments.atlas.seconds import expect_seconds
 from experiments.figures import write_csv
 from grsgd.algorithms.central import workers_of
+from tests.support.runs import fake_run
 
-POINT = Point("cnn", "local_sgd", 4, "100mbit", 1, False)
+POINT = AtlasRun("cnn", "local_sgd", 4, "100mbit", 1, False)
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +48,20 @@ def test_the_formula():
     assert analytic.utilisation(slow) == pytest.approx(0.175 / analytic.step_seconds(slow))
 
 
-def test_hours():
-    assert make.hours([POINT] * 200, 2) == pytest.approx(200 * 12 / 2 / 3600)
-    measured = POINT._replace(measured=True)
-    one = make.START + make.AROUND + 200 * analytic.step_seconds(measured)
-    assert make.hours([measured], 2) == pytest.approx(one / 3600)
+def test_seconds_that_runs_are_expected_to_take():
+    assert sum(expect_seconds(POINT)) == 12
+    measured = expect_seconds(POINT._replace(measured=True))
+    assert measured.training == pytest.approx(200 * analytic.step_seconds(POINT))
+
+
+def test_a_host_of_the_testbed_is_slow_by_itself():
+    slow = POINT._replace(slower=4)
+    assert slow._replace(measured=True).spec().slow_hosts == ((0, 4.0),) and not slow.spec().slow_hosts
+    assert not POINT._replace(measured=True).spec().slow_hosts
 
 
 def result(seconds=0.2, target=10.0, sent=100.0, interfaces=math.nan):
-    return draw.Result(seconds, 0.5, target, sent, interfaces)
+    return draw.AtlasNumbers(seconds, 0.5, target, sent, interfaces)
 
 
 def test_verdicts_table_and_figure(tmp_path):
@@ -74,16 +80,9 @@ def test_verdicts_table_and_figure(tmp_path):
     assert (tmp_path / "atlas.png").stat().st_size > 10_000
 
 
-def test_bytes_between_the_limits_of_a_run():
-    """Three contexts around two trainings: what is sent inside them, while jobs start and models are tested, is left
-    out."""
-    sent, testbed = np.zeros((2, 2), np.int64), mock.MagicMock()
-    testbed.counters.side_effect = lambda: sent.copy()
-    interfaces = make.Interfaces(testbed)
-    for training in (100, 2000):
-        with interfaces.without_cpu_limit():
-            sent[0, 0] += 7
-        sent[:, 0] += training
-        with interfaces.without_cpu_limit():
-            sent[1, 0] += 9
-        assert interfaces.last_training() == 2 * training
+def test_bytes_of_interfaces_are_those_of_all_hosts():
+    run = fake_run(ranks=2, target_accuracy=2.0)
+    run.traffic["interface"] = np.array([[2e6, 7e6], [3e6, 7e6]])
+    assert draw.AtlasNumbers.of(run).interface_megabytes == 5
+    del run.traffic["interface"]  # in simulated time there are none
+    assert math.isnan(draw.AtlasNumbers.of(run).interface_megabytes)

@@ -120,7 +120,7 @@ def test_seeds_rest_on_calibrations_of_different_times(networks):
 def test_calibrations_of_other_code_stand_for_none(tmp_path):
     here = Store(tmp_path / "smoke", Hosts(9, 0.2), code="0123abcd")
     calibrated(here.networks, RUN)
-    assert here.of("0123abce").networks.missing(RUN) and not here.of("0123abcd").networks.missing(RUN)
+    assert here.with_code("0123abce").networks.missing(RUN) and not here.with_code("0123abcd").networks.missing(RUN)
 
 
 class Recorded(RunSpec):
@@ -137,7 +137,7 @@ def test_recorded_runs_from_before_are_found_as_what_they_are(tmp_path):
         pytest.skip("nothing from before is recorded any more")
     records.unpack(recorded, tmp_path)
     today = Store(tmp_path, EmulatedHosts(9, 0.2), is_joined=True)
-    before = today.of(BEFORE)
+    before = today.with_code(BEFORE)
     file = min(before.runs.glob("grsgd-n8-simulated-*.h5"))
     run = load_run(file)
     spec = Recorded(run.attributes["config"], (), run.attributes["ranks"], SIMULATED, Link("1gbit"))

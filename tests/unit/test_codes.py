@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runner import kept_runs
+from experiments.runner import code
 from experiments.runner.hosts import Hosts
 from experiments.runner.learning_rates import MissingRun
 from experiments.runner.needs import Steps
@@ -42,19 +42,19 @@ def test_a_target_has_runs_of_one_code_or_is_made_anew():
 def test_a_run_has_its_code_in_its_name(tmp_path, monkeypatch):
     (spec, *_) = OURS.specs(plan_of("").conditions, lambda setting: 0.1)
     today = Store(tmp_path, Hosts(9, 0.2))
-    monkeypatch.setattr(kept_runs, "code", lambda: "f" * 64)
+    monkeypatch.setattr(code, "digest_code", lambda: "f" * 8)
     tomorrow = Store(tmp_path, Hosts(9, 0.2))
     unit = spec._replace(source=UNIT_STEPS)
-    assert today.path(unit) != tomorrow.path(unit) == today.of("f" * 8).path(unit)
+    assert today.path(unit) != tomorrow.path(unit) == today.with_code("f" * 8).path(unit)
     tomorrow.path(unit).touch()
-    today.of(BEFORE).path(unit).touch()
+    today.with_code(BEFORE).path(unit).touch()
     assert today.other_codes() == ["f" * 8]
 
 
 def test_comments_and_docstrings_are_no_code():
-    plain = kept_runs.statements(b"A = 1\n\n\ndef f(x):\n    return x\n")
+    plain = code.dump_statements(b"A = 1\n\n\ndef f(x):\n    return x\n")
     told = b'"""It."""\nA = 1  # one\n"""The A."""\ndef f(x):\n    """Return x."""\n\n    return x\n'
-    assert kept_runs.statements(told) == plain != kept_runs.statements(b"A = 2\n\n\ndef f(x):\n    return x\n")
+    assert code.dump_statements(told) == plain != code.dump_statements(b"A = 2\n\n\ndef f(x):\n    return x\n")
 
 
 def test_runs_of_code_that_was_not_committed_are_not_recorded():
@@ -78,4 +78,4 @@ def test_a_missing_run_that_has_no_calibration_yet_has_no_name(tmp_path):
     made.store = Store(tmp_path, Hosts(9, 0.2))
     (spec, *_) = OURS.specs(made.conditions, lambda setting: 0.1)
     with pytest.raises(MissingRun, match="^grsgd/grsgd on 4 ranks, seed 0$"):
-        made.found(spec._replace(source=SIMULATED))
+        made.load_run(spec._replace(source=SIMULATED))

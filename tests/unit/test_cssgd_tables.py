@@ -247,7 +247,7 @@ def test_asgd_runs_ten_times_and_both_dnns_are_tuned_by_themselves():
 def test_trials_of_the_cnn_have_half_of_the_desks_epochs_and_no_more_than_a_training(scale, epochs):
     conditions = Conditions(scale, emulated=True)
     alone = tasks.alone(conditions, CNN)
-    (tuned,) = (found := Plan(conditions, FakeStore(lambda spec: None), {})).rates.of([alone])
+    (tuned,) = (found := Plan(conditions, FakeStore(lambda spec: None), {})).rates.list_tuned([alone])
     assert {spec.load().train.epochs for specs in found.rates.coarse(tuned).values() for spec in specs} == {epochs}
 
 

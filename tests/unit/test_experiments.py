@@ -143,21 +143,21 @@ def _refuse(cls, options, ranks):
 def test_a_new_algorithm_is_scaled(spare):
     points = scaling.points_of(sorted(ALGORITHMS), [3], 1)
     assert {point.algorithm for point in points} == set(ALGORITHMS)
-    assert next(point for point in points if point.algorithm == "spare").config().algorithm_options.kind == "one"
+    assert next(point for point in points if point.algorithm == "spare").spec().load().algorithm_options.kind == "one"
 
 
 def test_an_algorithm_has_its_own_configuration_for_many_ranks():
     points = scaling.points_of(["cssgd", "ring_allreduce"], [64, 128], 1)
     assert {point.ranks for point in points if point.algorithm == "cssgd"} == {64}
     assert {point.ranks for point in points if point.algorithm == "ring_allreduce"} == {64, 128}
-    assert points[0].config().algorithm_options.scheme == "grouped-rs"
+    assert points[0].spec().load().algorithm_options.scheme == "grouped-rs"
 
 
 def test_an_algorithm_in_a_file_is_scaled_and_validated(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("from grsgd.algorithms.dpsgd import DPSGD\n\n\nclass Mine(DPSGD, name='mine'):\n    pass\n")
     (point, *_) = scaling.points_of([f"{file}:Mine"], [3], 1)
-    assert point.config().algorithm_class.__name__ == "Mine" and point.simulation().path(tmp_path).parent == tmp_path
+    assert point.spec().load().algorithm_class.__name__ == "Mine"
     (variant,) = validation.variants_of([f"{file}:Mine"], 4)
     assert variant.load().algorithm_class.__name__ == "Mine" and "/" not in variant.name
 

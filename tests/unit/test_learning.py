@@ -1,31 +1,29 @@
 """The comparison of methods after equally many samples."""
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from experiments.learning.__main__ import RANKS, ROWS, Setting, rows_of
+from experiments.learning.__main__ import RANKS, ROWS, LearningRun, rows_of
 from grsgd.algorithms.central import workers_of
 
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("task", ["gpt", "cnn"])
 def test_every_row_can_be_trained_by_eight(task, row):
-    setting = Setting(task, row, 0.5, 3)
+    setting = LearningRun(task, row, 0.5, 3)
     config = setting.config()
     config.check_ranks(setting.ranks())
     assert workers_of(config.algorithm_class, config.algorithm_options, setting.ranks()) == RANKS
     assert config.seed == 3 and config.algorithm.name == row.partition(",")[0]
-    assert config.optimizer.lr == pytest.approx(Setting(task, row, 1.0, 0).config().optimizer.lr / 2)
+    assert config.optimizer.lr == pytest.approx(LearningRun(task, row, 1.0, 0).config().optimizer.lr / 2)
 
 
 def test_files_are_told_apart():
-    settings = [Setting(task, row, rate, 0) for task in ("gpt", "cnn") for row in ROWS for rate in (0.5, 1.0)]
-    files = {setting.simulation().path(Path("results")) for setting in settings}
-    assert len(files) == len(settings)
+    settings = [LearningRun(task, row, rate, 0) for task in ("gpt", "cnn") for row in ROWS for rate in (0.5, 1.0)]
+    assert len({setting.spec().name("here") for setting in settings}) == len(settings)
 
 
 def test_the_best_learning_rate_counts():
@@ -42,7 +40,7 @@ def test_the_best_learning_rate_counts():
         ("dpsgd", 2.0): (0.126, 0.126),
     }
     runs = {
-        Setting("cnn", row, rate, seed): run(loss)
+        LearningRun("cnn", row, rate, seed): run(loss)
         for (row, rate), pair in losses.items()
         for seed, loss in enumerate(pair)
     }

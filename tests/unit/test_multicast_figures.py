@@ -8,9 +8,8 @@ import pytest
 
 from coding.cost import cost_in_models, redundancy
 from experiments.multicast.figures import __main__ as program
-from experiments.multicast.figures import asgd, figures, make, page
+from experiments.multicast.figures import asgd, figures, page
 from experiments.multicast.figures.figures import AS_MANY, FIGURES, wanted
-from experiments.multicast.figures.make import SCHEMES, Forecast, file_of, models
 from experiments.multicast.figures.plan import (
     AGAIN,
     ALLOWED_NODES,
@@ -21,20 +20,25 @@ from experiments.multicast.figures.plan import (
     STEPS,
     TESTED,
     Turn,
-    jobs,
     turns,
 )
-from experiments.multicast.figures.views import COUNTED, VIEWS, found, megabytes_sent, results, title
-from experiments.multicast.measure import RATE
+from experiments.multicast.figures.seconds import SCHEMES, expect_seconds, models
+from experiments.multicast.figures.views import COUNTED, VIEWS, group_runs, list_numbers, megabytes_sent, title
+from experiments.multicast.measure import RATE, SharedMedium
 from experiments.papers.cssgd_2021 import best_redundancy, over_nodes, tasks
 from experiments.papers.cssgd_2021.tasks import ASGD, CNN, DNN, MULTICAST, RING, UNICAST, coded
 from experiments.runner import batch
 from experiments.runner.conditions import Conditions
+from experiments.runner.costs import Seconds
+from experiments.runner.kept import KeptRuns
+from experiments.runner.maker import Maker
 from experiments.runner.outcome import BY_CONSTRUCTION, REFUTED, SUPPORTED
 from experiments.runner.parallel import Unfinished
 from experiments.runner.plan import Plan
 from experiments.runner.scale import DESK
+from experiments.runner.store import Store
 from experiments.tables.wording import MIXED, overall
+from grsgd.runs.run_file import save_run
 from grsgd.training.inputs import load_data
 from grsgd.units import rate
 from tests.support.failing_jobs import FakeJobs
@@ -88,7 +92,7 @@ def made(numbers=FIGURES, nodes=NODES, rounds=3, slower=lambda turn: 0.0):
 
 @pytest.fixture(scope="module")
 def everything():
-    return found(made())
+    return group_runs(made())
 
 
 def shown(number, everything, factors=None):
@@ -101,7 +105,7 @@ def shown(number, everything, factors=None):
 
 def test_every_run_is_made_once_whatever_figures_need_it():
     todo = list(turns(wanted(FIGURES, list(NODES)), 2))
-    assert len(todo) == len(set(todo)) == len({file_of(turn, program.Path()) for turn in todo})
+    assert len(todo) == len(set(todo)) == len({turn.spec() for turn in todo})
     of_one = {turn for number in FIGURES for turn in turns(wanted([number], list(NODES)), 2)}
     assert of_one == set(todo)
     for n in NODES:
@@ -110,14 +114,10 @@ def test_every_run_is_made_once_whatever_figures_need_it():
             assert {MULTICAST, AGAIN, UNICAST, RING, ASGD} | set(map(coded, range(1, n + 1))) <= set(here)
 
 
-def test_every_second_round_is_backwards_and_jobs_are_of_one_round():
+def test_every_second_round_is_backwards():
     todo = list(turns(wanted([14], [4, 6]), 2))
     orders = [[turn.method for turn in todo if (turn.round, turn.nodes) == (k, 4)] for k in range(2)]
     assert orders[0] == orders[1][::-1] and len(orders[0]) > 5
-    found = jobs(todo)
-    assert [(job[0].round, job[0].hosts) for job in found] == [(k, hosts) for k in range(2) for hosts in (4, 5, 6, 7)]
-    assert sorted(map(str, todo)) == sorted(str(turn) for job in found for turn in job)
-    assert all(turn.method == ASGD for job in found if job[0].hosts in (5, 7) for turn in job)
 
 
 @pytest.mark.parametrize("number", [9, 11, 12, 13, 14, 15])
@@ -161,44 +161,55 @@ def test_the_medium_is_as_busy_as_the_papers_model_needs():
         assert task.best_r * (task.best_r - 1) <= ratio <= task.best_r * (task.best_r + 1)
 
 
-def test_other_rounds_tell_how_long_a_run_takes(monkeypatch):
-    clock = iter([0.0, 10.0, 17.0])
-    forecast = Forecast.__new__(Forecast)
-    monkeypatch.setattr(make.time, "monotonic", lambda: next(clock))
-    forecast.__init__()
+def test_other_rounds_tell_how_long_a_run_takes(tmp_path):
     turn = Turn(0, DNN, 8, coded(3))
-    assert forecast.seconds(turn) > STEPS * 8 * 35 / 3 * 0.87e6 / 12.5e6
-    forecast.begin()
-    forecast.made(turn)
-    assert forecast.seconds(turn._replace(round=5)) == 7.0
+    costs = KeptRuns(tmp_path, expect=lambda spec, cpu: expect_seconds(turn)).costs
+    assert costs.seconds(turn.spec()) > STEPS * 8 * 35 / 3 * 0.87e6 / 12.5e6
+    costs.learn(turn.spec(), fake_run(wall_seconds=7.0))
+    assert costs.seconds(turn._replace(round=5).spec()) == 7.0 + expect_seconds(turn).other
 
 
 # ---- runs that fail, and runs that are there
 
 
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Runs on hosts that there are not."""
+    medium = SharedMedium(CPU)
+    monkeypatch.setattr(medium, "connected", lambda spec: nullcontext())
+    on = {"on": medium, "run_timeout": 1.0, "in_order": True}
+    return KeptRuns(tmp_path, expect=lambda spec, cpu: Seconds(1.0, 0.0), **on)
+
+
 @pytest.mark.parametrize("failures", [0, 1, 2])
-def test_a_run_that_fails_is_made_once_more(failures, monkeypatch, tmp_path):
-    todo = list(turns(wanted([8], [4]), 1))
-    fake, said = FakeJobs({str(file_of(todo[2], tmp_path)): failures}), []
+def test_a_run_that_fails_is_made_once_more(failures, monkeypatch, kept):
+    todo = [turn for turn in turns(wanted([8], [4]), 1) if turn.hosts == 4]
+    third = str(kept.store.path(todo[2].spec()))
+    fake = FakeJobs({third: failures}, lambda run: save_run(program.Path(run.out), fake_run()))
     monkeypatch.setattr(batch, "make_runs", fake.make_runs)
-    monkeypatch.setattr(make, "shared_medium", lambda hosts, cpu: nullcontext())
     if failures == 2:
-        with pytest.raises(Unfinished, match=r"^DNN, 4 nodes, .*: it ended$"):
-            list(make.make(todo, tmp_path, said.append))
+        with pytest.raises(Unfinished, match="^it ended$"):
+            kept.make_all(todo)
     else:
-        assert list(make.make(todo, tmp_path, said.append)) == todo
-    assert fake.begun == [len(todo), len(todo) - 2][: 1 + min(failures, 1)] and len(said) == min(failures, 1)
+        assert list(kept.make_all(todo)) == todo
+    assert fake.begun == [len(todo), len(todo) - 2, len(todo) - 3][: 1 + failures]
 
 
 def test_only_what_is_missing_is_made(monkeypatch, tmp_path):
     there, asked = made([8], [3], rounds=2), []
     first = next(iter(there))
-    monkeypatch.setattr(program, "kept", lambda turn, folder: there[turn] if turn != first else None)
-    monkeypatch.setattr(program, "load_run", {file_of(turn, tmp_path / "runs"): run for turn, run in there.items()}.get)
-    monkeypatch.setattr(program, "make", lambda missing, folder, announce: asked.extend(missing) or iter(missing))
+    by_spec = {turn.spec(): run for turn, run in there.items()}
+    existing = {spec for spec in by_spec if spec != first.spec()}
+
+    def make(maker, specs, what):
+        asked.extend(spec for spec in specs if spec not in existing)
+        existing.update(specs)
+
+    monkeypatch.setattr(Store, "find", lambda store, spec: by_spec[spec] if spec in existing else None)
+    monkeypatch.setattr(Maker, "make", make)
     monkeypatch.setattr(sys, "argv", ["x", "--figure=8", "--ranks=3", "--rounds=2", f"--out={tmp_path}"])
     monkeypatch.setattr(program, "available_cores", lambda: 4)
-    assert program.main() == 0 and asked == [first]
+    assert program.main() == 0 and asked == [first.spec()]
     for name in ("figure-8.png", "figure-8.pdf", "figure-8.csv", "measured.csv", "page.md"):
         assert (tmp_path / name).stat().st_size > 100
     assert len((tmp_path / "measured.csv").read_text().splitlines()) == 1 + len(there)
@@ -292,7 +303,7 @@ def test_the_page_says_what_reproduces_and_how_the_reference_repeats(everything)
     assert "- Figure 8, DNN, cssgd-time-nodes, holds for: CSSGD, r = 2, n = 4 (against SSGD by unicast); " in text
     assert text.count("3% more or less allowed: holds.") == 2 * len(NODES)
     assert all(title(view) in text for view in VIEWS) and "seed" not in text
-    slow = found(made([8], rounds=3, slower=lambda turn: 0.1 * (turn.method == AGAIN)))
+    slow = group_runs(made([8], rounds=3, slower=lambda turn: 0.1 * (turn.method == AGAIN)))
     assert all("1.10 (range 1.10 to 1.10)" in line and line.endswith("does not hold.") for line in page.controls(slow))
 
 
@@ -300,14 +311,14 @@ def test_one_round_decides_nothing_and_is_shown():
     runs = made([10, 12], [3], rounds=1)
     for number in (10, 12):
         figure = figures.FIGURES[number]
-        each = figure.show(figure.task, found(runs), [3], {})
+        each = figure.show(figure.task, group_runs(runs), [3], {})
         assert "| SSGD by multicast" in page.table(each) or number == 12
         assert all(page.words(one[IP]) for one in each.findings.values())
 
 
 def test_results_are_those_of_a_step():
     runs = made([11], [4], rounds=1)
-    by_method = {point.method: result for point, result in results(runs).items()}
+    by_method = {point.method: result for point, result in list_numbers(runs).items()}
     reference = by_method[MULTICAST.name]
     size, computing = SMALL[CNN].model_bytes, SMALL[CNN].compute_seconds / CPU
     assert reference.once == reference.interfaces == pytest.approx(4 * size / 1e6) and reference.repaired == 0
@@ -335,6 +346,6 @@ def test_replaced_runs_are_copies(everything):
     """The bytes of interfaces of a view do not reach the others."""
     runs = made([8], [3], rounds=1)
     before = {turn: run.traffic["interface"].sum() for turn, run in runs.items()}
-    found(runs)
+    group_runs(runs)
     assert {turn: run.traffic["interface"].sum() for turn, run in runs.items()} == before
     assert {run.attributes["seed"] for run in runs.values()} == {77}

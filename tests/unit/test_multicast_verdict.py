@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments.multicast.measure import CONFIG, Point, Result, result
+from experiments.multicast.measure import MediumNumbers, MediumRun, numbers_of, plan_runs
 from experiments.multicast.methods import AGAIN, IP, MPI, RING, methods
 from experiments.multicast.verdict import WIRE_BYTES, interval, ratio, table, verdicts
-from grsgd import config
 from grsgd.runs.layout import LAYOUT
 from tests.support.runs import fake_run
 
@@ -24,7 +23,8 @@ def results(ranks, rounds=4, lossy=1.05, coded=0.25, noise=0.01, wire=1.0):
             seconds = coded if method.scheme == "coded" and method.transport == IP else sent / ring
             seconds *= (lossy if method.loss else 1.0) * (1 + noise * random.uniform(-1, 1))
             models = wire * sent / WIRE_BYTES
-            found[Point(ranks, method.title, number)] = Result(seconds, M * sent, M * models, 0.0, models, sent)
+            planned = MediumRun(ranks, method.title, number)
+            found[planned] = MediumNumbers(seconds, M * sent, M * models, 0.0, models, sent)
     return found
 
 
@@ -33,8 +33,8 @@ def test_methods_are_configurations_that_can_be_run(ranks):
     compared = methods(ranks)
     assert [method.title for method in compared[:2]] == [RING, AGAIN]
     assert len({method.title for method in compared}) == len(compared)
-    for method in compared:
-        loaded = config.load(CONFIG, method.overrides())
+    for planned in plan_runs(ranks, 1):
+        method, loaded = planned.method, planned.spec().load()
         loaded.check_ranks(ranks)
         options = loaded.algorithm_options
         assert getattr(options, "transport", None) == method.transport
@@ -52,7 +52,7 @@ def test_what_each_should_send():
 
 def test_ratios_are_those_of_rounds():
     times = {RING: [2.0, 3.0, 4.0], "a": [1.0, 1.0, 1.0]}
-    found = {Point(4, title, k): Result(times[title][k], 0, 0, 0, 0, 0) for title in times for k in range(3)}
+    found = {MediumRun(4, title, k): MediumNumbers(times[title][k], 0, 0, 0, 0, 0) for title in times for k in range(3)}
     assert ratio(found, 4, "a", RING) == (3.0, 2.0, 4.0, 3)
 
 
@@ -108,9 +108,9 @@ def test_a_result_is_taken_from_a_run_file():
     }
     run.attributes |= {"model_bytes": 400, "parameters": 100}
     steps = int(run.ranks["steps"][0])
-    found = result(run, method)
+    found = numbers_of(run, method)
     assert found.counted == pytest.approx(ranks * 1010 / steps) and found.repaired == 0
     assert found.models == pytest.approx(ranks * 2000 / steps / 400)
     by_mpi = next(method for method in methods(4) if method.transport == MPI)
-    assert result(run, by_mpi).counted == pytest.approx((ranks * 1000 + 10 * ranks**2) / steps)
+    assert numbers_of(run, by_mpi).counted == pytest.approx((ranks * 1000 + 10 * ranks**2) / steps)
     assert {"repaired", "lost"} <= set(LAYOUT["traffic"])

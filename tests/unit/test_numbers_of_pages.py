@@ -12,11 +12,11 @@ import pytest
 
 from experiments import figures
 from experiments.asynchronous import draw as asynchronous_draw
-from experiments.asynchronous.points import Point as AsynchronousPoint
-from experiments.asynchronous.result import Result as AsynchronousResult
+from experiments.asynchronous.points import StrategyRun
+from experiments.asynchronous.result import StrategyNumbers
 from experiments.asynchronous.verdict import verdicts as asynchronous_verdicts
 from experiments.atlas import draw as atlas_draw
-from experiments.atlas.points import Point as AtlasPoint
+from experiments.atlas.points import AtlasRun
 from experiments.bench import side_by_side
 from experiments.multicast import measure as multicast_measure
 from experiments.multicast import verdict as multicast_verdict
@@ -41,11 +41,11 @@ def of_multicast(results: dict) -> Iterable[str]:
 
 
 PAGES = {
-    "figure-atlas.csv": Page("atlas.md", AtlasPoint, atlas_draw.Result, lambda found: [atlas_draw.table(found)]),
+    "figure-atlas.csv": Page("atlas.md", AtlasRun, atlas_draw.AtlasNumbers, lambda found: [atlas_draw.table(found)]),
     "verdict-asynchronous.csv": Page(
         "algorithms.md",
-        AsynchronousPoint,
-        AsynchronousResult,
+        StrategyRun,
+        StrategyNumbers,
         lambda found: [
             asynchronous_draw.overview(found),
             asynchronous_draw.table(found),
@@ -54,11 +54,13 @@ PAGES = {
     ),
     "verdict-swing.csv": Page(
         "algorithms.md",
-        swing_measure.Point,
-        swing_measure.Result,
+        swing_measure.AllreduceRun,
+        swing_measure.AllreduceNumbers,
         lambda found: [swing_tables.times(found), swing_tables.traffic(found), *swing_verdicts(found)],
     ),
-    "verdict-multicast.csv": Page("algorithms.md", multicast_measure.Point, multicast_measure.Result, of_multicast),
+    "verdict-multicast.csv": Page(
+        "algorithms.md", multicast_measure.MediumRun, multicast_measure.MediumNumbers, of_multicast
+    ),
 }
 BENCH = {"bench-training-2.csv": "Steps", "bench-wire-4.csv": "Between hosts"}
 """The section of docs/benchmarks.md whose medians with ranges are those of a file."""
@@ -93,16 +95,17 @@ def test_pages_have_the_numbers_that_are_recorded():
 
 # ---- how they are written and recorded
 
+NAN = float("nan")
 ATLAS = {
-    AtlasPoint("gpt", "lasgd", 4, "10mbit", 4, True): atlas_draw.Result(0.2, 0.9, 12.0, 113.0, 120.0),
-    AtlasPoint("gpt", "lasgd", 4, "10mbit", 4, False): atlas_draw.Result(0.18, 0.9, float("nan"), 113.0, float("nan")),
+    AtlasRun("gpt", "lasgd", 4, "10mbit", 4, True): atlas_draw.AtlasNumbers(0.2, 0.9, 12.0, 113.0, 120.0),
+    AtlasRun("gpt", "lasgd", 4, "10mbit", 4, False): atlas_draw.AtlasNumbers(0.18, 0.9, NAN, 113.0, NAN),
 }
 
 
 def test_numbers_are_read_as_they_were_written(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "commit", lambda: "0123456789ab")
     figures.write_csv(ATLAS, tmp_path / "a.csv")
-    read = figures.read_csv(tmp_path / "a.csv", AtlasPoint, atlas_draw.Result)
+    read = figures.read_csv(tmp_path / "a.csv", AtlasRun, atlas_draw.AtlasNumbers)
     assert repr(read) == repr(ATLAS)
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -13,9 +13,9 @@ from experiments.runner.hosts import EmulatedHosts, Hosts
 from experiments.runner.maker import Maker
 from experiments.runner.maker import calibrate as calibrations_of
 from experiments.runner.needs import Steps, Trainings
-from experiments.runner.on_nodes import share
+from experiments.runner.on_nodes import take_share
 from experiments.runner.parallel import Unfinished
-from experiments.runner.plan import at
+from experiments.runner.plan import with_place
 from experiments.runner.progress import duration
 from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
 from experiments.runner.setting import Setting
@@ -52,8 +52,8 @@ def test_a_forecast_says_what_will_be_fetched(tmp_path):
     digits, cifar = forecast.Forecast(), forecast.Forecast()
     digits.missing[RUN] += 3
     cifar.missing.update([but(f'data.name="{name}"', folder, "seed=2") for name in ("cifar-10", "mnist")])
-    assert "fetched" not in forecast.total([digits], Costs(1.0), 1)
-    said = forecast.total([digits, cifar, cifar], Costs(1.0), 1)
+    assert "fetched" not in forecast.sum_up([digits], Costs(1.0), 1)
+    said = forecast.sum_up([digits, cifar, cifar], Costs(1.0), 1)
     there = f"into {tmp_path}"
     assert said.endswith(f"; before them, cifar-10 (139 MB, {there}) and mnist (11.5 MB, {there}) will be fetched")
 
@@ -144,12 +144,12 @@ def test_a_dry_run_makes_nothing_and_counts_each_run_once():
     found = plan(needs, lambda spec: fake_run() if spec.source == TIMING_ONLY else None)
     found.needs["again"] = needs
     costs = Costs(0.2)
-    forecasts = forecast.forecasts([found], costs)
+    forecasts = forecast.forecast_targets([found], costs)
     seeds, trials = found.conditions.scale.seeds, len(found.conditions.scale.learning_rates) - 2
     assert forecasts["it"].sources == {SIMULATED: seeds, TIMING_ONLY: seeds, UNIT_STEPS: trials}
     assert forecasts["it"].there == seeds and forecasts["it"].missing.total() == seeds + trials
     assert not forecasts["again"].sources
-    printed = forecast.text(forecasts, costs, workers=2)
+    printed = forecast.format_table(forecasts, costs, workers=2)
     assert f"{2 * seeds + trials} runs, {seeds} of them are there" in printed
 
 
@@ -223,7 +223,7 @@ def test_nothing_is_calibrated_when_time_is_over(store):
 
 def test_nodes_share_all_runs_and_none_twice():
     specs = [but(f"seed={seed}") for seed in range(7)]
-    shares = [share(specs, node, 3) for node in range(3)]
+    shares = [take_share(specs, node, 3) for node in range(3)]
     assert sorted(sum(shares, [])) == sorted(specs) and [len(own) for own in shares] == [3, 2, 2]
 
 
@@ -245,7 +245,7 @@ def test_records_bring_runs_and_calibrations_to_another_machine(tmp_path):
     second = Store(tmp_path / "second", there, is_joined=True)
     assert second.find(RUN) and second.find(simulated), "with the calibration that is recorded"
     assert second.find(clock) is None, "by the clock machines are kept apart"
-    assert second.place([clock]) == here.place and second.find(at(clock, here.place))
+    assert second.place([clock]) == here.place and second.find(with_place(clock, here.place))
     assert second.place([clock, but("seed=9", source=MEASURED)]) == "", "all runs of one machine, or none"
     assert Store(tmp_path / "second", there).find(simulated) is None, "where nothing is joined"
 

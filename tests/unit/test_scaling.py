@@ -5,7 +5,9 @@ import csv
 import numpy as np
 import pytest
 
-from experiments.runner import kept_runs
+from experiments.runner import code, store
+from experiments.runner.kept import KeptRuns
+from experiments.runner.run_spec import Link
 from experiments.scaling import __main__ as scaling
 from grsgd.algorithms import ALGORITHMS
 from grsgd.simulate.run import simulate
@@ -26,7 +28,7 @@ def test_sweep(algorithms, monkeypatch, tmp_path, capsys):
     out = tmp_path / "scaling.pdf"
     names = [] if len(algorithms) == len(ALGORITHMS) else [f"--algorithm={name}" for name in algorithms]
     arguments = "--ranks", "3", "--steps", "2", *names
-    monkeypatch.setattr(scaling, "NETWORKS", {"1 Gbit/s, 50 us": "1gbit,50us"})
+    monkeypatch.setattr(scaling, "NETWORKS", {"1 Gbit/s, 50 us": Link("1gbit", nominal=True)})
     assert run(monkeypatch, out, *arguments) == 0
     printed = capsys.readouterr().out
     with out.with_suffix(".csv").open() as file:
@@ -51,14 +53,15 @@ def test_sweep(algorithms, monkeypatch, tmp_path, capsys):
     def not_again(*arguments, **options):
         raise AssertionError("simulated again")
 
-    monkeypatch.setattr(kept_runs, "simulate", not_again)
+    monkeypatch.setattr(store, "simulate", not_again)
     assert run(monkeypatch, out, *arguments) == 0
     assert capsys.readouterr().out == printed
 
 
 def test_every_algorithm_can_be_swept(capsys):
-    points = [scaling.Point(name, 3, "1 Gbit/s, 50 us", speed, 2) for name in ALGORITHMS for speed in scaling.SPEEDS]
-    assert scaling.possible(points) == points and not capsys.readouterr().err
+    network = "1 Gbit/s, 50 us"
+    points = [scaling.ScalingRun(name, 3, network, speed, 2) for name in ALGORITHMS for speed in scaling.SPEEDS]
+    assert scaling.select_possible(points) == points and not capsys.readouterr().err
 
 
 def test_time_per_step_is_that_of_the_steps():
@@ -71,20 +74,19 @@ def test_time_per_step_is_that_of_the_steps():
         "wait_seconds": np.array([3.0, 1.0]),
     }
     run.curve["time"] = np.array([0.0, 37.0])
-    assert scaling.result(run) == pytest.approx((2 / 1.5, 7.0, 2 / 40))
+    assert scaling.numbers_of(run) == pytest.approx((2 / 1.5, 7.0, 2 / 40))
 
 
 @pytest.fixture
 def point():
-    return scaling.Point("dpsgd", 2, *(next(iter(table)) for table in (scaling.NETWORKS, scaling.SPEEDS)), steps=1)
+    return scaling.ScalingRun("dpsgd", 2, *(next(iter(table)) for table in (scaling.NETWORKS, scaling.SPEEDS)), steps=1)
 
 
 def test_a_run_is_kept_until_its_code_changes(point, tmp_path, monkeypatch):
-    assert point.simulation().kept(tmp_path) is None
-    scaling.make_run(point, tmp_path)
-    assert point.simulation().kept(tmp_path) is not None
-    monkeypatch.setattr(kept_runs, "code", lambda: "another version")
-    assert point.simulation().kept(tmp_path) is None
+    assert not KeptRuns(tmp_path).load([point])
+    assert KeptRuns(tmp_path).make_all([point]).keys() == KeptRuns(tmp_path).load([point]).keys() == {point}
+    monkeypatch.setattr(code, "digest_code", lambda: "another version")
+    assert not KeptRuns(tmp_path).load([point])
 
 
 def test_a_run_that_has_not_finished_is_removed(point, tmp_path, monkeypatch):
@@ -92,10 +94,10 @@ def test_a_run_that_has_not_finished_is_removed(point, tmp_path, monkeypatch):
         simulate(config, ranks, spec, out, compute, timing_only=timing_only)
         return "interrupted"
 
-    monkeypatch.setattr(kept_runs, "simulate", interrupted)
+    monkeypatch.setattr(store, "simulate", interrupted)
     with pytest.raises(scaling.Unfinished, match="dpsgd-n2-.*: interrupted"):
-        scaling.make_run(point, tmp_path)
-    assert not list(tmp_path.iterdir())
+        KeptRuns(tmp_path).store.simulate(point.spec())
+    assert not list(tmp_path.rglob("*.h5"))
 
 
 def test_impossible_points_are_named(capsys, monkeypatch):
@@ -103,8 +105,8 @@ def test_impossible_points_are_named(capsys, monkeypatch):
         raise ValueError("too many")
 
     monkeypatch.setattr(ALGORITHMS["dpsgd"], "check", refuse)
-    points = [scaling.Point(name, 2, "1 Gbit/s, 50 us", "equal speeds", 1) for name in ("dpsgd", "grsgd")]
-    assert [point.algorithm for point in scaling.possible(points)] == ["grsgd"]
+    points = [scaling.ScalingRun(name, 2, "1 Gbit/s, 50 us", "equal speeds", 1) for name in ("dpsgd", "grsgd")]
+    assert [point.algorithm for point in scaling.select_possible(points)] == ["grsgd"]
     assert "dpsgd on 2 ranks: algorithm dpsgd: too many" in capsys.readouterr().err
 
 

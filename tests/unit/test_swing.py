@@ -23,7 +23,7 @@ from experiments.swing.contenders import (
     powers_of_two,
 )
 from experiments.swing.crossing import Place, aligned, changes, crossing, places
-from experiments.swing.measure import KIB, MIB, SIZES, STEP_SECONDS, Point, Result, measure, points
+from experiments.swing.measure import KIB, MIB, SIZES, STEP_SECONDS, AllreduceNumbers, AllreduceRun, measure, points
 from experiments.swing.networks import GROUPED, SETTINGS, TORI
 from grsgd.comm.allreduce.pieces import chunks
 from grsgd.comm.allreduce.swing import swing_partners
@@ -57,7 +57,7 @@ def test_bucket_takes_its_closed_form(title):
     setting, M = SETTINGS[title], 64 * MIB
     n, D, B, L = setting.ranks, len(setting.shape), setting.spec.bandwidth, setting.spec.latency
     expected = 2 * (n - 1) / n * M / (2 * D) / B + 2 * sum(size - 1 for size in setting.shape) * L
-    assert measure(Point(title, BUCKET, M)).seconds == pytest.approx(expected, rel=1e-3)
+    assert measure(AllreduceRun(title, BUCKET, M)).seconds == pytest.approx(expected, rel=1e-3)
     assert len(bucket_plans(setting.shape)) == 2 * D
 
 
@@ -66,7 +66,7 @@ def test_the_library_takes_as_long_step_by_step():
     setting = SETTINGS["torus 8x8"]
     ranks = Ranks(setting.ranks, setting.spec)
     ranks.finish([torus_swing_allreduce(comm, array(MIB), sizes=setting.shape) for comm in ranks.comms])
-    assert ranks.env.now == pytest.approx(measure(Point("torus 8x8", TORUS_SWING, MIB)).seconds)
+    assert ranks.env.now == pytest.approx(measure(AllreduceRun("torus 8x8", TORUS_SWING, MIB)).seconds)
 
 
 def test_the_same_halving_from_another_place():
@@ -81,9 +81,9 @@ def test_crossings_are_what_simulated_cables_carry():
     """A dragonfly has one cable between two groups; a message passes two between leaves and spine."""
     for title, size, cables in (("dragonfly, groups of 8", 8, 1), ("dragonfly, groups of 10", 10, 1)):
         for name, partners in ((BINE, swing_partners(64)), (NEAR_FIRST, powers_of_two(64))):
-            result = measure(Point(title, name, 64 * KIB))
+            result = measure(AllreduceRun(title, name, 64 * KIB))
             assert result.over_global / (64 * KIB) == pytest.approx(cables * crossing(partners, Place(size, 0)))
-    result = measure(Point("tapered tree, leaves of 10", BINE, 64 * KIB))
+    result = measure(AllreduceRun("tapered tree, leaves of 10", BINE, 64 * KIB))
     assert result.over_global / (64 * KIB) == pytest.approx(2 * crossing(swing_partners(64), Place(10, 0)))
 
 
@@ -107,7 +107,7 @@ def test_groups_of_powers_of_two_are_bines_worst():
 
 
 def results_of(seconds, over_global=lambda point: 1):
-    return {point: Result(seconds(point), 1, over_global(point), 1) for point in points(SETTINGS)}
+    return {point: AllreduceNumbers(seconds(point), 1, over_global(point), 1) for point in points(SETTINGS)}
 
 
 def test_points():
@@ -171,11 +171,11 @@ def test_tables_and_figures(tmp_path):
 
 def test_repeated_it_is_the_same_to_the_last_bit():
     for name in (SWING, TORUS_SWING, BUCKET):
-        point = Point("torus 4x4x4", name, 64 * KIB, STEP_SECONDS if name != SWING else 0.0)
+        point = AllreduceRun("torus 4x4x4", name, 64 * KIB, STEP_SECONDS if name != SWING else 0.0)
         assert measure(point) == measure(point)
 
 
 def test_steps_take_their_time():
     """Twice six steps a rank on 64 ranks, a microsecond each; they do not overlap, so it is exact."""
-    plain, longer = (measure(Point("torus 8x8", TORUS_SWING, MIB, seconds)) for seconds in (0.0, STEP_SECONDS))
+    plain, longer = (measure(AllreduceRun("torus 8x8", TORUS_SWING, MIB, seconds)) for seconds in (0.0, STEP_SECONDS))
     assert longer.seconds - plain.seconds == pytest.approx(12 * STEP_SECONDS)

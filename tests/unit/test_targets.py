@@ -12,7 +12,7 @@ from experiments.runner.needs import STOPS_AT_TARGET, Steps, TimeToTarget, Train
 from experiments.runner.occasions import occasion
 from experiments.runner.outcome import Figure
 from experiments.runner.parallel import Unfinished
-from experiments.runner.plan import Plan, whole
+from experiments.runner.plan import Plan, without_stop
 from experiments.runner.run_spec import MEASURED, SIMULATED, TIMING_ONLY, UNIT_STEPS, Link, RunSpec
 from experiments.runner.scale import DESK, SCALES, SMOKE, TINY
 from experiments.runner.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
@@ -67,7 +67,7 @@ def test_every_run_of_every_target_can_be_run(scale):
     specs = everything.specs()
     assert {spec.source for spec in specs} >= {MEASURED, SIMULATED, UNIT_STEPS, TIMING_ONLY}
     for name, overrides, ranks in {(spec.config, spec.overrides, spec.ranks) for spec in specs}:
-        run_spec.loaded(name, overrides).check_ranks(ranks)
+        run_spec.load_config(name, overrides).check_ranks(ranks)
 
 
 SMALLER = sorted(papers.folder("grsgd").parent.glob("*/**/smoke.toml"))
@@ -200,15 +200,16 @@ def test_three_seeds_decide_between_the_rates_about_the_best():
 @pytest.mark.parametrize(("scale", "occasions"), [(SMOKE, {0}), (TINY, {0}), (DESK, {0, 1, 2})])
 def test_calibrations_that_trainings_and_trials_rest_on(scale, occasions):
     found = plan({"it": Trainings(GRSGD), "clock": Trainings(GRSGD.but(source=MEASURED))}, scale=scale)
-    specs = [*found.rates.named([GRSGD]), *found.needed("it", found.rates.supposed)]
+    specs = [*found.rates.list_trials([GRSGD]), *found.needed("it", found.rates.guess_rate)]
     assert {occasion(seed_of(spec)) for spec in specs} == occasions
-    trained, trials = ({seed_of(spec) for spec in some} for some in (found.needed("it"), found.rates.named([GRSGD])))
+    both = found.needed("it"), found.rates.list_trials([GRSGD])
+    trained, trials = ({seed_of(spec) for spec in some} for some in both)
     assert len(trained) == scale.seeds and not trained & trials
 
 
 def test_fewer_images_test_trials_than_reported_trainings():
     found = plan({"it": Trainings(DPSGD)}, lambda spec: fake_run(), DESK)
-    trials = found.rates.named([DPSGD])
+    trials = found.rates.list_trials([DPSGD])
     assert {spec.load().data.only_test for spec in trials} == {2000}
     assert {spec.load().data.only_test for spec in found.specs()} == {4000}
 
@@ -256,7 +257,7 @@ def test_a_training_that_may_stop_is_not_made_beside_the_whole_one():
     assert len(both.specs()) == SMOKE.seeds and not any(set(STOPS_AT_TARGET) & set(s.overrides) for s in both.specs())
     alone = plan({"time": TimeToTarget(GRSGD)}, lambda spec: None)
     alone.rates.rate = lambda setting: 0.1
-    assert all(whole(spec) != spec for spec in alone.specs())
+    assert all(without_stop(spec) != spec for spec in alone.specs())
 
 
 def test_a_missing_run_is_named():
@@ -356,7 +357,7 @@ def test_without_root_it_says_so(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     monkeypatch.setattr(hosts, "Testbed", refuse)
     found = plan({})
-    found.store.hosts = hosts.hosts(9, 0.2)
+    found.store.hosts = hosts.find_hosts(9, 0.2)
     measured = RunSpec("grsgd/dpsgd", (), 4, MEASURED, LINK)
     assert not found.store.hosts.emulated and "as it is" in found.store.hosts.describe(measured)
     assert caveats(found, {}) == [], "nothing was measured"
@@ -366,4 +367,4 @@ def test_without_root_it_says_so(monkeypatch):
     assert here.ranks(MEASURED) and here.ranks(SIMULATED, SLOW_HOST)
     assert not here.ranks(MEASURED, SLOW_LINKS) and not here.ranks(MEASURED, SLOW_HOST)
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
-    assert hosts.hosts(9, 0.2).place.startswith("4 nodes")
+    assert hosts.find_hosts(9, 0.2).place.startswith("4 nodes")

@@ -13,7 +13,7 @@ from experiments.runner.parallel import Unfinished
 from experiments.validation import rates, rounds
 from experiments.validation.__main__ import testbed_checks as checks_of_the_testbed
 from experiments.validation.errors import Row, Times, median_error, table, verdicts
-from experiments.validation.settings import SETTINGS, Setting
+from experiments.validation.settings import SETTINGS, EmulatedCluster
 from experiments.validation.variant import Variant
 
 FOUR, EIGHT, UNEVEN = SETTINGS
@@ -88,7 +88,7 @@ def test_under_a_quota_no_steps_after_waits_are_measured(tmp_path):
 
 
 def test_what_is_missing(tmp_path, monkeypatch):
-    assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
+    assert rounds.list_missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
     folder = rounds.folder_of(tmp_path, FOUR, 0)
     folder.mkdir(parents=True)
     monkeypatch.setattr(rounds, "finished_run", lambda path: path if path.exists() else None)
@@ -96,8 +96,8 @@ def test_what_is_missing(tmp_path, monkeypatch):
         for file in rounds.files_of(folder, variant):
             file.touch()
     rounds.file_of(folder, FOUR, TREE).touch()
-    assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD]
-    assert rounds.missing(tmp_path, FOUR, 1, [TREE]) == [TREE]
+    assert rounds.list_missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD]
+    assert rounds.list_missing(tmp_path, FOUR, 1, [TREE]) == [TREE]
 
 
 def test_what_an_earlier_attempt_has_left_is_not_taken_for_a_later_run(tmp_path, monkeypatch):
@@ -109,7 +109,7 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_a_later_run(tmp_path,
             file.write_text("old")
     monkeypatch.setattr(rounds, "finished_run", lambda path: path if path.exists() else None)
     testbed = SimpleNamespace(mpiexec=None, without_cpu_limit=None)
-    monkeypatch.setattr(Setting, "testbed", lambda setting: nullcontext(testbed))
+    monkeypatch.setattr(EmulatedCluster, "testbed", lambda setting: nullcontext(testbed))
 
     def make_runs(host, ranks, runs, timeout):
         for one in runs[:4] if isinstance(runs[0], batch.Calibration) else []:
@@ -121,7 +121,7 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_a_later_run(tmp_path,
     with pytest.raises(Unfinished):
         rounds.measure(tmp_path, FOUR, [DPSGD, TREE], 1, SimpleNamespace(update=lambda: None))
     assert rounds.file_of(folder, FOUR, DPSGD).exists() and rounds.network_file(folder, DPSGD).read_text() == "new"
-    assert rounds.missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
+    assert rounds.list_missing(tmp_path, FOUR, 0, [DPSGD, TREE]) == [DPSGD, TREE]
 
 
 # ---- the testbed itself
@@ -129,14 +129,14 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_a_later_run(tmp_path,
 
 def test_a_testbed_that_was_off_still_is_where_all_runs_are_there(tmp_path, monkeypatch):
     off = rates.Check("links", 0.5, 0.9, 1.1)
-    monkeypatch.setattr(rates, "checks", lambda folder, config: iter([off]))
+    monkeypatch.setattr(rates, "measure_checks", lambda folder, config: iter([off]))
     assert checks_of_the_testbed(tmp_path, is_to_be_used=True) == [off] and not off.holds
-    monkeypatch.setattr(rates, "checks", lambda folder, config: pytest.fail("measured again"))
+    monkeypatch.setattr(rates, "measure_checks", lambda folder, config: pytest.fail("measured again"))
     assert checks_of_the_testbed(tmp_path, is_to_be_used=False) == [off]
 
 
 def test_a_testbed_that_was_never_checked_is_checked(tmp_path, monkeypatch):
-    monkeypatch.setattr(rates, "checks", lambda folder, config: iter([rates.Check("links", 1.0, 0.9, 1.1)]))
+    monkeypatch.setattr(rates, "measure_checks", lambda folder, config: iter([rates.Check("links", 1.0, 0.9, 1.1)]))
     assert [check.holds for check in checks_of_the_testbed(tmp_path, is_to_be_used=False)] == [True]
 
 

@@ -13,22 +13,23 @@ same runs, and a table; in words which claims of the paper reproduce; and all nu
 
 import argparse
 import sys
+from itertools import groupby
 from pathlib import Path
-
-from tqdm import tqdm
 
 from experiments.arguments import add_record
 from experiments.figures import record, write_csv
 from experiments.multicast.figures import asgd, page
 from experiments.multicast.figures.figures import FIGURES, Shown, wanted
-from experiments.multicast.figures.make import Forecast, file_of, kept, make
 from experiments.multicast.figures.plan import ALLOWED_NODES, CPU, NODES, Turn, turns
-from experiments.multicast.figures.views import found, results
+from experiments.multicast.figures.seconds import expect_seconds
+from experiments.multicast.figures.views import group_runs, list_numbers
+from experiments.multicast.measure import TIMEOUT, SharedMedium
+from experiments.runner.costs import kind
+from experiments.runner.kept import KeptRuns
 from experiments.runner.parallel import Unfinished
-from experiments.runner.progress import duration
 from grsgd.comm.driver import available_cores
 from grsgd.job.ending import exit_on_signals
-from grsgd.runs.run_file import Run, load_run
+from grsgd.runs.run_file import Run
 from grsgd.testbed.hosts import TestbedError
 
 PROGRAM = "python -m experiments.multicast.figures"
@@ -38,44 +39,39 @@ ROUNDS = 3
 def main() -> int:
     options = parse_arguments()
     todo = list(turns(wanted(options.figure, options.ranks), options.rounds))
-    folder = options.out / "runs"
-    runs = {turn: run for turn in todo if (run := kept(turn, folder)) is not None}
-    missing = [turn for turn in todo if turn not in runs]
-    forecast = Forecast()
-    minutes = forecast.minutes(missing)
-    print(f"{len(todo)} runs, of which {len(runs)} are there; the others take about {minutes:.0f} minutes", flush=True)
+    expected = {kind(turn.spec()): expect_seconds(turn) for turn in todo}
+    kept = KeptRuns(
+        options.out,
+        expect=lambda spec, cpu: expected[kind(spec)],
+        on=SharedMedium(CPU),
+        run_timeout=TIMEOUT,
+        in_order=True,
+    )
+    print(kept.forecast(todo, kept.load(todo)), flush=True)
     if options.dry_run:
         return 0
     exit_on_signals()
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        runs |= complete(missing, folder, forecast)
+        runs = make_rounds(kept, todo)
     except (TestbedError, Unfinished) as error:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 1
-    write(options, {turn: runs[turn] for turn in todo})
+    write(options, runs)
     return 0
 
 
-def complete(missing: list[Turn], folder: Path, forecast: Forecast) -> dict[Turn, Run]:
-    """Make the runs that are missing, and say for how long. Raises TestbedError and Unfinished."""
-    left, made = dict.fromkeys(missing), {}
-    layout = "{desc}: {n_fmt} of {total_fmt} |{bar:24}| {elapsed}{postfix}"
-    with tqdm(desc="runs", total=len(missing), bar_format=layout, disable=not missing) as bar:
-        forecast.begin()
-        for turn in make(missing, folder, bar.write):
-            made[turn] = load_run(file_of(turn, folder))
-            forecast.made(turn)
-            del left[turn]
-            bar.set_postfix_str(f"about {duration(forecast.minutes(left) / 60)} left; {turn}", refresh=False)
-            bar.update()
-    return made
+def make_rounds(kept: KeptRuns, todo: list[Turn]) -> dict[Turn, Run]:
+    """Make the runs that do not exist, round after round, and return all. Raises TestbedError and Unfinished."""
+    runs: dict[Turn, Run] = {}
+    for number, turns_of_round in groupby(todo, key=lambda turn: turn.round):
+        runs |= kept.make_all(turns_of_round, f"round {number + 1}")
+    return runs
 
 
 def write(options: argparse.Namespace, runs: dict[Turn, Run]):
     """Write pictures, tables and numbers of the figures, and print the page."""
-    everything = found(runs)
-    write_csv(results(runs), options.out / "measured.csv")
+    everything = group_runs(runs)
+    write_csv(list_numbers(runs), options.out / "measured.csv")
     factors = {task: asgd.factors(task, options.ranks) for task in {FIGURES[k].task for k in options.figure if k > 13}}
     shown: dict[int, Shown] = {}
     for number in options.figure:

@@ -30,7 +30,8 @@ def factors(task: Task, nodes: Iterable[int]) -> dict[int, float]:
         store = Store(Path(folder), Hosts(1, 1.0), is_joined=True)
         conditions = Conditions(DESK, emulated=True)
         needs = best_redundancy.needs(task, conditions)
-        plans = (Plan(conditions, store.of(code), {"recorded": needs}) for code in (*store.other_codes(), BEFORE))
+        stores = map(store.with_code, (*store.other_codes(), BEFORE))
+        plans = (Plan(conditions, each, {"recorded": needs}) for each in stores)
         return max((factors_of(plan, task, nodes) for plan in plans), key=len)
 
 
@@ -48,4 +49,4 @@ def factors_of(plan: Plan, task: Task, nodes: Iterable[int]) -> dict[int, float]
 
 def samples(plan: Plan, need: Need) -> Sample:
     """Return the samples to the target accuracy. Raises MissingRun."""
-    return to_target([plan.found(spec) for spec in need.specs(plan.conditions, plan.rates.rate)], "samples")
+    return to_target([plan.load_run(spec) for spec in need.specs(plan.conditions, plan.rates.rate)], "samples")

@@ -4,8 +4,7 @@ A run that several figures need is made once.
 """
 
 import json
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from experiments.multicast.measure import RATE, in_turn
@@ -105,12 +104,3 @@ def turns(wanted: dict[Task, dict[int, list[Method]]], rounds: int) -> Iterator[
             for n, methods in by_nodes.items():
                 compared = list(dict.fromkeys([MULTICAST, AGAIN, *methods]))
                 yield from (Turn(number, task, n, method) for method in in_turn(compared, number))
-
-
-def jobs(todo: Iterable[Turn]) -> list[list[Turn]]:
-    """Return the runs of each job: those of a round on one number of hosts, which keep their order."""
-
-    def job(turn: Turn) -> tuple[int, int]:
-        return turn.round, turn.hosts
-
-    return [list(group) for _, group in groupby(sorted(todo, key=job), job)]

@@ -25,7 +25,7 @@ def title(view: Network) -> str:
     return ", ".join(filter(None, [view.name, SOURCES[view.source]]))
 
 
-def found(runs: Mapping[Turn, Run]) -> Found:
+def group_runs(runs: Mapping[Turn, Run]) -> Found:
     """Return the runs by task, view, method and nodes, as the tables of today have them; their seeds are the rounds."""
     by_key: dict[tuple, list[Run]] = {}
     for turn, run in runs.items():
@@ -66,14 +66,14 @@ def megabytes_sent(run: Run) -> float:
 # ---- as numbers
 
 
-class Point(NamedTuple):
+class FigureRun(NamedTuple):
     task: str
     nodes: int
     method: str
     round: int
 
 
-class Result(NamedTuple):
+class FigureNumbers(NamedTuple):
     """The figures of a step of all nodes: seconds, of which a node computes; MB that interfaces sent, headers,
     acknowledgements and repairs included; MB of payload, a packet to several counted once, and for each receiver; MB
     that were sent again. samples: of all steps."""
@@ -87,9 +87,9 @@ class Result(NamedTuple):
     samples: int
 
 
-def results(runs: Mapping[Turn, Run]) -> dict[Point, Result]:
+def list_numbers(runs: Mapping[Turn, Run]) -> dict[FigureRun, FigureNumbers]:
     return {
-        Point(turn.task.name, turn.nodes, turn.method.name, turn.round): Result(
+        FigureRun(turn.task.name, turn.nodes, turn.method.name, turn.round): FigureNumbers(
             seconds_per_step(run),
             float(part_of_a_step(run, "compute").mean()),
             megabytes_sent(run),

@@ -70,7 +70,7 @@ def reaches(scheme: Scheme, n: int, percent: float) -> float | None:
 # ---- what was measured
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """Measurements on some nodes. shares: of the step of SSGD by multicast, by round."""
 
     task: str
@@ -80,14 +80,14 @@ class Point(NamedTuple):
     shares: Sample
 
 
-def measured_points() -> Iterator[Point]:
+def measured_points() -> Iterator[CurvePoint]:
     rows = csv.DictReader(MEASURED_POINTS.read_text(encoding="utf-8").splitlines())
     for (task, nodes, r, ratio), own in groupby(rows, itemgetter("task", "nodes", "r", "ratio")):
         shares = Sample({int(row["round"]): float(row["share"]) for row in own})
-        yield Point(task, int(nodes), int(r), float(ratio), shares)
+        yield CurvePoint(task, int(nodes), int(r), float(ratio), shares)
 
 
-def point_case(point: Point, number: float) -> Case:
+def point_case(point: CurvePoint, number: float) -> Case:
     """Return what a measured point says of the claim."""
     where = f"{point.task}, n = {point.nodes}, IP multicast, Tcomm / Tcalc = {point.ratio:g}"
     once = Sample(dict.fromkeys(point.shares.values, 1.0))
@@ -157,7 +157,7 @@ def window(r: int) -> tuple[int, int]:
     return r * (r - 1), r * (r + 1)
 
 
-def points_of(task: Task) -> Iterator[Point]:
+def points_of(task: Task) -> Iterator[CurvePoint]:
     return (point for point in measured_points() if point.task == task.name)
 
 

@@ -9,13 +9,13 @@ from experiments.runner.run_spec import MEASURED, Link
 from experiments.runner.setting import EQUAL, SLOW_HOST, SLOW_LINKS, STRAGGLER, Setting
 from experiments.tables.compare import (
     ALONE,
-    at,
     condition,
-    each,
     kind_of_pace,
+    map_needs,
     places,
     quotient,
     samples,
+    settings_at,
     show_values,
     timed_steps,
 )
@@ -83,7 +83,7 @@ def stepping(conditions):
     return {
         place: some
         for one in there
-        for place, some in at([one], by_clock if one.source == MEASURED else CONFIGS).items()
+        for place, some in settings_at([one], by_clock if one.source == MEASURED else CONFIGS).items()
     }
 
 
@@ -168,7 +168,7 @@ def kind(rho: int, h: int) -> str:
 
 
 def redundancy_needs(conditions):
-    return each(Trainings, redundancy_settings(conditions))
+    return map_needs(Trainings, redundancy_settings(conditions))
 
 
 def show_redundancy(found, section):
@@ -214,11 +214,11 @@ def imagenet_settings(conditions):
     links = [Link(rate, nominal=True) for rate in ("10gbit", "25gbit", "100gbit")]
     there = [Setting("", RANKS, overrides=GENERATED, link=link, compute=COMPUTING) for link in links]
     there.append(there[1].but(scenario=STRAGGLER))
-    return at(there, {name: config.replace("/", "/resnet50/") for name, config in CONFIGS.items()})
+    return settings_at(there, {name: config.replace("/", "/resnet50/") for name, config in CONFIGS.items()})
 
 
 def imagenet_needs(conditions):
-    return each(short_runs, imagenet_settings(conditions))
+    return map_needs(short_runs, imagenet_settings(conditions))
 
 
 def short_runs(setting: Setting) -> Steps:

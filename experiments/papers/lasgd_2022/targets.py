@@ -8,13 +8,13 @@ from experiments.tables.compare import (
     ALONE,
     NEVER,
     TIMES,
-    at,
     condition,
-    each,
     kind_of_pace,
+    map_needs,
     places,
     quotient,
     samples,
+    settings_at,
     show_values,
     timed_steps,
 )
@@ -138,7 +138,7 @@ def merge_settings(conditions):
 
 
 def merge_needs(conditions):
-    return each(Trajectories, merge_settings(conditions))
+    return map_needs(Trajectories, merge_settings(conditions))
 
 
 def show_merges(found, section):
@@ -174,7 +174,7 @@ def throughput_settings(conditions):
     there += [Setting("", scale.tuning_ranks, link=Link(rate, nominal=True)) for rate in (scale.slow_rate, "50mbit")]
     there += [Setting("", n, MEASURED) for n in conditions.ranks(MEASURED)]
     configs = {name: CONFIGS[name] for name in (LASGD, RING)}
-    return at(there, configs | {SERVER: "lasgd/asgd", NEVER: NO_MESSAGES})
+    return settings_at(there, configs | {SERVER: "lasgd/asgd", NEVER: NO_MESSAGES})
 
 
 def throughput_needs(conditions):
@@ -239,7 +239,7 @@ SENSITIVE = {STRAGGLER: SLOWER, SLOW_HOST: SLOWER, TWO_STRAGGLERS: SLOWER, SLOW_
 def straggler_settings(conditions):
     there = places(conditions, (EQUAL, *SENSITIVE), (EQUAL, SLOW_HOST))
     there = [place for place in there if place.scenario != TWO_STRAGGLERS or place.ranks > 2]
-    return at(there, {name: CONFIGS[name] for name in (LASGD, RING)} | {NEVER: NO_MESSAGES})
+    return settings_at(there, {name: CONFIGS[name] for name in (LASGD, RING)} | {NEVER: NO_MESSAGES})
 
 
 def straggler_needs(conditions):

@@ -1,0 +1,41 @@
+"""The code that makes runs, as a digest: runs of other code have other names."""
+
+import ast
+import functools
+import hashlib
+from pathlib import Path
+
+import coding
+import grsgd
+
+MAKE_NO_RUNS = ("cli",)
+"""Folders of grsgd whose modules nothing in a run depends on."""
+LETTERS = 8
+"""Of the digest, in the name of a run."""
+
+
+@functools.cache
+def digest_code() -> str:
+    """Return a digest of the code that makes runs: all modules of grsgd and coding, committed or not, but for their
+    comments and docstrings."""
+    found = hashlib.sha256()
+    for package in (grsgd, coding):
+        folder = Path(package.__file__).parent
+        for file in sorted(folder.rglob("*.py")):
+            if file.relative_to(folder).parts[0] not in MAKE_NO_RUNS:
+                found.update(f"{file.relative_to(folder.parent)}\n{dump_statements(file.read_bytes())}\n".encode())
+    return found.hexdigest()[:LETTERS]
+
+
+def dump_statements(source: bytes) -> str:
+    """Return what a module says to Python: without its docstrings, comments and layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [one for one in body if not is_text(one)]
+    return ast.dump(tree)
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Return whether a statement is a text alone, as docstrings are."""
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)

@@ -1,0 +1,80 @@
+"""The runs of an experiment: those that exist, how long the others take, and making them."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from experiments.runner.costs import Costs, Seconds, expected, kind
+from experiments.runner.hosts import Hosts
+from experiments.runner.maker import Maker
+from experiments.runner.parallel import Unfinished
+from experiments.runner.progress import duration, hours_of
+from experiments.runner.run_spec import RunSpec
+from experiments.runner.store import Store
+from grsgd.runs.run_file import Run
+
+SIMULATING = Hosts(1, 1.0)
+"""This machine, where all runs are in simulated time."""
+
+
+class Planned(Protocol):
+    """A run as its experiment calls it."""
+
+    def spec(self) -> RunSpec: ...
+
+
+P = TypeVar("P", bound=Planned)
+
+
+class KeptRuns:
+    """The runs of an experiment in a folder, by what the experiment calls them.
+
+    workers: simulations side by side. expect: as of `Costs`. on: the hosts of runs by the clock. run_timeout, in_order:
+    as of `Maker`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        workers: int = 1,
+        expect: Callable[[RunSpec, float], Seconds] = expected,
+        on: Hosts = SIMULATING,
+        run_timeout: float = 0.0,
+        in_order: bool = False,
+    ):
+        self.store = Store(folder, on)
+        self.costs = Costs(on.cpu, expect)
+        self.maker = Maker(self.store, self.costs, workers, run_timeout, in_order=in_order)
+
+    def load(self, planned: Iterable[P]) -> dict[P, Run]:
+        """Return the runs that exist; the estimates learn from them."""
+        found = {one: run for one in planned if (run := self.store.find(one.spec())) is not None}
+        for one, run in found.items():
+            self.costs.learn(one.spec(), run)
+        return found
+
+    def forecast(self, planned: Collection[P], existing: Collection[P]) -> str:
+        """Return in words how many of the planned runs exist, and how long the others take."""
+        missing = Counter(kind(one.spec()) for one in planned if one not in existing)
+        took = duration(self.hours(missing))
+        return f"{len(planned)} runs, of which {len(existing)} are there; the others take about {took}"
+
+    def hours(self, counts: Counter[RunSpec]) -> float:
+        """Return about how long it takes to make as many runs of each kind."""
+        return hours_of(counts, self.maker.side_by_side, self.costs)
+
+    def make(self, planned: Iterable[P], what: str = "runs") -> list[str]:
+        """Make the runs that do not exist; return what went wrong with those that could not be made.
+
+        what: what they are for, in words. Raises TestbedError.
+        """
+        self.maker.make([one.spec() for one in planned], what)
+        return list(self.maker.failures)
+
+    def make_all(self, planned: Iterable[P], what: str = "runs") -> dict[P, Run]:
+        """Make the runs that do not exist, and return all. Raises TestbedError, and Unfinished if one failed."""
+        planned = list(planned)
+        if failures := self.make(planned, what):
+            raise Unfinished(failures[0] + (f"; {len(failures) - 1} more" if len(failures) > 1 else ""))
+        return self.load(planned)
