@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from grsgd.algorithms.averaging import average_models
+from grsgd.algorithms.before_run import Trial
 from grsgd.algorithms.context import RankContext
 from grsgd.comm.topologies.topology import Topology, build
 from grsgd.lazy import LazyModule
@@ -171,6 +172,20 @@ class Algorithm:
     @classmethod
     def check(cls, options: Options, ranks: int):
         """Raise ValueError, naming the option, if these options cannot work with this many ranks."""
+
+    @classmethod
+    def choose_options(cls, options: Options, trial: Trial) -> Generator:
+        """Schedule, on all ranks at once, before a run: decide the options that are left open, such as ``"auto"``.
+
+        Returns the options that change, by name, and why, by attribute of the run file.
+        """
+        yield from ()
+        return {}, {}
+
+    @classmethod
+    def option_behind(cls, options: Options, trait: str) -> tuple[str, str]:
+        """Return, for an error, the option that sets a trait of the algorithm, and what else is allowed."""
+        return f"name = {cls.name!r}", "device = cpu, all ranks on one host, or another algorithm"
 
     def start(self):
         """Make what depends on the first model, which is there now; may be a schedule."""

@@ -1,32 +1,6 @@
 """Algorithms whose ranks compute parts of one batch that they share."""
 
-from collections.abc import Callable, Generator
-from typing import NamedTuple
-
-import numpy as np
-
 from grsgd.algorithms.base import Algorithm
-
-
-class Load(NamedTuple):
-    """The work of the ranks in a run that is not decided yet.
-
-    Parameters
-    ----------
-    batch
-        Samples of the common batch.
-    gradient
-        ``gradient(samples)`` returns what computes so many samples, at most, of each of this rank's blocks.
-    slowdown
-        By which factor the configuration makes each rank slower: of shape [ranks].
-    delays
-        The seconds by which it prolongs steps besides: of shape [steps, ranks].
-    """
-
-    batch: int
-    gradient: Callable[[int], Callable[[], object]]
-    slowdown: np.ndarray
-    delays: np.ndarray
 
 
 class CommonBatchAlgorithm(Algorithm, name=None):
@@ -44,16 +18,10 @@ class CommonBatchAlgorithm(Algorithm, name=None):
         return 0
 
     @classmethod
-    def trial_options(cls, options):
-        """Return options to measure with, if `choose_options` must decide some of ``options``; else None."""
-        return None
-
-    def choose_options(self, options, load: Load) -> Generator:
-        """Schedule, on all ranks at once, of an object with `trial_options`: decide what ``options`` leave open.
-
-        Returns the options that change, by name, and why so.
+    def options_by_mpi(cls, options) -> dict:
+        """Return the options that change, by name, so that the same packets travel by MPI, as on a simulated network.
         """
-        raise NotImplementedError(f"{self.name} has trial_options() and no choose_options()")
+        return {}
 
     def blocks(self, batch: int) -> list[tuple[int, int, int]]:
         """Return what this rank computes of a common batch of so many samples: (number, begin, end) of each block."""

@@ -12,6 +12,7 @@ from coding.fixed_point import TOP, FixedPoint
 from coding.placement import subset_placement
 from coding.plan import packet_plan
 from coding.prime_field import HALF
+from grsgd.algorithms.before_run import Load
 from grsgd.algorithms.redundancy import allowed_redundancies, choose, decided_by_one, measure
 from grsgd.algorithms.summing import Summing, SummingOptions
 from grsgd.comm.coded.arrays import empty_like
@@ -132,16 +133,21 @@ class CSSGD(Summing, name="cssgd"):
         return comb(ranks - 1, r - 1) if options.scheme in ("coded", "uncoded") else 1
 
     @classmethod
-    def trial_options(cls, options):
-        return options.model_copy(update={"r": 1}) if options.r == "auto" else None
+    def choose_options(cls, options, trial):
+        chosen, reasons = yield from super().choose_options(options, trial)
+        if options.r == "auto":
+            alone = trial.make(cls, options.model_copy(update=chosen | {"r": 1}))
+            chosen["r"], reasons["redundancy"] = yield from alone.choose_redundancy(trial.load_of(alone))
+        return chosen, reasons
 
-    def choose_options(self, options, load):
-        scheme, n, length = options.scheme, self.comm.size, self.x.array.size
+    def choose_redundancy(self, load: Load):
+        """Schedule, on all ranks at once, of an object with r = 1: return the fastest redundancy, and why so."""
+        scheme, n, length = self.options.scheme, self.comm.size, self.x.array.size
         allowed = allowed_redundancies(scheme, n, load.batch)
         empty = partial(empty_like, self.x.array)
         measured = yield from measure(scheme, allowed, self.transport, self.driver, load, length, empty)
         r, reason = choose(scheme, n, allowed, length, measured)
-        return {"r": (yield from decided_by_one(self.comm, r))}, reason
+        return (yield from decided_by_one(self.comm, r)), reason
 
     @property
     def is_tolerant(self) -> bool:

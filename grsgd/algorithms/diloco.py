@@ -1,13 +1,12 @@
 """DiLoCo: local steps, then an outer step with momentum along what they have changed; and Streaming DiLoCo."""
 
 from dataclasses import replace
-from functools import partial
 
 from pydantic import Field, model_validator
 
-from grsgd.algorithms.allreduce_traits import with_variant
-from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY, VARIANT_MEANING, Variant, get_ready, in_place
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.by_allreduce import ByAllreduce
+from grsgd.comm.allreduce import VARIANT_MEANING, Variant
 from grsgd.comm.compression.compressors import CompressionOptions, make_compressor
 from grsgd.comm.compression.mean import CompressedMean
 from grsgd.lazy import LazyModule
@@ -54,7 +53,7 @@ class DiLoCoOptions(CompressionOptions, OuterOptions):
         return self
 
 
-class DiLoCo(Algorithm, name="diloco"):
+class DiLoCo(ByAllreduce, name="diloco"):
     """Each rank takes H steps of its own, with an optimizer such as AdamW; then an outer step, with Nesterov momentum,
     follows the mean of what they have changed::
 
@@ -86,7 +85,6 @@ class DiLoCo(Algorithm, name="diloco"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        get_ready(self.comm, options.variant, self.x.array)
         size = self.x.tensor.numel()
         self.fragment = 0
         self.due = -1
@@ -112,21 +110,13 @@ class DiLoCo(Algorithm, name="diloco"):
     @classmethod
     def traits_of(cls, options):
         rests = options.delay == 0
-        label = f"{cls.name} {options.compression}" if options.compresses else cls.traits.label
-        return replace(
-            with_variant(cls.traits, options.variant),
-            rests_between_steps=rests,
-            in_background=not rests,
-            label=label,
-        )
+        traits = replace(super().traits_of(options), rests_between_steps=rests, in_background=not rests)
+        return replace(traits, label=f"{cls.name} {options.compression}") if options.compresses else traits
 
     def start(self):
         self.x_prev.copy_(self.x.tensor)
-        return self.share() if self.options.variant in THROUGH_MEMORY and not self.compressed else None
-
-    def share(self):
-        """Schedule: let what is averaged lie where the all-reduce copies nothing."""
-        self.mean = yield from in_place(self.comm, self.mean, self.options.variant)
+        if not self.compressed:
+            self.mean = yield from self.in_place(self.mean)
 
     def step(self):
         self.update()
@@ -151,16 +141,15 @@ class DiLoCo(Algorithm, name="diloco"):
 
     def average_with_all(self):
         """Schedule: average this step's fragment, and with the first one the buffers."""
-        average = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
         if self.compressed:
             mean, x_prev = self.mean.tensor[self.part], self.x_prev[self.part]
             change = mean - x_prev
             yield from self.compressed[self.fragment].average(change, self.k)
             torch.add(x_prev, change, out=mean)
         else:
-            yield from average(self.mean.array[self.part])
+            yield from self.allreduce(self.mean.array[self.part])
         if self.fragment == 0:
-            yield from self.replica.average_buffers(average, self.buffers)
+            yield from self.replica.average_buffers(self.allreduce, self.buffers)
 
     @property
     def part(self) -> slice:

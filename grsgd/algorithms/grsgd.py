@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from grsgd.algorithms.base import Options
+from grsgd.algorithms.diloco import outer_update
 from grsgd.algorithms.push_sum import PushSum
 from grsgd.comm.compression.compressors import RoundingOptions
 from grsgd.comm.topologies import topology
@@ -97,11 +98,9 @@ class GRSGD(PushSum, name="grsgd"):
             self.outer_step()
 
     def outer_step(self):
-        momentum, u, x_prev = self.outer_momentum, self.u.tensor, self.x_prev.tensor
-        change = x_prev - self.x.tensor
-        u.mul_(momentum).add_(change)
-        x_prev.sub_(change.add_(u, alpha=momentum), alpha=self.options.outer_lr)
-        self.x.tensor.copy_(x_prev)
+        x, x_prev = self.x.tensor, self.x_prev.tensor
+        outer_update(x_prev, self.u.tensor, x, self.options.outer_lr, self.outer_momentum)
+        x.copy_(x_prev)
 
     def take_in(self, message):
         if self.has_outer_step:

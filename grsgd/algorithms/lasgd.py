@@ -1,24 +1,15 @@
 """LASGD: locally asynchronous SGD, all-reduce in the background of local training (Avidor, Tal-Israel 2022)."""
 
 import threading
-from functools import partial
 from typing import Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from grsgd.algorithms.allreduce_traits import with_variant
-from grsgd.algorithms.base import Algorithm, Options, Traits
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.by_allreduce import ByAllreduce
 from grsgd.comm import tags
-from grsgd.comm.allreduce import (
-    ALLREDUCE,
-    THROUGH_MEMORY,
-    VARIANT_MEANING,
-    Variant,
-    get_ready,
-    halving_doubling_allreduce,
-    in_place,
-)
+from grsgd.comm.allreduce import VARIANT_MEANING, Variant, halving_doubling_allreduce
 from grsgd.comm.pollables import Until
 from grsgd.models.mixing import add_difference, add_difference_of_buffers
 
@@ -49,7 +40,7 @@ class LASGDOptions(Options):
         return self
 
 
-class LASGD(Algorithm, name="lasgd"):
+class LASGD(ByAllreduce, name="lasgd"):
     """All-reduces average the models in the background of local training. Two activities share the model x; h counts
     local steps::
 
@@ -81,7 +72,6 @@ class LASGD(Algorithm, name="lasgd"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        get_ready(self.comm, self.options.variant, self.x.array)
         self.h = self.h_last = 0
         self.rounds = 0
         self.ended = self.at_rest = self.in_flight = False
@@ -95,20 +85,12 @@ class LASGD(Algorithm, name="lasgd"):
         if self.options.merge == "anchor":
             self.z, self.v = self.x.like().tensor, self.x.like().tensor
 
-    @classmethod
-    def traits_of(cls, options):
-        return with_variant(cls.traits, options.variant)
-
     # ---- the trainer
 
     def start(self):
         if self.options.merge == "anchor":
             self.z.copy_(self.x.tensor)
-        return self.share() if self.options.variant in THROUGH_MEMORY else None
-
-    def share(self):
-        """Schedule: let what is averaged lie where the all-reduce copies nothing."""
-        self.a[0] = yield from in_place(self.comm, self.a[0], self.options.variant)
+        self.a[0] = yield from self.in_place(self.a[0])
 
     def begin(self):
         self.ended = self.at_rest = False
@@ -169,7 +151,6 @@ class LASGD(Algorithm, name="lasgd"):
 
     def communicate(self):
         """Background schedule: rounds until all ranks have ended. A rank that has ended still joins the others'."""
-        options, n = self.options, self.comm.size
         while True:
             yield Until(self.is_due, "local steps to average")
             if (yield from self.all_ended()):
@@ -177,12 +158,11 @@ class LASGD(Algorithm, name="lasgd"):
             if self.is_blocking():
                 yield Until(lambda: self.at_rest or self.is_idle(), "the end of this rank's step")
             self.begin_round()
-            average = partial(ALLREDUCE[options.variant], self.comm, scale=1 / n)
             a, *of_buffers = self.a
-            yield from average(a.array)
+            yield from self.allreduce(a.array)
             for flat in of_buffers:
-                yield from self.replica.average_buffers(average, flat)
-            if options.merge == "cocod" and not self.is_blocking():
+                yield from self.replica.average_buffers(self.allreduce, flat)
+            if self.options.merge == "cocod" and not self.is_blocking():
                 yield Until(self.is_due, "the step at which to merge")
             self.merge()
 

@@ -1,12 +1,10 @@
 """Local SGD, with the outer step of SlowMo or BMUF, and post-local SGD."""
 
-from functools import partial
-
 from pydantic import Field
 
-from grsgd.algorithms.allreduce_traits import with_variant
-from grsgd.algorithms.base import Algorithm, Options, Traits
-from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY, VARIANT_MEANING, Variant, get_ready, in_place
+from grsgd.algorithms.base import Options, Traits
+from grsgd.algorithms.by_allreduce import ByAllreduce
+from grsgd.comm.allreduce import VARIANT_MEANING, Variant
 
 
 class LocalSGDOptions(Options):
@@ -17,7 +15,7 @@ class LocalSGDOptions(Options):
     variant: Variant = Field("ring", description=VARIANT_MEANING)
 
 
-class LocalSGD(Algorithm, name="local_sgd"):
+class LocalSGD(ByAllreduce, name="local_sgd"):
     """Each rank takes H steps of its own, then all average their models::
 
         x = x - eta grad(x);  k = k + 1
@@ -42,25 +40,16 @@ class LocalSGD(Algorithm, name="local_sgd"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        get_ready(self.comm, self.options.variant, self.x.array)
         self.xbar, self.buffers = self.x.like(), self.replica.buffers.like()
         """Copies, so that a run that is stopped during an average leaves the model as it was."""
         self.slow = self.options.beta != 0 or self.options.alpha != 1
         if self.slow:
             self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
 
-    @classmethod
-    def traits_of(cls, options):
-        return with_variant(cls.traits, options.variant)
-
     def start(self):
         if self.slow:
             self.x_prev.copy_(self.x.tensor)
-        return self.share() if self.options.variant in THROUGH_MEMORY else None
-
-    def share(self):
-        """Schedule: let what is averaged lie where the all-reduce copies nothing."""
-        self.xbar = yield from in_place(self.comm, self.xbar, self.options.variant)
+        self.xbar = yield from self.in_place(self.xbar)
 
     def step(self):
         self.update()
@@ -71,12 +60,11 @@ class LocalSGD(Algorithm, name="local_sgd"):
                 self.outer_step()
 
     def average_with_all(self):
-        average = partial(ALLREDUCE[self.options.variant], self.comm, scale=1 / self.comm.size)
         xbar, buffers = self.xbar, self.buffers
         xbar.tensor.copy_(self.x.tensor)
         buffers.tensor.copy_(self.replica.buffers.tensor)
-        yield from average(xbar.array)
-        yield from self.replica.average_buffers(average, buffers)
+        yield from self.allreduce(xbar.array)
+        yield from self.replica.average_buffers(self.allreduce, buffers)
         self.x.tensor.copy_(xbar.tensor)
         self.replica.buffers.tensor.copy_(buffers.tensor)
 

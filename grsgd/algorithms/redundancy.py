@@ -12,7 +12,7 @@ from coding import codec_seconds
 from coding.codec_seconds import NOT_CODED, CodecSeconds
 from coding.predicted_step import Computing, PacketSeconds, StepParts, predicted_step
 from coding.time_model import paper_step_seconds
-from grsgd.algorithms.common_batch import Load
+from grsgd.algorithms.before_run import Load
 from grsgd.algorithms.packet_trial import PacketTrial
 from grsgd.algorithms.trial import VIRTUAL, from_each_rank, times
 from grsgd.comm.allreduce import broadcast

@@ -5,13 +5,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from grsgd.algorithms.allreduce_traits import with_variant
 from grsgd.algorithms.allreduce_trial import AUTO
 from grsgd.algorithms.averaging import average_buffers
 from grsgd.algorithms.base import GradientAlgorithm, Options, Traits
 from grsgd.algorithms.buckets import BucketedMean
+from grsgd.algorithms.by_allreduce import ByAllreduce
 from grsgd.algorithms.power_sgd import PowerSGD
-from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY, VARIANT_MEANING, Variant, get_ready, in_place
+from grsgd.comm.allreduce import ALLREDUCE, THROUGH_MEMORY, VARIANT_MEANING, Variant
 from grsgd.comm.compression.compressors import CompressionOptions, Kind, make_compressor
 from grsgd.comm.compression.mean import CompressedMean
 
@@ -51,7 +51,7 @@ class RingAllreduceOptions(CompressionOptions, Options):
         return self
 
 
-class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
+class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
     """Every step applies the mean gradient of all ranks, so all replicas stay bit-identical::
 
         g = grad(x)
@@ -89,7 +89,6 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        get_ready(self.comm, options.variant, self.x.array)
         self.compressed = self.power_sgd = self.buckets = None
         if self.comm.size == 1:
             return
@@ -106,9 +105,9 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
 
     @classmethod
     def traits_of(cls, options):
+        traits, words = super().traits_of(options), [cls.name]
         if not options.compresses and options.variant == "ring" and options.buckets is None:
-            return cls.traits
-        traits, words = with_variant(cls.traits, options.variant), [cls.name]
+            return traits
         if options.compresses:
             words.append(options.compression)
             traits = replace(traits, exact_gradient=False, only_allreduces=False)
@@ -120,13 +119,13 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
             traits = replace(traits, **early, only_allreduces=False, survives_deaths=False)
         return replace(traits, label=" ".join(words))
 
+    @classmethod
+    def option_behind(cls, options, trait):
+        return ("buckets", "none, or device = cpu") if trait == "sends_early" else super().option_behind(options, trait)
+
     def start(self):
         if self.options.variant in THROUGH_MEMORY and self.comm.size > 1 and not self.is_compressed:
-            return self.share_gradients()
-
-    def share_gradients(self):
-        """Schedule: let the gradients lie where the all-reduce copies nothing."""
-        self.replica.move_gradients((yield from in_place(self.comm, self.replica.grads, self.options.variant)))
+            self.replica.move_gradients((yield from self.in_place(self.replica.grads)))
 
     def gradient_ready(self, parameter):
         if self.buckets is not None:
@@ -145,10 +144,6 @@ class RingAllreduce(GradientAlgorithm, name="ring_allreduce"):
         if (self.buckets is not None or self.is_compressed) and grads.array.size > size:
             yield from self.allreduce(grads.array[size:])  # what own loops have behind the gradients
         self.k += 1
-
-    def allreduce(self, array):
-        """Schedule: make an array the mean over all ranks."""
-        return ALLREDUCE[self.options.variant](self.comm, array, scale=1 / self.comm.size)
 
     @property
     def is_compressed(self) -> bool:

@@ -10,7 +10,7 @@ from grsgd.algorithms.averaging import average_buffers
 from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.central import Excluded
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
-from grsgd.algorithms.transport_trial import AUTO, IP_MULTICAST, UNUSED
+from grsgd.algorithms.transport_trial import AUTO, BY_MPI, IP_MULTICAST, UNUSED, choose_transport
 from grsgd.comm.coded.arrays import empty_like
 from grsgd.comm.coded.ip_multicast import IpMulticast
 from grsgd.comm.coded.multicast import TRANSPORTS, Multicast, Unicast
@@ -104,6 +104,19 @@ class Summing(CommonBatchAlgorithm, name=None):
         )
         self.scheme.clock = self.driver.clock
         self.scheme.prepare()
+
+    @classmethod
+    def choose_options(cls, options, trial):
+        chosen, reasons = yield from super().choose_options(options, trial)
+        if options.transport in (IP_MULTICAST, AUTO):
+            settings = options.settings(trial.context.seed)
+            changes, why = yield from choose_transport(trial.context.comm, options.transport, settings, trial.on_gpu)
+            chosen, reasons = chosen | changes, reasons | {"transport": why}
+        return chosen, reasons
+
+    @classmethod
+    def options_by_mpi(cls, options):
+        return BY_MPI if options.transport in (IP_MULTICAST, AUTO) else {}
 
     def make_transport(self, seed: int) -> Unicast:
         """The transport of these options. Simulated networks, and broadcasts of theirs, have multicast or none."""

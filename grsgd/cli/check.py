@@ -11,7 +11,6 @@ from tabulate import tabulate
 from grsgd import memory, outside
 from grsgd.algorithms.central import workers_of
 from grsgd.algorithms.common_batch import CommonBatchAlgorithm
-from grsgd.algorithms.transport_trial import AUTO, BY_MPI, IP_MULTICAST
 from grsgd.config import Config
 from grsgd.data.shards import held_by, shards
 from grsgd.errors import ConfigError
@@ -23,6 +22,7 @@ from grsgd.simulate.network import network
 from grsgd.simulate.rank_memory import check_memory
 from grsgd.simulate.simulation import Simulation
 from grsgd.training import device as gpu
+from grsgd.training.automatic_options import with_options
 from grsgd.training.description import expected_bytes
 from grsgd.training.inputs import build_model, in_own_code, load_data
 from grsgd.training.memory import blueprint, check_fits, rank_bytes
@@ -109,8 +109,8 @@ def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
         steps = min(steps, config.train.steps)
     ends = {"epochs": None, "samples": None, "seconds": None, "steps": steps, "snapshots": 1, "stop_at_target": False}
     short = config.model_copy(update={"train": config.train.model_copy(update=ends)})
-    if simulated is None and getattr(config.algorithm_options, "transport", None) in (IP_MULTICAST, AUTO):
-        short = short.model_copy(update={"algorithm": short.algorithm.model_copy(update=BY_MPI)})  # the same packets
+    if simulated is None and issubclass(config.algorithm_class, CommonBatchAlgorithm):
+        short = with_options(short, config.algorithm_class.options_by_mpi(config.algorithm_options))
     with one_line(config):
         trial = Simulation(short, ranks, spec, compute, timing_only=True)
         trial.train()

@@ -9,8 +9,7 @@ import traceback
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from grsgd.algorithms.base import Traits
-from grsgd.comm.allreduce import ALLREDUCE, ON_ONE_HOST, THROUGH_MEMORY
+from grsgd.algorithms.base import Algorithm, Options
 from grsgd.comm.backend import died_in, has_died
 from grsgd.comm.coded.errors import SilentRanks, UnequalBlocks
 from grsgd.comm.communicator import LostRank
@@ -107,23 +106,24 @@ def local_ranks(mpi) -> tuple[int, int]:
     return number, count
 
 
-def check_shares_memory(mpi, traits: Traits, local_ranks: int, device):
+def check_place(mpi, algorithm: type[Algorithm], options: Options, local_ranks: int, device):
     """Raise ConfigError if ranks need memory that they have not: they are on several hosts, or on GPUs; or send
     gradients early that lie on GPUs, where it was not tried.
 
     ``local_ranks``: as of `local_ranks`.
     """
+    traits = algorithm.traits_of(options)
     if traits.one_host and local_ranks < mpi.size:
-        others = ", ".join(variant for variant in ALLREDUCE if variant not in ON_ONE_HOST)
-        raise ConfigError(
-            f'algorithm.variant = "shared": only {local_ranks} of {mpi.size} ranks are on this host, and hosts share '
-            f"no memory; allowed: {others}"
-        )
-    if traits.host_memory and device.type != "cpu":
-        others = ", ".join(variant for variant in ALLREDUCE if variant not in THROUGH_MEMORY)
-        raise ConfigError(f"algorithm.variant: the arrays lie in the memory of GPUs; allowed: {others}")
-    if traits.sends_early and device.type != "cpu":
-        raise ConfigError("algorithm.buckets: the gradients lie in the memory of a GPU; allowed: none, or device = cpu")
+        wrong = "one_host", f"only {local_ranks} of {mpi.size} ranks are on this host, and hosts share no memory"
+    elif traits.host_memory and device.type != "cpu":
+        wrong = "host_memory", "the arrays lie in the memory of GPUs"
+    elif traits.sends_early and device.type != "cpu":
+        wrong = "sends_early", "the gradients lie in the memory of a GPU"
+    else:
+        return
+    trait, why = wrong
+    option, allowed = algorithm.option_behind(options, trait)
+    raise ConfigError(f"algorithm.{option}: {why}; allowed: {allowed}")
 
 
 def driver(mpi, timeout: float, progress_mode: str, **options) -> MpiDriver:

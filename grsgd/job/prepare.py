@@ -139,7 +139,7 @@ def find_place(mpi, request: RunRequest) -> ComputePlace:
             check_writable(out, expected_bytes(config, ranks))
             check_timeline(timeline, out) if timeline else None
         device = gpu.pick_device(config.device, local_rank)
-        launch.check_shares_memory(mpi, config.traits, local_ranks, device)
+        launch.check_place(mpi, config.algorithm_class, config.algorithm_options, local_ranks, device)
     gpu.use_threads()
     use_device = partial(gpu.use, device)
     use_device()

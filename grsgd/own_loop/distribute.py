@@ -6,8 +6,8 @@ from functools import partial
 import torch
 from pydantic import ValidationError
 
-from grsgd.algorithms.allreduce_trial import AUTO, choose_variant
 from grsgd.algorithms.base import ALGORITHMS, Algorithm, Options, Traits
+from grsgd.algorithms.before_run import Trial
 from grsgd.algorithms.context import RankContext
 from grsgd.algorithms.equal_tensors import broadcast_tensor
 from grsgd.algorithms.find import find
@@ -75,19 +75,19 @@ def distribute(
         check_shards(mpi, timeout)
         _, local_ranks = launch.local_ranks(mpi)
         with launch.collective_setup(mpi, timeout):
-            launch.check_shares_memory(mpi, cls.traits_of(chosen), local_ranks, replica.device)
+            launch.check_place(mpi, cls, chosen, local_ranks, replica.device)
         transport = select_transport(MpiBackend(mpi, timeout), replica.device, transfer, replica.nbytes)
         comm, uncounted = (Communicator(transport.backend.dup()) for _ in range(2))
         driver = launch.driver(mpi, timeout, progress_mode, prepare_thread=use_device)
         give_all_the_same(replica, uncounted, driver)
-        chosen, reason = with_variant(chosen, uncounted, driver, replica)
+        chosen, reasons = decided(cls, chosen, RankContext(uncounted, uncounted, driver, seed=seed), replica)
     context = RankContext(comm, uncounted, driver, seed=seed)
     timed_optimizer = TimedOptimizer(optimizer, driver.clock)
     distributed = cls(chosen, replica, timed_optimizer, context)
     if isinstance(gradients, EarlyGradients):
         gradients.ready = distributed.gradient_ready
     result = DistributedOptimizer(timed_optimizer, replica, gradients, distributed, context, transport, calling)
-    result.why_allreduce = reason
+    result.reasons = reasons
     return result
 
 
@@ -101,12 +101,14 @@ def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> t
     return cls, chosen
 
 
-def with_variant(options: Options, comm: Communicator, driver, replica: Replica) -> tuple[Options, str | None]:
-    """Return options with the variant that a trial has chosen, and why, if they leave the variant to a trial."""
-    if getattr(options, "variant", None) != AUTO:
-        return options, None
-    variant, reason = driver.run(choose_variant(comm, driver, replica.params))
-    return options.model_copy(update={"variant": variant}), reason
+def decided(
+    algorithm: type[Algorithm], options: Options, context: RankContext, replica: Replica
+) -> tuple[Options, dict[str, str]]:
+    """Return the options with all that a trial decides, and why; ``context``: of the trial."""
+    chosen, reasons = context.driver.run(
+        algorithm.choose_options(options, Trial(context, replica.model, replica.dtype))
+    )
+    return options.model_copy(update=chosen), reasons
 
 
 @contextmanager

@@ -55,8 +55,8 @@ class DistributedOptimizer(WrappingOptimizer):
         self.replica, self.algorithm, self.driver = replica, algorithm, driver
         self._lifecycle = Lifecycle(algorithm)
         self.seed, self.transport = context.seed, transport
-        self.why_allreduce: str | None = None
-        """With ``variant = "auto"``: which all-reduce was chosen, and why."""
+        self.reasons: dict[str, str] = {}
+        """Why options that were left open, such as ``variant = "auto"``, are as they are, by attribute of a record."""
         self.finished = False
         self.times = LoopTimes(driver, optimizer)
         self.moment = driver.clock()

@@ -114,7 +114,7 @@ def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Me
         "mpi": launch.library(),
         "transfer": transport.name,
         "transfers": str(transport),
-        "allreduce": optimizer.why_allreduce,
+        **optimizer.reasons,
     }
     target = "target_accuracy" if metric == ACCURACY else "target"
     kinds = {"seed": int, "dataset": str, "model": str, "label": str, "train_samples": int, target: float}

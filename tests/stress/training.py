@@ -16,7 +16,7 @@ from grsgd.comm.stop_signal import StopSignal
 from grsgd.config import parse
 from grsgd.job.signals import Interruption
 from grsgd.runs.ending import STOP_CRITERIA, joint_reason
-from grsgd.training.automatic_options import choose_allreduce
+from grsgd.training.automatic_options import choose_options
 from grsgd.training.inputs import build_model, load_data
 from grsgd.training.run_evaluation import evaluate
 from grsgd.training.snapshots import common_marks
@@ -73,7 +73,7 @@ def train(world, content: dict, stop: Stop | None):
     dataset = load_data(config)
     model = build_model(config, dataset, torch.device("cpu"))
     trial = Recorded(MpiBackend(world.Dup()))
-    config, _ = driver.run(choose_allreduce(config, dataset, model, RankContext(trial, trial, driver)))
+    config, _ = driver.run(choose_options(config, dataset, model, RankContext(trial, trial, driver)))
     check_messages(world, trial, "trial")
     trial.close()
     context = RankContext(comm, uncounted, driver, stop_signal, config.seed, config.data.replication)

@@ -187,7 +187,7 @@ def test_what_buckets_do_not_go_with(options, words):
 
 def test_traits():
     plain = RingAllreduce.traits_of(RingAllreduceOptions())
-    assert plain is RingAllreduce.traits and not plain.sends_early and not plain.in_background
+    assert plain == RingAllreduce.traits and not plain.sends_early and not plain.in_background
     for variant in VARIANTS:
         traits = RingAllreduce.traits_of(RingAllreduceOptions(variant=variant, buckets=2))
         assert traits.sends_early and traits.in_background and traits.exact_gradient and traits.rests_between_steps
@@ -196,10 +196,10 @@ def test_traits():
 
 
 def test_gradients_on_a_gpu_are_refused():
-    traits = RingAllreduce.traits_of(RingAllreduceOptions(buckets=2))
-    launch.check_shares_memory(None, traits, 2, torch.device("cpu"))
+    options = RingAllreduceOptions(buckets=2)
+    launch.check_place(None, RingAllreduce, options, 2, torch.device("cpu"))
     with pytest.raises(ConfigError, match="^algorithm.buckets: the gradients lie in the memory of a GPU; allowed"):
-        launch.check_shares_memory(None, traits, 2, torch.device("cuda"))
+        launch.check_place(None, RingAllreduce, options, 2, torch.device("cuda"))
 
 
 def test_a_trace_is_refused(tmp_path):

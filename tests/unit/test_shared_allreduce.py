@@ -128,19 +128,19 @@ def test_traits_of_variants(name, variant):
 def test_what_shares_no_memory_is_refused():
     mpi, cpu, gpu = SimpleNamespace(size=4), torch.device("cpu"), torch.device("cuda")
     algorithm = ALGORITHMS["ring_allreduce"]
-    traits = {variant: algorithm.traits_of(algorithm.Options(variant=variant)) for variant in Variant.__args__}
-    for variant in traits:
-        launch.check_shares_memory(mpi, traits[variant], 4, cpu)
+    options = {variant: algorithm.Options(variant=variant) for variant in Variant.__args__}
+    for variant in options:
+        launch.check_place(mpi, algorithm, options[variant], 4, cpu)
         if variant != "shared":
-            launch.check_shares_memory(mpi, traits[variant], 2, cpu)
+            launch.check_place(mpi, algorithm, options[variant], 2, cpu)
         if variant not in THROUGH_MEMORY:
-            launch.check_shares_memory(mpi, traits[variant], 2, gpu)
+            launch.check_place(mpi, algorithm, options[variant], 2, gpu)
     with pytest.raises(ConfigError, match='"shared": only 2 of 4 ranks are on this host, .*; allowed: ring, .*hiera'):
-        launch.check_shares_memory(mpi, traits["shared"], 2, cpu)
+        launch.check_place(mpi, algorithm, options["shared"], 2, cpu)
     for variant in THROUGH_MEMORY:
         allowed = "ring, h.*, tree, swing, bine, mpi"
         with pytest.raises(ConfigError, match=f"the arrays lie in the memory of GPUs; allowed: {allowed}$"):
-            launch.check_shares_memory(mpi, traits[variant], 4, gpu)
+            launch.check_place(mpi, algorithm, options[variant], 4, gpu)
 
 
 def test_gradients_that_move():

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from grsgd.algorithms.common_batch import Load
+from grsgd.algorithms.before_run import Load
 from grsgd.algorithms.redundancy import allowed_redundancies, choose, decided_by_one, measure
 from grsgd.comm.coded.ip_multicast import IpMulticast
 from grsgd.comm.coded.multicast import Multicast, Unicast

@@ -1,0 +1,73 @@
+"""Ranks before a run: they measure what decides the options that a configuration leaves open."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from grsgd.algorithms.context import RankContext
+from grsgd.lazy import LazyModule
+from grsgd.models.flat import Flat
+from grsgd.models.replica import Replica
+
+torch = LazyModule("torch")
+
+
+class Load(NamedTuple):
+    """The work of the ranks in a run that is not decided yet.
+
+    Parameters
+    ----------
+    batch
+        Samples of the common batch.
+    gradient
+        ``gradient(samples)`` returns what computes so many samples, at most, of each of this rank's blocks.
+    slowdown
+        By which factor the configuration makes each rank slower: of shape [ranks].
+    delays
+        The seconds by which it prolongs steps besides: of shape [steps, ranks].
+    """
+
+    batch: int
+    gradient: Callable[[int], Callable[[], object]]
+    slowdown: np.ndarray
+    delays: np.ndarray
+
+
+@dataclass
+class Trial:
+    """One rank's part of a trial: see `Algorithm.choose_options`.
+
+    Parameters
+    ----------
+    context
+        Connections and seed of the trial; ``context.comm`` carries nothing else.
+    model
+        Of the run. A trial does not change it.
+    dtype
+        Of the parameters in the run.
+    load_of
+        ``load_of(algorithm)`` returns the `Load` of a `CommonBatchAlgorithm`; None in a loop that grsgd did not write.
+    """
+
+    context: RankContext
+    model: torch.nn.Module
+    dtype: torch.dtype
+    load_of: Callable[[object], Load] | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        return next(self.model.parameters()).device.type == "cuda"
+
+    def like_parameters(self) -> Flat:
+        """Return zeros in place of all trained parameters."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return Flat.zeros(sum(p.numel() for p in trained), self.dtype, trained[0].device)
+
+    def make(self, algorithm: type, options):
+        """Return an algorithm with these options, and a copy of the model; it has no optimizer."""
+        return algorithm(options, Replica(copy.deepcopy(self.model), self.dtype), None, self.context)
