@@ -9,9 +9,10 @@ from pydantic import Field
 from grsgd.algorithms.base import Traits
 from grsgd.algorithms.diloco import OuterOptions, outer_update
 from grsgd.algorithms.parameter_server.algorithm import LostWorkerOptions, ParameterServer
+from grsgd.algorithms.parameter_server.messages import Push
 from grsgd.algorithms.parameter_server.server import Server
 from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
-from grsgd.comm import tags
+from grsgd.comm import records, tags
 from grsgd.comm.allreduce import broadcast
 from grsgd.comm.allreduce.pieces import power_of_two
 from grsgd.comm.pollables import Delay, Until
@@ -264,16 +265,15 @@ class Decoupled(ParameterServer, name="decoupled"):
 
     def note_steps(self):
         """Note how many steps all have taken: until the next answer the others are taken to be as far as this one."""
-        merged = min(int(reply[1]) for reply in self.replies.values())
-        self.known = max(self.known, merged + self.n * self.local_steps)
-        self.progress.note_steps(self.known, ahead=self.known - merged)
+        self.known = max(self.known, self.applied + self.n * self.local_steps)
+        self.progress.note_steps(self.known, ahead=self.known - self.applied)
 
     def pull(self):
         yield from super().pull()
         applied = np.array([self.server.applied if self.server is not None else 0], np.int64)
         (server,) = self.shards
         yield from broadcast(self.uncounted_comm, applied, root=server)
-        self.replies[server][1] = applied[0]
+        self.applied = int(applied[0])
         self.note_steps()
 
     def serve(self):
@@ -287,7 +287,7 @@ class Decoupled(ParameterServer, name="decoupled"):
         return self.server.all_done()
 
     def finish(self, server):
-        message = np.array([self.last_word - self.local_steps], np.int64)
+        message = records.pack(Push(self.last_word, self.local_steps))
         told = self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
         if not self.local_steps:
             return told

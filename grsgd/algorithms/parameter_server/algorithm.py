@@ -11,19 +11,12 @@ from grsgd.algorithms.base import Options, Traits
 from grsgd.algorithms.central import CentralAlgorithm, Excluded
 from grsgd.algorithms.parameter_server.adsp import AdspOptions
 from grsgd.algorithms.parameter_server.bounded import Asp, DsspOptions
-from grsgd.algorithms.parameter_server.server import (
-    EVICTED,
-    FINISHED,
-    RESTING,
-    Server,
-    count_workers,
-    make_strategy,
-    server_shards,
-)
+from grsgd.algorithms.parameter_server.messages import Answer, Push, Word
+from grsgd.algorithms.parameter_server.server import Server, count_workers, make_strategy, server_shards
 from grsgd.algorithms.parameter_server.strategies import STRATEGIES
 from grsgd.algorithms.parameter_server.strategy import STATES, Strategy
 from grsgd.algorithms.parameter_server.time_optimal import MSyncOptions, RennalaOptions, RingmasterOptions
-from grsgd.comm import tags
+from grsgd.comm import records, tags
 from grsgd.comm.allreduce import broadcast, halving_doubling_allreduce
 from grsgd.comm.compression.compressors import CompressionOptions, ErrorFeedback, make_compressor
 from grsgd.comm.pollables import Until
@@ -124,8 +117,10 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.server = self.server_class(options, replica, optimizer, context)
             self.staleness = self.server.staleness
         self.answer = self.x.like() if self.is_worker else None
-        self.replies = {server: np.zeros(2, np.int64) for server in self.shards}
-        """The numbers in each server's last answer: V, and how many gradients it has applied."""
+        self.replies = {server: records.empty(Answer) for server in self.shards}
+        """The last `Answer` of each server, as it has come."""
+        self.applied = 0
+        """Gradients that are in the model of the first server, by its last answer."""
         self.pushes = 0
         self.feedback: dict[int, ErrorFeedback] = {}
         """By server, what compresses its part of this worker's gradients; empty where they are sent whole."""
@@ -137,8 +132,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                     make_compressor(options, part), (context.seed, self.comm.rank, server), part
                 )
             self.payloads = {server: each.compressor.payload() for server, each in self.feedback.items()}
-        self.last_word = FINISHED
-        """The number by which this worker tells servers that it takes no more steps."""
+        self.last_word = Word.FINISHED
+        """By which this worker tells servers that it takes no more steps."""
         self.has_rested = False
         """Whether all workers have ended meanwhile, for a checkpoint, or in another process."""
 
@@ -219,7 +214,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
 
         Raises Excluded if a server has given up this rank.
         """
-        message, pulling = np.array([steps], np.int64), []
+        message, pulling = records.pack(Push(Word.GOES_ON, steps)), []
         for server, (begin, end) in self.shards.items():
             if server == self.comm.rank:
                 own = self.server.push_own(g.tensor[begin:end], self.answer.tensor[begin:end])
@@ -238,11 +233,13 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.pushes += 1
         yield pulling
         self.x.tensor.copy_(self.answer.tensor)
+        answers = [records.unpack(Answer, reply) for reply in self.replies.values()]
         if self.server is not None:
             self.server.check()
         else:
-            self.progress.note_steps(int(self.replies[min(self.shards)][1]))
-        if any(reply[0] == EVICTED for reply in self.replies.values()):
+            self.applied = answers[0].applied
+            self.progress.note_steps(self.applied)
+        if any(answer.is_evicted for answer in answers):
             raise Excluded(f"rank {self.comm.rank} was silent for too long")
 
     def serve(self):
@@ -258,7 +255,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         if self.is_worker:
             for server in self.shards:
                 if server == self.comm.rank:
-                    self.server.worker_finished(server, self.last_word == RESTING)
+                    self.server.worker_finished(server, self.last_word == Word.RESTS)
                 else:
                     yield self.finish(server)
         if self.server is not None:
@@ -267,13 +264,13 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             yield from self.exclude_lost_workers()
 
     def rest(self):
-        self.last_word = RESTING
+        self.last_word = Word.RESTS
         yield from self.drain()
-        self.last_word = FINISHED
+        self.last_word = Word.FINISHED
 
     def finish(self, server: int):
         """Begin to tell a server that this worker has ended its training, or rests; returns what to wait for."""
-        message = np.array([self.last_word], np.int64)
+        message = records.pack(Push(self.last_word, 0))
         return self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
 
     def exclude_lost_workers(self):

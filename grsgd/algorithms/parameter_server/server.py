@@ -11,8 +11,9 @@ import numpy as np
 
 from coding.partition import bounds
 from grsgd.algorithms.context import RankContext
+from grsgd.algorithms.parameter_server.messages import Answer, Push, Word
 from grsgd.algorithms.parameter_server.strategy import STATES, Strategy
-from grsgd.comm import tags
+from grsgd.comm import records, tags
 from grsgd.comm.communicator import LostRank
 from grsgd.comm.compression.compressors import make_compressor
 from grsgd.comm.pollables import Delay, Signal
@@ -22,14 +23,6 @@ from grsgd.models.replica import Replica
 from grsgd.models.values import fill
 
 torch = LazyModule("torch")
-
-FINISHED = -1
-"""In place of the number of steps, in the message of a worker that has ended its training; less the steps that it has
-not pushed."""
-RESTING = -(2**62)
-"""The same of a worker that rests for a checkpoint."""
-EVICTED = -1
-"""The version in an answer to a worker that the server has given up."""
 
 COMPENSATION = 0.04
 """lambda where it is asked for by straggler_weight = "compensated" alone."""
@@ -168,22 +161,21 @@ class Server:
 
     def receive_until_finished(self, worker: int):
         """Schedule: take in all that ``worker`` pushes, until it has ended its training."""
-        message = np.zeros(1, np.int64)
+        message = records.empty(Push)
         while True:
             yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
-            if message[0] <= FINISHED:
-                last_word = RESTING if message[0] <= RESTING else FINISHED
-                yield from self.receive_rest(worker, last_word - int(message[0]))
-                self.worker_finished(worker, last_word == RESTING)
+            word, steps = records.unpack(Push, message)
+            if word != Word.GOES_ON:
+                yield from self.receive_rest(worker, steps)
+                self.worker_finished(worker, word == Word.RESTS)
                 if self.lost_ranks is not None:  # too late
                     yield self.send_lost_ranks(worker)
                 return
             yield self.comm.Irecv(self.payloads[worker].array, worker, tags.SERVER_GRADIENT)
             if self.compressor is not None:
                 self.compressor.decode(self.payloads[worker].tensor, self.g[worker].tensor)
-            yield from self.push(worker, steps=int(message[0]))
-            version = EVICTED if worker in self.evicted else self.versions[worker]
-            answer = np.array([version, self.applied], np.int64)
+            yield from self.push(worker, steps)
+            answer = records.pack(Answer(worker in self.evicted, self.applied))
             model = self.answers[worker].array
             yield (
                 self.comm.Isend(answer, worker, tags.SERVER_ANSWER, header=answer.nbytes),

@@ -5,7 +5,10 @@ is and whom it knows, until all of them know the same. Then they have new number
 and messages with tags of their own, so that one that is late is not taken for another.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +24,30 @@ TAGS = 8
 
 class Changed(Exception):
     """A process has died, or one has joined: the ranks are to meet before they go on."""
+
+
+class KnownProcesses(NamedTuple):
+    """What a process tells the others.
+
+    process, epoch: its own. ranks: the rank of each process, shape [processes], -1 if it has not joined. are_dead:
+    1 for each process that has died, shape [processes]. numbers: of itself, shape [numbers].
+    """
+
+    process: int
+    epoch: int
+    ranks: np.ndarray
+    are_dead: np.ndarray
+    numbers: np.ndarray
+
+    def pack(self) -> np.ndarray:
+        """Return the message, float64."""
+        return np.concatenate([[self.process, self.epoch], self.ranks, self.are_dead, self.numbers])
+
+    @classmethod
+    def unpack(cls, message: np.ndarray, processes: int) -> KnownProcesses:
+        """Return what a message of ``processes`` processes says."""
+        own, *rest = np.split(message, [2, 2 + processes, 2 + 2 * processes])
+        return cls(*map(int, own), *rest)
 
 
 class Group:
@@ -106,14 +133,14 @@ class Group:
         """Tell all that train what this process knows."""
         membership = self.membership
         processes = membership.comm.size
-        message = np.zeros(2 + 2 * processes + self.numbers)
-        message[:2] = membership.process, epoch
-        ranks, are_dead = message[2 : 2 + processes], message[2 + processes : 2 + 2 * processes]
-        ranks[:] = -1
+        known = KnownProcesses(
+            membership.process, epoch, np.full(processes, -1.0), np.zeros(processes), np.zeros(self.numbers)
+        )
         for process, rank in list(membership.joined.items()):
-            ranks[process], are_dead[process] = rank, process in membership.dead
-        message[2 + 2 * processes :][: len(numbers)] = numbers
-        self._told[membership.process] = epoch, message[2 + 2 * processes :]
+            known.ranks[process], known.are_dead[process] = rank, process in membership.dead
+        known.numbers[: len(numbers)] = numbers
+        self._told[membership.process] = epoch, known.numbers
+        message = known.pack()
         self._sending = [sending for sending in self._sending if not sending.Test()]
         for process in set(membership.training) - {membership.process}:
             self._sending.append(Tolerant(membership.comm.Isend(message, process, tags.GROUP), message))
@@ -124,13 +151,13 @@ class Group:
         processes = membership.comm.size
         longest = 2 + 2 * processes + self.numbers
         while (message := receive_if_come(membership.comm, tags.GROUP, longest, np.float64)) is not None:
-            process, epoch = (int(number) for number in message[:2])
+            known = KnownProcesses.unpack(message, processes)
             for other in range(processes):
-                if message[2 + other] >= 0:
-                    membership.joined.setdefault(other, int(message[2 + other]))
-                if message[2 + processes + other]:
+                if known.ranks[other] >= 0:
+                    membership.joined.setdefault(other, int(known.ranks[other]))
+                if known.are_dead[other]:
                     membership.note_death(other)
-            self._told[process] = epoch, message[2 + 2 * processes :]
+            self._told[known.process] = known.epoch, known.numbers
 
     def _has_met(self, epoch: int) -> bool:
         self._listen()

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Annotated, NamedTuple
+
 import numpy as np
 
-from grsgd.comm import tags
+from grsgd.comm import records, tags
 from grsgd.comm.allreduce import halving_doubling_allreduce
 from grsgd.comm.communicator import ANY_RANK, Communicator, receive_if_come
+from grsgd.comm.records import Int64
 from grsgd.runs.ending import ASKED_TO_END
 
-MESSAGE_BYTES = 256
-"""Bytes of a message: the number of the meeting, int64, then why the run is to end after it, as text, cut off or filled
-up; without text it is to go on."""
 GO_ON = ""
 ASKED = ASKED_TO_END
 """The reason on a rank that does not know which other one has asked, and why."""
+
+
+class MeetingCall(NamedTuple):
+    """What a rank that asks for a meeting tells the others.
+
+    number: of the meeting. reason: why the run is to end after it, as text, cut off; without text it is to go on.
+    """
+
+    number: Int64
+    reason: Annotated[bytes, "S248"]
 
 
 class Meeting:
@@ -98,7 +108,7 @@ class Meeting:
         told = np.array([float(self._told)])
         yield from halving_doubling_allreduce(self.comm, told, tags.MEETING_END)
         while self._heard_of < told[0] - self._told:
-            message = np.zeros(MESSAGE_BYTES, np.uint8)
+            message = records.empty(MeetingCall)
             yield self.comm.Irecv(message, ANY_RANK, tags.MEETING)
             reason = self._read(message)
             if reason is not None and self.reason is None:
@@ -119,8 +129,7 @@ class Meeting:
         yield from halving_doubling_allreduce(self.comm, self._said, tags.MEETING_STEPS)
 
     def _tell(self, reason: str):
-        content = self.number.to_bytes(8, "little") + reason.encode()
-        message = np.frombuffer(content[:MESSAGE_BYTES].ljust(MESSAGE_BYTES), np.uint8).copy()
+        message = records.pack(MeetingCall(self.number, reason.encode()))
         others = (rank for rank in range(self.comm.size) if rank != self.comm.rank)
         self._sending = [sending for sending in self._sending if not sending.Test()]
         self._sending += [self.comm.Isend(message, rank, tags.MEETING) for rank in others]
@@ -128,13 +137,13 @@ class Meeting:
 
     def _heard(self) -> str | None:
         """Return what another rank has asked for; of a meeting that is over, None: several may ask for the same."""
-        while self.comm.size > 1 and (come := receive_if_come(self.comm, tags.MEETING, MESSAGE_BYTES)) is not None:
+        size = records.empty(MeetingCall).size
+        while self.comm.size > 1 and (come := receive_if_come(self.comm, tags.MEETING, size)) is not None:
             if (reason := self._read(come)) is not None:
                 return reason
         return None
 
     def _read(self, message: np.ndarray) -> str | None:
         self._heard_of += 1
-        content = message.tobytes()
-        is_over = int.from_bytes(content[:8], "little") < self.number
-        return None if is_over else content[8:].decode(errors="replace").strip()
+        call = records.unpack(MeetingCall, message)
+        return None if call.number < self.number else call.reason.decode(errors="replace").strip()
