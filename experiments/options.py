@@ -45,7 +45,7 @@ def variants(base: Path, algorithm: str) -> list[tuple[str, ...]]:
 
 def _identity(loaded: config.Config):
     """Return the traits, but for those that change nothing in a run without faults."""
-    return replace(loaded.traits, model_sized_buffers=0, tolerates_lost_ranks=False)
+    return replace(loaded.traits, tolerates_lost_ranks=False)
 
 
 def _values(schema: dict[str, Any]) -> list:

@@ -68,8 +68,6 @@ class Traits:
     """Whether all models are equal after every step, whatever is made of the gradients."""
     depends_on_values: bool = False
     """Whether the models' values decide when messages are sent; then ``--timing-only`` is refused."""
-    model_sized_buffers: int = 10
-    """About how many arrays of the model's size a rank holds: parameters, gradients, momenta, messages."""
     supports_own_loop: bool = True
     """Whether the algorithm works with ``distribute()``: one gradient per rank and step, on any data."""
     tolerates_lost_ranks: bool = False

@@ -12,6 +12,9 @@ from grsgd.errors import ConfigError
 from grsgd.runs.numbers import human_bytes
 from grsgd.training.inputs import Images, build_model
 
+MODEL_SIZED_ARRAYS = 10
+"""About how many arrays of the model's size a rank holds: parameters, gradients, momenta, messages."""
+
 
 def blueprint(config: Config, images: Dataset | Images) -> torch.nn.Module:
     """Return the model of ``config`` without content, which takes no memory; raises ConfigError."""
@@ -26,7 +29,7 @@ def rank_bytes(model: torch.nn.Module, config: Config, ranks: int) -> int:
     Rather too few: what MPI, evaluation and the memory allocator hold besides has been measured as 2 to 7 arrays more.
     """
     itemsize = getattr(torch, config.dtype).itemsize
-    algorithm, arrays = config.algorithm_class, config.traits.model_sized_buffers
+    algorithm, arrays = config.algorithm_class, MODEL_SIZED_ARRAYS
     if issubclass(algorithm, CommonBatchAlgorithm):
         arrays += algorithm.block_arrays(config.algorithm_options, ranks)
     return arrays * itemsize * sum(tensor.numel() for tensor in [*model.parameters(), *model.buffers()])
