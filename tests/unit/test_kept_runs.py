@@ -138,7 +138,7 @@ def test_the_code_of_a_run_is_that_of_all_modules(tmp_path, monkeypatch):
 
 def test_runs_that_are_recorded_have_the_names_by_which_they_are_looked_for(tmp_path):
     """One of each paper whose times mean nothing, so that its name depends on no calibration."""
-    for archive in sorted((papers.ROOT / "docs" / "results" / "desk").glob("*.tar.xz")):
+    for archive in sorted((papers.ROOT / "docs" / "results" / "smoke").glob("*.tar.xz")):
         with tarfile.open(archive) as packed:
             member = next(each for each in packed if "-steps-" in each.name)
             path = tmp_path / member.name
