@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "tests" / "unit"
-FILES = sorted(UNIT.glob("*/**/test_*.py"))
+FILES = sorted(UNIT.rglob("test_*.py"))
 
 
 def package_of(folder: Path) -> Path:
