@@ -58,7 +58,7 @@ class Scale(NamedTuple):
 
 SMOKE = Scale(
     name="smoke",
-    description="small stand-ins for the papers' models, data and lengths, in minutes on two cores",
+    description="small stand-ins for the papers' models, data and lengths, in an hour on two cores",
     file="smoke.toml",
     overrides=(),
     seeds=5,

@@ -71,6 +71,7 @@ def fitting(
         "counted": counted(papers),
         "tried": tried,
         "errors": simulator_errors(scales),
+        "alone": against_one_rank(papers),
         "lists": [("Not decided", not_decided(papers)), ("Not tried", not_tried(papers))],
         "pictures": {name: described(files[name]) for name in (FOREST, STRIP) if name in files},
         "page_of": paper_page.name_of,
@@ -117,6 +118,14 @@ def simulator_errors(scales: Sequence[ScaleResult]) -> dict[str, str]:
         for name, error in outcome.simulator_errors:
             found.setdefault(name, []).append(error)
     return {name: sentences.errors(found[name]) for name in sorted(found)}
+
+
+def against_one_rank(papers: Sequence[PaperAnswers]) -> dict[str, str]:
+    """Return what each paper's method saves against one rank alone, by paper, as the picture of main claims has it."""
+    controls = {
+        paper.about["name"]: row for paper in papers for row in headlines.rows(paper.main[0]) if row.is_control
+    }
+    return {name: f"{row.cases[0].text()}, {row.cases[0].condition}" for name, row in controls.items()}
 
 
 def not_decided(papers: Sequence[PaperAnswers]) -> list[str]:

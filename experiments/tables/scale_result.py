@@ -33,6 +33,11 @@ class ScaleResult:
     def description(self) -> str:
         return SCALES[self.name].description
 
+    @property
+    def has_runs(self) -> bool:
+        """Whether any outcome is made of runs, and not of counts and formulas alone."""
+        return any(outcome.runs for outcome in self.outcomes.values())
+
     def told(self, key: str) -> str:
         """Return what the outcomes say under a key of their provenance."""
         return ", ".join(

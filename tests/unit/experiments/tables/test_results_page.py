@@ -85,7 +85,8 @@ def make(paper, scale: str, target: str, claim: str, **other):
     finding = made_up.finding(read_claims([paper])[claim], np.random.default_rng(len(target)))
     runs = [{"command": f"grsgd simulate {target}", "file": "a/b.h5", "commit": "abc1234", "seed": "0"}]
     figures = [Figure("Seconds to 80 %.", f"{target}-1.svg")]
-    replace(found, findings=[finding], figures=figures, runs=runs, provenance=made, **other).save(folder)
+    whole = {"findings": [finding], "figures": figures, "runs": runs, "provenance": made}
+    replace(found, **whole | other).save(folder)
 
 
 def built(paper) -> str:
@@ -109,6 +110,20 @@ def test_evidence_of_all_scales_is_one_answer(paper):
     assert row in only_smoke and "● " in row and "(`smoke`)" in row
     assert "| It sends less. | " in both and "(`desk`)" in both
     assert "It is faster where n &lt; 8 \\| more. *40 % less time* |" in row
+
+
+def test_a_scale_without_runs_is_said_to_have_none(paper):
+    make(paper, "smoke", "fast-time", "faster")
+    make(paper, "desk", "fast-traffic", "traffic", runs=[], findings=[])
+    assert "No run of `desk` is recorded today" in built(paper) and "No run of `smoke`" not in built(paper)
+
+
+def test_one_rank_alone_is_compared_with_in_words(paper, monkeypatch):
+    case = made_up.finding(read_claims([paper])["faster"], np.random.default_rng(1)).evidence[0]
+    row = headlines.Row("for comparison", [replace(case, condition="a slow rank")], is_control=True)
+    monkeypatch.setattr(headlines, "rows", lambda answer: [row])
+    make(paper, "smoke", "fast-time", "faster")
+    assert f"for comparison: Fast SGD takes {case.text()}, a slow rank.\n" in built(paper)
 
 
 def test_what_is_not_decided_or_not_tried_has_a_line_with_the_reason(paper):
