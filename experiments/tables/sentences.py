@@ -27,8 +27,9 @@ VERDICT_WORDS = {
     INCONCLUSIVE: "undecided",
 }
 LEGEND = (
-    f"{SIGNS[MEASURED]} measured by the clock, {SIGNS[SIMULATED]} simulated, {NO_TIMES} bytes or accuracies. In "
-    "brackets: the 95 % interval, and how many runs a side has, which are pairs where both sides share random numbers. "
+    f"{SIGNS[MEASURED]} measured by the clock, {SIGNS[SIMULATED]} simulated, {NO_TIMES} bytes or accuracies. A "
+    "case: a comparison with one other algorithm under one condition. In brackets: the 95 % interval, and how many "
+    "runs a side has, which are pairs where both sides share random numbers. "
     f"How sure: {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}. A verdict takes more "
     "than an interval without zero: a test at 1 % for up to ten seeds, and an effect of more than 5 % of time (10 % by "
     "the clock) or 1 point of accuracy."

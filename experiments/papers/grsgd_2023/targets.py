@@ -119,7 +119,7 @@ def show_wait(found, section):
         decide.at_most(
             some[OURS],
             MAX_PACE,
-            f"a step of the other ranks, {condition(place)}",
+            f"a step of the other ranks beside one of equal ranks, {condition(place)}",
             "times as long",
             source=place.source,
             kind=kind_of_pace(found[settings[place][OURS]]),
