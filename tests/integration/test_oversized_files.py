@@ -298,7 +298,7 @@ def test_archives_are_of_a_largest_size(tmp_path, monkeypatch):
 def test_a_list_that_somebody_else_has_written_is_not_unpickled(tmp_path):
     (tmp_path / "list.pickle").write_bytes(pickle.dumps("theirs"))
     with pytest.raises(ValueError, match="its SHA-256 is another one: somebody else has written it"):
-        on_nodes.loaded(tmp_path / "list.pickle", "0" * 64)
+        on_nodes.load_list(tmp_path / "list.pickle", "0" * 64)
 
 
 def test_what_another_fetch_works_in_stays_without_locks(tmp_path, monkeypatch):
