@@ -46,7 +46,7 @@ demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a 
 	@$(BIN)/python -m grsgd report $(DEMO:%=results/demo-%.h5)
 	@echo; echo "plot:"; $(BIN)/python -m grsgd plot $(DEMO:%=results/demo-%.h5) -o results/demo.png
 
-test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under Open MPI and MPICH; twenty minutes on two cores
+test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under Open MPI and MPICH; fifteen minutes on two cores
 	$(BIN)/python -m pytest tests/unit tests/integration --numprocesses auto
 	$(BIN)/python -m pytest tests --ignore tests/unit --ignore tests/integration $(SIDE_BY_SIDE)
 
