@@ -1,8 +1,8 @@
-"""The ranks that are left begin again together, when the process of one of them has died, or another one has joined.
+"""Recovery of ranks that need each other in every step: after a death, or when a process has joined, all begin again.
 
-That is what a run does that goes on from a checkpoint on another number of ranks, without the checkpoint: all begin
-with the average of their models, and the algorithm is made anew for as many ranks as there are. The step under way is
-given up; one that sends gradients is taken again.
+All ranks take the average of their models, as a run does that goes on from a checkpoint on another number of ranks. The
+algorithm is made anew for as many ranks as there are. The step under way is given up; a step that sends gradients is
+taken again.
 """
 
 from dataclasses import replace
@@ -23,9 +23,13 @@ from grsgd.training.trainer import Trainer
 
 
 class HowFar(NamedTuple):
-    """The numbers that each rank tells the others: whether it has trained, how many steps all have taken, where they
-    take the same ones, whether this one has its gradient of the next step, the samples of all ranks, the marks that
-    this one has passed, seconds since the run began, and the samples of each rank, where they are counted so."""
+    """The numbers that each rank tells the others when they meet.
+
+    has_trained: whether the rank has a model. steps: of all ranks, where all take the same steps, else 0. has_gradient:
+    whether the rank has its gradient of the next step. samples: of all ranks. marks: that the rank has passed. seconds:
+    since the run began. counts: the samples of each rank, float64 of shape [ranks], or of shape [0] where ranks do not
+    count the samples of others.
+    """
 
     has_trained: float
     steps: float
@@ -45,7 +49,7 @@ HOW_FAR_NUMBERS = len(HowFar._fields) - 1
 
 
 class NoGradient:
-    """Stands for `KeptGradient` where steps send no gradients: a step that was broken off is begun anew."""
+    """Stand-in for `KeptGradient` where steps send no gradients: a step that was broken off is begun anew."""
 
     is_there = is_absent = False
 
@@ -70,15 +74,15 @@ class KeptGradient:
         self.gradient, self.progress = gradient, progress
         self.copy = gradient.like()
         self.computed_after = -1
-        """How many steps had been taken when it was computed."""
+        """The number of steps that had been taken when the gradient was computed."""
         self.weight: float | None = None
-        """With which it is put back; None where the step is begun with a new one."""
+        """The factor with which the gradient is put back; None if the step begins with a new gradient."""
         self.is_absent = False
         """Whether this rank has no share in the mean of the step under way."""
 
     @property
     def is_there(self) -> bool:
-        """Whether it is of the step under way."""
+        """Whether the gradient is of the step under way."""
         return self.computed_after == self.progress.steps
 
     def keep(self):
@@ -87,7 +91,7 @@ class KeptGradient:
         self.computed_after, self.is_absent = self.progress.steps, False
 
     def settle(self, have: list[bool]):
-        """Note, after a death, which ranks have their gradient of the step; as many as the mean will be of."""
+        """Note, after a death, by rank whether it has its gradient of the step: the mean is of these gradients."""
         self.weight = None
         if any(have):
             self.weight = len(have) / sum(have) if self.is_there else 0.0
@@ -95,7 +99,7 @@ class KeptGradient:
         self.is_absent = self.weight == 0
 
     def put_back(self) -> bool:
-        """Put it back, if the step under way is taken again; returns whether it is."""
+        """Put the gradient back if the step under way is taken again; returns whether it is."""
         weight, self.weight = self.weight, None
         if weight is not None:
             torch.mul(self.copy.tensor, weight, out=self.gradient.tensor)
