@@ -85,19 +85,14 @@ class Trainer:
             )
         self.totals = RankTotals()
         self.computing = GradientComputing(config, dataset, self.replica, context, self.totals)
-        self.progress = make_progress(
-            config,
-            len(dataset.train),
-            self.computing.workers,
-            of_algorithm if traits.synchronous else context,
-            self.is_central,
-            early_marks,
-        )
+        samples, workers = len(dataset.train), self.computing.workers
+        of_progress = of_algorithm if traits.synchronous else context
+        self.progress = make_progress(config, samples, workers, of_progress, self.is_central, early_marks)
         self.optimizer = ScheduledOptimizer(
             build_optimizer(config.optimizer, model.parameters()),
             config.schedule,
             self.progress,
-            epoch=len(dataset.train),
+            epoch=samples,
             clock=self.driver.clock,
         )
         self.lifecycle = self.make_lifecycle(of_algorithm)
