@@ -1,1 +1,1 @@
-"""What all experiments share: runs by name, where they lie, how they are made, tuned, estimated and compared."""
+"""The parts that all experiments share: runs by name, their places, and how they are made, estimated and compared."""

@@ -1,4 +1,4 @@
-"""What the options of commands say, checked."""
+"""Values of the options of commands, checked."""
 
 import secrets
 from datetime import datetime

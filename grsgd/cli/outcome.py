@@ -1,4 +1,4 @@
-"""What commands say of their outcome: lines to read, and an exit code."""
+"""The outcome of a command, for its user: lines to read, and an exit code."""
 
 import sys
 from pathlib import Path

@@ -41,10 +41,8 @@ from grsgd.training.inputs import build_model, load_data
 from grsgd.training.memory import check_fits
 from grsgd.training.progress import EARLY_MARKS
 from grsgd.training.recovery import Recovery, do_nothing
-from grsgd.training.regroup import Regrouping
 from grsgd.training.snapshots import MEMORY
-from grsgd.training.succession import Succession
-from grsgd.training.surviving import Surviving
+from grsgd.training.survival import recovery_from_deaths
 from grsgd.training.trainer import Trainer
 from grsgd.training.trial_batch import check_batch
 
@@ -112,8 +110,8 @@ def prepare(mpi, request: RunRequest, comms: Communicators) -> Prepared:
 
 
 class ComputePlace(NamedTuple):
-    """Where a process computes: its device, what makes that the device of a thread, how many ranks there are on its
-    host, and what runs its schedules."""
+    """The place at which a process computes: its device, the call that makes it the device of a thread, the number of
+    ranks on its host, and the driver of its schedules."""
 
     device: torch.device
     use_device: Callable[[], None]
@@ -211,13 +209,18 @@ def trainer_maker(
     )
     of_job = None if survival else recovery_of_job(request._replace(config=config), comms, driver, resumed)
 
+    def recovery() -> Recovery:
+        if survival is None:
+            return of_job
+        return recovery_from_deaths(config.traits, context, survival.states, survival.driver)
+
     def make() -> Trainer:
         return Trainer(
             config,
             dataset,
             model,
             context,
-            recovery=recovery_from_deaths(config, context, survival) if survival else of_job,
+            recovery=recovery(),
             early_marks=early_marks,
             compares_models=not survival,
             on_step=request.line.update,
@@ -286,13 +289,6 @@ def make_survival(config: Config, comms: Communicators, place: ComputePlace) -> 
         thread_allowed=place.driver.thread_allowed,
     )
     return Survival(config, comms.membership, beside, comms.of_processes(), comms.copy().mpi)
-
-
-def recovery_from_deaths(config: Config, context: RankContext, survival: Survival) -> Surviving:
-    """Return the recovery of a rank whose run goes on without the processes that die."""
-    if config.traits.survives_deaths == "together":
-        return Regrouping(context)
-    return Succession(survival.membership, survival.states, survival.driver)
 
 
 def model_bytes(model: torch.nn.Module, config: Config) -> int:

@@ -37,10 +37,9 @@ from grsgd.training.inputs import build_model, load_data
 from grsgd.training.progress import FreeRunning
 from grsgd.training.record import RankMeasurements
 from grsgd.training.recovery import Recovery
-from grsgd.training.regroup import Regrouping
 from grsgd.training.saving import ModelFiles
 from grsgd.training.snapshots import MEMORY
-from grsgd.training.succession import Succession
+from grsgd.training.survival import recovery_from_deaths
 from grsgd.training.trainer import Trainer, ignore
 from grsgd.training.trial_batch import TRIED, check_batch, is_own
 
@@ -172,9 +171,7 @@ class Simulation:
         if not self.survives:
             return Recovery()
         context = self.contexts[process]
-        if self.config.traits.survives_deaths == "together":
-            return Regrouping(context)
-        return Succession(context.membership, self.states[process], context.driver)
+        return recovery_from_deaths(self.config.traits, context, self.states[process], context.driver)
 
     def stop(self, reason: str):
         """End the training after the step under way; from a signal handler."""

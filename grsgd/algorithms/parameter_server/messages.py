@@ -1,4 +1,4 @@
-"""What workers and servers tell each other beside gradients and models."""
+"""Messages of workers and servers beside gradients and models."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from grsgd.comm.records import Int32, Int64
 
 
 class Word(IntEnum):
-    """What follows a `Push`."""
+    """Meaning of a `Push`, and so of the message that follows."""
 
     GOES_ON = 0
     """The worker's gradient; the worker waits for the answer."""

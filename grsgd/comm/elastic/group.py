@@ -27,7 +27,7 @@ class Changed(Exception):
 
 
 class KnownProcesses(NamedTuple):
-    """What a process tells the others.
+    """A process's message to the others when they meet.
 
     process, epoch: its own. ranks: the rank of each process, shape [processes], -1 if it has not joined. are_dead:
     1 for each process that has died, shape [processes]. numbers: of itself, shape [numbers].

@@ -18,7 +18,7 @@ ASKED = ASKED_TO_END
 
 
 class MeetingCall(NamedTuple):
-    """What a rank that asks for a meeting tells the others.
+    """A rank's message to the others with which it asks for a meeting.
 
     number: of the meeting. reason: why the run is to end after it, as text, cut off; without text it is to go on.
     """
