@@ -74,7 +74,7 @@ def finish(job: subprocess.Popen, timeout: float) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         os.killpg(job.pid, 9)
         output = rest_of(job)
-        pytest.fail(f"no end within {timeout:g} s; output:\n{output[-5000:]}")
+        pytest.fail(f"no end within {timeout:g} s; output:\n{output[-30000:]}")
     return job.returncode, output
 
 
