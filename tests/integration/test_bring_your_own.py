@@ -20,7 +20,7 @@ from grsgd.models import zoo
 from tests.support.said import complaint
 
 WHAT = ("model", "data", "task", "schedule", "optimizer")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "bring-your-own.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "bring-your-own.md"
 
 
 @pytest.fixture

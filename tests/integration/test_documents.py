@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
-    file for folder in ("", "docs/", "experiments/**/", "tests/**/", "slurm/") for file in ROOT.glob(f"{folder}*.md")
+    file for folder in ("", "docs/**/", "experiments/**/", "tests/**/", "slurm/") for file in ROOT.glob(f"{folder}*.md")
 )
 
 PACKAGES = ("grsgd", "coding", "experiments", "tests", "slurm", "docs")

@@ -12,7 +12,7 @@ from grsgd.algorithms import ALGORITHMS
 from grsgd.testing import AlgorithmTests
 from tests.support import launcher
 
-DOCUMENT = launcher.ROOT / "docs" / "bring-your-own.md"
+DOCUMENT = launcher.ROOT / "docs" / "how-to" / "bring-your-own.md"
 ALGORITHM = """
 
 from grsgd.algorithms.dpsgd import DPSGD

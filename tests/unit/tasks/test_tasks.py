@@ -155,7 +155,7 @@ def test_blocks_of_a_common_batch_add_up_to_its_gradient(random):
 @pytest.fixture
 def of_class_1():
     """The tasks of the document by their names."""
-    text = (Path(__file__).parents[3] / "docs" / "bring-your-own.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "tasks.md").read_text()
     exec(re.search(r"```python\n(import torch\nfrom torch import nn\n.*?)```", text, re.DOTALL)[1], found := {})
     return found
 

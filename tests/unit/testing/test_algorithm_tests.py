@@ -25,7 +25,7 @@ OPTIONS = {
 ON_REAL_RANKS = ("test_real_ranks_do_what_simulated_ones_do", "test_it_goes_on_from_a_checkpoint")
 SIMULATED = [name for name in vars(AlgorithmTests) if name.startswith("test_") and name not in ON_REAL_RANKS]
 SOME = ("dpsgd", "grsgd", "ring_allreduce", "parameter_server")
-DOCUMENT = Path(__file__).parents[3] / "docs" / "bring-your-own.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "bring-your-own.md"
 WRONG = """
 import numpy as np
 from grsgd.algorithms.dpsgd import DPSGD
