@@ -26,7 +26,10 @@ MIN_NORM = 1e-30
 
 
 class AdaptiveOptions(BaseModel):
-    """The paper could not be had beyond its abstract: all of these are inferred (docs/algorithms.md)."""
+    """The options of the adaptive form, all inferred: only the abstract of the paper was available.
+
+    docs/reference/algorithms/gossip.md lists the inferred parts.
+    """
 
     renamed: ClassVar[dict[str, str]] = {
         "theta": "threshold",

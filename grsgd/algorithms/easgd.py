@@ -52,7 +52,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
     gradient and update.) The result is c; snapshots keep it on rank 0, and with weight 0 the models of the others.
 
     With momentum = 0.99 and nesterov = true in the optimizer this is the paper's EAMSGD; momentum stays local. The
-    adaptive form, which Ho, Wu, Liu 2018 name beside gossip, is inferred (docs/algorithms.md).
+    adaptive form, which Ho, Wu, Liu 2018 name beside gossip, is inferred (docs/reference/algorithms/server.md).
     """
 
     paper = (

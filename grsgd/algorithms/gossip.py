@@ -56,9 +56,9 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     With ``compression`` all of x, x_j, s and y are the rounded models that are sent, so pair exchanges still leave the
     sum of all models as it is: ``x = x + (x_j - s)/2`` on both ranks.
 
-    Jin et al. use push and pull; pair and all of the adaptive form are inferred (docs/algorithms.md). pair and pull
-    wait for the partner; push does not wait, and is left out where the last one has not been delivered. Sends 2M per
-    exchange, half of it from each side; push and pull send M.
+    Jin et al. use push and pull; pair and all of the adaptive form are inferred (docs/reference/algorithms/gossip.md).
+    pair and pull wait for the partner; push does not wait, and is left out where the last one has not been delivered.
+    Sends 2M per exchange, half of it from each side; push and pull send M.
     """
 
     paper = (

@@ -14,7 +14,10 @@ OUTER_MOMENTUM = 0.9
 
 
 class GRSGDOptions(RoundingOptions, Options):
-    """The paper's text could not be had beyond its abstract: all of these are inferred (docs/algorithms.md)."""
+    """The options of GRSGD, all inferred: only the abstract of the paper was available.
+
+    docs/reference/algorithms/gossip.md lists the inferred parts.
+    """
 
     renamed_values: ClassVar[dict[str, dict[str, str]]] = {
         "policy": {"succ": "successor", "alt": "alternate", "rand2": "random"},

@@ -18,7 +18,7 @@ IDLE_SECONDS = 1.0
 
 
 class LASGDOptions(Options):
-    """The paper's method section could not be had: all of these are inferred (docs/algorithms.md)."""
+    """The paper's method section could not be had: all of these are inferred (docs/reference/algorithms/local.md)."""
 
     merge: Literal["delta", "overwrite", "cocod", "anchor"] = Field(
         "delta", description="what a round's average does to the model that has trained on meanwhile"

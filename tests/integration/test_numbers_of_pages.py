@@ -43,7 +43,7 @@ def of_multicast(results: dict) -> Iterable[str]:
 PAGES = {
     "figure-atlas.csv": Page("atlas.md", AtlasRun, atlas_draw.AtlasNumbers, lambda found: [atlas_draw.table(found)]),
     "verdict-asynchronous.csv": Page(
-        "algorithms.md",
+        "findings/asynchronous.md",
         StrategyRun,
         StrategyNumbers,
         lambda found: [
@@ -53,13 +53,13 @@ PAGES = {
         ],
     ),
     "verdict-swing.csv": Page(
-        "algorithms.md",
+        "findings/swing.md",
         swing_measure.AllreduceRun,
         swing_measure.AllreduceNumbers,
         lambda found: [swing_tables.times(found), swing_tables.traffic(found), *swing_verdicts(found)],
     ),
     "verdict-multicast.csv": Page(
-        "algorithms.md", multicast_measure.MediumRun, multicast_measure.MediumNumbers, of_multicast
+        "findings/multicast.md", multicast_measure.MediumRun, multicast_measure.MediumNumbers, of_multicast
     ),
 }
 BENCH = {"bench-training-2.csv": "Steps", "bench-wire-4.csv": "Between hosts"}

@@ -87,8 +87,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
 
     The strategies: bsp waits for all; asp never waits; ssp and dssp wait for workers that are too far behind; adsp, the
     adaptive synchronous parallel strategy, treats workers by their state. Of its paper the abstract is known: the rules
-    are inferred (docs/algorithms.md). m_sync waits for the fastest m; rennala gathers B gradients of one model, of
-    whichever workers; ringmaster drops those that are R updates old.
+    are inferred (docs/reference/algorithms/server.md). m_sync waits for the fastest m; rennala gathers B gradients of
+    one model, of any workers; ringmaster drops gradients that are R updates old.
 
     Sends 2M a step, half of it from the server, which applies any torch optimizer. The model of the run is w; a
     worker's x is what it pulled last. With ``compression`` workers send payloads, and add what each has left out to
