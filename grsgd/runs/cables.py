@@ -14,7 +14,7 @@ KINDS = {"from": "U", "to": "U", "bandwidth": "f", "bytes": "i"}
 
 def cables_of(run: Run) -> dict[str, np.ndarray] | None:
     """Return the group ``traffic/cables`` of a run; None if there is none, or it is not as described
-    in docs/run-file.md: a file may be anybody's."""
+    in docs/reference/run-file.md: a file may be anybody's."""
     traffic = run.extra.get("traffic", {})
     group = traffic.get("cables", {}) if isinstance(traffic, dict) else {}
     if not isinstance(group, dict) or not all(isinstance(group.get(name), np.ndarray) for name in KINDS):

@@ -39,7 +39,7 @@ def test_a_line_that_no_test_reaches(recorded, capsys):
 
 @pytest.mark.parametrize(
     ("place", "why"),
-    [(TRAFFIC, "--record makes them"), ("docs/tests.md", "not among the files"), (f"{TRAFFIC}:x", "'x' is not")],
+    [(TRAFFIC, "--record makes them"), ("docs/results.md", "not among the files"), (f"{TRAFFIC}:x", "'x' is not")],
 )
 def test_what_cannot_be_told(place, why, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(records, "CACHE", tmp_path)

@@ -12,7 +12,7 @@ from grsgd.runs.run_file import load_run, save_run
 from grsgd.training import device
 from tests.support.runs import fake_run
 
-PAGE = Path(__file__).parents[3] / "docs" / "run-file.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "run-file.md"
 
 
 def test_each_attribute_of_a_file_is_described_in_it(tmp_path):
