@@ -17,7 +17,7 @@ from grsgd.runs.run_file import Run
 from grsgd.training.description import commit
 
 MIN_STEP_CPU_SECONDS = 0.02
-"""Seconds of the processor's time from which on a testbed slows computations evenly (docs/testbed.md)."""
+"""Seconds of the processor's time from which on a testbed slows computations evenly (docs/how-to/testbed.md)."""
 QUANTITIES = {
     "times": measures.seconds_per_step,
     "waiting": lambda run: float(part_of_a_step(run, "wait").mean()),

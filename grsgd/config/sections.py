@@ -182,7 +182,10 @@ class Cut(Section):
 
 
 class Faults(Section):
-    """Processes die, or links are cut. The run goes on where the algorithm can, and MPI: see docs/failures.md."""
+    """Planned deaths of processes and cuts of links.
+
+    docs/how-to/failures.md says which algorithms and MPI libraries go on after a death.
+    """
 
     die: Annotated[dict[Rank, PositiveFloat], BeforeValidator(integer_keys)] = Field(
         {}, description="rank = seconds after the start of training when its process dies"

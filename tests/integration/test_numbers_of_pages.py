@@ -41,7 +41,9 @@ def of_multicast(results: dict) -> Iterable[str]:
 
 
 PAGES = {
-    "figure-atlas.csv": Page("atlas.md", AtlasRun, atlas_draw.AtlasNumbers, lambda found: [atlas_draw.table(found)]),
+    "figure-atlas.csv": Page(
+        "findings/atlas.md", AtlasRun, atlas_draw.AtlasNumbers, lambda found: [atlas_draw.table(found)]
+    ),
     "verdict-asynchronous.csv": Page(
         "findings/asynchronous.md",
         StrategyRun,
@@ -63,7 +65,7 @@ PAGES = {
     ),
 }
 BENCH = {"bench-training-2.csv": "Steps", "bench-wire-4.csv": "Between hosts"}
-"""The section of docs/benchmarks.md whose medians with ranges are those of a file."""
+"""The section of docs/findings/benchmarks.md whose medians with ranges are those of a file."""
 WITH_RANGE = re.compile(r"\d+\.\d+ \(\d+\.\d+-\d+\.\d+\)")
 
 
@@ -86,7 +88,7 @@ def test_pages_have_the_numbers_that_are_recorded():
             results = figures.read_csv(file, page.point, page.result)
             assert unlike((ROOT / "docs" / page.name).read_text(), page.lines(results)) == [], file.name
         elif file.name in BENCH:
-            text = (ROOT / "docs" / "benchmarks.md").read_text()
+            text = (ROOT / "docs" / "findings" / "benchmarks.md").read_text()
             section = re.search(rf"^## {BENCH[file.name]}$(.*?)(?=^## |\Z)", text, re.M | re.S)[1]
             with file.open(newline="") as numbers:
                 values = {row["value"] for row in csv.DictReader(numbers)}
