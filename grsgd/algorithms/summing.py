@@ -23,7 +23,7 @@ from grsgd.units import rate as bytes_per_second
 class SummingOptions(Options):
     """Options of the algorithms that sum int32 gradients of the blocks of a common batch."""
 
-    transport: Literal["multicast", "unicast", "ip-multicast", "auto"] = Field(
+    transport: Literal[*TRANSPORTS, IP_MULTICAST, AUTO] = Field(
         "multicast",
         description="a packet to several ranks: one broadcast of MPI, copies, or datagrams to an IP multicast group; "
         "auto: those, where they get through, else multicast",

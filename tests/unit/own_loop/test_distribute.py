@@ -966,7 +966,7 @@ def test_a_scaler_needs_the_mean(n, monkeypatch):
         (
             "sgd",
             {},
-            "^algorithm 'sgd': unknown .did you mean lasgd.*; allowed: adpsgd, choco_sgd, diloco, dpsgd, easgd, ",
+            "^algorithm 'sgd': unknown .did you mean lasgd.*; allowed: adpsgd, .*dpsgd, ",
         ),
         (
             "cssgd",
