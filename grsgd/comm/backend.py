@@ -1,4 +1,4 @@
-"""Carriers of the messages of a `Communicator`: MPI, MPI with arrays in GPU memory, or the simulator."""
+"""Carriers of a `Communicator`'s messages: MPI, MPI with arrays in GPU memory, or the simulator."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,33 +9,33 @@ from grsgd.comm.watchdog import within
 from grsgd.mpi_environment import fault_tolerant
 
 ANY_RANK = -1
-"""As a source: a message from any rank."""
+"""The source of a receive that takes a message from any rank."""
 MAX_ELEMENTS = 2**31 - 1
-"""The largest number of a C int, which MPI libraries before version 4 of the standard count with."""
+"""The largest value of a C int: MPI libraries before version 4 of the standard count elements with a C int."""
 PROCESS_FAILURES = ("MPI_ERR_PROC_FAILED", "MPIX_ERR_PROC_FAILED", "MPI_ERR_REVOKED", "MPIX_ERR_REVOKED")
-"""The errors of fault-tolerant MPI libraries (ULFM) when a rank's process has died; others end the whole job."""
+"""The errors of fault-tolerant MPI libraries (ULFM) after a rank's process has died; other errors end the whole job."""
 
 
 class Request(Protocol):
     """A message under way."""
 
     def Test(self) -> bool:
-        """Whether it is complete."""
+        """Return whether the message is complete."""
 
 
 class Receive(Request, Protocol):
-    """A message that is received."""
+    """A message under way to this rank."""
 
     def Cancel(self):
-        """Become complete without a message, if none has begun to arrive."""
+        """Become complete without a message, if no message has begun to arrive."""
 
 
 class Backend(Protocol):
-    """Non-blocking messages between the ranks of one group: the verbs of MPI, without counting anything.
+    """Non-blocking messages between the ranks of one group: the functions of MPI, without counting of bytes.
 
     Implementations are `MpiBackend`, `grsgd.comm.gpu.backend.GpuBackend` and `grsgd.simulate.backend.SimulatedBackend`.
-    Arrays are contiguous; a buffer belongs to its message until the request's ``Test()`` is true. Messages
-    from one rank to another with one tag arrive in the order in which they were sent.
+    Arrays are contiguous; a buffer belongs to its message until the request's ``Test()`` is true. Messages from one
+    rank to another with one tag arrive in the order in which they were sent.
     """
 
     rank: int
@@ -43,40 +43,41 @@ class Backend(Protocol):
     lost: tuple[int, ...]
     """Ranks whose processes have died, as far as `Iprobe` has noticed."""
     survives_deaths: bool
-    """Whether the others go on then; else a death ends the run."""
+    """Whether the other ranks go on after a death; otherwise a death ends the run."""
     shares_memory: bool
     """Whether ranks of one host can share memory by a file that all of them map."""
     has_multicast: bool | None
-    """Whether a broadcast leaves its sender once, whoever receives it; None where only trying IP multicast tells."""
+    """Whether a broadcast leaves its sender once for all receivers; None if only a trial of IP multicast can tell."""
     hosts: list | None
-    """Of each rank, what tells its host from others; None where ranks have to ask each other."""
+    """Per rank, a value that identifies its host; None if ranks have to ask each other."""
 
     def Isend(self, array, dest: int, tag: int) -> Request:
-        """Send; complete when ``array`` may be reused."""
+        """Send ``array``; the request is complete when ``array`` may be reused."""
 
     def Issend(self, array, dest: int, tag: int) -> Request:
-        """Like `Isend`, but complete only when the receiver has begun to receive."""
+        """Send like `Isend`, but the request is complete only when the receiver has begun to receive."""
 
     def Irecv(self, array, source: int, tag: int) -> Receive:
-        """Receive into ``array``, which may be longer than the message, from ``source`` or `ANY_RANK`."""
+        """Receive into ``array``, which may be longer than the message, from rank ``source`` or from `ANY_RANK`."""
 
     def Ibcast(self, array, root: int) -> Request:
-        """Copy ``root``'s array to all ranks of the group; all must call this, in the same order."""
+        """Copy the array of rank ``root`` to all ranks of the group; all ranks must call this, in the same order."""
 
     def Iallreduce(self, array) -> Request:
-        """Sum ``array`` over all ranks, in place; all must call this, in the same order."""
+        """Sum ``array`` over all ranks, in place; all ranks must call this, in the same order."""
 
     def Iprobe(self, source: int, tag: int) -> bool:
-        """Whether a message from ``source`` (or `ANY_RANK`) with ``tag`` waits to be received."""
+        """Return whether a message from rank ``source`` (or `ANY_RANK`) with ``tag`` has arrived and waits to be
+        received."""
 
     def dup(self) -> "Backend":
-        """Return a backend of the same ranks with messages of its own; collective."""
+        """Return a backend of the same ranks with messages of its own. Collective."""
 
     def subset(self, ranks: Sequence[int]) -> "Backend":
-        """Return a backend of the given ranks with messages of its own. Only these ranks call this."""
+        """Return a backend of the given ranks with messages of its own; only these ranks call this."""
 
     def free(self):
-        """Free what `dup` or `subset` has made; collective, when no message is under way."""
+        """Free a backend that `dup` or `subset` has made. Collective; no message may be under way."""
 
 
 class MpiBackend:
@@ -87,7 +88,7 @@ class MpiBackend:
     mpi
         An mpi4py intracommunicator, which is used and not copied (`dup` copies it).
     timeout
-        Seconds that making another communicator out of this one may take; then the job ends.
+        Seconds that making another communicator from this one may take; after that the job ends.
     """
 
     survives_deaths = False
@@ -143,7 +144,7 @@ class MpiBackend:
             return False
 
     def next_sender(self, tag: int) -> int | None:
-        """Return a rank that lives and of which a message with this tag has come, in turn; None if there is none."""
+        """Return a living rank of which a message with ``tag`` has arrived, in turn; None if no message has arrived."""
         for step in range(1, self.size + 1):
             rank = (self._last_sender + step) % self.size
             if rank in self.lost:
@@ -161,7 +162,7 @@ class MpiBackend:
         return None
 
     def note_failures(self):
-        """Receive from any rank again, although some have died; a receive from one of those still fails."""
+        """Acknowledge deaths, so that receives from any rank work again; a receive from a dead rank still fails."""
         self.mpi.Ack_failed(self.size)
         self.lost = died_in(self.mpi)
 
@@ -182,7 +183,7 @@ class MpiBackend:
 
 
 class Failed:
-    """A message that could not even begin: ``Test()`` raises why."""
+    """A message that could not even begin; ``Test()`` raises its error."""
 
     def __init__(self, error: RuntimeError):
         self.error = error
@@ -191,23 +192,23 @@ class Failed:
         raise self.error
 
     def Cancel(self):
-        """Do nothing: it has failed."""
+        """Do nothing, because the message has failed already."""
 
 
 def failed(error: RuntimeError) -> Failed:
-    """Return, where a process has died, a request that says so when it is tested; raises what else went wrong."""
+    """Return a request whose ``Test()`` raises ``error`` if a process has died; raise any other error at once."""
     if not has_died(error):
         raise error
     return Failed(error)
 
 
 class FromAnyRank:
-    """A receive from any rank, of which some may die: from the first, in turn, of which a message has come.
+    """A receive from any rank while ranks may die: it takes, in turn, the next rank of which a message has arrived.
 
-    It is not posted before. A posted one may be taken by the announcement of a long message whose sender dies then:
-    Open MPI 5 keeps it for ever, and never says so.
+    The receive is posted only when a message has arrived. A posted receive may match the announcement of a long message
+    whose sender then dies: Open MPI 5 keeps this receive for ever and never reports the death.
 
-    ``source``: who has sent the message, when it is complete.
+    ``source``: the sender of the message, once the receive is complete.
     """
 
     def __init__(self, backend: MpiBackend, array, tag: int):
@@ -236,23 +237,26 @@ class FromAnyRank:
 
 
 def countable(array):
-    """``array``, viewed as elements of 8, 4 or 2 bytes if it has more than MPI can count. Raises ValueError."""
+    """Return ``array``, viewed as elements of 8, 4 or 2 bytes if it has more elements than MPI can count.
+
+    Raises ValueError if even the view has too many elements.
+    """
     if array.size <= MAX_ELEMENTS:
         return array
     for dtype in ("int64", "int32", "int16"):
         elements, rest = divmod(array.nbytes, np.dtype(dtype).itemsize)
         if rest == 0 and elements <= MAX_ELEMENTS:
             return array.reshape(-1).view(dtype)
-    raise ValueError(f"a message of {array.nbytes} bytes: more elements of at most 8 bytes than MPI can count")
+    raise ValueError(f"a message of {array.nbytes} bytes has more elements of at most 8 bytes than MPI can count")
 
 
 def has_died(error: RuntimeError) -> bool:
-    """Whether an mpi4py exception says that a process has died."""
+    """Return whether an mpi4py exception says that a process has died."""
     return any(name in str(error) for name in PROCESS_FAILURES)
 
 
 def died_in(mpi) -> tuple[int, ...]:
-    """The ranks of ``mpi`` whose processes are known to have died; of a fault-tolerant MPI library."""
+    """Return the ranks of ``mpi`` whose processes are known to have died; the MPI library must be fault-tolerant."""
     everyone, dead = mpi.Get_group(), mpi.Get_failed()
     ranks = tuple(sorted(dead.Translate_ranks(None, everyone)))
     dead.Free()
@@ -261,7 +265,8 @@ def died_in(mpi) -> tuple[int, ...]:
 
 
 def subset(mpi, ranks: Sequence[int]):
-    """An mpi4py communicator of the given ranks, which alone must call this; the others may have stopped for good."""
+    """Return an mpi4py communicator of ``ranks``; only these ranks call this, and the others may have stopped
+    for good."""
     everyone = mpi.Get_group()
     group = everyone.Incl(ranks)
     try:
@@ -269,7 +274,7 @@ def subset(mpi, ranks: Sequence[int]):
     except RuntimeError as error:
         if not has_died(error):
             raise
-        return mpi.Shrink()  # in which those that have died are left out by themselves
+        return mpi.Shrink()  # MPI leaves out the dead ranks
     finally:
         group.Free()
         everyone.Free()

@@ -1,4 +1,4 @@
-"""Messages between the ranks of a group, named, and counted as they leave."""
+"""Named messages between the ranks of a group; bytes are counted as they are sent."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,9 +15,9 @@ class LostRank(RuntimeError):
 
 
 class Message:
-    """A message under way: a pollable that knows what it is, so that a time-out can name it.
+    """A message under way: a pollable that can describe itself, so that a time-out can name the message.
 
-    ``subject`` says what the message is about, where the sender or receiver sets it.
+    ``subject`` names the purpose of the message; the sender or the receiver may set it.
     """
 
     __slots__ = ("request", "verb", "nbytes", "peer", "tag", "subject")
@@ -27,7 +27,7 @@ class Message:
         self.subject = None
 
     def Test(self) -> bool:
-        """Whether it is complete; raises LostRank."""
+        """Return whether the message is complete. Raises LostRank if the process of the other rank has died."""
         try:
             return self.request.Test()
         except RuntimeError as error:
@@ -42,9 +42,10 @@ class Message:
 
 
 def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | None:
-    """Return a message of any rank, of at most ``size`` elements, if one has come; else None.
+    """Return a message from any rank, of at most ``size`` elements, if one has arrived; else None.
 
-    What a rank has sent whose process has died since is passed over: it may never be received, though probes find it.
+    Messages of ranks whose processes have died are skipped: a probe finds such a message, but a receive may never
+    complete.
     """
     if not comm.Iprobe(ANY_RANK, tag):
         return None
@@ -54,7 +55,7 @@ def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | N
                 continue
             array = np.zeros(size, dtype)
             receiving = comm.Irecv(array, sender, tag)
-            while not receiving.Test():  # it has come already: the probe found it
+            while not receiving.Test():  # ends soon: the probe has found the message
                 pass
             return array
         except LostRank:
@@ -66,7 +67,7 @@ def receive_if_come(comm, tag: int, size: int, dtype=np.uint8) -> np.ndarray | N
 
 
 def until_over(messages: Iterable[Message]):
-    """Schedule: wait until all of these are complete; one to or from a rank whose process has died is over, too."""
+    """Schedule: wait until each message is complete, or the process of its other rank has died."""
     for message in messages:
         try:
             yield message
@@ -75,14 +76,16 @@ def until_over(messages: Iterable[Message]):
 
 
 class Communicator:
-    """Messages between this rank and the others of a group, by any `Backend`; counts bytes and names messages.
+    """Messages between this rank and the other ranks of a group, by any `Backend`; counts bytes and names messages.
 
     Parameters
     ----------
     backend
-        What carries the messages.
-    members, traffic
-        Of a `subset`: its ranks as they are called in the traffic, and the counters of the whole group.
+        The object that carries the messages.
+    members
+        Numbers under which the traffic counts the ranks; in a `subset`, their numbers in the whole group.
+    traffic
+        The counters; a `subset` shares the counters of the whole group.
     """
 
     def __init__(self, backend: Backend, members: Sequence[int] | None = None, traffic: Traffic | None = None):
@@ -90,46 +93,52 @@ class Communicator:
         self.members: Sequence[int] = range(self.size) if members is None else tuple(members)
         self.traffic = Traffic(self.size) if traffic is None else traffic
         self.shared: dict = {}
-        """Memory that ranks of one host share (`grsgd.comm.allreduce.shared`), by what for."""
+        """Memory that ranks of one host share (`grsgd.comm.allreduce.shared`), by a tag or a name."""
         self._spare: dict[tuple, list] = {}
 
     @property
     def rank(self) -> int:
-        """This rank's number; of a spare that has taken a rank since, that one (`grsgd.comm.elastic.membership`)."""
+        """Return this rank's number; a spare process that has taken a rank (`grsgd.comm.elastic.membership`) has its
+        number."""
         return self.backend.rank
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Ranks whose processes have died, as far as `Iprobe` has noticed, and which no other process holds."""
+        """Return the ranks whose processes have died, as far as `Iprobe` has noticed, and which no other process has
+        taken."""
         return self.backend.lost
 
     @property
     def survives_deaths(self) -> bool:
-        """Whether the others go on when the process of a rank dies, whose messages raise LostRank."""
+        """Return whether the other ranks go on when a rank's process dies; messages to and from that rank raise
+        LostRank."""
         return self.backend.survives_deaths
 
     def Isend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
-        """Send; complete when ``array`` may be reused. ``header`` bytes of it are bookkeeping, not payload."""
+        """Send ``array``; the message is complete when ``array`` may be reused.
+
+        ``header``: number of bytes in ``array`` that are bookkeeping and not payload.
+        """
         nbytes = array.nbytes
         peer = self._count(nbytes, dest, header)
         return Message(self.backend.Isend(array, dest, tag), "send to", nbytes, peer, tag)
 
     def Issend(self, array, dest: int, tag: int = tags.ARRAYS, header: int = 0) -> Message:
-        """Like `Isend`, but complete only when the receiver has begun to receive."""
+        """Send like `Isend`, but the message is complete only when the receiver has begun to receive."""
         nbytes = array.nbytes
         peer = self._count(nbytes, dest, header)
         return Message(self.backend.Issend(array, dest, tag), "send to", nbytes, peer, tag)
 
     def Irecv(self, array, source: int, tag: int = tags.ARRAYS) -> Message:
-        """Receive into ``array``, which may be longer than the message, from ``source`` or `ANY_RANK`."""
+        """Receive into ``array``, which may be longer than the message, from rank ``source`` or from `ANY_RANK`."""
         peer = ANY_RANK if source == ANY_RANK else self.members[source]
         return Message(self.backend.Irecv(array, source, tag), "receive from", array.nbytes, peer, tag)
 
     def Iallreduce(self, array) -> Message:
-        """The backend's own all-reduce (sum) of ``array``, in place.
+        """Sum ``array`` over all ranks, in place, with the backend's own all-reduce.
 
-        What an MPI library sends cannot be seen from here. It is counted as what a bandwidth-optimal all-reduce sends,
-        2(n-1)/n of the array, to the next rank.
+        The messages inside an MPI library cannot be seen from here. So the traffic counts the bytes of a
+        bandwidth-optimal all-reduce, 2(n-1)/n of the array on n ranks, as sent to the next rank.
         """
         begin, end = part(self.rank, self.size, array.size)
         if self.size > 1:
@@ -138,8 +147,10 @@ class Communicator:
         return Message(self.backend.Iallreduce(array), "all-reduce with", array.nbytes, ANY_RANK, 0)
 
     def Ibcast(self, array, root: int = 0) -> Message:
-        """Copy ``root``'s array to all ranks of the group; all must call this, in the same order. A multicast, which
-        counts once in ``traffic.sent_once``."""
+        """Copy the array of rank ``root`` to all ranks of the group; all ranks must call this, in the same order.
+
+        The broadcast counts as a multicast: its bytes count once in ``traffic.sent_once``.
+        """
         request = self.backend.Ibcast(array, root)
         if self.rank == root:
             self.traffic.count([rank for rank in self.members if rank != self.members[root]], array.nbytes)
@@ -147,35 +158,45 @@ class Communicator:
         return Message(request, "broadcast from", array.nbytes, self.members[root], 0)
 
     def Iprobe(self, source: int, tag: int) -> bool:
-        """Whether a message from ``source`` (or `ANY_RANK`) with ``tag`` waits to be received."""
+        """Return whether a message from rank ``source`` (or `ANY_RANK`) with ``tag`` has arrived and waits to be
+        received."""
         return self.backend.Iprobe(source, tag)
 
     def subset(self, ranks: Sequence[int]) -> "Communicator":
-        """The given ranks with messages of their own, counted here. Only they call this; if several subsets are made,
-        all ranks make theirs in one order. To be freed by `free`."""
+        """Return a communicator of the given ranks with messages of its own; its bytes are counted in this one's
+        traffic.
+
+        Only the given ranks call this. A rank that makes several subsets makes them in the same order as all other
+        ranks. Call `free` on the result when it is no longer used.
+        """
         return type(self)(self.backend.subset(ranks), [self.members[rank] for rank in ranks], self.traffic)
 
     def free(self):
-        """Free what `subset` has made; collective, when no message is under way."""
+        """Free a communicator that `subset` has made. Collective; no message may be under way."""
         self.shared.clear()
         self.backend.free()
 
     def borrow(self, like, size: int) -> "Borrowed":
-        """A scratch array of ``size`` elements of ``like``'s kind, in a ``with`` statement; kept for the next borrower.
+        """Return a scratch array of ``size`` elements, of the type and dtype of ``like``, for a ``with`` statement.
 
-        Fresh memory costs a page fault every 4 KiB, many times the price of using it.
+        After the ``with`` statement the array is kept for the next borrower. Fresh memory costs a page fault per 4 KiB,
+        which takes many times as long as using the memory.
         """
         return Borrowed(self._spare.setdefault((type(like), like.dtype, size), []), like, size)
 
     def _count(self, nbytes: int, dest: int, header: int) -> int:
-        """Count what is about to leave; returns the receiver as it is called in the traffic."""
+        """Count ``nbytes`` bytes that are about to be sent; return the number under which the traffic counts the
+        receiver."""
         peer = self.members[dest]
         self.traffic.count_one(peer, nbytes, header)
         return peer
 
 
 class Borrowed:
-    """A scratch array that is lent as long as a ``with`` statement lasts; ``spare``: those of its kind that are not."""
+    """A scratch array that is lent for the duration of a ``with`` statement.
+
+    ``spare``: the arrays of the same type, dtype and size that are not lent at the moment.
+    """
 
     __slots__ = ("spare", "like", "size", "array")
 
@@ -185,7 +206,7 @@ class Borrowed:
     def __enter__(self):
         try:
             self.array = self.spare.pop()
-        except IndexError:  # not asked for before: a background thread may borrow at the same time
+        except IndexError:  # no test before `pop`: a background thread may borrow at the same time
             self.array = type(self.like)(self.size, dtype=self.like.dtype)
         return self.array
 

@@ -1,7 +1,7 @@
-"""Drives the schedules of one rank: in the foreground itself, in the background through the process's engine.
+"""Drivers of one rank's schedules: in the foreground by the driver, in the background by the process's engine.
 
-A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`), or a tuple of them, and goes on when all of
-them are true. What drives it decides how to wait, so the same schedule runs in the foreground, behind a backward pass,
+A *schedule* is a generator that yields a pollable (`grsgd.comm.pollables`) or a tuple of pollables. It goes on when all
+of them are true. The driver decides how to wait. So the same schedule runs in the foreground, behind a backward pass,
 and in simulated time (`grsgd.simulate.driver.SimulatedDriver`).
 """
 
@@ -30,82 +30,95 @@ from grsgd.comm.pollables import Compute, Delay, Pollable
 from grsgd.control_groups import GroupQuota, cpu_quota
 
 BUSY = np.ones((64, 64), np.float32)
-"""Its square takes some microseconds, and lets other threads of the process run."""
+"""A matrix whose square takes some microseconds to compute, during which other threads of the process run."""
 
 STOOD_STILL_SECONDS = 1.0
-"""A time between two polls of a rank that waits, from which on it does not count as waiting."""
+"""A longer time in seconds between two polls of a waiting rank means that its process was stopped; it is not waiting
+time."""
 
 QUOTA_SECONDS = 1.0
-"""How often a rank that waits asks for its quota of the processor, which may be set at any time."""
+"""Seconds between two looks of a waiting rank at its processor quota, which may be set at any time."""
 QUOTA_SLEEP_SHARE = 1 / 8
-"""Of the time waited so far, that a sleep takes where a rank has less than a core, divided by what it has: a look takes
-50 us of a core, 0.4 ms of what an eighth of one has. But no more than all of that time."""
+"""Length of a sleep as a share of the time waited so far, divided by the rank's cores, and at most 1.
+
+It applies to a rank with a quota of less than a core. A poll takes 50 us of a core's time: a quota of an eighth of a
+core supplies that time in 0.4 ms.
+"""
 THREAD_SLEEP_SECONDS = 5e-4
-"""The longest sleep of the thread there, which takes its looks from a gradient, in the same way."""
+"""The longest sleep in seconds of the background thread of a rank with less than a core, divided by the rank's cores.
+
+The thread's polls take processor time from the gradient.
+"""
 
 
 class Driver(Protocol):
-    """The verbs of a driver that algorithms and the training loop use, in real and in simulated time.
+    """The methods of a driver that algorithms and the training loop use, in real and in simulated time.
 
     Implementations are `MpiDriver` and `grsgd.simulate.driver.SimulatedDriver`.
     """
 
     progress_mode: str
-    """How background schedules are moved: ``thread``, ``inline`` or, in simulated time, ``virtual``."""
+    """Mode of moving background schedules: ``thread``, ``inline`` or, in simulated time, ``virtual``."""
     timeout: float
     """Seconds after which a foreground wait is an error."""
     wait_seconds: float
-    """Time that the foreground has spent waiting."""
+    """Seconds that the foreground has spent waiting."""
     watch: Callable[[], None] | None
-    """Called now and then while the foreground waits; raises to break the wait off (another rank has stopped)."""
+    """Called now and then while the foreground waits; raises an error to end the wait, for example if another rank has
+    stopped."""
     abandoned: list
-    """Schedules that were abandoned. They are kept, for MPI may still write into arrays of theirs."""
+    """Abandoned schedules; they are kept because MPI may still write into their arrays."""
     calls_stages: bool
-    """Whether it calls the stages of a `Compute`, because that takes another time than its work."""
+    """Whether the driver calls the stages of a `Compute`, because the computation takes another time than its
+    ``work()``."""
 
     def clock(self) -> float:
-        """Return seconds since some fixed moment."""
+        """Return the seconds since some fixed moment."""
 
     def poll(self):
-        """Let background schedules go on as far as they can, where nothing else moves them."""
+        """Let background schedules go on as far as they can, if nothing else moves them."""
 
     def start(self, schedule: Schedule) -> Pollable:
-        """Drive ``schedule`` in the background; the result is true when it has ended, and then has its ``value``."""
+        """Drive ``schedule`` in the background; return a pollable that is true when the schedule has ended.
+
+        The pollable then has the schedule's result as its ``value``.
+        """
 
     def abandon(self):
-        """Drive no schedule that was started so far any more: from now on none of them changes anything."""
+        """Stop driving all schedules that were started so far: from now on none of them changes anything."""
 
 
 class WaitTimeout(RuntimeError):
-    """A wait took longer than the driver's time-out; says which rank waited for what."""
+    """A wait took longer than the driver's time-out; the message names the rank and the pollable it waited for."""
 
 
 class MpiDriver:
-    """The `Driver` of one rank of a real job, which runs schedules in the foreground too.
+    """The `Driver` of one rank of a real job, which also runs schedules in the foreground.
 
     Parameters
     ----------
     rank
-        Named in time-outs.
+        Number of the rank, for the messages of time-outs.
     timeout
         Seconds after which a foreground wait is an error.
     progress_mode
-        What moves background schedules:
+        The mover of background schedules:
 
-        - ``"thread"``: a thread of its own; messages move whatever the trainer does.
+        - ``"thread"``: a thread of their own, so messages move whatever the trainer does.
         - ``"inline"``: the trainer, whenever it calls `run`, waits, or calls `poll` (after each gradient of a backward
-          pass); a thread stands in for it when it has not for some milliseconds. Costs no thread switch, so it is
-          faster for small models and where each core has a rank of its own.
-        - ``"auto"``: ``"thread"`` when this process has two or more cores to itself, else ``"inline"``.
+          pass). A thread stands in if the trainer has done neither for some milliseconds. This mode costs no thread
+          switch, so it is faster for small models, and if each core has a rank of its own.
+        - ``"auto"``: ``"thread"`` if this process has two or more cores to itself, else ``"inline"``.
+
     ranks_on_cores
-        How many ranks share this process's cores.
+        Number of ranks that share this process's cores.
     prepare_thread
-        Called in the thread before it moves schedules of this driver.
+        Function that the thread calls before it moves schedules of this driver.
+
     thread_allowed
         Whether the MPI library may be called from a second thread; if not, nothing stands in for the trainer.
     compute_seconds
-        Seconds of the processor that a `Compute` of amount 1 takes at least, so that a small model stands for a larger
-        one.
+        Least processor time in seconds of a `Compute` of amount 1; so a small model can stand for a larger one.
     """
 
     def __init__(
@@ -121,18 +134,19 @@ class MpiDriver:
         self.rank = rank
         self.timeout = timeout
         self.limit = ""
-        """The end of the message of a time-out: what to raise where a rank may be that slow."""
+        """The end of a time-out's message, which names the option to raise if ranks may be slow."""
         self.watch: Callable[[], None] | None = None
         self.wait_seconds = 0.0
-        """Time spent in waits of `run`, without what background schedules did meanwhile in this rank's own thread."""
+        """Seconds spent in waits of `run`, without the time in which background schedules moved in the waiting
+        thread."""
         if progress_mode == "auto":
             progress_mode = "thread" if available_cores() >= 2 * ranks_on_cores else "inline"
         self.progress_mode = progress_mode
         self.ranks_on_cores = ranks_on_cores
         self.spin_seconds, self.sleep_share = SPIN_SECONDS, SLEEP_SHARE
-        """As of `back_off`; of a rank that has less than a core, others."""
+        """Arguments of `back_off` for waits in the foreground; a rank with less than a core has other values."""
         self.thread_pauses = THREAD_SPIN_SECONDS, SLEEP_SHARE, SLEEP_SECONDS
-        """As of `back_off`, of the thread that moves background schedules."""
+        """Arguments of `back_off` for the thread that moves background schedules."""
         self._quota_asked = -math.inf
         self.thread_allowed = thread_allowed
         self.prepare_thread = prepare_thread
@@ -145,7 +159,7 @@ class MpiDriver:
 
     @property
     def background(self) -> list[Handle]:
-        """The schedules in the background that have not ended."""
+        """Return the schedules in the background that have not ended."""
         return [handle for handle in ENGINE.handles if handle.driver is self and not handle.ended]
 
     def clock(self) -> float:
@@ -156,7 +170,7 @@ class MpiDriver:
 
         Time spent waiting is added to ``wait_seconds``.
 
-        Raises WaitTimeout, and whatever the schedule, any background schedule, or ``watch`` raises.
+        Raises WaitTimeout, and any error of the schedule, of a background schedule, or of ``watch``.
         """
         if ENGINE.handles or ENGINE.failed:
             self.poll()
@@ -172,7 +186,7 @@ class MpiDriver:
                         if not pollable.Test():
                             self._wait(pollable)
                 except Exception as error:
-                    pending = schedule.throw(error)  # fails where the schedule waits, so that it can clean up
+                    pending = schedule.throw(error)  # raised at the schedule's yield, so that it can clean up
                 else:
                     pending = next(schedule)
         except StopIteration as end:
@@ -182,9 +196,9 @@ class MpiDriver:
         return ENGINE.start(schedule, self)
 
     def poll(self):
-        """Let background schedules go on as far as they can, where no thread moves them.
+        """Let background schedules go on as far as they can, if no thread moves them.
 
-        Raises what any of them has raised in the meantime, unless a wait for it has raised that already.
+        Raises the error of a background schedule, unless a wait for that schedule has raised the error already.
         """
         ENGINE.poll()
         ENGINE.check()
@@ -193,7 +207,7 @@ class MpiDriver:
         self.abandoned += ENGINE.abandon(self)
 
     def close(self):
-        """End this driver. Schedules that have not ended are abandoned."""
+        """End this driver; schedules that have not ended are abandoned."""
         self.abandon()
         ENGINE.remove(self)
 
@@ -221,7 +235,7 @@ class MpiDriver:
                 ENGINE.poll()
                 ENGINE.check()
                 now = time.perf_counter()
-                if now - seen > STOOD_STILL_SECONDS:  # this process was stopped: it may find all that it waited for
+                if now - seen > STOOD_STILL_SECONDS:  # this process was stopped: messages may have arrived meanwhile
                     stopped += now - seen
                 seen = now
                 if ENGINE.worked_seconds != worked:
@@ -241,15 +255,18 @@ class MpiDriver:
             self.wait_seconds += time.perf_counter() - begin - (ENGINE.worked_seconds - before)
 
     def quota(self) -> GroupQuota | None:
-        """Return the quota of this rank, if that leaves it less than a core."""
+        """Return the processor quota of this rank if the quota is less than a core per rank; otherwise None."""
         found = cpu_quota()
         if found is None or found.cores >= self.ranks_on_cores:
             return None
         return found._replace(cores=found.cores / self.ranks_on_cores)
 
     def look_at_quota(self, now: float):
-        """Now and then, poll as fits this rank's quota, if it has one: the polls of a rank that has less than a core
-        are taken from its gradients, or let it be late for the message that it waits for."""
+        """Adapt the pauses between polls to this rank's processor quota, every `QUOTA_SECONDS`.
+
+        Polls of a rank with less than a core take processor time from its gradients, or delay the message that the rank
+        waits for.
+        """
         if now - self._quota_asked <= QUOTA_SECONDS:
             return
         self._quota_asked = now
@@ -264,7 +281,7 @@ class MpiDriver:
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

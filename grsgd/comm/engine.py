@@ -1,8 +1,8 @@
-"""Moves the background schedules of a process, of all its drivers.
+"""The engine that moves the background schedules of a process, for all its drivers.
 
-Messages of a schedule in the background must move whatever else the program does: a long forward pass, an evaluation on
-one rank, a blocking call of the user's own, a wait in another driver. So there is one engine, which the trainer moves
-where it polls often, and else a thread.
+Messages of a background schedule must move whatever else the program does: a long forward pass, an evaluation on one
+rank, a blocking call of the user's own, a wait in another driver. So a process has one engine. The trainer moves its
+schedules if the trainer polls often; otherwise a thread does.
 """
 
 import atexit
@@ -13,31 +13,34 @@ import weakref
 from collections.abc import Generator
 
 Schedule = Generator[object, None, object]
-"""Yields pollables (`grsgd.comm.pollables`), and goes on when they are true."""
+"""A generator that yields pollables (`grsgd.comm.pollables`), and goes on when they are true."""
 
 TAKEOVER_SECONDS = 5e-3
-"""After so long without a poll of the trainer the thread takes over, until the next one."""
+"""Seconds without a poll of the trainer after which the thread takes over, until the trainer's next poll."""
 SPIN_SECONDS, THREAD_SPIN_SECONDS = 1e-3, 2e-4
-"""How long a rank that waits polls without sleeping, and a thread beside a trainer. The thread's time is short: where a
-process has a share of a core, what the thread uses is taken from the gradient."""
+"""Seconds that a waiting rank, and the thread of a computing trainer, poll without sleeping.
+
+The thread's time is short: in a process with a share of a core, the thread takes its time from the gradient.
+"""
 SLEEP_SECONDS = 1e-3
-"""The longest sleep between two polls of a rank that waits, and the shortest of a thread that stands in."""
+"""The longest sleep in seconds between two polls of a waiting rank, and the shortest sleep of a thread that
+stands in."""
 SLEEP_SHARE = 1 / 16
-"""Of the time waited so far, that a sleep takes."""
+"""Length of a sleep as a share of the time waited so far."""
 
 
 BACKGROUND_SECONDS = 20e-3
-"""The longest pause of a rank that waits for what the thread does."""
+"""The longest pause in seconds of a rank that waits for a schedule which the thread moves."""
 
 LOOKS = 2
-"""How often to look at messages between two sleeps: Open MPI takes one in only with the second look after it has
-come."""
+"""Number of looks at messages between two sleeps: Open MPI takes in a message only at the second look after its
+arrival."""
 
 
 class Handle:
-    """A schedule in the background; itself a pollable, true when the schedule has ended.
+    """A schedule in the background; the handle is a pollable that is true when the schedule has ended.
 
-    ``Test()`` raises what the schedule raised, so that a failure in the background surfaces where it is waited for.
+    ``Test()`` raises the schedule's error, so that a failure in the background surfaces in the wait for it.
     """
 
     in_background = True
@@ -55,14 +58,14 @@ class Handle:
     def Test(self) -> bool:
         if not self.ended:
             self._engine.poll()
-        ended = self.ended  # before the error, which a thread sets first
+        ended = self.ended  # read before the error, because a thread sets the error first
         if self.error is not None:
             self.error_seen = True
             raise self.error
         return ended
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; returns whether anything moved. Never raises."""
+        """Go on as far as possible without waiting; return whether anything moved. Never raises."""
         moved = False
         try:
             while not self.ended:
@@ -72,14 +75,14 @@ class Handle:
                             return moved
                         self._pending.pop()
                 except Exception as error:
-                    self._pending = as_list(self._schedule.throw(error))  # fails where the schedule waits
+                    self._pending = as_list(self._schedule.throw(error))  # raised at the schedule's yield
                 else:
                     moved = True
                     self._pending = as_list(next(self._schedule))
         except StopIteration as end:
             self.value = end.value
             self.ended = True
-        except BaseException as error:  # noqa: BLE001  surfaces in Test(), or at the next poll of the trainer
+        except BaseException as error:  # noqa: BLE001  raised in Test(), or at the next poll of the trainer
             self.error = error
             self.ended = True
         return True
@@ -90,7 +93,7 @@ class Handle:
 
 
 def as_list(pending) -> list:
-    """Return what a schedule yielded, None, one pollable, or an iterable of them, as a list."""
+    """Return the pollables that a schedule has yielded as a list; it may yield None, one pollable, or an iterable."""
     if pending is None:
         return []
     if hasattr(pending, "Test"):
@@ -101,21 +104,21 @@ def as_list(pending) -> list:
 class Engine:
     """The background schedules of a process, in the order in which they were started.
 
-    If one of them belongs to a driver with ``progress_mode = "thread"``, the thread moves all of them. If not, the
-    trainer does whenever it polls or waits, and the thread only stands in for it: it sleeps while the last poll is less
-    than `TAKEOVER_SECONDS` ago. Where a driver's MPI library allows calls from one thread only, there is no thread.
+    If one schedule belongs to a driver with ``progress_mode = "thread"``, the thread moves all schedules. Otherwise the
+    trainer moves them whenever it polls or waits, and the thread stands in: it sleeps while the last poll is less than
+    `TAKEOVER_SECONDS` ago. If a driver's MPI library allows calls from one thread only, the thread moves nothing.
     """
 
     def __init__(self):
         self.handles: list[Handle] = []
         self.worked_seconds = 0.0
-        """Time that polls have taken in which something moved; those of the thread do not count."""
+        """Seconds spent in polls of the trainer in which a schedule moved; polls of the thread do not count."""
         self.thread_cpu_seconds = 0.0
-        """Seconds that the thread has had of the processor."""
+        """Processor time in seconds that the thread has used."""
         self.failed: list[Handle] = []
         """Schedules that have ended with an error."""
         self.moves = 0
-        """How often something has moved."""
+        """Number of times that a schedule has moved."""
         self._advancing = threading.Lock()
         """Held while schedules are moved."""
         self._changed = threading.Condition()
@@ -127,14 +130,14 @@ class Engine:
         self._thread_stops = threading.Event()
 
     def start(self, schedule: Schedule, driver) -> Handle:
-        """Move ``schedule`` in the background of ``driver``."""
+        """Move ``schedule`` in the background of ``driver``; return its handle."""
         handle = Handle(schedule, driver, self)
         handle.advance()  # post the first messages at once
         if handle.ended:
             self._note_failure(handle)
             return handle
         with self._changed:
-            if not self.handles:  # until now there was nothing to poll
+            if not self.handles:  # the trainer had nothing to poll until now
                 self._polled = time.perf_counter()
             self.handles.append(handle)
             self._drivers.add(driver)
@@ -150,8 +153,11 @@ class Engine:
         return handle
 
     def poll(self):
-        """Let all schedules go on as far as they can; does nothing where the thread moves them, or they are being moved
-        already: a schedule that tests a handle must not drive itself."""
+        """Let all schedules go on as far as they can.
+
+        Does nothing if the thread moves them, or if they are being moved already: a schedule that tests a handle must
+        not drive itself.
+        """
         if not self.handles or self._by_thread or not self._advancing.acquire(blocking=False):
             return
         try:
@@ -164,8 +170,10 @@ class Engine:
             self._advancing.release()
 
     def pause(self, moves: int) -> bool:
-        """Sleep until something has moved since there were so many `moves`, for `BACKGROUND_SECONDS` at most; returns
-        False, at once, if no thread moves it."""
+        """Sleep until the count `moves` differs from ``moves``, for at most `BACKGROUND_SECONDS`; return True.
+
+        Returns False at once if no thread moves the schedules.
+        """
         if not (self._by_thread and self._thread_allowed):
             return False
         with self._changed:
@@ -173,7 +181,8 @@ class Engine:
         return True
 
     def check(self):
-        """Raise the error of a schedule that has failed, unless a test of its handle has raised it; once."""
+        """Raise the error of a failed schedule, unless a test of its handle has raised the error; each error is raised
+        once."""
         while self.failed:
             handle = self.failed.pop(0)
             if not handle.error_seen:
@@ -181,17 +190,17 @@ class Engine:
                 raise handle.error
 
     def abandon(self, driver) -> list[Handle]:
-        """Move no schedule of ``driver`` any more: from now on none of them changes anything. Returns them."""
+        """Stop moving the schedules of ``driver``, so that none of them changes anything; return their handles."""
         with self._changed:
             abandoned = [handle for handle in self.handles if handle.driver is driver]
             self.handles = [handle for handle in self.handles if handle.driver is not driver]
             self._update_mode()
-        with self._advancing:  # wait until the thread has finished what it was moving
+        with self._advancing:  # wait until the thread has finished its present move
             self.failed = [handle for handle in self.failed if handle.driver is not driver]
         return abandoned
 
     def remove(self, driver):
-        """Forget ``driver``, which has ended; the thread ends with the last one."""
+        """Forget ``driver``, which has ended; the thread ends with the last driver."""
         with self._changed:
             self._drivers.discard(driver)
             last = not self._drivers
@@ -199,12 +208,12 @@ class Engine:
             self._end_thread()
 
     def reset(self):
-        """Start afresh in a process that was forked off the one that has the schedules."""
+        """Start afresh in a process that was forked from the process with the schedules."""
         atexit.unregister(self._end_thread)
         self.__init__()
 
     def _update_mode(self):
-        """Find out whether the thread is to move the schedules."""
+        """Determine whether the thread moves the schedules."""
         self._by_thread = any(handle.driver.progress_mode == "thread" for handle in self.handles)
         self._thread_allowed = all(handle.driver.thread_allowed for handle in self.handles)
 
@@ -218,7 +227,8 @@ class Engine:
             thread.join(timeout=10)
 
     def _advance_all(self, prepare=lambda driver: None) -> bool:
-        """``prepare(driver)`` is called before a schedule of that driver is moved."""
+        """Move all schedules; return whether one moved. ``prepare(driver)`` is called before a schedule of ``driver``
+        moves."""
         moved = False
         for handle in self.handles:  # `start` and `abandon` replace or lengthen the list, which this loop may see
             prepare(handle.driver)
@@ -239,11 +249,11 @@ class Engine:
             self.failed.append(handle)
 
     def _run(self, ends: threading.Event):
-        """The thread's work, until ``ends`` is set."""
+        """Do the thread's work until ``ends`` is set."""
         moved_at, prepared = 0.0, None
 
         def prepare(driver):
-            """Make the driver's device that of this thread."""
+            """Make the driver's device the current device of this thread."""
             nonlocal prepared
             if driver is not prepared:
                 driver.prepare_thread()
@@ -269,25 +279,25 @@ class Engine:
                 driver = handles[0].driver
                 driver.look_at_quota(now)
                 back_off(now - moved_at, *driver.thread_pauses)
-            else:  # beside a long computation, perhaps on its core
+            else:  # the trainer computes, perhaps on the same core
                 time.sleep(min(SLEEP_SECONDS + (now - max(moved_at, self._polled)) / 16, TAKEOVER_SECONDS))
 
 
 ENGINE = Engine()
 """The engine of this process."""
 if hasattr(os, "register_at_fork"):
-    # A forked process has no thread, and locks that may never be released; the schedules are its parent's.
+    # A forked process has no thread, and its locks may never be released; the schedules belong to its parent.
     os.register_at_fork(after_in_child=ENGINE.reset)
 
 
 def back_off(
     waited: float, spin: float = SPIN_SECONDS, share: float = SLEEP_SHARE, longest: float = SLEEP_SECONDS
 ):
-    """Pause between two polls after having waited ``waited`` seconds: for ``spin`` seconds yield the core, then sleep
-    for that share of the time waited, and for ``longest`` at most.
+    """Pause between two polls of a wait that has lasted ``waited`` seconds.
 
-    A rank that waits must not take the core from one that computes, and a wait must not be prolonged by more than
-    a few per cent.
+    Yield the core during the first ``spin`` seconds; after that, sleep for ``share`` times ``waited``, and for at most
+    ``longest`` seconds. So a waiting rank does not take the core from a computing rank, and a sleep prolongs the wait
+    by a few per cent at most.
     """
     if waited < spin:
         os.sched_yield()

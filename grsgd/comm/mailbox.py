@@ -17,20 +17,22 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 HEADER = 8
-"""Bytes of bookkeeping in a model message: the sender, and its step, by which the receiver knows the model's age."""
+"""Bytes of bookkeeping in a model message: the sender, and its step, from which the receiver computes the
+model's age."""
 UNWEIGHTED_HEADER = 16
-"""The same where the weight is not used: then all of the message but the model is bookkeeping."""
+"""Bytes of bookkeeping in a model message whose weight is not used: the whole message except the model."""
 
 
 class ModelMessage:
-    """One buffer of step and sender (the header), a weight (float64) and a model x.
+    """A buffer that holds a header (step and sender, int32), a weight (float64) and a model ``x``.
 
     Parameters
     ----------
     like
-        the array whose length, dtype and device x has.
+        The array whose length, dtype and device ``x`` has.
     compressor
-        if given, the buffer has a payload in place of x: `seal` before it is sent, `open` when it has come.
+        If given, the buffer holds a compressed payload instead of ``x``: call `seal` before the message is sent, and
+        `open` when it has arrived.
     """
 
     def __init__(self, like: Flat, compressor: Compressor | None = None):
@@ -48,13 +50,13 @@ class ModelMessage:
             self.x = like.like()
 
     def seal(self, key: tuple[int, ...]):
-        """Compress x, which becomes what the receiver will find; ``key``: (seed, rank, step)."""
+        """Compress ``x``, and set ``x`` to the model that the receiver will decode; ``key``: (seed, rank, step)."""
         if self._compressor is not None:
             self._compressor.encode(self.x.tensor, self._payload, key)
             self.open()
 
     def open(self):
-        """Set x to what has come."""
+        """Set ``x`` to the model in the received payload."""
         if self._compressor is not None:
             self._compressor.decode(self._payload, self.x.tensor)
 
@@ -67,11 +69,11 @@ OVER = Until(lambda: True, "nothing")
 
 
 class SendBuffers:
-    """Model messages like ``x`` under way to other ranks, at most one to each.
+    """Model messages under way to other ranks, at most one per receiver; their models are like ``x``.
 
-    A delivered message is used again for the next one, whichever rank that is for: there are never more of them than
-    were under way at once. One that was under way to a rank whose process has died is given to ``returned(message)``.
-    ``compressor``: of what is sent, if it is compressed.
+    The buffer of a delivered message is used again for the next message to any rank. So there are never more buffers
+    than messages were under way at once. A message to a rank whose process has died is given to ``returned(message)``.
+    The models are compressed if ``compressor`` is given.
     """
 
     def __init__(
@@ -82,24 +84,25 @@ class SendBuffers:
     ):
         self._x, self.returned, self.compressor = x, returned, compressor
         self._sending: dict[int, tuple[object, ModelMessage]] = {}
-        """The last message to each receiver, and the pollable that is true when that is delivered."""
+        """Per receiver: a pollable that is true when the last message is delivered, and that message."""
         self._spare: list[ModelMessage] = []
         self._lock = threading.Lock()
-        """For `_spare`: messages are taken from it by the trainer, and by the background that receives."""
+        """Guards `_spare`: the trainer and the schedules that receive in the background take messages from it."""
 
     def ready(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, so that the next may go."""
+        """Return whether the last message to ``receiver`` is delivered, so that the next one may be sent."""
         return receiver not in self._sending or self._is_over(receiver)
 
     def take_buffer(self) -> ModelMessage:
-        """Return a message to write and then `keep_until`; for the trainer only."""
+        """Return a message to write and to pass to `keep_until`; only the trainer calls this."""
         for receiver in list(self._sending):
             if self._is_over(receiver):
                 self._put_back(self._sending.pop(receiver)[1])
         return self._take_spare()
 
     def keep_until(self, delivered, receiver: int, message: ModelMessage):
-        """Leave ``message`` to ``receiver`` alone until the pollable ``delivered`` is true; only when `ready`."""
+        """Keep ``message`` to ``receiver`` unchanged until the pollable ``delivered`` is true; call this only if
+        `ready`."""
         self._sending[receiver] = delivered, message
 
     def until_delivered(self):
@@ -111,7 +114,7 @@ class SendBuffers:
                 self._is_over(receiver)
 
     def _is_over(self, receiver: int) -> bool:
-        """Whether the last message to ``receiver`` is delivered, or returned."""
+        """Return whether the last message to ``receiver`` is delivered or returned."""
         delivered, message = self._sending[receiver]
         try:
             return delivered.Test()
@@ -130,17 +133,19 @@ class SendBuffers:
 
 
 class Mailbox(SendBuffers):
-    """Model messages of one rank to ``receivers`` and from ``sources``; all models are like ``x``.
+    """Model messages from one rank to ``receivers``, and to the rank from ``sources``; all models are like ``x``.
 
-    At most ``capacity`` messages of one source are queued: then, with ``backpressure``, the source cannot send
-    the next one before some are popped; without, it can, and ``merge_oldest(older, newer)`` puts the oldest into the
-    one after it. Nothing is lost either way. From `close` on there is no backpressure: messages beyond the capacity are
-    merged. `receive_loop` must run in the background, once per source or once for all, until every stream has ended.
+    At most ``capacity`` messages per source are queued. With ``backpressure``, a source with a full queue cannot send
+    its next message before this rank pops one. Without ``backpressure`` it can send: then ``merge_oldest(older,
+    newer)`` merges the oldest queued message into the next one. No model is lost in either mode. After `close` there is
+    no backpressure. `receive_loop` must run in the background, once per source or once for all sources, until every
+    stream has ended.
 
-    Models are compressed if there is a ``compressor``, by random numbers of the ``seed``.
+    If a ``compressor`` is given, models are compressed, with random numbers that depend on ``seed``.
 
-    A message to a rank whose process has died is given to ``returned(message)``. The stream of such a rank begins anew
-    with the process that takes its place; without one it ends when this rank closes.
+    A message to a rank whose process has died is given to ``returned(message)``. The stream of messages from a dead
+    rank begins anew with the process that takes the rank. If no process takes the rank, its stream ends when this rank
+    closes.
     """
 
     END_OF_STREAM = -1
@@ -169,33 +174,37 @@ class Mailbox(SendBuffers):
         self._open = set(self.sources)
         """The sources whose streams have not ended."""
         self._neighbours = set(self.sources)
-        """The sources that there are now: while a rank has no process, others take its place."""
+        """The present sources: while a rank has no process, other ranks take its place as neighbours."""
         self.capacity = capacity
         self.merge_oldest = merge_oldest
         self.backpressure = self._has_backpressure = backpressure
         self._ended: set[int] = set()
         self._closed = False
         self._last: dict[int, ModelMessage] = {}
-        """The messages that end streams, by the rank whose stream it is: this one's, or, to itself, that of one that
-        has died."""
+        """Messages that end streams, by the rank whose stream ends.
+
+        This rank sends the end of its own stream to others, and the end of a dead rank's stream to itself.
+        """
         self._waiting: dict[int, list[ModelMessage]] = defaultdict(list)
-        """By the source that `receive_loop` was given: what has come and is not popped yet, the oldest first."""
+        """Messages that have arrived and are not popped yet, the oldest first, per source that `receive_loop` was
+        given."""
 
     def ready(self, receiver: int) -> bool:
-        """Return whether the last message to ``receiver`` is delivered, so that the next may go.
+        """Return whether the last message to ``receiver`` is delivered, so that the next one may be sent.
 
-        False for good once the receiver has ended its own stream, or has died.
+        False for good once the receiver has ended its own stream or has died.
         """
         return receiver not in self._ended and receiver not in self.comm.lost and super().ready(receiver)
 
     def open(self):
-        """Begin, or begin again when all streams have ended."""
+        """Open all streams, for the first time or after all of them have ended."""
         self.backpressure, self._closed = self._has_backpressure, False
         self._open = set(self.sources)
         self._ended.clear()
 
     def send(self, receiver: int, x: Flat, weight: float, step: int) -> ModelMessage:
-        """Send a copy of x; only when `ready`. Returns the message, with what the receiver will find."""
+        """Start to send ``x`` to ``receiver``; only if `ready`. Return the message, which has the model that the
+        receiver decodes."""
         message = self.take_buffer()
         message.x.tensor.copy_(x.tensor)
         message.seal((self.seed, self.comm.rank, step))
@@ -206,7 +215,7 @@ class Mailbox(SendBuffers):
         return message
 
     def receive_loop(self, source: int):
-        """Background schedule: receive messages from ``source``, or `ANY_RANK`, until their streams have ended."""
+        """Background schedule: receive messages from ``source``, or from `ANY_RANK`, until the streams have ended."""
         sender = "any rank" if source == ANY_RANK else f"rank {source}"
         room = Until(
             lambda: not self.backpressure or len(self._waiting[source]) < self.capacity,
@@ -236,12 +245,12 @@ class Mailbox(SendBuffers):
                     self._spare.append(older)
 
     def waiting(self) -> list[ModelMessage]:
-        """Return the messages that have come and are not popped yet."""
+        """Return the messages that have arrived and are not popped yet."""
         with self._lock:
             return [message for messages in self._waiting.values() for message in messages]
 
     def pop_received(self):
-        """Iterate over the messages that have come, taking them out; each is valid until the next one."""
+        """Yield the messages that have arrived and take them out; a message is valid until the next one is yielded."""
         for source in (*self.sources, ANY_RANK):
             while self._waiting[source]:
                 with self._lock:
@@ -261,14 +270,17 @@ class Mailbox(SendBuffers):
         yield from until_over(last)
 
     def has_ended(self) -> bool:
-        """Whether the streams of all neighbours have ended. One that is none any more need not know that it was one."""
+        """Return whether the streams of all neighbours have ended.
+
+        A rank that is no longer a neighbour may never have learnt that it was one, so it is not waited for.
+        """
         return not self._open & self._neighbours
 
     def changed(self, rank: int, receivers: list[int], sources: list[int], meanwhile: list[int] = ()) -> list[int]:
-        """Note that another process holds ``rank`` than before, or none, and who the neighbours are now.
+        """Update the neighbours after another process has taken ``rank``, or after ``rank`` has lost its process.
 
-        ``meanwhile``: who may have sent something while none did. Returns the new sources, from each of which
-        `receive_loop` is to receive.
+        ``receivers`` and ``sources`` are the neighbours from now on. ``meanwhile``: ranks that may have sent messages
+        to this rank while ``rank`` had no process. Return the new sources; start a `receive_loop` for each of them.
         """
         new_receivers, new_sources = set(receivers) - set(self.receivers), {*sources, *meanwhile} - set(self.sources)
         self.receivers += sorted(new_receivers)
@@ -283,13 +295,14 @@ class Mailbox(SendBuffers):
         return sorted(new_sources)
 
     def _end_lost_stream(self, source: int):
-        """End the stream of a rank that no process holds; `receive_loop` may wait for a message of any rank."""
+        """End the stream of a rank that has no process; a `receive_loop` may still wait for a message from any rank."""
         if source in self.comm.lost and source in self._open:
             self._open.discard(source)
             self._end_stream(self.comm.rank, sender=source)
 
     def _end_stream(self, receiver: int, sender: int | None = None):
-        """Return the message to ``receiver`` that ends the stream of ``sender``, by default this rank."""
+        """Send the message to ``receiver`` that ends the stream of ``sender``, by default this rank; return the
+        message."""
         sender = self.comm.rank if sender is None else sender
         if sender not in self._last:
             self._last[sender] = self._take_spare()

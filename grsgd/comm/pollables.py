@@ -1,9 +1,9 @@
-"""Pollables: what a schedule may yield, objects with ``Test() -> bool`` that turn true once and stay true.
+"""Pollables: the objects that a schedule may yield, with ``Test() -> bool`` that becomes true once and stays true.
 
-They are the concept on which all communication rests. Messages (`grsgd.comm.communicator.Message`) and background
-schedules (`grsgd.comm.engine.Handle`) are pollables too. Schedules never sleep and never block: they yield what they
-wait for, and the driver decides how to wait. That is why the same schedule runs in the foreground, behind a backward
-pass, and in simulated time.
+All communication of the project rests on pollables. Messages (`grsgd.comm.communicator.Message`) and background
+schedules (`grsgd.comm.engine.Handle`) are pollables, too. A schedule never sleeps and never blocks: it yields the
+pollable that it waits for, and the driver decides how to wait. So the same schedule runs in the foreground, behind a
+backward pass, and in simulated time.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +12,15 @@ from typing import Protocol
 
 
 class Pollable(Protocol):
-    """An event that a schedule waits for; ``str()`` of it names it in time-outs."""
+    """An event that a schedule waits for; ``str()`` of the event names it in time-outs."""
 
     def Test(self) -> bool:
-        """Whether it has happened. Once true, always true; raises what went wrong. Must not block."""
+        """Return whether the event has happened; once true, always true. Must not block; raises the error of a failed
+        event."""
 
 
 class Delay:
-    """True ``seconds`` after it was made: an injected straggler, or a time-out between two attempts."""
+    """A pollable that is true ``seconds`` after it was made: an injected straggler, or a pause between two attempts."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -33,12 +34,18 @@ class Delay:
 
 
 class Compute:
-    """A computation: the driver calls ``work()``, sets ``value`` to what it returns, and ``seconds`` to how long it
-    took, in real or in simulated time. ``amount``: how much work it is, where 1 is a gradient of ``data.batch_size``
-    samples; simulated time is proportional to it.
+    """A computation, which the driver runs.
 
-    ``stages``: pairs of a share of the time, in order, and what is to be called when that is over. A driver calls them
-    where a computation takes another time than its work (``Driver.calls_stages``); else the work itself does."""
+    The driver calls ``work()``. It sets ``value`` to the result, and ``seconds`` to the duration in real or simulated
+    seconds.
+
+    ``amount``: size of the computation, where 1 is a gradient of ``data.batch_size`` samples; simulated time is
+    proportional to ``amount``.
+
+    ``stages``: pairs of a share of the duration and a function, in order of the shares. If a computation takes another
+    time than ``work()`` (``Driver.calls_stages``), the driver calls the function when that share of the duration is
+    over. Otherwise ``work()`` calls the functions itself.
+    """
 
     def __init__(
         self,
@@ -64,8 +71,11 @@ class Compute:
 
 
 class Until:
-    """True when ``condition()`` is: a state of this rank that another of its activities changes. ``in_background``:
-    nothing but schedules in the background do, so a foreground that waits need not look where a thread moves these."""
+    """A pollable that is true when ``condition()`` is: a state of this rank that another schedule of the rank changes.
+
+    ``in_background``: only background schedules change the condition. If a thread moves those schedules, a waiting
+    foreground need not poll.
+    """
 
     def __init__(self, condition: Callable[[], bool], meaning: str, in_background: bool = False):
         self.Test = condition
@@ -77,7 +87,7 @@ class Until:
 
 
 class Signal:
-    """A flag that one activity of a rank sets and another waits for."""
+    """A flag that one schedule of a rank sets and another one waits for."""
 
     def __init__(self, meaning: str):
         self.meaning = meaning

@@ -1,8 +1,8 @@
-"""Memory that the ranks of one host share: each has a row of it, and all can read and write all rows.
+"""Memory that the ranks of one host share: each rank has a row, and all ranks can read and write all rows.
 
-It is a file that has no name any more when all ranks have mapped it, so nothing is left of it when they have ended, in
-whichever way; the memory is free when no array lies in it. ``MPI_Win_allocate_shared`` gives such memory, too, but
-blocks until all ranks have called it, which no schedule may, and frees it under arrays that still lie in it.
+The memory is a mapped file. Its name is removed when all ranks have mapped it, so no file is left however the ranks
+end. The memory is freed when no array lies in it. ``MPI_Win_allocate_shared`` also gives shared memory. But it blocks
+until all ranks have called it, which no schedule may do. It also frees the memory under arrays that still lie in it.
 """
 
 import json
@@ -21,16 +21,17 @@ from grsgd.runs.numbers import human_bytes
 
 PAGE = 4096
 LINE_BYTES = 64
-"""A line of the cache: what two ranks write to lies in two of them."""
+"""Bytes of a line of the processor's cache; numbers that different ranks write lie in different lines."""
 FIELDS = LINE_BYTES // 8
 BETWEEN_ROWS_BYTES = PAGE + 9 * LINE_BYTES
-"""Rows that began at multiples of a power of two would push each other out of a cache."""
+"""Bytes between two rows; rows that began at multiples of a power of two would push each other out of a cache."""
 TELLING_BYTES = 1024
 ALLOWED = "ring, halving-doubling, tree, swing, bine, mpi"
 
 
 class NoSharedMemory(ConfigError):
-    """The ranks cannot share memory: why, and what is allowed then. All ranks raise the same one."""
+    """The ranks cannot share memory; the message says why, and lists the allowed variants. All ranks raise the same
+    error."""
 
     def __init__(self, why: str):
         self.why = why
@@ -43,49 +44,52 @@ class SharedMemory:
     Parameters
     ----------
     mapped
-        `total_bytes` of it.
-    rank, ranks
-        This one, and how many have a row each.
+        The mapped file, `total_bytes` long.
+    rank
+        Number of this rank.
+    ranks
+        Number of ranks; each has a row.
     nbytes
-        Length of a row.
+        Length of a row in bytes.
     """
 
     def __init__(self, mapped: mmap.mmap, rank: int, ranks: int, nbytes: int):
         self.rank, self.ranks, self.nbytes = rank, ranks, nbytes
         content = np.frombuffer(mapped, np.uint8)
         self.flags = content[: LINE_BYTES * ranks].view(np.int64).reshape(ranks, FIELDS)
-        """Numbers that ranks tell each other, int64 of shape [rank, 8], at first 0."""
+        """Numbers that ranks tell each other: int64 of shape [rank, 8], initially 0."""
         self._content = content[header_bytes(ranks) :]
         self._rows: dict = {}
         begin, _ = row_of(rank, ranks, nbytes)
         self._address = content.ctypes.data + begin
 
     def rows(self, dtype) -> np.ndarray:
-        """Return all rows, of shape [rank, element]; behind ``nbytes`` of each lies nothing of use."""
+        """Return all rows as numbers of ``dtype``: shape [rank, element]. Only the first ``nbytes`` bytes of a row are
+        used."""
         if dtype not in self._rows:
             self._rows[dtype] = self._content.reshape(self.ranks, -1).view(dtype)
         return self._rows[dtype]
 
     def place_of(self, x: np.ndarray) -> int | None:
-        """Return at which byte of this rank's row an array lies; None if it does not."""
+        """Return the byte of this rank's row at which array ``x`` begins; None if ``x`` does not lie in the row."""
         place = x.__array_interface__["data"][0] - self._address
         return place if 0 <= place <= self.nbytes - x.nbytes else None
 
 
 def header_bytes(ranks: int) -> int:
-    """Return the length of what lies before the rows, in whole pages."""
+    """Return the length in bytes of the flags before the rows, rounded up to whole pages."""
     return round_up(LINE_BYTES * ranks, PAGE)
 
 
 def row_of(rank: int, ranks: int, nbytes: int) -> tuple[int, int]:
-    """Return where in the file a row begins, and where the next one does."""
+    """Return the bytes of the file at which the row of ``rank`` and the next row begin."""
     length = round_up(nbytes, PAGE) + BETWEEN_ROWS_BYTES
     begin = header_bytes(ranks) + rank * length
     return begin, begin + length
 
 
 def total_bytes(ranks: int, nbytes: int) -> int:
-    """Return the length of a file of rows of ``nbytes``."""
+    """Return the length in bytes of a file of ``ranks`` rows of ``nbytes`` bytes."""
     return row_of(ranks - 1, ranks, nbytes)[1]
 
 
@@ -94,9 +98,10 @@ def round_up(nbytes: int, multiple: int) -> int:
 
 
 def allocate(comm: Communicator, nbytes: int, tag: int):
-    """Schedule, on all ranks: return `SharedMemory` of ``nbytes`` a rank, all zeros. Its messages are not counted.
+    """Schedule, on all ranks: return `SharedMemory` with ``nbytes`` bytes per rank, all zeros; its messages are not
+    counted.
 
-    Raises NoSharedMemory, on all ranks.
+    Raises NoSharedMemory on all ranks if any rank has no shared memory.
     """
     comm = uncounted(comm)
     if comm.rank == 0:
@@ -112,7 +117,7 @@ def allocate(comm: Communicator, nbytes: int, tag: int):
 
 
 def create(comm: Communicator, nbytes: int, tag: int):
-    """Schedule, on rank 0: make the file, and wait until all have mapped it."""
+    """Schedule, on rank 0: make the file, wait until all ranks have mapped it, and return the `SharedMemory`."""
     others = range(1, comm.size)
     path, told = None, {"path": None, "host": host(), "problem": ""}
     memory, problem = None, ""
@@ -139,14 +144,14 @@ def create(comm: Communicator, nbytes: int, tag: int):
 
 
 def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory | None, str]:
-    """Return the memory of the file that rank 0 has told, or None and why there is none."""
+    """Return the memory of the file that rank 0 has named in ``told`` and ""; or None and the reason if that fails."""
     me = comm.members[comm.rank]
     if told["host"] != host():
         return None, f"ranks {comm.members[0]} and {me} are on different hosts, which share no memory"
     begin, end = row_of(comm.rank, comm.size, nbytes)
     try:
         with open(told["path"], "r+b") as file:
-            if hasattr(os, "posix_fallocate"):  # now, and by the processor that this row is for; not at a bus error
+            if hasattr(os, "posix_fallocate"):  # a lack of memory fails here, not as a bus error; local to this core
                 os.posix_fallocate(file.fileno(), begin if comm.rank else 0, end - (begin if comm.rank else 0))
             mapped = mmap.mmap(file.fileno(), total_bytes(comm.size, nbytes))
     except OSError as error:
@@ -156,19 +161,19 @@ def map_row(comm: Communicator, nbytes: int, told: dict) -> tuple[SharedMemory |
 
 
 def checked(memory: SharedMemory | None, problems: np.ndarray) -> SharedMemory:
-    """Return the memory, if all have it; raises NoSharedMemory."""
+    """Return ``memory`` if all ranks have mapped the file; raises NoSharedMemory otherwise."""
     if why := text_of(problems):
         raise NoSharedMemory(why)
     return memory
 
 
 def folder() -> str:
-    """Return where files lie in memory; where a system has no such place, that of temporary files."""
+    """Return a folder whose files lie in memory; if the system has none, the folder of temporary files."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
 def host() -> str:
-    """Return what tells this host, as it runs now, from all others: names are not always told apart."""
+    """Return a text that identifies this host since its last boot, because host names alone may be equal."""
     boot = ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -176,7 +181,7 @@ def host() -> str:
 
 
 def text_array(text: str) -> np.ndarray:
-    """Return a text as bytes, cut off or filled up with zeros."""
+    """Return ``text`` as bytes: uint8 of shape [`TELLING_BYTES`], cut off or padded with zeros."""
     array = np.zeros(TELLING_BYTES, np.uint8)
     encoded = np.frombuffer(text.encode()[:TELLING_BYTES], np.uint8)
     array[: encoded.size] = encoded
@@ -188,11 +193,11 @@ def text_of(array: np.ndarray) -> str:
 
 
 def uncounted(comm: Communicator) -> Communicator:
-    """Return one for what is no part of an algorithm's traffic: what ranks tell each other once."""
+    """Return a communicator with the same ranks whose messages are not counted as traffic of the algorithm."""
     return Communicator(comm.backend, comm.members)
 
 
 def about_memory(message: Message) -> Message:
-    """Return the message, which then says in a time-out what it is about."""
+    """Return the message with the subject "shared memory", which a time-out then names."""
     message.subject = "shared memory"
     return message

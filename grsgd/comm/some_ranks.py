@@ -6,12 +6,12 @@ from grsgd.comm.backend import Backend
 
 
 class SomeRanks:
-    """Messages between some ranks: a `grsgd.comm.backend.Backend`.
+    """Messages between some ranks of a group: a `grsgd.comm.backend.Backend`.
 
-    They are messages of the whole group, with its tags: of those that use one tag at once no two may have two ranks in
-    common. Making one takes no message, so a schedule may.
+    The messages travel in the whole group, with its tags. Two such objects that use one tag at the same time must not
+    have two ranks in common. Making this object takes no message, so a schedule may make it.
 
-    ``ranks``: of ``whole``, in the order of their numbers here; its own one among them.
+    ``ranks``: numbers of the ranks in the group ``whole``, in the order of their numbers here; this rank is among them.
     """
 
     survives_deaths = False
@@ -21,7 +21,7 @@ class SomeRanks:
         self.whole, self.ranks = whole, tuple(ranks)
         self.size, self.rank = len(self.ranks), self.ranks.index(whole.rank)
         self.shares_memory = whole.shares_memory
-        self.has_multicast = False  # there are no broadcasts
+        self.has_multicast = False  # `Ibcast` is not available
         self.hosts = whole.hosts and [whole.hosts[rank] for rank in self.ranks]
 
     def Isend(self, array, dest, tag):
@@ -49,4 +49,4 @@ class SomeRanks:
         raise NotImplementedError("no more communicators of some ranks")
 
     def free(self):
-        """Do nothing: the whole group's goes on."""
+        """Do nothing: the communicator of the whole group is still used."""

@@ -8,17 +8,17 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 
 MESSAGE_BYTES = 512
-"""Bytes of a message: its kind, then the reason as text, cut off or filled up with spaces."""
+"""Bytes of a message: its kind, then the reason as text, cut off or padded with spaces."""
 STOP, FAILURE = b"-", b"!"
 """Kinds of messages."""
 
 
 class Stopped(Exception):
-    """The run ends before its time, on every rank; the message says why."""
+    """The run ends early, on every rank; the message says why."""
 
 
 class UnevenSteps(RuntimeError):
-    """A rank waits for a step that another one will not take; the message names both."""
+    """A rank waits for a step that another rank will not take; the message names both ranks."""
 
 
 class UnevenCalls(RuntimeError):
@@ -26,7 +26,7 @@ class UnevenCalls(RuntimeError):
 
 
 class StopSignal:
-    """Tells all ranks that the run is over, and learns of it from them.
+    """A signal that tells all ranks that the run is over, and that receives the signal of other ranks.
 
     Parameters
     ----------
@@ -40,25 +40,26 @@ class StopSignal:
         self.comm, self.tolerant = comm, tolerant
         self.reason: str | None = None
         self.failed = False
-        """Whether the reason is that some rank has failed: no rank must wait for it any more."""
+        """Whether the reason is that a rank has failed; then no rank must wait for the failed rank any more."""
         self.request: str | None = None
-        """Set by another thread of this rank: a reason to stop at the next `watch`."""
+        """A reason to stop at the next `watch`, which another thread of this rank sets."""
         self._sending = []
 
     def stop(self, reason: str):
-        """Tell all ranks; raises Stopped here, and there at their next `watch`."""
+        """Tell all ranks to stop; raises Stopped here, and on the other ranks at their next `watch`."""
         if self.reason is None:
             self.reason = reason
             self._send(STOP)
         raise Stopped(self.reason)
 
     def fail(self, reason: str):
-        """Tell all ranks that still live that this one has failed, or that another one has died."""
+        """Tell all living ranks that this rank has failed, or that another rank has died."""
         self.reason, self.failed = reason, True
         self._send(FAILURE)
 
     def watch(self):
-        """Raise Stopped if any rank has called `stop` or `fail` or made a `request`, and LostRank if one has died."""
+        """Raise Stopped if any rank has called `stop` or `fail`, or has a `request`; raise LostRank if a rank
+        has died."""
         if self.request is not None and not self.failed:
             self.stop(self.request)
         self.watch_failures()
@@ -66,7 +67,8 @@ class StopSignal:
             raise Stopped(self.reason)
 
     def watch_failures(self):
-        """Raise Stopped if any rank has called `fail`, and LostRank if one has died."""
+        """Raise Stopped if any rank has called `fail`; raise LostRank if a rank has died and the run is not
+        tolerant."""
         while self.comm.size > 1 and not self.failed:
             come = receive_if_come(self.comm, tags.STOP, MESSAGE_BYTES)
             if come is None:
@@ -81,7 +83,7 @@ class StopSignal:
             raise LostRank(died(self.comm.lost))
 
     def repeat(self, rank: int):
-        """Tell a rank, which another process holds now, what all others have been told already."""
+        """Repeat an earlier stop or failure to ``rank``, which another process has taken since."""
         if self.reason is not None:
             self._send(FAILURE if self.failed else STOP, [rank])
 
@@ -94,7 +96,7 @@ class StopSignal:
 
 
 def died(ranks: Sequence[int]) -> str:
-    """Return the sentence that the processes of these ranks have died."""
+    """Return a sentence that says that the processes of ``ranks`` have died."""
     if len(ranks) == 1:
         return f"rank {ranks[0]} lost: its process has died"
     return f"ranks {', '.join(map(str, ranks))} lost: their processes have died"

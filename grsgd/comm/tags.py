@@ -1,60 +1,61 @@
-"""All tags of messages, by the communicator on which they travel.
+"""Tags of all messages, grouped by the communicator on which the messages travel.
 
-Messages of two purposes that may be under way at once on one communicator have different tags. Each algorithm has the
-training's communicator to itself, so the algorithms' tags need only differ from those of the same algorithm.
+Two kinds of messages that may be under way at once on one communicator have different tags. A run trains with one
+algorithm, so the tags of different algorithms may be equal.
 
-GPU transports use further tags for the chunks of a message: the upper half of what the MPI library allows
-(`grsgd.comm.gpu.staged`). No tag here may come near it.
+GPU transports tag the chunks of a message with the upper half of the tags that the MPI library allows
+(`grsgd.comm.gpu.staged`). So all tags in this file stay far below that half.
 """
 
 ARRAYS = 0
-"""Any communicator: all-reduces, broadcasts, and models to and from neighbours, which all ranks begin in one order."""
+"""Any communicator: all-reduces, broadcasts, and models to and from neighbours; all ranks begin them in one order."""
 
 # ---- the stop signal's communicator
 
 STOP = 1
 
-# ---- the communicator whose traffic is not counted: first broadcast and last average (ARRAYS), and beside them
+# ---- the communicator whose traffic is not counted: the first broadcast and the last average (ARRAYS), and these
 
 PROGRESS_REPORT, PROGRESS_TOTAL = 2, 3
-"""Free-running ranks: samples to rank 0, and the total back."""
+"""Ranks that run freely send their number of samples to rank 0, and rank 0 sends back the total."""
 LASGD_ROUND = 4
-"""All-reduces in which ranks agree on the end of a round, while progress is reported."""
+"""All-reduces in which ranks agree on the end of a round, while they also report progress."""
 
 # ---- the communicator of a roll call
 
 ROLL_CALL = 1
-"""Own loops: in which collective call a rank is."""
+"""The collective call that a rank is in, in a training loop of the user's own."""
 
 # ---- the training's communicator, by algorithm
 
 ADPSGD_CALL, ADPSGD_REPLY = 0, 1
 EXCHANGE_REQUEST = 0
-"""EASGD and gossip, which have further tags for the models."""
+"""Requests of EASGD and gossip, which have further tags for the models."""
 EASGD_MODEL, EASGD_ELASTIC = 1, 2
 GOSSIP_ANSWER, GOSSIP_OFFER = 1, 2
 SERVER_PUSH, SERVER_GRADIENT, SERVER_ANSWER, SERVER_MODEL, SERVER_LOST_RANKS = 0, 1, 2, 3, 4
 CODED_CONTROL, CODED_REPAIRS = 1, 2
-"""Coded schemes by IP multicast: how far a rank is, and what it lacks; that (`grsgd.comm.coded.ip_multicast`)."""
+"""Coded schemes over IP multicast (`grsgd.comm.coded.ip_multicast`): a rank's progress and missing datagrams, and
+repairs."""
 SUM_HEADER, SUM_CONTENT = 0, 1
-"""Steps that end without silent ranks (`grsgd.comm.coded.streams`)."""
+"""Steps that may end without silent ranks (`grsgd.comm.coded.streams`)."""
 CODED_PACKETS = 3
-"""Coded schemes: this one and all above, one for each packet (`grsgd.comm.coded.multicast.Unicast.tag`)."""
+"""Packets of coded schemes: this tag and all above, one tag per packet (`grsgd.comm.coded.multicast.Unicast.tag`)."""
 
-# ---- the communicator on which ranks rescue what they have measured
+# ---- the communicator on which ranks send their measurements to be saved after a failure
 
 RESCUE_AFTER_SIGNAL, RESCUE_AFTER_FAILURE, RESCUED_TIMELINE, ERROR_OF_ANOTHER = 0, 1, 2, 3
 
-# ---- the communicator of all processes, where they may die
+# ---- the communicator of all processes, if processes may die and the run goes on
 
 TAKEOVER, TRAINING, FINISHED = 1, 2, 3
-"""A process has taken a rank; it trains from now on; it has ended its training."""
+"""News of a process to the others: it has taken a rank; it trains from now on; it has ended its training."""
 GROUP = 6
-"""A process tells what it knows of the others, where all that train together meet after a death."""
+"""A process's knowledge of the others; sent when all processes that train together meet after a death."""
 STATE_REQUEST, STATE = 4, 5
-"""A process that has taken a rank, to another one: what it begins with. On a communicator of their own."""
+"""The initial state that a process with a newly taken rank requests from another; on a communicator of their own."""
 
-# ---- the communicator of signs of life, of all processes of a host
+# ---- the communicator of signs of life, between all processes of a host
 
 SIGN_OF_LIFE = 1
 

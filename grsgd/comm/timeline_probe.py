@@ -1,6 +1,6 @@
-"""Notes on a timeline what a rank does: of its main schedule what it computes and waits for, and its messages.
+"""Records of a rank's timeline: computations and waits of its main schedule, and its messages.
 
-Nothing of this is there unless a timeline is asked for: a schedule and a backend are wrapped then.
+Only a run that asks for a timeline wraps its schedule and its backend in the objects of this file.
 """
 
 import itertools
@@ -14,14 +14,17 @@ from grsgd.comm.pollables import Compute, Delay
 from grsgd.runs.timeline import COMPUTE, MERGE, RECEIVE, SEND, WAIT, Timeline
 
 TRAINERS_OWN = "compute"
-"""The schedule of the trainer that yields a gradient: what goes before is what was done after the last wait."""
+"""Name of the trainer's schedule that yields a gradient; time before this yield is named after the previous
+schedule."""
 MOST_NAMED = 3
-"""Of what a schedule waits for at once, so many are named."""
+"""The largest number of pollables that the name of a wait lists."""
 
 
 def observed(schedule: Schedule, timeline: Timeline):
-    """Schedule: the same, and ``timeline`` has its computations, its waits, and the time it takes itself between them,
-    in which it merges models; in simulated time that is none."""
+    """Schedule: run ``schedule``, and record its computations and waits on ``timeline``.
+
+    The time between them, in which the schedule merges models, is recorded, too; in simulated time it is zero.
+    """
     clock, error = timeline.clock, None
     resumed, inside = clock(), schedule.__name__
     while True:
@@ -35,15 +38,15 @@ def observed(schedule: Schedule, timeline: Timeline):
         timeline.add(MERGE, inside if inside != TRAINERS_OWN else before, resumed, begin)
         try:
             yield waiting
-        except Exception as caught:  # fails where the schedule waits, so that it can clean up
+        except Exception as caught:  # raised at the schedule's yield, so that it can clean up
             error = caught
         resumed = clock()
         note(timeline, waiting, begin, resumed)
 
 
 def note(timeline: Timeline, waiting: list, begin: float, end: float):
-    """Note what a schedule has yielded at ``begin``, and what it has waited for until ``end``: what it computed comes
-    first."""
+    """Record the pollables ``waiting`` of a schedule from ``begin`` to ``end``: first computations, then the wait for
+    others."""
     others = []
     for pollable in waiting:
         if isinstance(pollable, Compute | Delay):
@@ -58,16 +61,17 @@ def note(timeline: Timeline, waiting: list, begin: float, end: float):
 
 
 def innermost(schedule: Schedule) -> str:
-    """Return the name of the schedule that runs inside ``schedule``, inside others perhaps."""
+    """Return the name of the innermost schedule that runs inside ``schedule`` by ``yield from``."""
     while hasattr(inner := schedule.gi_yieldfrom, "gi_yieldfrom"):
         schedule = inner
     return schedule.__name__
 
 
 class TimelineRequest:
-    """A message under way, which is over on the timeline when its rank notices that it is complete.
+    """A message under way; on the timeline it ends when its rank notices that it is complete.
 
-    ``post()`` begins it; ``peer``, ``nbytes``, ``tag``, ``message``: as of `grsgd.runs.timeline.Span`.
+    ``post()`` begins the message. ``peer``, ``nbytes``, ``tag`` and ``message`` are fields of
+    `grsgd.runs.timeline.Span`.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class TimelineRequest:
     ):
         self.backend, self.track, self.name = backend, track, name
         self.peer, self.nbytes, self.tag, self.message = peer, nbytes, tag, message
-        self.begin = backend.timeline.clock()  # before: it may come before this goes on
+        self.begin = backend.timeline.clock()  # before `post`: the message may arrive before `post` returns
         self.request = post()
         self._is_over = False
 
@@ -96,7 +100,7 @@ class TimelineRequest:
 
 
 class FromAny(TimelineRequest):
-    """A receive from any rank: who has sent the message is known when it has come, from some kinds of requests."""
+    """A receive from any rank; the sender is known when the message has arrived, if the kind of request tells it."""
 
     def __init__(self, backend, post, nbytes: int, tag: int):
         super().__init__(backend, post, RECEIVE, "receive", None, nbytes, tag, None)
@@ -120,16 +124,17 @@ class FromAny(TimelineRequest):
 
 
 def status_for(request: Request):
-    """Return a status that an MPI library can write the sender into; None for requests of another kind."""
+    """Return a status into which an MPI library can write the sender; None for other kinds of requests."""
     from mpi4py import MPI
 
     return MPI.Status() if isinstance(request, MPI.Request) else None
 
 
 class TimelineBackend:
-    """The messages of ``backend``, a `grsgd.comm.backend.Backend`, noted on a timeline.
+    """A `grsgd.comm.backend.Backend` that records the messages of another one, ``backend``, on a timeline.
 
-    ``members``: the ranks of its group as they are called on the timeline; ``group``: what all of them call it.
+    ``members``: numbers of the group's ranks on the timeline. ``group``: a name of the group, the same on all its
+    ranks.
     """
 
     def __init__(self, backend: Backend, timeline: Timeline, members: Sequence[int] | None = None, group: str = ""):
@@ -141,8 +146,10 @@ class TimelineBackend:
         return getattr(self.backend, name)
 
     def message(self, source: int, dest: int, tag: int) -> tuple:
-        """Return a name of the next message, which sender and receiver give it: those of one sender to one receiver
-        with one tag are matched in order."""
+        """Return the name of the next message from ``source`` to ``dest`` with ``tag``.
+
+        Sender and receiver count these messages, which arrive in order, so both give the same name.
+        """
         key = self.group, self.members[source], self.members[dest], tag
         return *key, next(self._numbers[key])
 

@@ -1,4 +1,4 @@
-"""Counts the bytes and messages that one rank sends, where they leave and nowhere else."""
+"""Counters of the bytes and messages that one rank sends; they are counted where they are sent and nowhere else."""
 
 from collections.abc import Iterable
 
@@ -10,34 +10,35 @@ PAYLOAD, HEADERS, MESSAGES = range(3)
 class Traffic:
     """The counters of one rank in a group of ``size`` ranks.
 
-    Most ranks send to a few others, so only those have counters.
+    Most ranks send to few others, so only receivers of a message have counters.
     """
 
     def __init__(self, size: int):
         self.size = size
         self.sent_once = 0
-        """Payload in bytes, of which a multicast counts once, not once per receiver; without multicast the sum of
+        """Payload in bytes; a multicast counts once, not once per receiver. Without multicast this is the sum of
         `sent`."""
         self.repaired = 0
-        """Bytes that were sent again by MPI, because datagrams of IP multicast were lost; no part of the payload."""
+        """Bytes that were sent again by MPI because datagrams of IP multicast were lost; they are no part of the
+        payload."""
         self.lost = 0
-        """Datagrams of IP multicast that did not come, and had to be asked for."""
+        """Number of datagrams of IP multicast that did not arrive and were requested again."""
         self._counters: dict[int, list[int]] = {}
-        """By receiver: payload and headers in bytes, messages."""
+        """Per receiver: payload in bytes, headers in bytes, number of messages."""
 
     def count(self, receivers: Iterable[int], nbytes: int, header: int = 0):
-        """Count one packet of ``nbytes`` bytes, ``header`` of them bookkeeping, to each of ``receivers``."""
+        """Count one packet of ``nbytes`` bytes to each of ``receivers``; ``header`` of the bytes are bookkeeping."""
         for receiver in receivers:
             self._count(receiver, nbytes, header)
         self.sent_once += nbytes - header
 
     def count_one(self, receiver: int, nbytes: int, header: int = 0):
-        """Count one packet, as `count` does, to one receiver."""
+        """Count one packet to one receiver, as `count` does."""
         self._count(receiver, nbytes, header)
         self.sent_once += nbytes - header
 
     def count_messages(self, receiver: int, messages: int, nbytes: int):
-        """Count so many messages of payload alone to one receiver, of ``nbytes`` bytes together."""
+        """Count ``messages`` messages to one receiver, of ``nbytes`` bytes together, all of them payload."""
         counters = self._of(receiver)
         counters[PAYLOAD] += nbytes
         counters[MESSAGES] += messages
@@ -45,27 +46,29 @@ class Traffic:
 
     @property
     def sent(self) -> np.ndarray:
-        """Return the payload in bytes, int64 of shape [size], by receiver."""
+        """Return the payload in bytes per receiver: int64 of shape [size]."""
         return self._all(PAYLOAD)
 
     @property
     def headers(self) -> np.ndarray:
-        """Return the bookkeeping that is sent with the payload in bytes, int64 of shape [size], by receiver."""
+        """Return the bookkeeping sent with the payload, in bytes per receiver: int64 of shape [size]."""
         return self._all(HEADERS)
 
     @property
     def messages(self) -> np.ndarray:
-        """Return the number of messages with a payload, int64 of shape [size], by receiver."""
+        """Return the number of messages with a payload per receiver: int64 of shape [size]."""
         return self._all(MESSAGES)
 
     def rows(self) -> np.ndarray:
-        """Return the same of those that anything was sent to, in a line each: the receiver, then payload, headers and
-        messages; int64."""
+        """Return the counters of all receivers that this rank has sent to: int64 of shape [receivers, 4].
+
+        A row holds the receiver, payload in bytes, headers in bytes, and number of messages.
+        """
         found = [(receiver, *counters) for receiver, counters in list(self._counters.items())]
         return np.array(found, np.int64).reshape(-1, 4)
 
     def state(self) -> dict:
-        """Return what `restore` takes: arrays, and the numbers that are sums over all receivers."""
+        """Return the counters as `restore` takes them: arrays by receiver, and sums over all receivers."""
         return {
             "sent": self.sent,
             "headers": self.headers,
@@ -76,7 +79,7 @@ class Traffic:
         }
 
     def restore(self, state: dict):
-        """Count on from a state that `state` has returned."""
+        """Continue counting from ``state``, which `state` has returned."""
         columns = zip(*(np.asarray(state[name]).tolist() for name in ("sent", "headers", "messages")), strict=True)
         self._counters = {receiver: list(counters) for receiver, counters in enumerate(columns) if any(counters)}
         self.sent_once = int(state["sent_once"])

@@ -1,4 +1,4 @@
-"""Time limits for calls that block inside a library without one of their own: the job ends with one line."""
+"""Time limits for library calls that block and have no time limit of their own: the job ends with one line."""
 
 import faulthandler
 import os
@@ -12,23 +12,23 @@ from contextlib import contextmanager
 from grsgd.mpi_environment import rank
 
 EXIT_SECONDS = 1.0
-"""How long after a time limit a process ends of which all threads are stopped."""
+"""Seconds from a time limit to the end of a process in which the blocking call stops all Python threads."""
 PASSING_ON_SECONDS = 0.3
-"""How long a launcher may need to pass on what was printed, before it notices that a process has ended."""
+"""Seconds that a launcher may need to pass on printed text before it notices that the process has ended."""
 
 
 @contextmanager
 def within(seconds: float, what: str):
-    """End this process with exit code 1, and so the job, if the block takes longer than ``seconds``.
+    """End this process with exit code 1, and with it the job, if the block takes longer than ``seconds``.
 
-    ``what`` says what is being done, such as "making a communicator". A thread waits beside the block, so the call that
-    blocks must let other threads run; those of mpi4py do, except the start and the end of MPI (`stopped_within`).
+    ``what`` names the action of the block, such as "making a communicator". A thread watches the time, so the blocking
+    call must let other threads run. The calls of mpi4py do, except the start and the end of MPI (`stopped_within`).
     """
     done = threading.Event()
 
     def watch():
         if not done.wait(min(seconds, threading.TIMEOUT_MAX)):
-            time.sleep(0.05 * min(int(rank() or 0), 40))  # the first one that says so ends the others
+            time.sleep(0.05 * min(int(rank() or 0), 40))  # the first rank that prints ends the job
             say(f"{what}: not done after {seconds:g} s: a rank that takes part has not come, has stopped or has died")
             os._exit(1)
 
@@ -41,17 +41,18 @@ def within(seconds: float, what: str):
 
 @contextmanager
 def stopped_within(seconds: float, what: str):
-    """Like `within`, for a block that stops all threads of Python: another process waits, and says so.
+    """Limit a block like `within`, if the block stops all Python threads: a forked process waits and prints a line.
 
-    ``what`` is the whole line that is printed then. A thread outside of Python ends this process, with exit code 1: of
-    one that is killed a fault-tolerant launcher makes 0. Where that does not help the other process kills this one.
+    ``what`` is the whole line that is printed when the time is over. Then a thread outside of Python ends this process
+    with exit code 1: a fault-tolerant launcher would turn a killed process into exit code 0. If this process still has
+    not ended, the forked process kills it.
     """
     reading, writing = os.pipe()
     parent = os.getpid()
     child = os.fork()
     if child == 0:
         os.close(writing)
-        if not select.select([reading], [], [], seconds)[0]:  # else the other end is closed: done, or dead
+        if not select.select([reading], [], [], seconds)[0]:  # else the other end is closed: the parent is done or dead
             say(what)
             if not select.select([reading], [], [], 2 * EXIT_SECONDS)[0]:
                 os.kill(parent, signal.SIGKILL)
@@ -70,7 +71,7 @@ def stopped_within(seconds: float, what: str):
 
 
 def say(what: str):
-    """Print a line, with this process's rank where it is known, and give the launcher time to pass it on."""
+    """Print a line, with this process's rank if it is known, and give the launcher time to pass the line on."""
     number = rank()
     line = f"\ngrsgd: {'' if number is None else f'rank {number}: '}{what}\n"
     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())

@@ -1,20 +1,20 @@
-"""All-reduce: every variant sets x to ``scale`` times its sum over all ranks, in place.
+"""All-reduce: every variant sets x to ``scale`` times its sum over all n ranks, in place.
 
 | name              | sent by each rank              | dependent messages | best for                     |
 |-------------------|--------------------------------|--------------------|------------------------------|
 | ring              | 2(n-1)/n of x                  | 2(n-1)             | large arrays                 |
 | halving-doubling  | 2(n-1)/n of x, n a power of 2  | 2 log2 n           | small arrays on many ranks   |
-| tree              | up to ceil(log2 n) times x     | 2 log2 n           | comparison: the textbook's   |
-| swing             | 2(n-1)/n of x                  | 2 log2 n           | near ranks that are near     |
-| bine              | 2(n-1)/n of x, n a power of 2  | 2 log2 n           | the same                     |
-| mpi               | unknown                        | the library's      | comparison                   |
+| tree              | up to ceil(log2 n) times x     | 2 log2 n           | comparison with textbooks    |
+| swing             | 2(n-1)/n of x                  | 2 log2 n           | rings of cables              |
+| bine              | 2(n-1)/n of x, n a power of 2  | 2 log2 n           | rings of cables              |
+| mpi               | unknown                        | unknown            | comparison with a library    |
 | shared            | 2(n-1)/n of x, in memory       | none               | ranks of one host            |
-| hierarchical      | 2(h-1)/h of its part, h hosts  | 2(h-1)             | several ranks a host         |
+| hierarchical      | 2(h-1)/h of its part, h hosts  | 2(h-1)             | several ranks per host       |
 
-Each element is summed at one rank, in one order, and copied to the others from there, so the results are bit-identical
+Each element is summed at one rank, in one order, and then copied to the other ranks. So the results are bit-identical
 on all ranks and in all runs. Large messages travel in cache-sized pieces: a piece is added while it is still in the
-cache, and the next one is on its way meanwhile. Two ranks exchange short arrays as they are and both add up, with the
-same bits. A mean of float16 is divided before it is summed (`in_range`).
+cache, and the next one is under way meanwhile. Two ranks exchange short arrays whole, and both add them, with the same
+bits. A mean of float16 is divided before it is summed (`in_range`).
 """
 
 from collections import deque
@@ -33,11 +33,11 @@ from grsgd.comm.communicator import Communicator
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 64 * 1024
-"""Up to this size few dependent messages count more than fewer bytes or sums."""
+"""Largest size in bytes of an array for which few dependent messages matter more than fewer bytes or sums."""
 
 
 def calculable(schedule):
-    """Let simulated time calculate, where it can, when the schedule ends, and leave out its messages."""
+    """Let simulated time calculate the end of the schedule, if it can, without simulating the schedule's messages."""
 
     @wraps(schedule)
     def begin(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, **options):
@@ -50,7 +50,7 @@ def calculable(schedule):
 
 
 def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: float, options: dict):
-    """Schedule: wait for the end if it can be calculated, else do what ``schedule`` does."""
+    """Schedule: wait for the calculated end of ``schedule``; run ``schedule`` if its end cannot be calculated."""
     end = calculate(schedule, comm, x, options)
     if end is None:
         yield from schedule(comm, x, tag, scale, **options)
@@ -61,12 +61,13 @@ def calculated(calculate, schedule, comm: Communicator, x, tag: int, scale: floa
 @in_range
 @calculable
 def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0, piece_bytes: int = PIECE_BYTES):
-    """Reduce-scatter, then all-gather, round a ring of n ranks; x lies in n chunks, chunk c is summed up at rank c-1.
+    """Reduce-scatter, then all-gather, round a ring of n ranks; x consists of n chunks, and rank c-1 sums up chunk c.
 
-    In step s rank i sends chunk i-s to the right and receives chunk i-s-1 from the left: in the first n-1 steps a
-    partial sum to add to, in the last n-1 a finished chunk. A piece is sent on as soon as it is there.
+    In step s, rank i sends chunk i-s to the right and receives chunk i-s-1 from the left. In the first n-1 steps it
+    receives a partial sum, to which it adds its own chunk; in the last n-1 steps it receives a finished chunk. A piece
+    is sent on as soon as it has arrived.
 
-    A ring of two halves and doubles, with the same messages if a chunk is one piece; that takes less Python.
+    With n = 2, recursive halving and doubling has the same messages and takes less Python, so short arrays use it.
     """
     n = comm.size
     if n == 1 or x.size == 0:
@@ -102,7 +103,7 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
             receiving.append((step, chunk, k, incoming, comm.Irecv(incoming, left, tag)))
 
         while arrivals or receiving:
-            # Two under way, so that one is added while the other arrives; but never twice the same piece.
+            # Two receives are under way, so that one piece is added while the other arrives; but never one piece twice.
             while arrivals and len(receiving) < 2 and not (receiving and receiving[0][1:3] == arrivals[0][1:3]):
                 yield from receive()
             step, chunk, k, incoming, message = receiving.popleft()
@@ -117,19 +118,19 @@ def ring_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
 
 class RingPlan(NamedTuple):
-    """One rank's part round a ring, the same in every all-reduce of arrays as long."""
+    """The pieces of one rank's part in a ring all-reduce, the same for all arrays of one length."""
 
     places: tuple[tuple[slice, ...], ...]
-    """Of each chunk, where its pieces lie."""
+    """Per chunk, the places of its pieces in x."""
     arrivals: tuple[tuple[int, int, int], ...]
-    """Step, chunk and piece of what is received, in order."""
+    """Step, chunk and piece of each received piece, in order."""
     longest: int
-    """Elements of the longest piece."""
+    """Number of elements of the longest piece."""
 
 
 @lru_cache(maxsize=1024)
 def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
-    """Return a rank's part in all-reduces of ``size`` elements, in pieces of at most ``longest``."""
+    """Return the plan of ``rank`` in all-reduces of ``size`` elements, in pieces of at most ``longest`` elements."""
     places = []
     for begin, end in (part(chunk, n, size) for chunk in range(n)):
         places.append(tuple(slice(first, min(first + longest, end)) for first in range(begin, end, longest)))
@@ -142,8 +143,11 @@ def ring_plan(rank: int, n: int, size: int, longest: int) -> RingPlan:
 
 
 def exchange(comm: Communicator, x, tag: int, scale: float):
-    """Schedule of two ranks: each sends all of x to the other, and both add. As a + b is b + a, bit for bit, the sums
-    are those of a ring or of halving and doubling, after one message in place of two."""
+    """Schedule of two ranks: each sends all of x to the other, and both add.
+
+    As a + b equals b + a bit for bit, the sums equal the sums of a ring or of halving and doubling. They need one
+    message instead of two.
+    """
     other = 1 - comm.rank
     with comm.borrow(x, x.size) as incoming:
         yield comm.Irecv(incoming, other, tag), comm.Isend(x, other, tag)
@@ -158,8 +162,8 @@ def halving_doubling_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, sc
 
     Two ranks `exchange` a short x, which gives the same sums with the same bytes.
 
-    Of the n - p ranks beyond the largest power of two p, each hands its array to a partner before and takes the sum
-    after, which costs these pairs one more array each way.
+    If n is no power of two, n - p ranks remain beyond the largest power of two p. Each of them first sends its array to
+    a partner and finally receives the sum, which costs these pairs one more array each way.
     """
     n = comm.size
     p = 1 << (n.bit_length() - 1)
@@ -218,18 +222,18 @@ def tree_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float =
 
 
 def broadcast(comm: Communicator, x, tag: int = tags.ARRAYS, root: int = 0):
-    """Copy the root's x to all ranks along a binomial tree."""
+    """Schedule: copy the x of rank ``root`` to all ranks along a binomial tree."""
     n = comm.size
     parent, children = binomial_tree((comm.rank - root) % n, n)
     if parent is not None:
         yield comm.Irecv(x, (parent + root) % n, tag)
-    for child in children:  # one after the other: a link shared by all would bring the largest subtree's copy late
+    for child in children:  # one after the other: sharing the link would delay the copy of the largest subtree
         yield comm.Isend(x, (child + root) % n, tag)
 
 
 @in_range
 def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """The MPI library's own, whichever algorithm it picks."""
+    """Sum by the MPI library's own all-reduce, which chooses its algorithm itself."""
     if comm.size > 1:
         yield comm.Iallreduce(x)
         if scale != 1:
@@ -238,9 +242,9 @@ def mpi_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 
 
 @in_range
 def hierarchical_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
-    """Within hosts through memory, and among hosts round rings, one for each rank of a host.
+    """Sum within hosts through shared memory, and among hosts round rings, one ring per owner of a host.
 
-    The order of sums is that of ranks within a host, then the ring's.
+    Sums are in the order of the ranks within a host, then in the order of the ring.
     """
     yield from allreduce_by_hosts(comm, x, tag, scale, across_hosts)
 
@@ -252,13 +256,13 @@ def across_hosts(comm: Communicator, x, tag: int, scale: float):
 
 
 def get_ready(comm: Communicator, variant: str, x):
-    """Load what is compiled for all-reduces of arrays like x, before anything is timed."""
+    """Load the compiled code for all-reduces of arrays like x, before anything is timed."""
     if variant in THROUGH_MEMORY and comm.size > 1 and comm.backend.shares_memory:
         load_loops(x.dtype)
 
 
 def in_place(comm: Communicator, flat: Flat, variant: str):
-    """Schedule, on all ranks at once: return ``flat``, moved to where this variant copies it least."""
+    """Schedule, on all ranks at once: return ``flat``, moved to the memory in which ``variant`` copies it least."""
     if variant in ON_ONE_HOST:
         flat = yield from in_shared_memory(comm, flat)
     elif variant in THROUGH_MEMORY:
@@ -279,27 +283,28 @@ ALLREDUCE = {
 }
 """The variants by name: ``schedule(comm, x, tag, scale)``, where x is a contiguous one-dimensional array.
 
-One rank's sum is x itself, whatever the scale is meant for: with n = 1 nothing is done.
+With one rank a variant does nothing: x stays as it is, and is not multiplied by ``scale``.
 """
 Variant = Literal["ring", "halving-doubling", "tree", "swing", "bine", "mpi", "shared", "hierarchical", "auto"]
-"""Their names, as options have them; ``auto``: one that a trial chooses (`grsgd.algorithms.allreduce_trial`)."""
+"""Names of the variants in options; ``auto``: the variant that a trial chooses (`grsgd.algorithms.allreduce_trial`)."""
 VARIANT_MEANING = (
     "which all-reduce; shared: of ranks on one host; hierarchical: within hosts, then among them; auto: the fastest in "
     "a trial at the start"
 )
-"""The description of such an option."""
+"""Description of an option whose value is a variant."""
 OUTLIVES_DEATHS = frozenset({"ring", "halving-doubling", "tree", "swing", "bine"})
-"""Those that can be broken off when a process has died: all else that they leave are messages."""
+"""Variants that can be interrupted when a process has died, because they leave nothing but messages."""
 NAMED_BY_LIBRARY = frozenset({"mpi"})
-"""Those of which only an MPI library knows what they do."""
+"""Variants whose algorithm only an MPI library knows."""
 ON_ONE_HOST = frozenset({"shared"})
-"""Those of ranks that are all on one host."""
+"""Variants for ranks that are all on one host."""
 THROUGH_MEMORY = frozenset({"shared", "hierarchical"})
-"""Those in which ranks of one host share memory."""
+"""Variants in which ranks of one host share memory."""
 
 
 def binomial_tree(rank: int, n: int) -> tuple[int | None, list[int]]:
-    """Return parent (None at the root, rank 0) and children of a rank, the child with the largest subtree first."""
+    """Return the parent of a rank (None for rank 0, the root) and its children, the child with the largest subtree
+    first."""
     lowest_bit = rank & -rank if rank else 1 << (n - 1).bit_length()
     children = []
     bit = lowest_bit >> 1

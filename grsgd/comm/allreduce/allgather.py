@@ -7,9 +7,10 @@ from grsgd.comm.communicator import Communicator
 
 
 def ring_allgather(comm: Communicator, parts: Sequence, tag: int = tags.ARRAYS):
-    """Schedule: ``parts[i]`` is rank i's, of one length everywhere; then all are there, on every rank.
+    """Schedule: copy ``parts[i]`` of each rank i to all ranks; all parts have the same length on all ranks.
 
-    In step s rank i sends part i - s to the right, which came from the left before. Sends n - 1 parts.
+    In step s rank i sends part i - s, which came from the left in the step before, to the right. Each rank sends n - 1
+    parts.
     """
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n

@@ -1,13 +1,14 @@
-"""Bine's all-reduce: a butterfly with negabinary distances, between as many ranks as a power of two.
+"""Bine's all-reduce: a butterfly with negabinary distances, between p ranks if p is a power of two.
 
-Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC).
-Its large all-reduce is a reduce-scatter whose distances grow, and an all-gather whose distances shrink: 1, 1, 3, 5, 11,
-..., in turns to the left and to the right, which are those of Swing. So with n a power of two both send the same
-messages to the same ranks. That is read off the authors' library (``allreduce_bine_bdw_remap`` of HLC-Lab/pico), where
-blocks are numbered anew, so that each message is one piece of the array; as here.
+Source: De Sensi et al. 2025, Bine trees: Enhancing collective operations by optimizing communication locality (SC). Its
+all-reduce for large arrays is a reduce-scatter with growing distances and an all-gather with shrinking distances. The
+distances are 1, 1, 3, 5, 11, ..., in turns to the left and to the right, as in Swing. So if n is a power of two, Bine
+and Swing send the same messages to the same ranks. This was read off the authors' library (``allreduce_bine_bdw_remap``
+of HLC-Lab/pico). The library renumbers the blocks, so that each message is one piece of the array; so does this file.
 
-They differ where n is no power of two. As in that library, each of the n - p ranks beyond the largest power of two p
-hands its array to a partner before and takes the sum after, which costs these pairs one more array each way.
+Bine and Swing differ if n is no power of two. As in the library, n - p ranks remain beyond the largest power of two p.
+Each of them first sends its array to a partner and finally receives the sum, which costs these pairs one more array
+each way.
 """
 
 from grsgd.comm import tags

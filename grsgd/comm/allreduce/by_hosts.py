@@ -1,9 +1,10 @@
-"""All-reduce in two stages: the ranks of a host sum up what they have in memory that they share, then the hosts among
-each other.
+"""All-reduce in two stages: the ranks of a host sum up their arrays in shared memory, then the hosts sum among each
+other.
 
-Every host has as many owners as the host with the fewest ranks has ranks. Owner j of a host adds up part j of the
-arrays of its host, sums it with the owners j of the other hosts in messages, and writes it to where all ranks of its
-host read it. So the links between hosts carry as much as if each host were a rank, and all owners send at once.
+The number of owners per host is the number of ranks of the host with the fewest ranks. Owner j of a host sums up part j
+of its host's arrays. It then sums this part with the owners j of the other hosts, in messages, and writes the result
+where all ranks of its host read it. So the links between hosts carry as many bytes as if each host were one rank, and
+all owners send at once.
 """
 
 import hashlib
@@ -22,16 +23,18 @@ from grsgd.comm.shared_memory import NoSharedMemory, allocate, host, text_array,
 from grsgd.comm.some_ranks import SomeRanks
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""So much is summed within hosts, and then among them, at a time."""
+"""Bytes of a piece: a piece is summed within hosts and then among hosts before the next piece."""
 HOSTS = "hosts"
-"""Under what a communicator keeps its `Hosts`."""
+"""Key of a communicator's `Hosts` in its memory ``shared``."""
 
 
 class Hosts(NamedTuple):
     """The hosts of a communicator's ranks, as one rank sees them.
 
-    ``local``: the ranks of its host. ``across``: an owner of each host, this rank being one; None where it is no owner.
-    ``count``: how many hosts; ``owners``: how many ranks of each sum a part.
+    ``local``: the ranks of its host.
+    ``across``: one owner per host, among them this rank; None if this rank is no owner.
+    ``count``: number of hosts.
+    ``owners``: number of ranks per host that sum a part.
     """
 
     local: Communicator
@@ -41,7 +44,7 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(comm: Communicator, tag: int):
-    """Schedule, on all ranks: return the `Hosts`, which are asked for once. Its messages are not counted."""
+    """Schedule, on all ranks: return the `Hosts`, which ranks determine once. Its messages are not counted."""
     if HOSTS in comm.shared:
         return comm.shared[HOSTS]
     hosts = comm.backend.hosts
@@ -60,13 +63,15 @@ def hosts_of(comm: Communicator, tag: int):
 
 
 def some(comm: Communicator, ranks: list[int]) -> Communicator:
-    """Return a communicator of some ranks, whose messages are those of ``comm`` and counted there."""
+    """Return a communicator of some ranks, whose messages are sent by ``comm`` and counted in its traffic."""
     return Communicator(SomeRanks(comm.backend, ranks), [comm.members[rank] for rank in ranks], comm.traffic)
 
 
 def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Callable[..., Generator]):
-    """Schedule: set x to ``scale`` times its sum over all ranks. ``across(comm, part, tag, scale)``: a schedule that
-    does so among owners, with the same bits on all.
+    """Schedule: set x to ``scale`` times its sum over all ranks.
+
+    ``across(comm, part, tag, scale)``: a schedule that does the same with a part among owners, with the same bits on
+    all.
 
     Raises NoSharedMemory, on all ranks.
     """
@@ -89,13 +94,13 @@ def allreduce_by_hosts(comm: Communicator, x, tag: int, scale: float, across: Ca
         count(local, x, hosts.owners)
         yield from buffers.sum_long(x, scale, local.shared.get(VECTORS, ()), beyond)
         return
-    size = PIECE_BYTES // x.itemsize  # as on hosts of several ranks
+    size = PIECE_BYTES // x.itemsize  # the same pieces as on hosts with several ranks
     for begin in range(0, x.size, size):
         yield from beyond(x[begin : begin + size])
 
 
 def buffers_of(comm: Communicator, hosts: Hosts, tag: int):
-    """Schedule, on all ranks: return those of this host; None where it has one rank."""
+    """Schedule, on all ranks: return the `Buffers` of this host; None if the host has one rank."""
     if (HOSTS, tag) in comm.shared:
         return comm.shared[HOSTS, tag]
     buffers, problems = None, [text_array("") for _ in range(comm.size)]

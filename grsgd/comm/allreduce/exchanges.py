@@ -1,11 +1,12 @@
 """All-gather and reduce-scatter in steps of one partner each, for any pattern of partners.
 
-An array lies in as many blocks as there are ranks, and each rank owns one. In a step of the all-gather every rank gets
-from one other, its source, all blocks that this has and it has not. The reduce-scatter is the same backwards: in each
-step a rank hands its partial sums of those blocks over to the one from which it will get them, and what it owns is
-summed up in the end. So every rank sends each block once but its own, (n-1)/n of the array, whatever the pattern and n.
+An array consists of one block per rank, and each rank owns a block. In a step of the all-gather, every rank receives
+from one other rank, its source, all blocks that the source has and the rank lacks. The reduce-scatter is the reverse:
+in each step a rank sends its partial sums of certain blocks to the rank from which it will later receive these blocks.
+In the end each rank has the sum of the block that it owns. So every rank sends each block once except its own, (n-1)/n
+of the array, for any pattern and any n.
 
-Sums are bit-identical everywhere: a block is summed at its owner, from partial sums that come in a fixed order.
+Sums are bit-identical everywhere: a block is summed at its owner, from partial sums that arrive in a fixed order.
 """
 
 from collections.abc import Sequence
@@ -17,15 +18,21 @@ from grsgd.comm.allreduce.pieces import add
 from grsgd.comm.communicator import Communicator
 
 Sources = Sequence[Sequence[int]]
-"""By step of the reduce-scatter, and by rank, from whom the rank gets blocks in that step of the all-gather, which has
-the steps in opposite order. In each step every rank is the source of one rank."""
+"""``sources[step][rank]``: the rank from which ``rank`` receives blocks in the all-gather.
+
+Steps are numbered in the order of the reduce-scatter; the all-gather takes them in the opposite order. In each step
+every rank is the source of exactly one rank.
+"""
 Runs = tuple[tuple[int, int], ...]
-"""Consecutive places of blocks: begin and end of each run."""
+"""Runs of consecutive blocks: the places of the first block and after the last block of each run."""
 
 
 class Step(NamedTuple):
-    """A rank's part in a step: in the all-gather it gets the blocks at the places ``got`` from ``source``, and gives
-    those at ``given`` to ``dest``; in the reduce-scatter it sends and receives the other way round."""
+    """A rank's part in a step.
+
+    In the all-gather the rank receives the blocks at the places ``got`` from ``source``, and sends the blocks at the
+    places ``given`` to ``dest``. In the reduce-scatter it sends and receives the other way round.
+    """
 
     source: int
     dest: int
@@ -36,10 +43,10 @@ class Step(NamedTuple):
 class Plan:
     """The steps of all ranks.
 
-    ``place[rank]``: where the rank's own block lies. Blocks that travel together lie side by side as far as they can:
-    with n a power of two and partners in pairs, what a rank sends in a step is one run.
+    ``place[rank]`` is the place of the rank's own block. Blocks that travel together lie side by side as far as
+    possible. If n is a power of two and partners form pairs, a rank sends one run per step.
 
-    Raises ValueError if some rank would not get all blocks.
+    Raises ValueError if some rank would not receive all blocks.
     """
 
     def __init__(self, sources: Sources):
@@ -69,11 +76,11 @@ class Share:
     Parameters
     ----------
     number
-        That of the calling rank in the plan.
+        Number of the calling rank in the plan.
     ranks
-        What the communicator calls the ranks of the plan; by default the same.
+        Per rank of the plan, its number in the communicator; by default the same number.
     blocks
-        How many blocks x has, the plan's first; by default as many as the plan.
+        Number of blocks of x; the plan's blocks are the first of them. By default the plan has all blocks.
     """
 
     def __init__(self, x, plan: Plan, number: int, ranks: Sequence[int] | None = None, blocks: int | None = None):
@@ -84,7 +91,7 @@ class Share:
         self.own = (place, place + 1)
 
     def slices(self, *places: tuple[int, int]) -> list[slice]:
-        """Return where runs of blocks lie in x, without those of no elements."""
+        """Return the places of runs of blocks in x as slices; runs without elements are left out."""
         found = []
         for begin, end in places:
             begin, end = part(begin, self.blocks, self.x.size)[0], part(end, self.blocks, self.x.size)[0]
@@ -93,14 +100,16 @@ class Share:
         return found
 
     def scale(self, factor: float):
-        """Multiply what the rank owns."""
+        """Multiply the block that the rank owns by ``factor``."""
         for place in self.slices(self.own) if factor != 1 else ():
             self.x[place] *= factor
 
 
 def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule: sum up, in every share's x, the block that this rank owns. The shares go side by side, step by step;
-    what else lies in x is overwritten by partial sums."""
+    """Schedule: sum up, in every share's x, the block that this rank owns.
+
+    The shares run side by side, step by step. Partial sums overwrite the rest of each x.
+    """
     with ExitStack() as borrowed:
         scratches = [borrowed.enter_context(comm.borrow(share.x, share.x.size)) for share in shares]
         for steps in zip(*(share.steps for share in shares), strict=True):
@@ -117,7 +126,7 @@ def reduce_scatter(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
-    """Schedule: bring the block that each rank owns to all ranks, in every share's x."""
+    """Schedule: copy the block that each rank owns to all ranks, in every share's x."""
     for steps in zip(*(share.steps[::-1] for share in shares), strict=True):
         pending = []
         for share, step in zip(shares, steps, strict=True):
@@ -128,7 +137,7 @@ def all_gather(comm: Communicator, shares: Sequence[Share], tag: int):
 
 
 def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: float):
-    """Schedule: set the x of each share to ``scale`` times its sum."""
+    """Schedule: set the x of each share to ``scale`` times its sum over all ranks."""
     yield from reduce_scatter(comm, shares, tag)
     for share in shares:
         share.scale(scale)
@@ -136,8 +145,10 @@ def allreduce(comm: Communicator, shares: Sequence[Share], tag: int, scale: floa
 
 
 def holdings(sources: Sources, own: Sequence[int]) -> list[list[int]]:
-    """Return by step which blocks each rank holds after it in the all-gather, as the bits of a number; the last ones
-    are ``own``, those that it begins with."""
+    """Return per step the blocks that each rank holds after the step of the all-gather, as the bits of a number.
+
+    The last list is ``own``, the blocks that each rank has at the beginning.
+    """
     held = [list(own)]
     for step in reversed(sources):
         held.append([mine | held[-1][source] for mine, source in zip(held[-1], step, strict=True)])
@@ -145,10 +156,10 @@ def holdings(sources: Sources, own: Sequence[int]) -> list[list[int]]:
 
 
 def places_of_blocks(sources: Sources) -> list[int]:
-    """Return where each rank's block lies, so that those that travel together lie side by side.
+    """Return the place of each rank's block, so that blocks that travel together lie side by side.
 
-    They travel together most in the last steps of the all-gather: ranks are sorted by what they hold before these, by
-    the lowest block of it.
+    Most blocks travel together in the last steps of the all-gather. So ranks are sorted by the lowest block that they
+    hold before the last step, then by the lowest block before the last step but one, and so on.
     """
     size = len(sources[0])
     held = holdings(sources, [1 << rank for rank in range(size)])[1:]
@@ -157,7 +168,7 @@ def places_of_blocks(sources: Sources) -> list[int]:
 
 
 def runs(bits: int) -> Runs:
-    """Return the runs of ones in a number, the lowest first."""
+    """Return the runs of ones in the bits of a number, the lowest run first."""
     found, passed = [], 0
     while bits:
         begin = lowest(bits)
@@ -170,12 +181,12 @@ def runs(bits: int) -> Runs:
 
 
 def lowest(bits: int) -> int:
-    """Return the number of the lowest one in a number, the first being 0."""
+    """Return the position of the lowest one in the bits of a number; positions begin at 0."""
     return (bits & -bits).bit_length() - 1
 
 
 def inverse(permutation: Sequence[int]) -> list[int]:
-    """Return of each number where it lies. Raises ValueError if one is missing."""
+    """Return the place of each number in ``permutation``. Raises ValueError if a number is missing."""
     found = [-1] * len(permutation)
     for place, number in enumerate(permutation):
         found[number] = place

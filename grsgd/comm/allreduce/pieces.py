@@ -1,4 +1,4 @@
-"""Arrays in parts: those that ranks own, and cache-sized ones to add up."""
+"""Arrays in parts: the parts that ranks own, and cache-sized pieces to add up."""
 
 import math
 from functools import wraps
@@ -9,17 +9,22 @@ from coding.partition import part
 from grsgd.comm import tags
 
 PIECE_BYTES = 1024 * 1024
-"""Size of a piece. 1 MiB was best or near it from 1 to 100 MiB; smaller costs messages, larger leaves the cache."""
+"""Size of a piece in bytes.
+
+1 MiB was best or near the best for arrays of 1 to 100 MiB: smaller pieces cost messages, larger pieces leave the cache.
+"""
 
 
 def power_of_two(scale: float) -> float:
-    """Return the largest power of two that is not above ``scale``: to multiply by it rounds no normal number."""
+    """Return the largest power of two that is not above ``scale``; multiplying by it rounds no normal number."""
     return 2.0 ** math.floor(math.log2(scale))
 
 
 def in_range(allreduce):
-    """Let an all-reduce of float16 multiply by most of its ``scale`` before it sums: a mean is in range where its sum
-    may not be. Other dtypes keep their bits and their time: sums of float32 end where a mean of n is above 3.4e38 / n.
+    """Let an all-reduce of float16 multiply by most of its ``scale`` before it sums.
+
+    The mean may be in the range of float16 although the sum is not. Other dtypes are multiplied after the sum, which
+    keeps their bits and their speed. A sum of float32 overflows if the mean of n ranks is above 3.4e38 / n.
     """
 
     @wraps(allreduce)
@@ -39,12 +44,12 @@ def divided_before(allreduce, comm, x, tag: int, scale: float, options: dict):
 
 
 def chunks(x, n: int) -> list:
-    """Return x in n parts whose sizes differ by at most one."""
+    """Return x in ``n`` parts whose sizes differ by at most one element."""
     return [x[begin:end] for begin, end in (part(c, n, x.size) for c in range(n))]
 
 
 def cut(x, size: int) -> list:
-    """Return x in parts of ``size`` elements, the last one shorter."""
+    """Return x in parts of ``size`` elements; the last part may be shorter."""
     return [x[begin : begin + size] for begin in range(0, x.size, size)]
 
 

@@ -1,14 +1,14 @@
 """All-reduce of ranks on one host, through memory that they share (`grsgd.comm.shared_memory`).
 
-Rank j adds up part j of all arrays, row after row in the order of ranks, and writes the sum where all read it. So
-each element is summed once, in the order 0 to n-1, and the sums are bit-identical on all ranks and in all runs.
+Rank j sums up part j of all arrays, row after row in the order of the ranks, and writes the sum where all ranks read
+it. So each element is summed once, in the order 0 to n-1, and the sums are bit-identical on all ranks and in all runs.
 
-An array that lies in shared memory itself (`in_shared_memory`) is summed where it lies: all ranks together read and
-write as much memory as if each copied its array once. Others are copied through a buffer, piece by piece, while pieces
-are in the cache. Of a short array every rank adds up all of it, which spares the second wait.
+An array that lies in shared memory itself (`in_shared_memory`) is summed in place: all ranks together read and write as
+many bytes as if each copied its array once. Other arrays are copied through a buffer, in pieces that stay in the cache.
+A short array is summed whole by every rank, which avoids the second wait.
 
-Ranks tell each other how far they are by numbers in that memory, which they poll (`Reached` of `shared_sums`):
-nothing blocks.
+Ranks publish their progress by numbers in the shared memory, which the other ranks poll (`Reached` of `shared_sums`).
+Nothing blocks.
 """
 
 from contextlib import ExitStack
@@ -25,14 +25,14 @@ from grsgd.comm.shared_memory import NoSharedMemory, allocate
 from grsgd.models.flat import Flat
 
 SHORT_BYTES = 1024 * 1024
-"""Up to this size of all ranks' arrays together every rank adds up all of them."""
+"""Largest size in bytes of all ranks' arrays together for which every rank sums up whole arrays."""
 
 
 @in_range
 def shared_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float = 1.0):
     """Set x to ``scale`` times its sum over all ranks, in place, through memory that the ranks share.
 
-    Ranks that are no processes of a host, such as simulated ones, send the parts in messages instead.
+    Ranks that are not processes of one host, such as simulated ranks, send the parts in messages instead.
 
     Raises NoSharedMemory, on all ranks.
     """
@@ -54,21 +54,21 @@ def shared_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float
 
 
 def is_short(comm: Communicator, x) -> bool:
-    """Whether every rank adds up all."""
+    """Return whether every rank sums up the whole of x."""
     return comm.size * x.nbytes <= SHORT_BYTES
 
 
 def check_host_memory(x):
-    """Raise NoSharedMemory for an array that is none of NumPy."""
+    """Raise NoSharedMemory for an array that is not a NumPy array."""
     if type(x) is not np.ndarray:
         raise NoSharedMemory("the arrays lie in the memory of GPUs")
 
 
 def in_shared_memory(comm: Communicator, flat: Flat):
-    """Schedule, on all ranks at once: return ``flat``, moved to where `shared_allreduce` copies nothing.
+    """Schedule, on all ranks at once: return ``flat``, moved to memory in which `shared_allreduce` copies nothing.
 
-    Returns ``flat`` itself where there is no such memory, or not enough, and where it would not be used. The memory is
-    free when ``comm`` and all that lies in it are gone.
+    Returns ``flat`` itself if there is no shared memory or not enough, and if `shared_allreduce` would not use it. The
+    memory is freed when ``comm`` and all arrays in the memory are gone.
     """
     array = flat.array
     if comm.size == 1 or not comm.backend.shares_memory or type(array) is not np.ndarray:
@@ -86,13 +86,15 @@ def in_shared_memory(comm: Communicator, flat: Flat):
 
 
 VECTORS = "vectors"
-"""Under what a communicator keeps the memory of such arrays, a list; buffers are kept under their tags."""
+"""Key of the list of shared memory for whole arrays in a communicator's ``shared``; buffers are kept under their
+tags."""
 
 
 def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, beyond=None):
-    """Schedule: the same sums, bit for bit, and the same bytes from each rank to each other, in messages.
+    """Schedule: compute the sums of `shared_allreduce`, bit for bit, with as many bytes from rank to rank, in messages.
 
-    ``owners``: how many ranks sum a part each; ``beyond(part)``: a schedule that then changes it, before all have it.
+    ``owners``: number of ranks that sum a part each. ``beyond(part)``: a schedule that changes the sum of a part before
+    other ranks receive it.
     """
     n, me = comm.size, comm.rank
     others = [rank for rank in range(n) if rank != me]
@@ -106,12 +108,12 @@ def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, 
         yield arriving
         total = rows[0]
         for row in rows[1:]:
-            if row is mine:  # the same sum, from now on in its place
+            if row is mine:  # the sum goes on in this rank's part of x; a + b equals b + a
                 total, row = row, total
             total += row
         if scale != 1:
             total *= scale
-        yield leaving  # before the places that they are sent from are received into
+        yield leaving  # before anything is received into the places that are sent
     if beyond is not None:
         yield from beyond(mine)
     arriving = [comm.Irecv(parts[rank], rank, tag) for rank in others if parts[rank].size]
@@ -120,19 +122,21 @@ def parts_allreduce(comm: Communicator, x, tag: int, scale: float, owners: int, 
 
 
 def bounds_of(size: int, ranks: int, owners: int) -> list[tuple[int, int]]:
-    """Return begin and end of the part that each rank sums; of those that are no owners, of nothing."""
+    """Return begin and end of the part that each rank sums; the part of a rank that is no owner is empty."""
     return [part(rank, owners, size) if rank < owners else (0, 0) for rank in range(ranks)]
 
 
 def count(comm: Communicator, x, owners: int):
-    """Count what of this rank's part in an all-reduce others read, and what it writes to them."""
+    """Count the bytes of an all-reduce that other ranks read from this rank's array, and that this rank writes for
+    them."""
     for rank, messages, nbytes in exchanged(comm.rank, comm.size, owners, x.size, x.itemsize):
         comm.traffic.count_messages(comm.members[rank], messages, nbytes)
 
 
 @lru_cache(maxsize=1024)
 def exchanged(rank: int, ranks: int, owners: int, size: int, itemsize: int) -> list[tuple[int, int, int]]:
-    """Return with which others a rank has messages and bytes in an all-reduce of ``size`` elements."""
+    """Return (rank, messages, bytes) per other rank with which ``rank`` exchanges parts of an array of ``size``
+    elements."""
     sizes = [(end - begin) * itemsize for begin, end in bounds_of(size, ranks, owners)]
     written = sizes[rank]
     return [

@@ -1,6 +1,8 @@
-"""Compiled loops of `grsgd.comm.allreduce.shared`: sums of arrays, and numbers by which ranks tell each other how far
-they are. Sums leave other Python threads free; what takes less than a microsecond does not, for it would have to wait
-for them then."""
+"""Compiled loops of `grsgd.comm.allreduce.shared`: sums of arrays, and numbers by which ranks publish their progress.
+
+Sums release Python's global lock. Functions of less than a microsecond keep it, because they would have to wait to get
+it back.
+"""
 
 from numba import njit, types
 from numba.extending import intrinsic
@@ -11,7 +13,8 @@ brief = njit(cache=True)
 
 @intrinsic
 def fence(typing_context):
-    """Let the processor finish what it reads and writes before this, before it reads or writes anything after it."""
+    """Make the processor finish all reads and writes before this call, before it begins reads and writes after this
+    call."""
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")
@@ -22,10 +25,11 @@ def fence(typing_context):
 
 @brief
 def publish(flags, rank, column, number):
-    """Tell the others a number, int64, that a rank has reached; whoever sees it sees all that was written before.
+    """Tell the other ranks the int64 ``number`` that ``rank`` has reached; a rank that sees it also sees all earlier
+    writes.
 
-    The fence comes first, so neither compiler nor processor may put off what was written before until after the number.
-    An aligned number of 8 bytes is never seen in halves.
+    The fence comes first, so neither compiler nor processor may delay earlier writes until after the number. No rank
+    ever sees half of an aligned number of 8 bytes.
     """
     fence()
     flags[rank, column] = number
@@ -33,8 +37,11 @@ def publish(flags, rank, column, number):
 
 @brief
 def reached(flags, column, number):
-    """Return whether all ranks have published this number, or a higher one. If so, what is read from now on was written
-    before that: the fence comes last, so nothing may be read early."""
+    """Return whether all ranks have published ``number`` or a higher number.
+
+    If so, later reads see everything that the ranks wrote before they published: the fence comes last, so nothing is
+    read early.
+    """
     for rank in range(flags.shape[0]):
         if flags[rank, column] < number:
             return False
@@ -44,17 +51,17 @@ def reached(flags, column, number):
 
 @brief
 def reached_soon(flags, column, number, tries):
-    """As `reached`, after so many looks at most."""
+    """Return whether all ranks have `reached` ``number`` within ``tries`` looks."""
     for _ in range(tries):
         if reached(flags, column, number):
             return True
-        fence()  # look again: the compiler must not take it that nothing has changed
+        fence()  # the next look must read memory: the compiler must not assume that nothing has changed
     return False
 
 
 @compiled
 def sum_rows(rows, begin, end, scale, total):
-    """total = ``scale`` times the sum of all rows from ``begin`` to ``end``, row after row; one dtype for all."""
+    """Set ``total`` to ``scale`` times the sum of all rows from ``begin`` to ``end``, row after row, in one dtype."""
     first, second = rows[0][begin:end], rows[1][begin:end]
     for k in range(total.size):
         total[k] = first[k] + second[k]
@@ -69,8 +76,10 @@ def sum_rows(rows, begin, end, scale, total):
 
 @compiled
 def sum_soon(flags, rank, column, number, rows, begin, scale, x, tries):
-    """Put x into a rank's row and publish the number; if all others have it after so many looks at most, sum all rows
-    into x, and return True. All of a short all-reduce in one call."""
+    """Do a whole short all-reduce in one call: put x into the row of ``rank``, publish, wait, and sum all rows into x.
+
+    Return False, without a sum, if not all ranks have published ``number`` within ``tries`` looks; else True.
+    """
     rows[rank][begin : begin + x.size] = x
     publish(flags, rank, column, number)
     if not reached_soon(flags, column, number, tries):
@@ -81,9 +90,9 @@ def sum_soon(flags, rank, column, number, rows, begin, scale, x, tries):
 
 @compiled
 def replace_rows(rows, begin, end, scale, scratch):
-    """Write ``scale`` times the sum of all rows from ``begin`` to ``end`` into each of them.
+    """Write ``scale`` times the sum of all rows from ``begin`` to ``end`` into each row.
 
-    scratch: of as many elements as are summed at a time, while they are in the cache.
+    ``scratch``: memory for the elements that are summed at a time; it stays in the cache.
     """
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)

@@ -1,5 +1,4 @@
-"""Sums of arrays in memory that ranks share, and how they wait for each other: by numbers in that memory, which they
-poll."""
+"""Sums of arrays in memory that ranks share; ranks wait for each other by polling numbers in that memory."""
 
 from collections.abc import Sequence
 
@@ -11,35 +10,42 @@ from grsgd.comm.driver import available_cores
 from grsgd.comm.shared_memory import FIELDS, SharedMemory
 
 PIECE_BYTES = 1024 * 1024
-"""Of an array that is copied through a buffer, of which each rank has two."""
+"""Bytes of a buffer, through which an array is copied piece by piece; each rank has two buffers."""
 SCRATCH_BYTES = 4 * 1024
-"""So much is added up at a time: in the innermost cache."""
+"""Bytes of scratch memory, into which a sum is made at a time; they fit into the innermost cache."""
 TRIES = 2000
-"""How often a rank with a core to itself looks at once whether all others are as far, before it gives way: some 4 us.
-More is faster on an idle machine, and slower where other programs have the cores."""
+"""Number of looks, in a row, of a rank with a core to itself at the progress of all others: they take some 4 us.
+
+More looks are faster on an idle machine, and slower if other programs use the cores.
+"""
 COMPILED = (np.dtype("float32"), np.dtype("float64"))
 ENTERED, DONE, PLACE = range(3)
-"""The numbers that each rank publishes: the last phase for which its array is there, the last one in which it has
-summed its part, and where its array lies."""
+"""Columns of the numbers that each rank publishes.
+
+ENTERED: the last phase for which its array is in the buffer. DONE: the last phase in which it has summed its part.
+PLACE: the place of its array.
+"""
 OUTSIDE = -1
 VECTOR = 1 << 44
-"""A place is a number of shared memory times this, and a byte of the row in it."""
+"""Factor in the place of an array: the number of its shared memory times `VECTOR`, plus the byte in the row."""
 
 
 class Buffers:
-    """The buffers of all ranks that arrays are copied through, two for each: one is filled while the other is read.
+    """Two buffers per rank, through which arrays are copied: one is filled while the other one is read.
 
     Parameters
     ----------
-    comm, memory
-        The ranks, and what they share: twice ``piece_bytes`` a rank.
+    comm
+        The ranks.
+    memory
+        Memory that the ranks share, with twice ``piece_bytes`` per rank.
     piece_bytes
-        Length of a buffer.
+        Length of a buffer in bytes.
     owners
-        How many ranks sum a part each, those with the lowest numbers; by default all.
+        Number of ranks that sum a part each, the ranks with the lowest numbers; by default all.
 
-    All-reduces are phases with numbers, one for each piece. That a buffer is written again two phases later is safe: by
-    then this rank has seen that all have entered the phase between, which they do when they have read it.
+    An all-reduce consists of numbered phases, one per piece. A buffer is written again two phases later. This is safe:
+    by then this rank has seen all ranks enter the phase between, which they enter after reading the buffer.
     """
 
     def __init__(
@@ -55,7 +61,7 @@ class Buffers:
         self._scratch: dict = {}
 
     def sum_short(self, x, scale: float):
-        """Schedule: every rank adds up all."""
+        """Schedule: every rank sums up the whole of x."""
         scale = x.dtype.type(scale)
         if x.dtype not in COMPILED:
             rows, begin = self._fill(x)
@@ -70,10 +76,13 @@ class Buffers:
             add(rows, begin, begin + x.size, scale, x)
 
     def sum_long(self, x, scale: float, vectors: Sequence[SharedMemory], beyond=None):
-        """Schedule: every owner adds up its part of all; where all arrays lie in the same of the ``vectors``, there.
+        """Schedule: set x to ``scale`` times its sum; every owner sums up its part.
 
-        ``beyond(part)``: a schedule that changes what an owner has summed, before all have it; called with the parts of
-        pieces of ``piece_bytes``, wherever arrays lie.
+        If x lies in one of the shared ``vectors`` on all ranks, it is summed in place. Otherwise x is copied through
+        the buffers, piece by piece.
+
+        ``beyond(part)``: a schedule that changes the sum of an owner's part before all ranks have it. It is called per
+        piece of ``piece_bytes``, also if x is summed in place.
         """
         place, memory = OUTSIDE, None
         for number, vector in enumerate(vectors):
@@ -111,13 +120,14 @@ class Buffers:
             piece[:] = source
 
     def _fill(self, piece) -> tuple[np.ndarray, int]:
-        """Begin a phase with a piece in this rank's buffer; return all rows, and where in them the buffer begins."""
+        """Begin a phase with ``piece`` in this rank's buffer; return all rows, and the element at which the buffer
+        begins."""
         rows, begin = self._next_buffer(piece)
         rows[self.rank, begin : begin + piece.size] = piece
         return rows, begin
 
     def _next_buffer(self, piece) -> tuple[np.ndarray, int]:
-        """Begin a phase; return all rows, and where in them its buffer begins."""
+        """Begin a phase; return all rows, and the element at which the buffer of this phase begins."""
         self.phase += 1
         return self.memory.rows(piece.dtype), self.phase % 2 * (self.piece_bytes // piece.itemsize)
 
@@ -125,13 +135,16 @@ class Buffers:
         self.loops.publish(self.memory.flags, self.rank, column, self.phase)
 
     def _check_places(self, place: int):
-        """All ranks see the same places, of the phase that all have entered, and raise the same error."""
+        """Raise RuntimeError if the arrays of the ranks lie at different places.
+
+        All ranks have entered the phase and see the same places, so all raise the same error.
+        """
         places = self.memory.flags[:, PLACE].tolist()
         if any(other != place for other in places):
             raise RuntimeError(f"an all-reduce of arrays that lie in different places of shared memory: {places}")
 
     def _replace_part(self, rows: np.ndarray, begin: int, size: int, scale: float, beyond):
-        """Schedule: write the sums of this rank's part of a piece to where all of them lie."""
+        """Schedule: replace this rank's part of a piece by its sum, in the rows of all ranks."""
         if self.rank >= self.owners:
             return
         first, last = (begin + end for end in part(self.rank, self.owners, size))
@@ -149,7 +162,7 @@ class Buffers:
 
 
 class Reached:
-    """A pollable: all ranks have reached the phase that this one is in."""
+    """A pollable that is true when all ranks have reached the phase in which this object was made."""
 
     __slots__ = ("buffers", "column", "phase")
 
@@ -160,7 +173,7 @@ class Reached:
         return self.buffers.loops.reached(self.buffers.memory.flags, self.column, self.phase)
 
     def wait(self):
-        """Schedule: wait for it; at first without a pause, if no other rank needs this core."""
+        """Schedule: wait for all ranks; if no other rank needs this core, look `TRIES` times before the first pause."""
         buffers = self.buffers
         if not buffers.loops.reached_soon(buffers.memory.flags, self.column, self.phase, buffers.tries):
             yield self
@@ -173,7 +186,7 @@ class Reached:
 
 
 def load_loops(dtype):
-    """Load what is compiled for numbers of a dtype, or compile it, which takes seconds the first time."""
+    """Load the compiled loops for numbers of ``dtype``; the first time they are compiled, which takes seconds."""
     from grsgd.comm.allreduce import shared_cpu
 
     rows, flags = np.zeros((2, FIELDS), dtype), np.zeros((2, FIELDS), np.int64)
@@ -187,7 +200,7 @@ def load_loops(dtype):
 
 
 def sum_rows(rows, begin: int, end: int, scale, total):
-    """As `grsgd.comm.allreduce.shared_cpu.sum_rows`, for numbers that are not compiled for."""
+    """Sum as `grsgd.comm.allreduce.shared_cpu.sum_rows` does, for dtypes without compiled loops."""
     np.add(rows[0, begin:end], rows[1, begin:end], out=total)
     for row in rows[2:]:
         total += row[begin:end]
@@ -196,7 +209,7 @@ def sum_rows(rows, begin: int, end: int, scale, total):
 
 
 def replace_rows(rows, begin: int, end: int, scale, scratch):
-    """As `grsgd.comm.allreduce.shared_cpu.replace_rows`, for numbers that are not compiled for."""
+    """Replace as `grsgd.comm.allreduce.shared_cpu.replace_rows` does, for dtypes without compiled loops."""
     for start in range(begin, end, scratch.size):
         stop = min(start + scratch.size, end)
         total = scratch[: stop - start]

@@ -1,18 +1,20 @@
-"""Swing, an all-reduce whose partners are nearer than those of halving and doubling, for any number of ranks.
+"""Swing, an all-reduce whose partners are nearer than the partners of halving and doubling, for any number of ranks.
 
 Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for higher bandwidth allreduce (NSDI). In step
-s of the reduce-scatter rank r exchanges with r + rho(s) if it is even, r - rho(s) if it is odd, modulo n, where rho(s)
-is the sum of (-2)^i for i = 0 .. s: 1, -1, 3, -5, 11, ... The all-gather takes the steps backwards. Half of the array
-goes to a neighbour, a quarter to the other one, an eighth three ranks away, in turns to the left and to the right.
+s of the reduce-scatter, an even rank r exchanges with rank r + rho(s), an odd rank r with r - rho(s), modulo n. The
+distance rho(s) is the sum of (-2)^i for i = 0 .. s: 1, -1, 3, -5, 11, ... The all-gather takes the steps in reverse
+order. Half of the array goes to one neighbour, a quarter to the other neighbour, and an eighth to a rank at distance
+three, in turns to the left and to the right.
 
-The distances of ceil(log2 n) steps, added up with alternating signs, are 2^ceil(log2 n) consecutive numbers, each
-once. So for even n all ranks are reached, some of them twice if n is no power of two. Here a rank gets each block once,
-the first time it could in the all-gather: each rank sends 2(n-1)/n of the array for every even n. What it sends in a
-step are then several messages, as its blocks do not all lie side by side.
+Add any subset of the distances of the first ceil(log2 n) steps, with alternating signs: the 2^ceil(log2 n) sums are
+consecutive numbers, each once. So for even n all ranks are reached; some are reached twice if n is no power of two.
+Here a rank receives each block once, in the earliest possible step of the all-gather. So each rank sends 2(n-1)/n of
+the array for every even n. If n is no power of two, its blocks of a step do not all lie side by side, so it sends
+several messages per step.
 
-With odd n the last rank stands beside the others: it exchanges its blocks with all of them directly, meanwhile, one
-message of 1/n of the array to and from each, in both halves. It sends 2(n-1)/n of the array, like all others. This case
-is inferred: the text of the paper was not at hand.
+With odd n, the last rank does not take part in the steps. Meanwhile it exchanges its blocks with all other ranks
+directly: one message of 1/n of the array to and from each rank, in both halves. It sends 2(n-1)/n of the array, as all
+other ranks do. The case of odd n is inferred: the text of the paper was not at hand.
 """
 
 from contextlib import ExitStack
@@ -40,8 +42,10 @@ def swing_allreduce(comm: Communicator, x, tag: int = tags.ARRAYS, scale: float 
 
 
 def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
-    """Schedule of the other ranks of an odd number: the all-reduce of all blocks but the last one, and meanwhile what
-    the last rank and this one have for each other."""
+    """Schedule of all ranks but the last, for odd n: an all-reduce of all blocks but the last block.
+
+    Meanwhile the rank exchanges with the last rank: the last block, and the rank's own block.
+    """
     last, x = comm.size - 1, share.x
     block = slice(*part(last, share.blocks, x.size))
     own = share.slices(share.own)
@@ -59,7 +63,7 @@ def beside_the_last(comm: Communicator, share: Share, tag: int, scale: float):
 
 
 def as_the_last(comm: Communicator, x, tag: int, scale: float):
-    """Schedule of the last rank of an odd number: it sums up the last block, and has the others' from them."""
+    """Schedule of the last rank, for odd n: sum up the last block, and receive the other blocks from their owners."""
     last = comm.size - 1
     block = x[slice(*part(last, comm.size, x.size))]
     blocks = {}
@@ -81,16 +85,16 @@ def as_the_last(comm: Communicator, x, tag: int, scale: float):
 
 @lru_cache(maxsize=8)
 def swing_plan(n: int) -> Plan:
-    """Return the steps of an even number of ranks."""
+    """Return the steps of an even number ``n`` of ranks."""
     return Plan(swing_partners(n))
 
 
 def swing_partners(n: int, mirrored: bool = False) -> Sources:
-    """Return by step and rank the partner; ``mirrored``: to the left where it is otherwise to the right."""
+    """Return the partner per step and rank; with ``mirrored``, distances to the left and to the right are swapped."""
     distances = [-rho(step) if mirrored else rho(step) for step in range((n - 1).bit_length())]
     return [[(rank + (-distance if rank % 2 else distance)) % n for rank in range(n)] for distance in distances]
 
 
 def rho(step: int) -> int:
-    """Return the distance of a step, to the right of even ranks, to the left of odd ones: 1, -1, 3, -5, 11, ..."""
+    """Return the distance of a step, to the right of even ranks and to the left of odd ranks: 1, -1, 3, -5, 11, ..."""
     return (1 - (-2) ** (step + 1)) // 3

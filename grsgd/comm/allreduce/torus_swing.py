@@ -1,10 +1,11 @@
 """Swing on a torus, dimension by dimension, over all cables of a rank at once.
 
 Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for higher bandwidth allreduce (NSDI). With D
-dimensions the array lies in 2 D parts, each with an all-reduce of its own, side by side, step by step. In each of them
-the dimensions take turns; within a dimension partners are those of Swing on a ring of its size. The parts begin with
-different dimensions, and half of them are mirrored, which go to the left where others go to the right: so in each step
-every rank sends in both directions of every dimension. Dimensions whose steps are over are passed over.
+dimensions the array consists of 2 D parts. Each part has an all-reduce of its own; all of them run side by side, step
+by step. In an all-reduce the dimensions take turns. Within a dimension the partners are the partners of Swing on a ring
+of the dimension's size. The parts begin with different dimensions. Half of the parts are mirrored: they go to the left
+when the others go to the right. So in each step every rank sends in both directions of every dimension. A dimension
+whose steps are over is skipped.
 """
 
 import math
@@ -24,13 +25,13 @@ def torus_swing_allreduce(
 ):
     """Reduce-scatter and all-gather with the partners of Swing in every dimension of a torus.
 
-    ``sizes``: of the torus, each even; ranks lie on it in row-major order, the last coordinate varying fastest. Raises
-    ValueError if it has not as many places as there are ranks, or a size is odd.
+    ``sizes``: even sizes of the torus. Ranks lie on it in row-major order, so the last coordinate varies fastest.
+    Raises ValueError if a size is odd, or if the product of the sizes is not the number of ranks.
     """
     sizes = tuple(sizes)
     if math.prod(sizes) != comm.size or any(size % 2 for size in sizes):
         shape = "x".join(map(str, sizes))
-        raise ValueError(f"a torus of {shape} for {comm.size} ranks: must have as many places, and even sizes")
+        raise ValueError(f"a torus of {shape} for {comm.size} ranks: must have one place per rank, and even sizes")
     if x.size == 0:
         return
     plans = torus_swing_plans(sizes)
@@ -40,14 +41,16 @@ def torus_swing_allreduce(
 
 @lru_cache(maxsize=8)
 def torus_swing_plans(sizes: tuple[int, ...]) -> tuple[Plan, ...]:
-    """Return the steps of each part."""
+    """Return the plan of each part."""
     mirrors = [[swing_partners(size, mirrored) for size in sizes] for mirrored in (False, True)]
     return tuple(Plan(in_turns(rings, sizes, first)) for rings in mirrors for first in range(len(sizes)))
 
 
 def in_turns(rings: Sequence[Sources], sizes: Sequence[int], first: int) -> Sources:
-    """Return the steps of all dimensions, which take turns, the dimension ``first`` first. ``rings``: the steps of each
-    dimension, on a ring of its size."""
+    """Return the steps of all dimensions, which take turns; the dimension ``first`` begins.
+
+    ``rings``: the steps of each dimension, on a ring of its size.
+    """
     dimensions = [*range(first, len(sizes)), *range(first)]
     order = [(step, dimension) for step in range(max(map(len, rings))) for dimension in dimensions]
     return [
@@ -56,7 +59,8 @@ def in_turns(rings: Sequence[Sources], sizes: Sequence[int], first: int) -> Sour
 
 
 def along(dimension: int, ring: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Return by rank on the torus the one that lies, in one dimension, where ``ring`` says."""
+    """Return the partner of each rank of the torus in ``dimension``, where ``ring`` gives the partner of each
+    coordinate."""
     stride = math.prod(sizes[dimension + 1 :])
     places = ((rank, rank // stride % sizes[dimension]) for rank in range(math.prod(sizes)))
     return [rank + (ring[place] - place) * stride for rank, place in places]

@@ -56,7 +56,7 @@ def test_long_messages_are_counted_in_words(nbytes, word):
 
 @pytest.mark.parametrize("nbytes", [2**31 + 1, 2**34])
 def test_what_mpi_cannot_count_is_refused(nbytes):
-    with pytest.raises(ValueError, match=f"^a message of {nbytes} bytes: more elements of at most 8 bytes than MPI"):
+    with pytest.raises(ValueError, match=f"^a message of {nbytes} bytes has more elements of at most 8 bytes than MPI"):
         countable(ShapeOnlyArray(nbytes, "uint8"))
 
 

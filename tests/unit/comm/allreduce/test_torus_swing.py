@@ -63,5 +63,5 @@ def test_parts_begin_with_different_dimensions_and_sides():
 @pytest.mark.parametrize("shape", [(2, 3), (4, 2), (4,)])
 def test_a_torus_that_does_not_fit_is_refused(shape):
     ranks = Ranks(6)
-    with pytest.raises(ValueError, match="for 6 ranks: must have as many places, and even sizes"):
+    with pytest.raises(ValueError, match="for 6 ranks: must have one place per rank, and even sizes"):
         next(torus_swing_allreduce(ranks.comms[0], np.zeros(3), sizes=shape))
