@@ -1,8 +1,8 @@
-"""When to exchange models: after a fixed period, or when the own model has changed enough.
+"""Triggers of model exchanges: after a fixed period, or when a rank's own model has changed enough.
 
-The second is from Ho, Wu, Liu 2018, "Adaptive communication for distributed deep learning on commodity GPU cluster", of
-which only the abstract could be had: a worker exchanges models according to the change of its own one. How change is
-measured, the threshold and all else here is inferred. Nothing here communicates.
+The adaptive trigger is from Ho, Wu, Liu 2018, "Adaptive communication for distributed deep learning on commodity GPU
+cluster". Only the abstract of this paper was available: a worker exchanges models according to the change of its own
+model. The measure of change, the threshold and everything else here are inferred. Nothing here communicates.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from grsgd.models.replica import Replica
 torch = LazyModule("torch")
 
 RAISE, LOWER = 1.05, 0.95
-"""Factors of an automatic threshold: after each trigger, and after every 1/target_rate steps without one."""
+"""Factors of an automatic threshold: after each trigger, and after every 1/target_rate steps without a trigger."""
 MIN_NORM = 1e-30
-"""Stands for a norm of zero where it divides."""
+"""Divisor in place of a norm of zero."""
 
 
 class AdaptiveOptions(BaseModel):
-    """The options of the adaptive form, all inferred: only the abstract of the paper was available.
-
-    docs/reference/algorithms/gossip.md lists the inferred parts.
-    """
+    """Options of the adaptive trigger, all inferred: only the paper's abstract was available
+    (docs/reference/algorithms/gossip.md)."""
 
     renamed: ClassVar[dict[str, str]] = {
         "theta": "threshold",
@@ -43,18 +41,18 @@ class AdaptiveOptions(BaseModel):
     adaptive: bool = Field(False, description="exchange when the model has changed enough, not every period steps")
     metric: Literal["relative", "norm", "layerwise", "cosine"] = Field(
         "relative",
-        description="change since the last exchange: |x - r|/|r|, | |x| - |r| |/|r|, |x - r|/|r| of each layer, which "
-        "then is exchanged alone, or 1 - cos(x, r)",
+        description="change since the last exchange: |x - r|/|r|, | |x| - |r| |/|r|, |x - r|/|r| per layer (each "
+        "layer is then exchanged alone), or 1 - cos(x, r)",
     )
     threshold: Literal["auto"] | Annotated[float, Field(ge=0)] = Field(
-        "auto", description="change from which on to exchange; auto: the one that leads to target_rate"
+        "auto", description="change that triggers an exchange; auto: adapted until exchanges occur at target_rate"
     )
     target_rate: float = Field(
-        0.08, gt=0, le=1, description="threshold auto: exchanges per step, or parts of the model per step"
+        0.08, gt=0, le=1, description="with threshold auto: exchanges per step; a part of the model counts as a part"
     )
     scale_threshold_with_lr: bool = Field(True, description="lower the threshold in proportion with the learning rate")
-    min_interval: int = Field(1, ge=1, description="steps between two exchanges that this rank begins, at least")
-    max_interval: int = Field(200, ge=1, description="steps after an exchange from which on not to wait for any change")
+    min_interval: int = Field(1, ge=1, description="fewest steps between two exchanges that this rank begins")
+    max_interval: int = Field(200, ge=1, description="most steps between two exchanges, even if no model changes")
 
     @model_validator(mode="after")
     def minimum_below_maximum(self):
@@ -77,15 +75,16 @@ class Slices:
         return len(self.slices)
 
     def size(self, mask: np.ndarray) -> int:
-        """Return the number of elements in the selected slices."""
+        """Return the number of elements in the slices that ``mask`` selects."""
         return int(self.sizes[mask].sum())
 
     def fraction(self, mask: np.ndarray) -> float:
-        """Return the share of the vector in the selected slices."""
+        """Return the share of the vector in the slices that ``mask`` selects."""
         return self.size(mask) / int(self.sizes.sum())
 
     def selected(self, mask: np.ndarray) -> Iterator[tuple[slice, slice]]:
-        """Yield, for each selected slice, where it lies in a message, which has only these, and where in the vector."""
+        """Yield, for each selected slice, its place in a message of selected slices only, and its place in the
+        vector."""
         begin = 0
         for index in np.flatnonzero(mask):
             part = self.slices[index]
@@ -94,13 +93,13 @@ class Slices:
             begin += size
 
     def pack(self, mask: np.ndarray, x: torch.Tensor, message: torch.Tensor):
-        """Copy the selected slices of the vector x to the beginning of ``message``."""
+        """Copy the selected slices of the vector ``x`` to the beginning of ``message``."""
         for packed, part in self.selected(mask):
             message[packed].copy_(x[part])
 
 
 class PeriodicTrigger:
-    """Due every ``period`` steps, whatever the model; has the interface of `AdaptiveTrigger`."""
+    """Trigger that is due every ``period`` steps, whatever the model; has the interface of `AdaptiveTrigger`."""
 
     remembers = ()
 
@@ -119,20 +118,20 @@ class PeriodicTrigger:
 
 
 class AdaptiveTrigger:
-    """Due when the model x has changed by the threshold since it was exchanged; r is the model after that exchange::
+    """Trigger that is due when the model x has changed enough since its last exchange, which left the model r::
 
         delta = |x - r| / |r|
         due = (delta >= threshold eta/eta_0 and k - k_begun >= min_interval) or k - k_last >= max_interval
 
-    k_last is the step of the last exchange, k_begun that of the last one that this rank itself began. With metric
-    ``layerwise``, each layer has an r, a delta and a k_last of its own.
+    k_last is the step of the last exchange, and k_begun the step of the last exchange that this rank itself began. With
+    metric ``layerwise``, each layer has its own r, delta and k_last.
 
-    threshold = "auto" keeps the rate of triggers near ``target_rate``: times 1.05 after each one, times 0.95 after
-    every 1/target_rate steps without one, and by more in a long silence, since it would otherwise take thousands of
-    steps to come down where a model moves fast at first. The start is inferred, too: the first trigger comes after
-    1/target_rate steps, and the threshold begins as the change measured then (the median of the layers'), so that short
-    runs keep the rate as well. Until then r is the model at the beginning, whichever rank else has exchanged with this
-    one.
+    threshold = "auto" keeps the rate of triggers near ``target_rate``. The threshold is multiplied by 1.05 after each
+    trigger, and by 0.95 after every 1/target_rate steps without a trigger. A long silence lowers it faster: otherwise
+    it would take thousands of steps to come down after the fast changes at the start of training. The start is
+    inferred, too: the first trigger comes after 1/target_rate steps, and the change measured then (the median over
+    layers) becomes the first threshold. So short runs keep the rate as well. Until the first trigger, r is the model at
+    the beginning, even after exchanges that other ranks began.
 
     Parameters
     ----------
@@ -141,14 +140,14 @@ class AdaptiveTrigger:
     x
         the model at the beginning, shape [size].
     layers
-        sizes of its layers, in order.
+        sizes of the model's layers, in order.
     eta_0
         the learning rate at which the threshold is not scaled.
 
     Raises
     ------
     ValueError
-        if x has no content.
+        if x has no content, as in a timing-only run.
     """
 
     remembers = ("r", "r_norms", "threshold", "k_last", "k_begun", "quiet_steps")
@@ -163,17 +162,18 @@ class AdaptiveTrigger:
         self.r = x.clone()
         self.r_norms = [float(torch.linalg.vector_norm(self.r[part])) for part in self.slices.slices]
         self.threshold: float | None = None if options.threshold == "auto" else options.threshold
-        """None until an automatic one has been measured."""
+        """The threshold; None until an automatic threshold has been measured."""
         self.k_last = np.zeros(len(self.slices), np.int64)
         self.k_begun = 0
         self.quiet_steps = 0.0
-        """Steps without a trigger since the threshold was last lowered; a trigger of some slices is a part of one."""
+        """Steps without a trigger since the threshold was last lowered; a trigger of some slices counts as their
+        share."""
 
     def due(self, x: torch.Tensor, k: int, eta: float) -> np.ndarray:
-        """Return which slices to exchange after step ``k``, a mask; to be called once per step.
+        """Return the mask of the slices to exchange after step ``k``; to be called once per step.
 
-        ``eta`` is the learning rate. If the exchange is made, tell `begun`. One that is left out changes nothing, and
-        is due again after the next step.
+        ``eta`` is the learning rate. Call `begun` if the exchange is made. An exchange that is not made changes nothing
+        and is due again after the next step.
         """
         options = self.options
         late = k - self.k_last >= options.max_interval
@@ -188,19 +188,19 @@ class AdaptiveTrigger:
         return mask
 
     def begun(self, x: torch.Tensor, k: int, eta: float, mask: np.ndarray):
-        """Note that this rank begins the exchange that is `due`; all arguments as there."""
+        """Note that this rank begins the exchange that is `due`; its arguments are the same as for `due`."""
         if self.threshold is None:
             self.threshold = statistics.median(self.change(x)) / (self.scale(eta) or 1.0)
         self.k_begun = k
         self.adapt(self.slices.fraction(mask), 0)
 
     def scale(self, eta: float) -> float:
-        """Return what the threshold is multiplied by at the learning rate ``eta``."""
+        """Return the factor of the threshold at the learning rate ``eta``."""
         return eta / self.eta_0 if self.options.scale_threshold_with_lr and self.eta_0 else 1.0
 
     def adapt(self, fraction: float, silence: int):
-        """Move an automatic threshold after a step in which ``fraction`` of the model was exchanged, ``silence``
-        steps after a trigger."""
+        """Move an automatic threshold after a step in which ``fraction`` of the model was exchanged, ``silence`` steps
+        after the last trigger."""
         if self.options.threshold != "auto":
             return
         self.threshold *= RAISE**fraction
@@ -211,7 +211,8 @@ class AdaptiveTrigger:
             self.quiet_steps -= 1 / self.options.target_rate
 
     def exchanged(self, x: torch.Tensor, k: int, mask: np.ndarray):
-        """Note that x is what an exchange of the slices in ``mask`` has left, whichever rank began it."""
+        """Note that ``x`` is the model after an exchange of the slices in ``mask``, whichever rank began the
+        exchange."""
         self.k_last[mask] = k
         if self.threshold is None:
             return
@@ -221,13 +222,13 @@ class AdaptiveTrigger:
             self.r_norms[index] = float(torch.linalg.vector_norm(self.r[part]))
 
     def change(self, x: torch.Tensor) -> list[float]:
-        """Return delta of each slice: how far x is from r, in the chosen metric."""
+        """Return the change of each slice: the distance of x from r, in the chosen metric."""
         return [
             self.delta(x[part], self.r[part], norm) for part, norm in zip(self.slices.slices, self.r_norms, strict=True)
         ]
 
     def delta(self, x: torch.Tensor, r: torch.Tensor, r_norm: float) -> float:
-        """Return how far x is from r, of which ``r_norm`` is the norm."""
+        """Return the distance of ``x`` from ``r``, whose norm is ``r_norm``."""
         metric = self.options.metric
         if metric == "norm":
             return abs(float(torch.linalg.vector_norm(x)) - r_norm) / max(r_norm, MIN_NORM)
@@ -238,7 +239,7 @@ class AdaptiveTrigger:
 
 
 def make_trigger(options: AdaptiveOptions, replica: Replica, eta_0: float) -> PeriodicTrigger | AdaptiveTrigger:
-    """Return the trigger that ``options``, which have a ``period``, ask for; to be called before the first step.
+    """Return the trigger for ``options``, which have a ``period``; to be called before the first step.
 
     ``eta_0`` is the learning rate at which the threshold is not scaled.
     """

@@ -17,30 +17,30 @@ from grsgd.comm.topologies.topology import Topology
 from grsgd.models.mixing import add_difference
 
 FINISHED = -1
-"""The step in a message without a model by which an active rank tells its partners that it has ended its training."""
+"""Value of ``step`` in a message without a model: the active rank that sends it has ended its training."""
 
 
 class ADPSGDOptions(Options):
     renamed: ClassVar[dict[str, str]] = {"graph": "topology"}
 
     topology: str = Field("ring", **topology.OPTION)
-    period: int = Field(1, ge=1, description="local steps between an active rank's exchanges, at least")
+    period: int = Field(1, ge=1, description="fewest local steps between two exchanges that an active rank begins")
     merge: Literal["average", "delta"] = Field(
-        "average", description="x = (x + y)/2, as in the paper, or x + (y - s)/2 with s what was sent: keeps the mean"
+        "average", description="x = (x + y)/2, as in the paper, or x + (y - s)/2, where s was sent: keeps the mean"
     )
 
 
 class ADPSGD(OnTopology, name="adpsgd"):
-    """Active ranks average their models with passive neighbours' while all train on. On a ring every other rank is
-    active; each has two activities that share x::
+    """Active ranks average their models with passive neighbours while all ranks train on. On a ring every other rank is
+    active. Each rank has two activities that share x::
 
         trainer:          x = x - eta grad(x)                                       # never waits
 
         active gossip:    pick a passive neighbour j;  send s = x, receive y;  x = (x + y)/2
         passive gossip:   receive y from any active neighbour;  send x;  x = (x + y)/2
 
-    The roles keep ranks from waiting for each other in a circle. Steps that an active rank takes while an exchange is
-    under way make the mean of all models drift; ``merge = "delta"`` does not. Sends M per exchange each way.
+    The roles keep ranks from waiting for each other in a circle. Steps that an active rank takes during an exchange
+    make the mean of all models drift; with ``merge = "delta"`` the mean does not drift. Sends M per exchange each way.
     """
 
     paper = "Lian, Zhang, Zhang, Liu 2018, Asynchronous decentralized parallel stochastic gradient descent"
@@ -52,14 +52,14 @@ class ADPSGD(OnTopology, name="adpsgd"):
         super().__init__(options, replica, optimizer, context)
         self.k_last = 0
         self.ended = self.is_closed = False
-        """Whether this rank has ended its training, and whether its model is not to change any more."""
+        """Whether this rank has ended its training, and whether its model may no longer change."""
         self.finished: set[int] = set()
         """The active partners of a passive rank that have ended their training."""
         self.exchanges = 0
         self.active = active_ranks(self.topology)
         self.is_active = self.comm.rank in self.active
         self.lock = threading.Lock()
-        """Held by the activity that changes x: the trainer, or the background."""
+        """Lock that the trainer or the background activity holds while it changes x."""
         self.mine, self.theirs = ModelMessage(self.x), ModelMessage(self.x)
 
     @classmethod
@@ -75,7 +75,7 @@ class ADPSGD(OnTopology, name="adpsgd"):
                     raise graph.refusal(f"graph of step {step} without a passive neighbour of the active rank {rank}")
 
     def partners(self, exchange: int | None = None) -> list[int]:
-        """Return the neighbours in the other role, in this rank's exchange number ``exchange`` or in any."""
+        """Return the neighbours in the other role: in this rank's exchange number ``exchange``, or in any exchange."""
         neighbours = self.topology.out_neighbours(self.comm.rank, exchange, without=self.comm.lost)
         return [j for j in neighbours if (j in self.active) != self.is_active]
 
@@ -104,7 +104,7 @@ class ADPSGD(OnTopology, name="adpsgd"):
                     self.comm.Isend(self.mine.buffer, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER),
                     self.comm.Irecv(self.theirs.buffer, j, tags.ADPSGD_REPLY),
                 )
-            except LostRank:  # there is no exchange
+            except LostRank:  # the exchange is left out
                 if not self.comm.survives_deaths:
                     raise
                 continue
@@ -113,17 +113,18 @@ class ADPSGD(OnTopology, name="adpsgd"):
         yield from until_over([self.finish(j) for j in self.partners()])
 
     def is_due(self) -> bool:
-        """Whether it is time for an exchange, and there is a partner."""
+        """Return whether an exchange is due and a partner exists."""
         return self.k - self.k_last >= self.options.period and bool(self.partners(self.exchanges))
 
     def finish(self, j: int):
-        """Tell the passive rank j that this one has ended its training; returns the message."""
+        """Tell the passive rank ``j`` that this rank has ended its training; returns the message."""
         self.mine.step, self.mine.sender = FINISHED, self.comm.rank
         finished = self.mine.buffer[:UNWEIGHTED_HEADER]
         return self.comm.Isend(finished, j, tags.ADPSGD_CALL, header=UNWEIGHTED_HEADER)
 
     def passive_gossip(self):
-        """Schedule, until all active neighbours have finished; a rank that has ended its training still answers."""
+        """Schedule: answer until all active neighbours have finished, even after the end of this rank's own
+        training."""
         while self.comm.survives_deaths or not self.all_have_finished():
             yield self.comm.Irecv(self.theirs.buffer, ANY_RANK, tags.ADPSGD_CALL)
             caller = self.theirs.sender
@@ -138,7 +139,7 @@ class ADPSGD(OnTopology, name="adpsgd"):
             yield from until_over([reply])
 
     def all_have_finished(self) -> bool:
-        """Whether all active partners of this passive rank have ended their training."""
+        """Return whether all active partners of this passive rank have ended their training."""
         return set(self.partners()) <= self.finished
 
     def changed(self, rank):
@@ -169,13 +170,13 @@ class ADPSGD(OnTopology, name="adpsgd"):
     def drain(self):
         self.ended = True
         if self.comm.size > 1:
-            goes_on = self.comm.survives_deaths and not self.is_active  # to answer whoever takes a rank late
+            goes_on = self.comm.survives_deaths and not self.is_active  # to answer a process that takes a rank late
             yield Until(self.all_have_finished, "active partners that still train") if goes_on else self.gossip
             with self.lock:
                 self.is_closed = True
 
 
 def active_ranks(graph: Topology) -> list[int]:
-    """Return the ranks that begin exchanges: one side of the graph if it has two, else those of odd number."""
+    """Return the ranks that begin exchanges: one side of a bipartite graph, else the ranks with odd numbers."""
     sides = graph.sides()
     return [rank for rank in range(graph.size) if (rank % 2 if sides is None else sides[rank])]

@@ -1,4 +1,4 @@
-"""``variant = "auto"``: the all-reduce that is the fastest where the run takes place, by a trial at its start."""
+"""``variant = "auto"``: a trial at the start of a run that finds the fastest all-reduce on its machine."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from grsgd.runs.numbers import human_bytes
 
 AUTO = "auto"
 MAX_ELEMENTS = 4 * 1024 * 1024
-"""Longer vectors take as long an element."""
+"""Elements of the longest vector that is tried: longer vectors take as long per element."""
 CLOSE = 3.0
-"""By which factor one may be slower than the fastest at first, and still be the fastest in truth."""
+"""Factor by which a variant may be slower than the fastest one in the first trial and still be tried again."""
 AGAIN_SECONDS, MOST_ROUNDS = 0.25, 101
-"""About how long those are tried again, unless that is less than `REPEATS` times, and how often at most."""
+"""Seconds for which close variants are tried again, but at least `REPEATS` rounds; and the largest number of rounds."""
 
 
 def choose_variant(comm: Communicator, driver, like: Flat):
-    """Schedule, on all ranks at once: return the name of the variant that is the fastest with vectors like one, and
-    the times of all in a line.
+    """Schedule, on all ranks at once: return the name of the variant that is fastest for vectors such as ``like``, and
+    a line with the times of all variants.
 
-    All ranks go by the time of the slowest one, the median of several, so all return the same. Those that come close
-    to the fastest are then tried again, in turns, for a machine may be slower for a while. Each takes the mean, as a
-    run does: some multiply a part of the sum, others all of it. ``comm`` carries nothing else.
+    A time is the median over several all-reduces of the slowest rank's time, so all ranks return the same name. The
+    variants that come close to the fastest are then tried again, in turns, because a machine may be slower for a while.
+    Each variant takes the mean, as in a run, because some variants multiply a part of the sum and others all of it.
+    ``comm`` carries nothing else.
     """
     if comm.size == 1:
         return "ring", "variant = ring: one rank sends nothing"
@@ -40,7 +41,7 @@ def choose_variant(comm: Communicator, driver, like: Flat):
     for name, schedule in ALLREDUCE.items():
         inside = vector
         if name in ON_ONE_HOST | NAMED_BY_LIBRARY and not comm.backend.shares_memory:
-            left_out[name] = "only of processes"
+            left_out[name] = "only for processes"
             continue
         if name == "hierarchical" and (hosts.count == 1 or hosts.owners == 1):
             left_out[name] = "only of several hosts with several ranks each"
@@ -67,15 +68,15 @@ def choose_variant(comm: Communicator, driver, like: Flat):
 
 
 def rounds_again(seconds: float) -> int:
-    """Return how often actions that take so many seconds together are tried again, twice each time; 0 where that would
-    take longer than it is worth, as over a slow link."""
+    """Return how many rounds of two calls are tried again if one call of each action takes ``seconds`` in total; 0 if
+    the rounds would take too long, as over a slow link."""
     rounds = min(max(int(AGAIN_SECONDS / 2 / seconds), REPEATS), MOST_ROUNDS, int(ENOUGH_SECONDS / 2 / seconds))
     return rounds if rounds >= LEAST else 0
 
 
 def time_in_turns(actions: dict, rounds: int, comm: Communicator, driver):
-    """Schedule, on all ranks at once: return the median seconds of each action, in rounds of two each, of which the
-    second counts: all ranks begin it as this action leaves them, and not another one."""
+    """Schedule, on all ranks at once: return the median seconds of each action over ``rounds`` rounds. Each action runs
+    twice per round, and only the second run counts: all ranks begin it as the same action leaves them."""
     taken = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():

@@ -1,4 +1,4 @@
-"""Schedules that average over all ranks, outside the counted traffic. With one rank they do nothing."""
+"""Schedules that average over all ranks, outside the counted traffic. They do nothing on one rank."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ torch = LazyModule("torch")
 
 
 def average_models(comm, replica: Replica):
-    """Make the parameters and buffers of all ranks their mean."""
+    """Replace the parameters and buffers of all ranks by their mean."""
     yield from average_array(comm, replica.params)
     yield from average_buffers(comm, replica)
 
 
 def average_weighted_models(comm, replica: Replica, weight: float):
-    """Make the parameters x of all ranks ``sum a x / n``, where a is the ``weight``, and the buffers their mean.
+    """Replace the parameters x of all ranks by ``sum a x / n``, where a is the ``weight``, and the buffers by their
+    mean.
 
     Raises RuntimeError if the weights of all ranks do not sum to n.
     """
@@ -37,10 +38,10 @@ def average_weighted_models(comm, replica: Replica, weight: float):
 
 
 def average_array(comm, flat: Flat, weight: float = 1.0):
-    """Make ``flat`` the mean of ``weight`` times the array over all ranks, in place.
+    """Replace ``flat`` by the mean over all ranks of ``weight`` times the array, in place.
 
-    The array stays what it is if the run is stopped meanwhile. It is divided by a power of two before it is summed:
-    that changes no bit of a normal number, and keeps the sum in range.
+    The array keeps its content if the run is stopped meanwhile. It is divided by a power of two before it is summed:
+    this division changes no bit of a normal number, and keeps the sum in range.
     """
     if comm.size > 1:
         average, share = flat.like(), power_of_two(1 / comm.size)
@@ -50,10 +51,10 @@ def average_array(comm, flat: Flat, weight: float = 1.0):
 
 
 def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
-    """Make ``flat`` the mean over all ranks, each counted with its ``weight``, in place; where all are equal they stay.
+    """Replace ``flat`` by the mean over all ranks, weighted by ``weight``, in place; equal arrays stay unchanged.
 
-    The mean is taken of the differences to the array of rank ``root``, so equal ones have none at all. Returns the sum
-    of all weights; if it is 0, there is no mean, and the arrays are left as they are.
+    The mean is computed from the differences to the array of rank ``root``, which are zero for equal arrays. Returns
+    the sum of all weights. If the sum is 0, no mean exists, and the arrays stay as they are.
     """
     reference = flat.like()
     reference.tensor.copy_(flat.tensor)
@@ -70,7 +71,7 @@ def exact_average(comm, flat: Flat, weight: float = 1.0, root: int = 0):
 
 
 def average_buffers(comm, replica: Replica, buffers: Flat | None = None):
-    """Make the buffers of all ranks (batch-norm statistics), or the copies of them in ``buffers``, their mean."""
+    """Replace the buffers of all ranks (batch-norm statistics), or their copies in ``buffers``, by their mean."""
     if comm.size > 1:
         average = partial(halving_doubling_allreduce, comm, scale=1 / comm.size)
         yield from replica.average_buffers(average, buffers)

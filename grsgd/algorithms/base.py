@@ -1,4 +1,4 @@
-"""The contract of an algorithm: a replica, an optimizer, a communicator, and hooks that the training loop calls."""
+"""Base class of all algorithms: a replica, an optimizer, a communicator, and hooks that the training loop calls."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ ALGORITHMS: dict[str, type[Algorithm]] = {}
 
 
 class Options(BaseModel):
-    """Options of every algorithm; each algorithm adds its own.
+    """Options that every algorithm has; each algorithm adds its own options.
 
     ``renamed`` maps old option names to new ones, which may lie in another section: ``{"rho": "data.replication"}``.
     Using an old name is an error that names the new one. ``renamed_values`` does the same for values of an option:
     ``{"merge": {"half": "average"}}``.
     """
 
-    # A run has one algorithm: those of the others need no validators.
+    # A run has one algorithm, so the validators of the other algorithms' options need not be built.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
     renamed: ClassVar[dict[str, str]] = {"rho": "data.replication"}
     renamed_values: ClassVar[dict[str, dict[str, str]]] = {}
 
 
 FAMILIES = ("all-reduce", "gossip", "local", "server", "coded")
-"""Kinds of algorithms, as lists of them are ordered."""
+"""Families of algorithms, in the order in which tables list them."""
 SURVIVES_DEATHS = (False, True, "together")
 """Values of the trait ``survives_deaths``."""
 
@@ -52,54 +52,55 @@ class Traits:
     """Properties of an algorithm that other packages read, so that none of them tests for an algorithm's name."""
 
     synchronous: bool
-    """Whether no rank can run ahead of another without bound; then all take the same number of steps."""
+    """Whether the lead of each rank over the others is bounded; all ranks then take the same number of steps."""
     family: str = "other"
-    """One of `FAMILIES`, or another word: under what lists of algorithms show it."""
+    """Family under which tables list the algorithm: one of `FAMILIES`, or another word."""
     sends_gradients: bool = False
     """Whether gradients must lie in one flat array."""
     in_background: bool = False
     """Whether schedules run in the background while a gradient is computed."""
     sends_early: bool = False
-    """Whether parts of the gradient are sent while the backward pass goes on; then ``gradient_ready`` is called."""
+    """Whether parts of the gradient are sent during the backward pass; the loop then calls ``gradient_ready``."""
     exact_gradient: bool = False
-    """Whether every step applies the mean gradient of all ranks, computed at one common model; then tables use one
-    training for all such algorithms."""
+    """Whether every step applies the mean gradient of all ranks, computed at one common model. Tables train only once
+    for all algorithms with this trait."""
     equal_models: bool = False
-    """Whether all models are equal after every step, whatever is made of the gradients."""
+    """Whether all ranks hold the same model after every step, even if gradients are compressed or changed otherwise."""
     depends_on_values: bool = False
-    """Whether the models' values decide when messages are sent; then ``--timing-only`` is refused."""
+    """Whether the models' values decide when messages are sent; ``--timing-only`` is then refused."""
     supports_own_loop: bool = True
-    """Whether the algorithm works with ``distribute()``: one gradient per rank and step, on any data."""
+    """Whether the algorithm works with ``distribute()``: each rank computes one gradient per step, on any data."""
     tolerates_lost_ranks: bool = False
-    """Whether a run goes on without ranks that are lost."""
+    """Whether a run goes on after it has lost a rank."""
     tolerates_silent_ranks: bool = False
-    """Whether steps end without ranks that are silent, so that not all ranks can agree on anything before the end."""
+    """Whether a step may end without silent ranks. All ranks together can then agree on nothing before the run ends."""
     survives_deaths: Literal[False, True, "together"] = False
-    """Whether a run goes on when the process of any rank dies, with another process in its place or with none.
-    ``"together"``, where a step needs all ranks: those that are left begin again from the average of their models, with
-    the algorithm made anew for as many ranks."""
+    """Whether a run goes on when the process of any rank dies, with or without another process in its place. The value
+    ``"together"`` is for algorithms whose steps need all ranks: the remaining ranks restart from the average of their
+    models, with a new algorithm object for the new number of ranks."""
     one_host: bool = False
-    """Whether all ranks must be on one host, whose memory they share; not in simulated time."""
+    """Whether all ranks must be on one host because they share its memory; simulated time has no such limit."""
     host_memory: bool = False
-    """Whether what is sent must lie in the memory of hosts, not of GPUs, for ranks of a host share it."""
+    """Whether message buffers must lie in host memory and not in GPU memory, because the ranks of a host share them."""
     splits_model: bool = False
-    """Whether the optimizer of a rank sees slices of the model, so that it must treat every element by itself."""
+    """Whether a rank's optimizer sees only slices of the model, so that it must treat every element by itself."""
     label: str = ""
-    """Name of a run in reports; by default the algorithm's. With an option that makes it another algorithm:
+    """Name of a run in reports, by default the algorithm's name. An option that changes the algorithm adds its value:
     ``parameter_server adsp``."""
     comparison: str = ""
-    """The options that two runs must share for their bytes to be compared."""
+    """The options, as text, that two runs must share before their bytes can be compared."""
     only_allreduces: bool = False
-    """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one by one; simulated
-    time without gradients is faster then."""
+    """Whether ranks send each other nothing but all-reduces (``grsgd.comm.allreduce``), one at a time. Simulated time
+    without gradients is then computed faster."""
     rests_between_steps: bool = False
-    """Whether no message is under way between two steps. Where it is, checkpoints `drain` and `begin` again."""
+    """Whether no message is under way between two steps. If False, a checkpoint calls `drain` before and `begin`
+    after."""
 
 
 class Algorithm:
-    """How the ranks mix their models.
+    """Base class of the algorithms by which ranks mix their models.
 
-    A hook that waits is a generator (a schedule); one that never waits is a plain method. Hooks do no logging,
+    A hook that waits is a generator (a schedule); a hook that never waits is a plain method. Hooks do no logging,
     evaluation or input and output.
     """
 
@@ -108,18 +109,19 @@ class Algorithm:
     """Authors, year and title of the source."""
     Options: ClassVar[type[Options]] = Options
     traits: Traits
-    """The traits with default options; an object has those of its own options."""
+    """Traits with default options; an object's own ``traits`` follow from its options."""
     remembers: ClassVar[tuple[str, ...] | None] = None
-    """The attributes on which, beside model, optimizer and random streams, the next steps depend: numbers, arrays and
-    tensors that are there when the algorithm has started. Checkpoints keep them; None where they cannot be taken."""
+    """Attributes on which the next steps depend, in addition to model, optimizer and random streams. They are numbers,
+    arrays and tensors, and exist after the algorithm's start. Checkpoints keep them; None if no checkpoint is
+    possible."""
     k: int = 0
-    """How many steps have led to the model x, as far as the next steps depend on it: `step` counts them. Set from
-    outside, after `start`, where a process begins with the model of other ranks: see ``survives_deaths``."""
+    """Number of steps that led to the model x, if the next steps depend on this number: `step` counts it. It is set
+    from outside, after `start`, if the process begins with the model of other ranks: see ``survives_deaths``."""
     _decides_who_computes: ClassVar[bool] = False
-    """Whether ranks compute something else than a gradient each, which no loop of a user does."""
+    """Whether ranks compute anything else than one gradient each, which no user-written loop does."""
 
     def __init_subclass__(cls, name: str | None, **kwargs):
-        """Register the class; ``name`` is None for one that is only there to be derived from."""
+        """Register the class under ``name``; with ``name=None`` the class is a base class and is not registered."""
         super().__init_subclass__(**kwargs)
         if name is None:
             return
@@ -140,7 +142,7 @@ class Algorithm:
             ALGORITHMS[name] = cls
 
     def __init__(self, options: Options, replica: Replica, optimizer: torch.optim.Optimizer, context: RankContext):
-        """Make one rank's part; ``optimizer`` updates the parameters of ``replica``."""
+        """Create the algorithm of one rank; ``optimizer`` updates the parameters of ``replica``."""
         self.options = options
         self.replica = replica
         self.optimizer = optimizer
@@ -150,15 +152,15 @@ class Algorithm:
         self.traits = self.traits_of(options)
         self.x = replica.params
         self.rng = generator(Purpose.PARTNERS, context.seed, context.comm.rank)
-        """A random stream of this rank's own, keyed by (seed, rank), never by the order of arrivals."""
+        """Random stream of this rank, keyed by (seed, rank), so that no order of arrivals changes it."""
         self.staleness: Counter[int] = Counter()
-        """How many models or gradients were merged that were this many steps old."""
+        """Number of merged models or gradients by their staleness, in steps."""
 
     @cached_property
     def topology(self) -> Topology:
-        """The graph of the ranks that send to each other; all to all, unless an algorithm says less.
+        """Graph of the ranks that send to each other; by default every rank sends to every other rank.
 
-        A process that takes the rank of one that has died asks that rank's neighbours for a model first.
+        A process that takes the rank of a dead process first asks the rank's neighbours for a model.
         """
         return build("full", self.comm.size)
 
@@ -169,38 +171,38 @@ class Algorithm:
 
     @classmethod
     def check(cls, options: Options, ranks: int):
-        """Raise ValueError, naming the option, if these options cannot work with this many ranks."""
+        """Raise ValueError, naming the option, if these options cannot work with this number of ranks."""
 
     @classmethod
     def choose_options(cls, options: Options, trial: Trial) -> Generator:
-        """Schedule, on all ranks at once, before a run: decide the options that are left open, such as ``"auto"``.
+        """Schedule, on all ranks at once, before a run: decide the options that are still open, such as ``"auto"``.
 
-        Returns the options that change, by name, and why, by attribute of the run file.
+        Returns the changed options by name, and the reasons by attribute of the run file.
         """
         yield from ()
         return {}, {}
 
     @classmethod
     def option_behind(cls, options: Options, trait: str) -> tuple[str, str]:
-        """Return, for an error, the option that sets a trait of the algorithm, and what else is allowed."""
+        """Return, for an error message, the option that sets ``trait``, and the values that are allowed instead."""
         return f"name = {cls.name!r}", "device = cpu, all ranks on one host, or another algorithm"
 
     def start(self):
-        """Make what depends on the first model, which is there now; may be a schedule."""
+        """Create state that depends on the first model, which the replica holds by now; may be a schedule."""
 
     def begin(self):
-        """Begin activities in the background: before the first step, and again after each rest before a
-        checkpoint; may be a schedule."""
+        """Begin background activities before the first step, and again after each rest for a checkpoint; may be a
+        schedule."""
 
     def before_backward(self):
-        """Prepare the model for the next gradient, which is about to be computed; may change the model."""
+        """Prepare the model for the gradient that is computed next; may change the model."""
 
     def step(self):
-        """Update the model; the gradient of this step is there."""
+        """Update the model with the gradient of this step, which has been computed."""
         self.update()
 
     def drain(self):
-        """Schedule, after the last step, or before a checkpoint: take in every message under way and end all
+        """Schedule, after the last step or before a checkpoint: take in every message under way and end all
         activities."""
 
     def average(self) -> Generator:
@@ -210,7 +212,7 @@ class Algorithm:
     def snapshot(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the parameters and buffers that a snapshot keeps, as they are at one moment.
 
-        Copies, where activities in the background change them.
+        The tensors are copies if background activities change the originals.
         """
         return self.x.tensor, self.replica.buffers.tensor
 
@@ -220,46 +222,51 @@ class Algorithm:
         return 1.0
 
     def state(self) -> dict[str, object]:
-        """Return, by name, what a checkpoint keeps of this rank between two steps, beside model and optimizer."""
+        """Return, by name, the state of this rank that a checkpoint keeps between two steps, besides model and
+        optimizer."""
         found = {name: getattr(self, name, None) for name in self.remembers or ()}
         return {name: value for name, value in found.items() if value is not None}
 
     def restore(self, state: dict[str, object]):
-        """Go on where another process has ended, after `start`; ``state``: arrays and numbers of `state`."""
+        """Restore the state of another process, after `start`; ``state`` holds arrays and numbers that `state`
+        returned."""
         for name, value in state.items():
             set_value(self, name, value)
 
     def changed(self, rank: int):
-        """Note that another process holds ``rank`` than before, or none (``comm.lost``); called in the background.
+        """Note that another process now holds ``rank``, or that none does (``comm.lost``); called in the background.
 
-        For an algorithm with ``survives_deaths=True`` in its traits. ``topology`` has the neighbours without a rank.
+        Called only if the traits have ``survives_deaths=True``. ``topology`` finds the neighbours without a lost rank.
         """
 
     def warnings(self) -> list[str]:
-        """Return what users must know of this rank's training when it is over, a line each."""
+        """Return the warnings about this rank's training after its end, one line each."""
         return []
 
     def extra(self) -> dict[str, tuple[np.ndarray, tuple[str, str]]]:
-        """Return what the run file keeps of this algorithm alone: by name an array, and its unit and description."""
+        """Return the arrays that only this algorithm adds to the run file, by name, each with its unit and
+        description."""
         return {}
 
     def update(self):
-        """Take the local optimizer's step."""
+        """Take a step of the local optimizer."""
         self.optimizer.step()
 
 
 class GradientAlgorithm(Algorithm, name=None):
-    """An algorithm that turns the gradients of all ranks into one before the update, in any loop."""
+    """Algorithm that combines the gradients of all ranks into one gradient before the update, in any loop."""
 
     def gradient_ready(self, parameter: int):
         """Note that the gradient of trained parameter number ``parameter`` lies in ``replica.grads``.
 
-        With ``sends_early`` in the traits, on several ranks: called within the backward pass, at most once a step for
-        each parameter, in any order, which may differ between ranks. What was not told of is there in `reduce`.
+        Called if the traits have ``sends_early`` and there are several ranks. Calls come within the backward pass, at
+        most once per step and parameter, in an order that may differ between ranks. All other gradients are complete
+        when `reduce` begins.
         """
 
     def reduce(self) -> Generator:
-        """Schedule: turn the gradients in ``replica.grads``, and what lies behind them, into those of all ranks."""
+        """Schedule: replace ``replica.grads``, and the values behind the gradients, by their combination over all
+        ranks."""
         raise NotImplementedError(f"{self.name} sends gradients and has no reduce()")
 
     def step(self):

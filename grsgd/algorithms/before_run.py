@@ -1,4 +1,4 @@
-"""Ranks before a run: they measure what decides the options that a configuration leaves open."""
+"""Ranks before a run: they measure times that decide the options which a configuration leaves open."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ torch = LazyModule("torch")
 
 
 class Load(NamedTuple):
-    """The work of the ranks in a run that is not decided yet.
+    """Work of the ranks in a run whose options are still open.
 
     Parameters
     ----------
     batch
         Samples of the common batch.
     gradient
-        ``gradient(samples)`` returns what computes so many samples, at most, of each of this rank's blocks.
+        ``gradient(samples)`` returns a function that computes up to ``samples`` samples of each of this rank's blocks.
     slowdown
-        By which factor the configuration makes each rank slower: of shape [ranks].
+        Factor by which the configuration slows down each rank, shape [ranks].
     delays
-        The seconds by which it prolongs steps besides: of shape [steps, ranks].
+        Seconds by which the configuration prolongs each step, in addition to ``slowdown``: shape [steps, ranks].
     """
 
     batch: int
@@ -47,11 +47,11 @@ class Trial:
     context
         Connections and seed of the trial; ``context.comm`` carries nothing else.
     model
-        Of the run. A trial does not change it.
+        Model of the run. A trial does not change it.
     dtype
-        Of the parameters in the run.
+        dtype of the parameters in the run.
     load_of
-        ``load_of(algorithm)`` returns the `Load` of a `CommonBatchAlgorithm`; None in a loop that grsgd did not write.
+        ``load_of(algorithm)`` returns the `Load` of a `CommonBatchAlgorithm`; None in a user's own loop.
     """
 
     context: RankContext
@@ -64,10 +64,10 @@ class Trial:
         return next(self.model.parameters()).device.type == "cuda"
 
     def like_parameters(self) -> Flat:
-        """Return zeros in place of all trained parameters."""
+        """Return zeros with the size, dtype and device of all trained parameters."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return Flat.zeros(sum(p.numel() for p in trained), self.dtype, trained[0].device)
 
     def make(self, algorithm: type, options):
-        """Return an algorithm with these options, and a copy of the model; it has no optimizer."""
+        """Return an algorithm with ``options`` and a copy of the model; it has no optimizer."""
         return algorithm(options, Replica(copy.deepcopy(self.model), self.dtype), None, self.context)

@@ -1,4 +1,4 @@
-"""The gradient in buckets, whose means are taken in the background of the backward pass that finishes them."""
+"""Gradient in buckets, whose means are taken in the background of the backward pass."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,10 +11,11 @@ from grsgd.models.replica import Replica
 
 
 def cut(sizes: Sequence[int], count: int) -> list[range]:
-    """Return which parameters are in each bucket, from the last parameter to the first: at most ``count`` buckets of
-    whole parameters that follow each other, and about as many elements each.
+    """Return the range of parameters in each bucket, from the last parameter to the first. There are at most ``count``
+    buckets of consecutive whole parameters, with about equal numbers of elements.
 
-    A parameter belongs to that of ``count`` equal parts in which its middle lies; parts without any are left out.
+    The flat vector is cut into ``count`` equal parts, and each parameter belongs to the part that contains its middle.
+    Empty parts are left out.
     """
     buckets: dict[int, list[int]] = {}
     done, total = 0, max(sum(sizes), 1)
@@ -26,24 +27,24 @@ def cut(sizes: Sequence[int], count: int) -> list[range]:
 
 
 class BucketedMean:
-    """The mean gradient of all ranks, taken bucket by bucket while the backward pass goes on::
+    """Mean gradient of all ranks, taken bucket by bucket during the backward pass::
 
-        background:  for bucket in buckets:             # those of the last parameters first
-                         wait until all of its gradients are there
+        background:  for bucket in buckets:             # the bucket of the last parameters first
+                         wait until all of its gradients are complete
                          g[bucket] = allreduce(g[bucket]) / n
 
-    All ranks send the buckets in this one order, whatever order their gradients come in. One all-reduce follows the
-    other, so their messages never mix. That gradients are there is noted, and nothing sent, within the backward pass;
-    what moves the background does the rest.
+    All ranks send the buckets in this order, whatever the order of their gradients. The all-reduces follow one another,
+    so their messages never mix. The backward pass only notes that a gradient is complete, and sends nothing; the driver
+    of background schedules does the rest.
 
     Source: Li et al. 2020, PyTorch Distributed: Experiences on accelerating data parallel training, section 3.2.
 
     Parameters
     ----------
     replica
-        Whose ``grads`` are averaged, in place.
+        Replica whose ``grads`` are averaged, in place.
     count
-        How many buckets, at most.
+        Largest number of buckets.
     allreduce
         ``allreduce(array)``: a schedule that makes an array the mean over all ranks.
     """
@@ -56,14 +57,14 @@ class BucketedMean:
         self.places = [slice(begins[bucket.start], begins[bucket.stop]) for bucket in self.parameters]
         self.bucket_of = {i: k for k, bucket in enumerate(self.parameters) for i in bucket}
         self.missing: list[set[int]] = []
-        """Of each bucket, the parameters whose gradients are not there yet."""
+        """Per bucket, the parameters whose gradients are still to come."""
         self.complete = 0
-        """How many buckets, from the first on, have all of their gradients."""
+        """Number of buckets, from the first on, whose gradients are all complete."""
         self.averaging = None
-        """The schedule in the background, from the first gradient of a step on."""
+        """Background schedule, from the first gradient of a step on."""
 
     def gradient_ready(self, parameter: int):
-        """Note that a gradient is there; raises RuntimeError if it was noted in this step before."""
+        """Note that a gradient is complete; raises RuntimeError if it was noted in this step before."""
         if self.averaging is None:
             self.missing = [set(bucket) for bucket in self.parameters]
             self.complete = 0
@@ -80,7 +81,7 @@ class BucketedMean:
             self.complete += 1
 
     def average_buckets(self):
-        """Background schedule: the means, one bucket after the other."""
+        """Background schedule: take the means, one bucket after the other."""
         for k, place in enumerate(self.places):
             yield Until(partial(self.is_complete, k), f"the gradients of bucket {k}")
             yield from self.allreduce(self.replica.grads.array[place])
@@ -89,9 +90,9 @@ class BucketedMean:
         return bucket < self.complete
 
     def finish(self):
-        """Schedule: the means of all buckets are there when it ends; all gradients are when it begins."""
+        """Schedule: finish the means of all buckets, after all gradients are complete."""
         self.complete = len(self.places)
-        if self.averaging is None:  # none of them was noted
+        if self.averaging is None:  # no gradient was noted
             yield from self.average_buckets()
         else:
             yield self.averaging

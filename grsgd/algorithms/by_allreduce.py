@@ -1,4 +1,4 @@
-"""Algorithms that average over all ranks at once, by the all-reduce that the option ``variant`` names."""
+"""Algorithms that average over all ranks at once, by the all-reduce in the option ``variant``."""
 
 from dataclasses import replace
 
@@ -9,8 +9,7 @@ from grsgd.models.flat import Flat
 
 
 class ByAllreduce(Algorithm, name=None):
-    """An algorithm that averages: it has the option ``variant: Variant = Field("ring", description=VARIANT_MEANING)``.
-    """
+    """Algorithm that averages; it has the option ``variant: Variant = Field("ring", description=VARIANT_MEANING)``."""
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
@@ -42,9 +41,10 @@ class ByAllreduce(Algorithm, name=None):
         return f'variant = "{options.variant}"', ", ".join(variant for variant in ALLREDUCE if variant not in refused)
 
     def in_place(self, flat: Flat):
-        """Schedule, on all ranks at once, in `start`: return ``flat``, moved to where all-reduces copy it least."""
+        """Schedule, on all ranks at once, in `start`: return ``flat``, moved to memory where all-reduces copy it
+        least."""
         return in_place(self.comm, flat, self.options.variant)
 
     def allreduce(self, array):
-        """Schedule: make an array the mean over all ranks."""
+        """Schedule: replace ``array`` by its mean over all ranks, in place."""
         return ALLREDUCE[self.options.variant](self.comm, array, scale=1 / self.comm.size)

@@ -1,4 +1,4 @@
-"""Algorithms with a central model, on ranks that may not train."""
+"""Algorithms with a central model, some of whose ranks may not train."""
 
 from collections.abc import Callable, Generator
 
@@ -6,14 +6,14 @@ from grsgd.algorithms.base import Algorithm
 
 
 class Excluded(Exception):
-    """The others go on without this rank."""
+    """Error of a rank without which the other ranks go on."""
 
 
 class CentralAlgorithm(Algorithm, name=None):
-    """An algorithm with a central model, which is the model of the run, and workers that train.
+    """Algorithm with a central model, which is the model of the run, and workers that train.
 
-    It knows how many gradients are in the model, and so how far the run is: it calls ``progress.note_steps``. Its
-    `step` raises `Excluded` where the others go on without this rank.
+    The algorithm counts the gradients in the central model, so it knows the run's progress and calls
+    ``progress.note_steps``. Its `step` raises `Excluded` on a rank without which the others go on.
     """
 
     _decides_who_computes = True
@@ -22,13 +22,13 @@ class CentralAlgorithm(Algorithm, name=None):
         super().__init__(options, replica, optimizer, context)
         self.progress = context.progress
         self.is_worker = self.comm.rank < self.workers(options, self.comm.size)
-        """Whether this rank trains; else it runs `serve`."""
+        """Whether this rank trains; a rank that does not train runs `serve`."""
         self.lost: frozenset[int] = frozenset()
-        """After training, ranks that do not answer any more and were left behind."""
+        """Ranks that no longer answered and were left behind, known after training."""
 
     @classmethod
     def workers(cls, options, ranks: int) -> int:
-        """Return how many of the ranks train: the first ones."""
+        """Return how many ranks train: the ranks with the lowest numbers."""
         return ranks
 
     @classmethod
@@ -38,24 +38,25 @@ class CentralAlgorithm(Algorithm, name=None):
 
     @property
     def bound_gradients(self) -> int | None:
-        """How many gradients' least possible time reports hold a run against; None: there is nothing to hold."""
+        """Number of gradients whose least possible time reports compare with the run; None if no bound is known."""
         return None
 
     def rest(self):
-        """Schedule, in place of `drain` where the run goes on after a checkpoint; then comes `begin`."""
+        """Schedule: take the place of `drain` before a checkpoint after which the run goes on with `begin`."""
         return self.drain()
 
     def serve(self) -> Generator:
-        """Schedule, over and over on a rank that does not train: returns whether all others have ended."""
+        """Schedule, called repeatedly on a rank that does not train: return whether all workers have ended."""
         raise NotImplementedError(f"{self.name} has ranks that do not train and no serve()")
 
     def broadcast_model(self, comm) -> Generator:
-        """Schedule, on all ranks of ``comm`` at once: turn what snapshots have kept into what is to be evaluated."""
+        """Schedule, on all ranks of ``comm`` at once: turn the content of snapshots into the model that is
+        evaluated."""
         raise NotImplementedError(f"{self.name} has a central model and no broadcast_model()")
 
 
 def workers_of(algorithm: type[Algorithm], options, ranks: int) -> int:
-    """Return how many of the ranks train with this algorithm: the first ones."""
+    """Return how many of ``ranks`` train with this algorithm: the ranks with the lowest numbers."""
     return algorithm.workers(options, ranks) if issubclass(algorithm, CentralAlgorithm) else ranks
 
 
@@ -70,5 +71,5 @@ def keeps_step(algorithm: type[Algorithm], options, ranks: int) -> bool:
 
 
 def rest_of(algorithm: Algorithm) -> Callable:
-    """Return the hook that ends all activities where the run goes on after a checkpoint; then comes `begin`."""
+    """Return the hook that ends all activities before a checkpoint after which the run goes on with `begin`."""
     return algorithm.rest if isinstance(algorithm, CentralAlgorithm) else algorithm.drain

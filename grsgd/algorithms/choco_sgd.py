@@ -14,15 +14,15 @@ from grsgd.comm.topologies import topology
 class ChocoSGDOptions(CompressionOptions, Options):
     topology: str = Field("ring", **topology.OPTION)
     compression: Kind = Field(
-        "top-k", description="of the differences that are sent: the k largest values or k random ones, or all, rounded"
+        "top-k", description="form of the sent differences: the k largest values, k random values, or all, rounded"
     )
     ratio: float | None = Field(0.1, gt=0, le=1, description="top-k, random-k: share of the values that is sent")
-    gamma: float = Field(0.3, gt=0, le=1, description="how far a model goes to the mean of its neighbours' estimates")
+    gamma: float = Field(0.3, gt=0, le=1, description="share of the way to the mean of the neighbours' estimates")
 
 
 class ChocoSGD(OnTopology, name="choco_sgd"):
-    """Every rank keeps an estimate of its own model, which its neighbours know as well, and tells them what is
-    missing in it, compressed::
+    """Every rank keeps an estimate of its own model, which its neighbours know as well, and sends them the difference
+    to its model, compressed::
 
         x = x - eta grad(x)
         q = compressed(x - xhat);  xhat = xhat + q
@@ -30,9 +30,9 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         z = z + sum_j W[i, j] q_j - q            # so z = sum_j W[i, j] xhat_j - xhat; W: the topology's mixing matrix
         x = x + gamma z
 
-    What compression leaves out is sent later, so the models come together whatever it is, if gamma is small enough:
-    the coarser, the smaller. The mean of all models is that of D-PSGD at the same gradients. Sends one payload to each
-    neighbour per step, after the gradient. Waits for the slower neighbour.
+    Values that compression leaves out are sent later, so the models come together if gamma is small enough: coarser
+    compression needs a smaller gamma. The mean of all models is the mean in D-PSGD at the same gradients. Sends one
+    payload to each neighbour per step, after the gradient. Waits for the slower neighbour.
     """
 
     paper = (
@@ -60,7 +60,7 @@ class ChocoSGD(OnTopology, name="choco_sgd"):
         graph.require_fixed_symmetric_weights()
 
     def start(self):
-        """All models are equal now, and all know them."""
+        """Initialise the estimate: all models are equal now, and every rank knows them."""
         self.xhat.copy_(self.x.tensor)
 
     def step(self):

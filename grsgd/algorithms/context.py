@@ -1,4 +1,4 @@
-"""The connections and the seed that the algorithm and the trainer of one rank share."""
+"""Connections and seed that the algorithm and the trainer of one rank share."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,34 +10,34 @@ from grsgd.comm.stop_signal import StopSignal
 
 
 class StepsNoted(Protocol):
-    """How far the run is, for an algorithm that knows it because all gradients meet in its central model."""
+    """Progress of the run, for an algorithm that knows it because all gradients meet in its central model."""
 
     def note_steps(self, steps: int, ahead: int = 0):
-        """Note that all ranks together have taken so many steps, of which ``ahead`` are only taken for granted."""
+        """Note that all ranks together have taken ``steps`` steps, of which the last ``ahead`` are only assumed."""
 
 
 @dataclass
 class RankContext:
-    """One rank's connections to the others, and what decides its random numbers.
+    """One rank's connections to the other ranks, and the seed of its random numbers.
 
     Parameters
     ----------
     comm
-        Carries the algorithm's messages, which are counted as its traffic.
+        Communicator of the algorithm's messages, which are counted as its traffic.
     uncounted_comm
-        Carries what is no part of the algorithm: the first broadcast, reports of progress, the last average.
+        Communicator of messages outside the algorithm: the first broadcast, reports of progress, the last average.
     driver
-        Runs schedules, in real or in simulated time.
+        Driver that runs schedules, in real or in simulated time.
     stop_signal
-        Tells of the end of the run; None in a loop that grsgd did not write.
+        Signal of the end of the run; None in a user's own loop.
     seed
-        The run's; the same on all ranks.
+        Seed of the run; the same on all ranks.
     replication
-        On how many ranks each shard of the training data lies.
+        Number of ranks that hold each shard of the training data.
     membership
-        Which process holds which rank, where the run goes on without those that die; else None.
+        Process of each rank, if the run goes on after the death of processes; else None.
     progress
-        How far the run is: a `CentralAlgorithm` writes it. None in a loop that grsgd did not write.
+        Progress of the run, which a `CentralAlgorithm` writes. None in a user's own loop.
     """
 
     comm: Communicator

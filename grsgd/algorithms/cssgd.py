@@ -21,39 +21,39 @@ from grsgd.comm.coded.streams import AHEAD
 from grsgd.comm.coded.tolerant import LEAST_LAG, TolerantSum
 
 PATIENCE = 0.8
-"""Of comm.timeout, by default, before silent ranks are left behind in the end."""
+"""Share of comm.timeout after which, by default, silent ranks are left behind at the end of the run."""
 
-CODING_UNIT = "s", "spent by the lowest rank on encoding packets and on decoding them, within communicate_seconds"
-USED_UNIT = "steps", "steps of the lowest rank whose sum it has decoded out of each rank's message"
+CODING_UNIT = "s", "spent by the lowest rank on encoding and decoding packets, within communicate_seconds"
+USED_UNIT = "steps", "number of steps whose sum the lowest rank decoded with a message of this rank"
 
 
 class CSSGDOptions(SummingOptions):
     scheme: Literal["coded", "uncoded", "grouped-direct", "grouped-rs", "tolerant"] = Field(
         "coded",
-        description="the paper's, its placement without coding, two that sum before they send, and one whose steps "
-        "end without silent ranks",
+        description="the paper's; its placement without coding; two schemes that sum before they send; and tolerant, "
+        "whose steps end without silent ranks",
     )
     r: int | Literal["auto"] = Field(2, description="redundancy: ranks that compute each block; auto: the fastest")
     enumeration: Literal["groups", "paper"] = Field(
-        "groups", description="of coded: paper is Algorithm 3 as written, with useless repeats"
+        "groups", description="with scheme coded: paper is Algorithm 3 as written, with useless repeats"
     )
 
     silent: int | None = Field(
-        None, ge=0, description="of tolerant: ranks without which a step may end, less than r; 1 by default"
+        None, ge=0, description="with scheme tolerant: ranks without which a step may end, less than r; 1 by default"
     )
     lag: int | None = Field(
         None,
         ge=1,
-        description="of tolerant: steps that a rank may be behind until it is left behind; by default messages of "
-        "256 MiB, of 8 to 1000 steps",
+        description="with scheme tolerant: steps after which a rank that lags is left behind; by default as many as "
+        "fit into messages of 256 MiB, from 8 to 1000",
     )
     end_timeout: float | None = Field(
-        None, gt=0, description="of tolerant: seconds that silent ranks are waited for in the end; 0.8 comm.timeout"
+        None, gt=0, description="with scheme tolerant: seconds to wait for silent ranks at the end; 0.8 comm.timeout"
     )
 
     @property
     def silent_ranks(self) -> int:
-        """Ranks without which a step may end."""
+        """Number of ranks without which a step may end."""
         return 1 if self.silent is None else self.silent
 
     @field_validator("r", mode="before")
@@ -65,22 +65,23 @@ class CSSGDOptions(SummingOptions):
 
 
 class CSSGD(Summing, name="cssgd"):
-    """Every block of a batch is computed by r ranks, so that one packet can tell r others something new. Rank i::
+    """Every block of a batch is computed by r ranks, so that one packet tells r other ranks something new. Rank i::
 
         G_q = gradient of block q, as int32, for every block q that i holds    # an r-subset of the ranks holds each
         for every group S of r+1 ranks with i in it:
             multicast to S - {i}: sum over t in S - {i} of i's slice of G_(S - {t})
-            receive the others' packets; subtract what i knows; a slice of G_(S - {i}) is left
+            receive the others' packets; subtract the slices that i knows; a slice of G_(S - {i}) is left
         g = sum of all G_q                                                     # exact, so the same on all ranks
         x = x - eta g
 
-    Computes r times as much as without redundancy and sends C(n-1, r) / r M, a multicast counted once
-    (`grsgd coding-cost`). The scheme uncoded sends the slices of every block as they are: C(n-1, r-1) / r M.
+    Computes r times as much as without redundancy and sends C(n-1, r) / r M, if a multicast counts once (`grsgd
+    coding-cost`). The scheme uncoded sends the slices of every block without coding: C(n-1, r-1) / r M.
 
-    The grouped schemes are ours: n/r groups of ranks compute a block each, and a rank sends 1/r M of its sum.
-    grouped-direct multicasts it; grouped-rs lets rank j add up chunk j, and receives the least of all.
+    The grouped schemes are not from the paper. Each of n/r groups of ranks computes a block, and each rank sends 1/r M
+    of the group's sum. grouped-direct multicasts this part. In grouped-rs rank j adds up chunk j, and ranks receive
+    least.
 
-    The scheme tolerant ends a step without any s = ``silent`` ranks, exactly::
+    A step of the scheme tolerant ends without any s = ``silent`` ranks, with the exact sum::
 
         G_q as above, for the r blocks q = i, i - 1, ... i - r + 1 (modulo n)
         send to all others: f_i = a combination of the parts of these G_q, 1 / (r - s) M, modulo a prime
@@ -107,7 +108,7 @@ class CSSGD(Summing, name="cssgd"):
         if options.enumeration == "paper" and options.scheme != "coded":
             raise ValueError(f"enumeration = 'paper' with scheme = {options.scheme!r}; allowed with 'coded' only")
         if options.scheme == "coded" and options.r != "auto":
-            packet_plan(ranks, options.r, options.enumeration)  # refuses what is too large
+            packet_plan(ranks, options.r, options.enumeration)  # refuses too large a plan
         elif options.scheme == "uncoded" and options.r != "auto":
             subset_placement(ranks, options.r).holders  # noqa: B018  likewise
 
@@ -141,7 +142,7 @@ class CSSGD(Summing, name="cssgd"):
         return chosen, reasons
 
     def choose_redundancy(self, load: Load):
-        """Schedule, on all ranks at once, of an object with r = 1: return the fastest redundancy, and why so."""
+        """Schedule, on all ranks at once, of an object with r = 1: return the fastest redundancy, and the reason."""
         scheme, n, length = self.options.scheme, self.comm.size, self.x.array.size
         allowed = allowed_redundancies(scheme, n, load.batch)
         empty = partial(empty_like, self.x.array)
@@ -155,7 +156,7 @@ class CSSGD(Summing, name="cssgd"):
         return self.options.scheme == "tolerant"
 
     def make_fixed_point(self):
-        # A sum of n blocks must be one of the numbers of the field.
+        # A sum of n blocks must be a number of the finite field.
         return FixedPoint(self.options.range, HALF // self.comm.size if self.is_tolerant else TOP)
 
     def extra(self):

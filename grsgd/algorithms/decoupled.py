@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo: local steps, and a server that takes an outer step as soon as enough workers have come."""
+"""Decoupled DiLoCo: local steps, and a server that takes an outer step as soon as enough workers have pushed."""
 
 import math
 from typing import ClassVar
@@ -25,20 +25,20 @@ torch = LazyModule("torch")
 class QuorumOptions(StrategyOptions):
     quorum: int | None = Field(None, ge=1, description="workers that an outer step waits for; all but one by default")
     grace: float = Field(
-        0.5, ge=0, description="how long it then waits for more, in shares of the time since the last; inf: for all"
+        0.5, ge=0, description="further wait for more workers, as a share of the round's time until then; inf: for all"
     )
 
 
 class Quorum(Strategy):
-    """When the server takes an outer step, and whom it answers::
+    """Rule by which the server takes an outer step and answers workers::
 
-        on push(i, v_i):  put what i has changed into the buffer
-                          v_i < V: it is late: answer, and the change waits for the next outer step
+        on push(i, v_i):  put the change by i into the buffer
+                          v_i < V: i is late: answer, and the change waits for the next outer step
         when all active workers are in time; or when `quorum` are, and grace * (how long that took) later:
-                          take an outer step with the buffer;  V += 1;  answer those in time
+                          take an outer step with the buffer;  V += 1;  answer the workers in time
 
-    So nobody waits for a late worker longer than the grace window, a late worker waits for nobody, and what it has
-    changed counts once, one outer step later.
+    So no worker waits for a late worker longer than the grace window, and a late worker waits for no other. The change
+    by a late worker counts once, one outer step later.
     """
 
     Options = QuorumOptions
@@ -52,10 +52,10 @@ class Quorum(Strategy):
         self.began(self.pulled_at[0])
 
     def began(self, now: float):
-        """Note that a round has begun."""
+        """Note that a new round has begun."""
         self.round_began = now
         self.window: float | None = None
-        """The grace window in seconds, since there is a quorum."""
+        """Length of the grace window in seconds; None until a quorum has arrived."""
         self.is_over = False
         """Whether the grace window has ended."""
 
@@ -81,7 +81,7 @@ class Quorum(Strategy):
         return decision
 
     def held(self):
-        """The workers in time."""
+        """Return the workers that are in time."""
         return {worker for worker, version in self.buffer.items() if version == self.version}
 
     def due(self):
@@ -91,7 +91,7 @@ class Quorum(Strategy):
 
 
 class OuterServer(Server):
-    """The server that has w, and takes the outer steps. Workers push their models; ``g`` has the last of each."""
+    """Server that holds w and takes the outer steps. Workers push models; ``g`` holds the last model of each worker."""
 
     def __init__(self, options, trained, optimizer, context):
         super().__init__(options, trained, optimizer, context)
@@ -99,13 +99,13 @@ class OuterServer(Server):
             self.timeout *= options.H  # workers push every H steps
         self.u = self.w.new_zeros(self.w.shape)
         self.late: dict[int, tuple] = {}
-        """The changes of late workers, and in how many steps they were made, until they are merged."""
+        """Per late worker, its change of the model and the number of its steps, until the change is merged."""
         self.rest: list[tuple] = []
-        """The same of workers that have ended."""
+        """The same pairs for workers that have ended."""
         self.merging: list[tuple] = []
-        """The models that the next outer step merges, and in how many steps each was made, in the order of workers."""
+        """The models that the next outer step merges, each with its number of steps, in the order of workers."""
         self.round_of_window, self.closing = -1, None
-        """The version at which a grace window has begun last, and the activity that waits for its end."""
+        """Version at which the last grace window began, and the activity that waits for its end."""
 
     def state(self):
         return super().state() | {"u": self.u}
@@ -141,18 +141,18 @@ class OuterServer(Server):
             self.closing.Test()
 
     def end_window(self, seconds: float, version: int):
-        """Background schedule: the end of a grace window."""
+        """Background schedule: wait for the end of a grace window of ``seconds``."""
         yield Delay(seconds)
         with self.lock:
             if self.strategy.version == version:
                 self.apply_decision(self.strategy.end_of_window(self.driver.clock()))
 
     def change_of(self, worker: int):
-        """Return what a worker has changed in the model that it was last answered with."""
+        """Return the difference between the worker's last model and the model that it was last answered with."""
         return self.g[worker].tensor - self.answers[worker].tensor
 
     def keep(self, worker: int):
-        """Keep what a late worker has changed, for its next model will overwrite this one."""
+        """Keep the change by a late worker, because its next model will overwrite the last one."""
         change, steps = self.change_of(worker), self.steps[worker]
         if worker in self.late:
             more, more_steps = self.late[worker]
@@ -160,7 +160,7 @@ class OuterServer(Server):
         self.late[worker], self.steps[worker] = (change, steps), 0
 
     def add_rest(self):
-        """When all workers have ended, or rest: add the mean of what they have changed since they were merged."""
+        """Add the mean of all changes since the last outer step, after all workers have ended or rest."""
         workers = max(self.n - len(self.evicted.keys() - self.finished), 1)
         for change, steps in (*self.late.values(), *self.rest):
             self.w.add_(change, alpha=1 / workers)
@@ -177,10 +177,10 @@ class OuterServer(Server):
         self.merging.append((x, steps))
 
     def update(self):
-        """Take an outer step along the mean of what workers have changed, each weighted by its tokens times its tokens
-        per step: with batches of one size, by its steps."""
+        """Take an outer step along the mean of the workers' changes. The weight of a worker is its tokens times its
+        tokens per step, which is its number of steps if all batches have one size."""
         steps = [count for _, count in self.merging]
-        # A sum of models of float16 may be out of range; of other dtypes a share is 1 most of the time.
+        # A sum of float16 models may be out of range; with other dtypes a share is 1 most of the time.
         part = power_of_two(1 / len(steps)) if self.w.dtype is torch.float16 else 1.0
         shares = [part * count / max(steps) for count in steps]
         models = [x if share == 1 else x.mul_(share) for (x, _), share in zip(self.merging, shares, strict=True)]
@@ -192,7 +192,7 @@ class OuterServer(Server):
 
 
 def sum_in_pairs(tensors: list):
-    """Return the sum in the first tensor, added up in the order of an all-reduce along a binomial tree."""
+    """Return the sum in the first tensor, added in the order of an all-reduce along a binomial tree."""
     while len(tensors) > 1:
         for one, other in zip(tensors[::2], tensors[1::2]):  # noqa: B905  the last of an odd number stays as it is
             one.add_(other)
@@ -214,24 +214,25 @@ class DecoupledOptions(QuorumOptions, LostWorkerOptions, OuterOptions):
 
 class Decoupled(ParameterServer, name="decoupled"):
     """Workers take H steps of their own, with an optimizer such as AdamW; a server takes the outer steps of `diloco`
-    with those that have come. Worker i, and the server::
+    with the workers that have pushed in time. Worker i, and the server::
 
         x = inner optimizer's step;  k = k + 1      on push of x by i:
-        if k % H == 0:                                  in the buffer: x, or if i is late w + what i has changed
+        if k % H == 0:                                  in the buffer: x, or if i is late w + the change by i
             push x to the server                        when there is a quorum, and its grace window is over:
             wait for the answer: x                          d = w - mean of the buffer, weighted by tokens
                                                             u = outer_momentum u + d
                                                             w = w - outer_lr (d + outer_momentum u)
                                                             answer the workers in time
 
-    Documented are the quorum, a grace window that adapts, the weights (tokens times tokens per step) and that late
-    workers stop nobody; how long the window is, and that a late worker goes on from w at once while its change is
-    merged one outer step later, are inferred. The paper's fragments and its exchange in the background are not here.
+    The paper documents the quorum, a grace window that adapts, the weights (tokens times tokens per step), and that no
+    worker waits for late workers. Inferred are the length of the window, and that a late worker goes on from w at once
+    while its change is merged one outer step later. The paper's fragments and background exchange are left out.
 
-    With quorum = n, or an endless grace window, it is `diloco` with variant = "tree" bit for bit, but for buffers,
-    which stay local until the end. Sends 2M/H a worker and step, half of it from the server. Where the run ends, or
-    rests for a checkpoint, the mean of what workers have changed since is added to w, as `diloco` averages models in
-    the end. How far the run is a worker learns with each answer; in between it takes the others to be as far as it is.
+    With quorum = n, or an endless grace window, the result equals `diloco` with variant = "tree" bit for bit, except
+    for buffers, which stay local until the end. Sends 2M/H per worker and step, half of it from the server. At the end
+    of the run, or at a rest for a checkpoint, w gains the mean of the workers' changes since the last outer step;
+    `diloco` averages models then. Each answer tells a worker the run's progress; until the next answer the worker
+    assumes that the others are as far as itself.
     """
 
     paper = (
@@ -246,9 +247,9 @@ class Decoupled(ParameterServer, name="decoupled"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.local_steps = 0
-        """Steps that are not in w."""
+        """Steps of this worker that are not in w yet."""
         self.known = 0
-        """Steps of all workers that this one knows of, or takes for granted."""
+        """Steps of all workers that this worker knows of or assumes."""
 
     @property
     def bound_gradients(self):
@@ -264,7 +265,7 @@ class Decoupled(ParameterServer, name="decoupled"):
         self.note_steps()
 
     def note_steps(self):
-        """Note how many steps all have taken: until the next answer the others are taken to be as far as this one."""
+        """Note the steps of all workers: until the next answer the others are assumed to be as far as this worker."""
         self.known = max(self.known, self.applied + self.n * self.local_steps)
         self.progress.note_steps(self.known, ahead=self.known - self.applied)
 
@@ -277,7 +278,7 @@ class Decoupled(ParameterServer, name="decoupled"):
         self.note_steps()
 
     def serve(self):
-        """As of every server, but a wait is over in time for the next one, however long H steps take."""
+        """Serve as any server does, but let each wait end before the driver's timeout, however long H steps take."""
         pushes, end = self.server.pushes, self.driver.clock() + self.driver.timeout / 2
         yield Until(
             lambda: self.server.is_done() or self.server.pushes > pushes or self.driver.clock() > end,

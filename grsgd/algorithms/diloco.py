@@ -1,4 +1,4 @@
-"""DiLoCo: local steps, then an outer step with momentum along what they have changed; and Streaming DiLoCo."""
+"""DiLoCo: local steps, then an outer step with momentum along the mean change of the model; and Streaming DiLoCo."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ torch = LazyModule("torch")
 
 
 def outer_update(x_prev, u, mean, lr: float, momentum: float):
-    """Take an outer step from ``x_prev`` along the way to ``mean``, in place; ``u``: its momentum."""
+    """Take an outer step from ``x_prev`` towards ``mean``, in place; ``u`` is its momentum."""
     if (lr, momentum) == (1, 0):
         x_prev.copy_(mean)  # without rounding
     else:
@@ -26,15 +26,15 @@ def outer_update(x_prev, u, mean, lr: float, momentum: float):
 
 
 class OuterOptions(Options):
-    H: int = Field(8, ge=1, description="local steps between two averages of the same parameters; the paper's is 500")
+    H: int = Field(8, ge=1, description="local steps between two averages of the same parameters; 500 in the paper")
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step")
     outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step")
 
 
 class DiLoCoOptions(CompressionOptions, OuterOptions):
-    fragments: int = Field(1, ge=1, description="parts of the model; one is averaged every H / fragments steps")
+    fragments: int = Field(1, ge=1, description="parts of the model; every H / fragments steps one part is averaged")
     delay: int = Field(0, ge=0, description="local steps that go on while a fragment is averaged in the background")
-    mix: float = Field(0.0, ge=0, lt=1, description="weight of the local model where an average is taken over")
+    mix: float = Field(0.0, ge=0, lt=1, description="weight of the local model when an average replaces it")
     variant: Variant = Field("ring", description=VARIANT_MEANING)
 
     @model_validator(mode="after")
@@ -47,7 +47,7 @@ class DiLoCoOptions(CompressionOptions, OuterOptions):
                 "fragment is averaged at a time"
             )
         if self.compresses and self.variant != "ring":
-            raise ValueError(f'variant = "{self.variant}": what is compressed goes round a ring: it does not add up')
+            raise ValueError(f'variant = "{self.variant}": payloads go round a ring, for they cannot be summed')
         if self.delay == self.H:
             raise ValueError(f"delay = {self.delay}: must be less than H, or no local step is ever averaged")
         return self
@@ -55,7 +55,7 @@ class DiLoCoOptions(CompressionOptions, OuterOptions):
 
 class DiLoCo(ByAllreduce, name="diloco"):
     """Each rank takes H steps of its own, with an optimizer such as AdamW; then an outer step, with Nesterov momentum,
-    follows the mean of what they have changed::
+    follows the mean change of the models::
 
         x = inner optimizer's step;  k = k + 1
         if k % H == 0:
@@ -64,15 +64,15 @@ class DiLoCo(ByAllreduce, name="diloco"):
             x_prev = x_prev - outer_lr (d + outer_momentum u)
             x = x_prev
 
-    Streaming DiLoCo does so with one fragment of x after the other, H / fragments steps apart, and `delay` steps after
-    the all-reduce has begun, which goes on beside them; then x = mix x + (1 - mix) x_prev. A fragment is a contiguous
-    part of all parameters.
+    Streaming DiLoCo averages one fragment of x after the other, H / fragments steps apart. The outer step of a fragment
+    comes `delay` steps after its all-reduce has begun, and training goes on meanwhile; then x = mix x + (1 - mix)
+    x_prev. A fragment is a contiguous part of all parameters.
 
-    With ``compression`` it is the mean of what all make of each other's payloads of x - x_prev, with error feedback.
+    With ``compression`` the mean is over the decoded payloads of x - x_prev of all ranks, with error feedback.
 
-    outer_lr = 1 and outer_momentum = 0 are local SGD. The inner optimizer's state stays local. Sends 2(n-1)/(nH) M a
-    rank and step (ring). Every H / fragments steps waits for the slowest rank, where it is more than `delay` steps
-    behind.
+    outer_lr = 1 and outer_momentum = 0 give local SGD. The inner optimizer's state stays local. Sends 2(n-1)/(nH) M per
+    rank and step (ring). Every H / fragments steps a rank waits for the slowest rank, if that rank is more than `delay`
+    steps behind.
     """
 
     paper = (
@@ -88,10 +88,10 @@ class DiLoCo(ByAllreduce, name="diloco"):
         size = self.x.tensor.numel()
         self.fragment = 0
         self.due = -1
-        """The step after which the average under way is taken over; -1 if none is."""
+        """The step after which the average under way replaces the fragment; -1 if no average is under way."""
         self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor
         self.mean, self.buffers = self.x.like(), self.replica.buffers.like()
-        """The arrays that are averaged: copies, so that training goes on."""
+        """The arrays that are averaged: copies, so that training can go on."""
         self.buffers_sent = self.replica.buffers.like().tensor
         self.parts = [
             slice(size * number // options.fragments, size * (number + 1) // options.fragments)
@@ -99,7 +99,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
         ]
         self.exchange = None
         self.compressed = []
-        """By fragment, what averages compressed pseudo-gradients; empty if they are not compressed."""
+        """Per fragment, the average of compressed pseudo-gradients; empty without compression."""
         if self.comm.size > 1 and options.compresses:
             self.e = self.x.like().tensor
             self.compressed = [
@@ -140,7 +140,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
                 self.outer_step()
 
     def average_with_all(self):
-        """Schedule: average this step's fragment, and with the first one the buffers."""
+        """Schedule: average this step's fragment, and with the first fragment also the buffers."""
         if self.compressed:
             mean, x_prev = self.mean.tensor[self.part], self.x_prev[self.part]
             change = mean - x_prev
@@ -153,7 +153,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
 
     @property
     def part(self) -> slice:
-        """Where the parameters of the fragment lie that is averaged."""
+        """The slice of the parameters of the fragment that is averaged."""
         return self.parts[self.fragment]
 
     def outer_step(self):
@@ -165,7 +165,7 @@ class DiLoCo(ByAllreduce, name="diloco"):
         self.due, self.exchange = -1, None
 
     def take_over_buffers(self):
-        """Take the averaged buffers, and what has changed in them meanwhile."""
+        """Take the averaged buffers, plus the changes of the local buffers since the average began."""
         buffers = self.replica.buffers.tensor
         if self.options.delay:
             add_difference_of_buffers(buffers, self.buffers.tensor, self.buffers_sent)

@@ -19,18 +19,17 @@ class DPSGDOptions(Options):
 
 
 class DPSGD(OnTopology, name="dpsgd"):
-    """Every step mixes the model with the neighbours' and applies the own gradient::
+    """Every step mixes the model with the neighbours' models and applies the rank's own gradient::
 
         send x to the neighbours, receive theirs        # meanwhile:
         g = grad(x)                                     # at the model before mixing, and so is weight decay
         x = sum_j W[i, j] x_j - eta g                   # W: the topology's mixing matrix for this step
 
-    With ``period`` and ``first_exchange`` there are steps without an exchange, in which W is the identity. The single
-    merge of all models at the end of a run is part of every run; with ``first_exchange`` beyond its end there is no
-    other.
+    With ``period`` and ``first_exchange`` some steps have no exchange: W is the identity in them. Every run ends with a
+    single merge of all models. If ``first_exchange`` is beyond the end of the run, this merge is its only exchange.
 
-    Sends M to each neighbour per step, 2M on a ring. Waits for the slower neighbour, so one straggler slows the whole
-    graph down after a lead of at most its distance.
+    Sends M to each neighbour per step, 2M on a ring. Waits for the slower neighbour, so one straggler slows down the
+    whole graph after a lead of at most its distance.
     """
 
     paper = (
@@ -53,7 +52,7 @@ class DPSGD(OnTopology, name="dpsgd"):
 
     @property
     def exchange_number(self) -> int | None:
-        """The number of the exchange of this step, from 0; None in a step without one."""
+        """The number of this step's exchange, from 0; None if the step has no exchange."""
         number, rest = divmod(self.k - (self.options.first_exchange or 0), self.options.period or 1)
         return number if number >= 0 and not rest else None
 
@@ -75,7 +74,7 @@ class DPSGD(OnTopology, name="dpsgd"):
         if not weighted:
             self.update()
             return
-        # What mixing changes, of x before the update, in place of a model that has been received.
+        # The change of x by mixing, computed before the update, takes the place of a received model.
         (weight, change), *others = weighted
         mix(change, weight, [*others, (float(W[i, i]) - 1, self.x.tensor)])
         self.update()
@@ -84,9 +83,9 @@ class DPSGD(OnTopology, name="dpsgd"):
 
 
 def neighbour_exchange(comm, x, receivers: Iterable[int], incoming: dict):
-    """Schedule: send x to ``receivers`` and receive one array into ``incoming[source]`` from each of its keys.
+    """Schedule: send x to ``receivers``, and receive an array from each key ``source`` into ``incoming[source]``.
 
-    x may be read but not written until the schedule has ended.
+    The array x may be read but not written until the schedule has ended.
     """
     receiving = [comm.Irecv(array, source) for source, array in incoming.items()]
     yield receiving + [comm.Isend(x, receiver) for receiver in receivers]

@@ -23,11 +23,11 @@ torch = LazyModule("torch")
 
 class EASGDOptions(AdaptiveOptions, Options):
     alpha: float | None = Field(None, ge=0, le=1, description="pull between a model and the centre; by default 0.9/n")
-    period: int = Field(10, ge=1, description="local steps between two exchanges with the centre; not if adaptive")
+    period: int = Field(10, ge=1, description="local steps between two exchanges with the centre, unless adaptive")
     centre: Literal["server", "allreduce"] = Field(
-        "server", description="where the centre is: on rank 0, asynchronous, or on all ranks, which then wait for all"
+        "server", description="place of the centre: rank 0 (asynchronous), or all ranks, which then wait for each other"
     )
-    final: Literal["centre", "average"] = Field("centre", description="which model is the result, and in the curve")
+    final: Literal["centre", "average"] = Field("centre", description="the model that is the result and in the curve")
 
     @model_validator(mode="after")
     def all_ranks_at_once(self):
@@ -44,15 +44,15 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             d = alpha (x - c)
             x = x - d;  c = c + d
 
-    centre = "server": c lies on rank 0, which trains as well; the others send it x and wait for d. Sends 2M per
-    exchange, half of it from rank 0, but for rank 0's own, which send nothing. centre = "allreduce": all ranks have a
-    copy of c and exchange at the same step, c = c + allreduce(d), which sends 2(n-1)/n M.
+    centre = "server": c lies on rank 0, which trains as well; the others send it x and wait for d. An exchange sends
+    2M, half of it from rank 0; rank 0's own exchanges send nothing. centre = "allreduce": all ranks have a copy of c
+    and exchange at the same step, c = c + allreduce(d), which sends 2(n-1)/n M.
 
-    What a model loses goes to the centre, so ``c + sum x`` changes by gradients only. (The paper exchanges between
-    gradient and update.) The result is c; snapshots keep it on rank 0, and with weight 0 the models of the others.
+    An exchange moves d from a model to the centre, so only gradients change ``c + sum x``. (The paper exchanges between
+    gradient and update.) The result is c; snapshots keep c on rank 0, and with weight 0 the models of the other ranks.
 
     With momentum = 0.99 and nesterov = true in the optimizer this is the paper's EAMSGD; momentum stays local. The
-    adaptive form, which Ho, Wu, Liu 2018 name beside gossip, is inferred (docs/reference/algorithms/server.md).
+    adaptive form is inferred (docs/reference/algorithms/server.md): Ho, Wu, Liu 2018 name it next to gossip.
     """
 
     paper = (
@@ -68,9 +68,9 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         self.exchanges = 0
         self.alpha = 0.9 / self.comm.size if self.options.alpha is None else self.options.alpha
         self.c: Flat | None = None
-        """The centre, on ranks that have it; none with one rank, nor before `start`."""
+        """The centre, on ranks that hold it; None on one rank alone, and before `start`."""
         self.lock = threading.Lock()
-        """Held by the activity that changes the server's c: its trainer, or its background."""
+        """Lock of the activity that changes the server's c: the trainer or the background."""
         self.handlers = []
 
     @classmethod
@@ -125,7 +125,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
         self.staleness[0] += self.comm.size - 1
 
     def exchange_here(self, mask: np.ndarray):
-        """Exchange on the rank that has the centre."""
+        """Exchange on the rank that holds the centre, without messages."""
         with self.lock:
             for packed, part in self.slices.selected(mask):
                 x, c, d = self.x.tensor[part], self.c.tensor[part], self.d.tensor[packed]
@@ -134,7 +134,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
                 c.add_(d)
 
     def exchange_with_server(self, mask: np.ndarray):
-        """Schedule: send the model to the server, and take what it answers off the model."""
+        """Schedule: send the model to the server, and subtract the server's answer from the model."""
         request, d = self.request(self.k, mask=mask), self.d
         self.slices.pack(mask, self.x.tensor, d.tensor)
         message = d.array[: self.slices.size(mask)]
@@ -144,7 +144,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             self.x.tensor[part].sub_(d.tensor[packed])
 
     def serve(self, worker: int):
-        """Background schedule of the server for one worker, until it has ended its training."""
+        """Background schedule of the server for ``worker``, until this worker has ended its training."""
         request = self.request(0)
         d = self.x.like()
         while True:
@@ -163,7 +163,7 @@ class EASGD(TriggeredAlgorithm, name="easgd"):
             yield self.comm.Isend(message, worker, tags.EASGD_ELASTIC)
 
     def elastic(self, x, c, d):
-        """Make d = alpha (x - c); d may be x."""
+        """Set d = alpha (x - c); d may be x."""
         torch.sub(x, c, out=d).mul_(self.alpha)
 
     @property

@@ -1,4 +1,4 @@
-"""Comparison of the models that an algorithm keeps equal on all ranks: now and then in training, and at the end."""
+"""Comparison of the models that an algorithm keeps equal on all ranks: regularly in training, and at the end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from grsgd.text import ranks_in_words
 torch = LazyModule("torch")
 
 EVERY = 100
-"""Steps from one look at a sample to the next: 0.1 to 0.3 ms a look are microseconds a step."""
+"""Steps between two comparisons of a sample. One comparison takes 0.1 to 0.3 ms, so microseconds per step."""
 SAMPLE = 1024
-"""The most numbers of a model that are looked at in training; others each time."""
+"""Most elements of a model that one comparison in training reads; each comparison reads others."""
 CAUSES = (
     "did the learning rate differ (ReduceLROnPlateau on each rank's own loss), was a model or an optimizer's state "
     "loaded on one rank alone, did another optimizer step, or a layer write its own weights (Embedding(max_norm=...))?"
@@ -28,16 +28,16 @@ CAUSES = (
 
 
 def warn(line: str):
-    """Warn as Python does."""
+    """Warn through Python's ``warnings``, with RuntimeWarning."""
     warnings.warn(line, RuntimeWarning, stacklevel=2)
 
 
 class EqualModels:
-    """Compares the models of all ranks with rank 0's, where the algorithm keeps them equal bit for bit.
+    """Comparison of all ranks' models with the model of rank 0, for an algorithm that keeps them equal bit for bit.
 
-    Where models differ, training goes on: rank 0 says so once, and `at_end` makes the models their mean. All messages
-    are uncounted. ``is_looked_at``: False if nothing is ever compared, as in simulated time, where messages take time.
-    ``say``: called with the line on rank 0, at once.
+    If models differ, training goes on: rank 0 warns once, and `at_end` replaces the models by their mean. All messages
+    are uncounted. ``is_looked_at`` is False if nothing is ever compared, as in simulated time, where messages take
+    time. ``say`` is called on rank 0 with the warning, at once.
     """
 
     def __init__(self, algorithm: Algorithm, is_looked_at: bool = True, say: Callable[[str], None] = warn):
@@ -47,20 +47,20 @@ class EqualModels:
         all_come = not (traits.tolerates_lost_ranks or traits.tolerates_silent_ranks)
         self.is_looked_at = is_looked_at and traits.equal_models and all_come and self.comm.size > 1
         self.warnings: list[str] = []
-        """On rank 0: what users must know, a line each."""
+        """Warnings for users, one line each; on rank 0 only."""
         self._looks = 0
 
     def is_due(self, steps: int) -> bool:
-        """Return whether all ranks are to `look` after so many steps."""
+        """Return whether all ranks are to `look` after ``steps`` steps."""
         return self.is_looked_at and steps % EVERY == 0
 
     def look(self, steps: int):
-        """Schedule, on all ranks after as many steps: compare a sample of the parameters."""
+        """Schedule, on all ranks after ``steps`` steps: compare a sample of the parameters."""
         if not self.is_looked_at:
             return
         x = self.replica.params.tensor
         stride = -(-x.numel() // SAMPLE)
-        first = 7919 * self._looks % stride  # a prime: others each time, in the end all
+        first = 7919 * self._looks % stride  # a prime: each look reads other elements, and in the end all
         self._looks += 1
         sample = x[first::stride].cpu().contiguous()
         numbers = sample.view(getattr(torch, f"int{8 * sample.element_size()}")).numpy().astype(np.int64)
@@ -69,7 +69,8 @@ class EqualModels:
         yield from self._compare(numbers, np.searchsorted(begins, places, "right") - 1, f"after {steps} steps")
 
     def at_end(self):
-        """Schedule, on all ranks after training: compare all parameters, and make them the mean if they differ."""
+        """Schedule, on all ranks after training: compare all parameters, and replace them by the mean if they
+        differ."""
         if not self.is_looked_at:
             return
         numbers = digests(p.data for p in self.replica.trained)
@@ -77,7 +78,7 @@ class EqualModels:
             yield from exact_average(self.comm, self.replica.params)
 
     def _compare(self, numbers: np.ndarray, parameters: np.ndarray, when: str):
-        """Schedule: return whether any of the numbers differs on some rank; ``parameters``: of which each number is."""
+        """Schedule: return whether any number differs on some rank; ``parameters`` is the parameter of each number."""
         counts, mine = yield from differing(self.comm, numbers)
         if not counts.any():
             return False
@@ -88,7 +89,7 @@ class EqualModels:
             first = self.replica.name_of(self.replica.trained[parameters[np.flatnonzero(counts)[0]]])
             others = ranks_in_words(np.flatnonzero(ranks))
             self.warnings.append(
-                f"{self.name} keeps all models equal, but {when} those of {others} are not rank 0's, first in "
+                f"{self.name} keeps all models equal, but {when} the models of {others} differ from rank 0's, first in "
                 f"{first!r}: {CAUSES} The models are made their mean at the end"
             )
             self.say(self.warnings[0])

@@ -1,4 +1,4 @@
-"""Schedules that copy tensors of any kind from rank 0, and make tensors equal that may differ between ranks."""
+"""Schedules that copy tensors of any kind from rank 0, and make tensors equal that differ between ranks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 LONGEST = 2**28
-"""Bytes of the longest message: MPI libraries take no message of 2 GiB."""
+"""Length of the longest message in bytes: MPI libraries refuse messages of 2 GiB."""
 
 
 def broadcast_tensor(comm, tensor: torch.Tensor):
-    """Schedule: copy a dense tensor of any dtype and device, and of the same shape on all ranks, from rank 0."""
+    """Schedule: copy a dense tensor from rank 0. It may have any dtype and device, and one shape on all ranks."""
     if tensor.numel() == 0:
         return
     host = tensor.detach().cpu().contiguous()
@@ -29,9 +29,9 @@ def broadcast_tensor(comm, tensor: torch.Tensor):
 
 
 def differing(comm, numbers: np.ndarray):
-    """Schedule: compare int64 ``numbers`` with those of rank 0.
+    """Schedule: compare int64 ``numbers`` with the numbers of rank 0.
 
-    Returns on how many ranks each number differs, float64, and which numbers differ on this rank, bool.
+    Returns the count of ranks on which each number differs, float64, and the numbers that differ here, bool.
     """
     of_root = numbers.copy()
     yield from broadcast(comm, of_root)
@@ -44,8 +44,8 @@ def differing(comm, numbers: np.ndarray):
 def make_equal(comm, tensors: list[torch.Tensor]):
     """Schedule: make dense tensors equal on all ranks, in place.
 
-    A tensor that differs becomes the mean of all ranks, or rank 0's if its dtype is neither real nor complex. A tensor
-    whose size differs between ranks stays as it is.
+    A tensor that differs becomes the mean over all ranks, or rank 0's tensor if its dtype is neither real nor complex.
+    A tensor whose size differs between ranks stays unchanged.
     """
     if comm.size == 1 or not tensors:
         return
@@ -61,7 +61,7 @@ def make_equal(comm, tensors: list[torch.Tensor]):
 
 
 def average_tensor(comm, tensor: torch.Tensor):
-    """Schedule: make a dense tensor of real or complex numbers the mean over all ranks, in place, by way of float64."""
+    """Schedule: replace a dense tensor of real or complex numbers by its mean over all ranks, in place, via float64."""
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     mean = Flat.zeros(tensor.numel(), torch.float64, torch.device("cpu"))
     mean.tensor.copy_(tensor.flatten())

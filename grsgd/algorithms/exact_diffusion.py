@@ -14,7 +14,7 @@ class ExactDiffusionOptions(Options):
 
 
 class ExactDiffusion(OnTopology, name="exact_diffusion"):
-    """Every step takes back what the last one has mixed of the ranks' differences, before it mixes::
+    """Before it mixes, every step undoes the part of the ranks' differences that the last step has mixed::
 
         psi = x - eta grad(x)
         phi = psi + x - psi_prev                 # psi_prev = x in the first step
@@ -22,9 +22,9 @@ class ExactDiffusion(OnTopology, name="exact_diffusion"):
         x = sum_j (I + W)[i, j] / 2 phi_j        # W: the topology's mixing matrix
         psi_prev = psi
 
-    With D-PSGD each model ends off the optimum where the ranks' data differ, by as much as the learning rate is large;
-    here only noise of the gradients is left. The mean of all models is that of D-PSGD at the same gradients. Sends M to
-    each neighbour per step, 2M on a ring, after the gradient. Waits for the slower neighbour.
+    In D-PSGD each model ends away from the optimum if the ranks' data differ, and the distance grows with the learning
+    rate; here only the gradients' noise remains. The mean of all models is the mean in D-PSGD at the same gradients.
+    Sends M to each neighbour per step, 2M on a ring, after the gradient. Waits for the slower neighbour.
     """
 
     paper = (

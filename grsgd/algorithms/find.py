@@ -1,4 +1,4 @@
-"""Algorithms by name: those of this package, and any other's class (`grsgd.outside`)."""
+"""Algorithms by name: the algorithms of this package, and classes from outside (`grsgd.outside`)."""
 
 from collections.abc import Iterable
 
@@ -8,14 +8,14 @@ from grsgd.errors import ConfigError, did_you_mean
 
 
 def find(name: str, allowed: Iterable[str] = ALGORITHMS) -> type[Algorithm]:
-    """Return the algorithm of this name; a path is relative to the working directory. Raises ConfigError.
+    """Return the algorithm called ``name``; a path is relative to the working directory. Raises ConfigError.
 
     Parameters
     ----------
     name
         A key of `ALGORITHMS`, ``FILE.py:CLASS``, ``PACKAGE.MODULE:CLASS``, or the name of a plug-in.
     allowed
-        The keys that an error names.
+        The keys that an error message lists.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]

@@ -12,11 +12,11 @@ from grsgd.comm.topologies import topology
 class GoSGDOptions(RoundingOptions, Options):
     topology: str = Field("full", **topology.OPTION)
     p: float = Field(0.1, ge=0, le=1, description="probability of a push after a step")
-    inbox_capacity: int = Field(2, ge=1, description="models that may wait for the next step; pushes wait then")
+    inbox_capacity: int = Field(2, ge=1, description="models that may wait for the next step; further pushes wait")
 
 
 class GoSGD(PushSum, name="gosgd"):
-    """Push-sum to a random neighbour, after random steps::
+    """Each rank pushes its model to a random neighbour, after random steps, by push-sum::
 
         for (y, b) in inbox:
             x = (a x + b y)/(a + b);  a = a + b
@@ -32,7 +32,7 @@ class GoSGD(PushSum, name="gosgd"):
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
-        # Backpressure until a rank has ended: then so many messages may come that they would fill the memory.
+        # Backpressure until a rank has ended: without it the messages that arrive at that rank might fill its memory.
         self.mailbox = self.make_mailbox(backpressure=True)
 
     def begin(self):

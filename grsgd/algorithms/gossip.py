@@ -22,11 +22,11 @@ from grsgd.models.mixing import add_difference
 
 class GossipOptions(AdaptiveOptions, RoundingOptions, Options):
     topology: str = Field("full", **topology.OPTION)
-    period: int = Field(1, ge=1, description="local steps between two exchanges that a rank begins; not if adaptive")
+    period: int = Field(1, ge=1, description="local steps between two exchanges that a rank begins, unless adaptive")
     mode: Literal["pair", "push", "pull"] = Field(
         "pair",
-        description="which rank averages: both, which keeps the mean, the one that is sent a model, or the one that "
-        "asks for it",
+        description="which rank averages: both, which keeps the mean; push: the rank that is sent a model; pull: the "
+        "rank that asks for a model",
     )
 
     @model_validator(mode="after")
@@ -37,7 +37,7 @@ class GossipOptions(AdaptiveOptions, RoundingOptions, Options):
 
 
 class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
-    """Each rank averages its model with a random neighbour's every ``period`` steps, or when its own has changed::
+    """Each rank averages its model with a random neighbour's every ``period`` steps, or after it has changed enough::
 
         x = x - eta grad(x);  k = k + 1
         if due:                         # k % period == 0; adaptive: |x - r|/|r| >= threshold, see adaptive.py
@@ -47,18 +47,18 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             push:  send x to j;             x_j = (x + x_j)/2
             r = x                                               # on the ranks that have averaged
 
-    Every rank answers requests in the background, one after the other, with its model s of that moment. What comes
-    back, y, is merged as ``x = x + (y - s)/2``: the average if x is still s, and else no step that was taken meanwhile
-    is lost. So pair exchanges leave the sum of all models as it is. No request is refused, and no ranks wait in a
-    circle: one that has asked waits for the exchanges that its partner serves before, and those wait for messages under
-    way only.
+    Every rank answers requests in the background, one after the other, with its model s of that moment. The model y
+    that comes back is merged as ``x = x + (y - s)/2``. This is the average if x is still s; otherwise steps taken
+    meanwhile are kept. So pair exchanges keep the sum of all models. No request is refused, and no ranks wait in a
+    circle. A rank that has asked waits for the exchanges that its partner serves first, and these wait only for
+    messages under way.
 
-    With ``compression`` all of x, x_j, s and y are the rounded models that are sent, so pair exchanges still leave the
-    sum of all models as it is: ``x = x + (x_j - s)/2`` on both ranks.
+    With ``compression`` the x, x_j, s and y above are the rounded models that are sent. Pair exchanges still keep the
+    sum of all models: ``x = x + (x_j - s)/2`` on both ranks.
 
-    Jin et al. use push and pull; pair and all of the adaptive form are inferred (docs/reference/algorithms/gossip.md).
-    pair and pull wait for the partner; push does not wait, and is left out where the last one has not been delivered.
-    Sends 2M per exchange, half of it from each side; push and pull send M.
+    Jin et al. use push and pull; pair and the whole adaptive form are inferred (docs/reference/algorithms/gossip.md).
+    In pair and pull a rank waits for its partner. push does not wait, and is left out while the last push is not
+    delivered. Sends 2M per exchange, half of it from each side; push and pull send M.
     """
 
     paper = (
@@ -74,20 +74,20 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         self.compressor = make_compressor(options, self.x.tensor) if options.compresses else None
         self.seed = context.seed
         self.messages = 0
-        """Models that this rank has written, by whose numbers they are rounded."""
+        """Number of models that this rank has written; it seeds the rounding of each model."""
         self.begun = self.served = 0
-        """Exchanges in which this rank was the one that asked, and in which it was the partner."""
+        """Exchanges that this rank began, and exchanges in which it was the partner."""
         self.times_due = 0
-        """How often an exchange was due, made or not."""
+        """Number of exchanges that were due, made or not."""
         self.serving = False
         self.lock = threading.Lock()
-        """Held by the activity that changes x: the trainer, or the background."""
+        """Lock of the activity that changes x: the trainer or the background."""
         self.offering: list = []
         """pair: the message that carries ``mine``."""
         self.finished: set[int] = set()
-        """The ranks that have ended their training, as they have said to this one."""
+        """The ranks that have told this rank that they have ended their training."""
         self.has_ended = self.is_closed = False
-        """Whether this rank has said so, and whether its model is not to change any more."""
+        """Whether this rank has told others that it has ended, and whether its model may no longer change."""
         self.pushing = SendBuffers(self.x, compressor=self.compressor)
         """push: the offers."""
 
@@ -133,10 +133,10 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             yield from self.ask(j, mask)
 
     def ask(self, j: int, mask: np.ndarray):
-        """Schedule: pair or pull, the slices of the model in ``mask``."""
+        """Schedule: exchange the slices of the model in ``mask`` with rank ``j``, by pair or pull."""
         served = self.served  # before the test: the exchange may end right after it
         if self.serving:
-            # Half of s has been given away already: with two more averages, less than that would be left of it here.
+            # Half of s has been given away already: two more averages would leave less than half of it here.
             what = "the end of an exchange that another rank has begun"
             yield Until(lambda: self.served > served, what, in_background=True)
         yield from until_over(self.offering)
@@ -179,7 +179,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             return self.x.tensor.clone(), self.replica.buffers.tensor.clone()
 
     def drain(self):
-        """A rank that has ended its training goes on answering until its neighbours have."""
+        """Schedule: answer requests after this rank's own training, until its neighbours have ended theirs."""
         if self.comm.size > 1:
             yield from until_over(self.offering)
             yield from self.pushing.until_delivered()
@@ -187,13 +187,13 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             self.has_ended = True
             neighbours = self.topology.out_neighbours(self.comm.rank, without=self.comm.lost)
             yield from until_over([self.send_request(self.last_request, j) for j in neighbours])
-            can_die = self.comm.survives_deaths  # then the server goes on, for whoever takes a rank late
+            can_die = self.comm.survives_deaths  # then the server goes on, for a process that takes a rank late
             yield Until(self.all_have_finished, "neighbours that still train") if can_die else self.server
             with self.lock:
                 self.is_closed = True
 
     def all_have_finished(self) -> bool:
-        """Whether all ranks that may ask this one have ended their training."""
+        """Return whether all ranks that may ask this rank have ended their training."""
         lost = self.comm.lost
         return set(self.topology.in_neighbours(self.comm.rank, without=lost)) <= self.finished
 
@@ -205,7 +205,8 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
     # ---- the background
 
     def serve(self):
-        """Background schedule: answer requests and take in offers until all that may ask have ended their training."""
+        """Background schedule: answer requests and take in offers until all ranks that may ask have ended their
+        training."""
         request = self.request(0, 0)
         s, offer = self.new_message(), self.new_message()
         while self.comm.survives_deaths or not self.all_have_finished():
@@ -227,7 +228,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
             try:
                 yield messages
                 is_whole = True
-            except LostRank:  # it has died in between: the model stays what it is
+            except LostRank:  # the other rank died meanwhile: the model stays unchanged
                 if not self.comm.survives_deaths:
                     raise
                 is_whole = False
@@ -243,7 +244,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
                 self.served += 1
 
     def take(self, x, y, s):
-        """Do the partner's part of the average: y is what was offered, s what was sent in the answer."""
+        """Do the partner's part of the average: y is the offered model, and s the model sent in the answer."""
         if self.options.mode == "pair":
             add_difference(x, y, s, 0.5)
         elif self.options.mode == "push":
@@ -256,7 +257,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         self.trigger.exchanged(self.x.tensor, self.k, mask)
 
     def write(self, message: ModelMessage, mask: np.ndarray):
-        """Put the present model into a message."""
+        """Put the present model into ``message``."""
         self.slices.pack(mask, self.x.tensor, message.x.tensor)
         message.step, message.sender = self.k, self.comm.rank
         message.seal((self.seed, self.comm.rank, self.messages))
@@ -266,7 +267,7 @@ class Gossip(TriggeredAlgorithm, OnTopology, name="gossip"):
         return ModelMessage(self.x, self.compressor)
 
     def content(self, message: ModelMessage, mask: np.ndarray):
-        """Return what of the message to send."""
+        """Return the part of ``message`` to send."""
         if mask.all():
             return message.buffer
         return message.buffer[: UNWEIGHTED_HEADER + self.slices.size(mask) * self.x.array.itemsize]

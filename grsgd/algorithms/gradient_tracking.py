@@ -14,16 +14,16 @@ class GradientTrackingOptions(Options):
 
 
 class GradientTracking(DPSGD, name="gradient_tracking"):
-    """Beside its model x each rank mixes a tracker y, to which it adds how its gradient has changed::
+    """Besides its model x each rank mixes a tracker y, to which it adds the change of its gradient::
 
         send x and y to the neighbours, receive theirs          # meanwhile:
         g = grad(x)
         y = sum_j W[i, j] y_j + g - g_prev                      # y = g in the first step
         x = sum_j W[i, j] x_j - eta y;  g_prev = g
 
-    The trackers of all ranks sum to their gradients, so each comes near to the mean gradient, and models to one
-    optimum, however the ranks' data differ. Sends 2M to each neighbour per step, 4M on a ring. Waits for the slower
-    neighbour.
+    The sum of all trackers is the sum of all gradients, so each tracker approaches the mean gradient, and the models
+    reach one optimum even if the ranks' data differ. Sends 2M to each neighbour per step, 4M on a ring. Waits for the
+    slower neighbour.
     """
 
     paper = (
@@ -46,7 +46,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         self.exchange = self.driver.start(self.exchange_with_neighbours())
 
     def exchange_with_neighbours(self):
-        """Background schedule: model first, then tracker, in both directions."""
+        """Background schedule: exchange first the model, then the tracker, in both directions."""
         i, k = self.comm.rank, self.k
         receiving = [
             self.comm.Irecv(received[j].array, j)
@@ -68,7 +68,7 @@ class GradientTracking(DPSGD, name="gradient_tracking"):
         yield from super().step()
 
     def follow_gradient(self):
-        """Add to the tracker how this rank's gradient has changed, and put it in the gradient's place."""
+        """Add the change of this rank's gradient to the tracker, and replace the gradient by the tracker."""
         trained = self.replica.trained
         for p, y, g in zip(trained, views(self.y.tensor, trained), views(self.g.tensor, trained), strict=True):
             y.sub_(g)

@@ -14,10 +14,8 @@ OUTER_MOMENTUM = 0.9
 
 
 class GRSGDOptions(RoundingOptions, Options):
-    """The options of GRSGD, all inferred: only the abstract of the paper was available.
-
-    docs/reference/algorithms/gossip.md lists the inferred parts.
-    """
+    """Options of GRSGD, all inferred: only the abstract of the paper was available
+    (docs/reference/algorithms/gossip.md)."""
 
     renamed_values: ClassVar[dict[str, dict[str, str]]] = {
         "policy": {"succ": "successor", "alt": "alternate", "rand2": "random"},
@@ -27,7 +25,7 @@ class GRSGDOptions(RoundingOptions, Options):
 
     topology: str = Field("ring", **topology.OPTION)
     policy: Literal["successor", "alternate", "random"] = Field(
-        "random", description="which neighbour to push to: the next one by number, all in turn, or a random one"
+        "random", description="the neighbour of a push: the next one by number, all in turn, or a random one"
     )
     H: int | None = Field(None, ge=1, description="local steps between two pushes; by default data.replication")
     merge: Literal["push-sum", "average"] = Field(
@@ -35,13 +33,13 @@ class GRSGDOptions(RoundingOptions, Options):
     )
     inbox_capacity: int = Field(2, ge=1, description="models of one neighbour that may wait for the next step")
     inbox_full: Literal["wait", "merge"] = Field(
-        "wait", description="a full inbox: its neighbour waits with the next push, or the two oldest are merged"
+        "wait", description="with a full inbox: the neighbour waits with its next push, or the two oldest are merged"
     )
     outer_lr: float | None = Field(
-        None, gt=0, description="learning rate of an outer step before each push, as of diloco; none if not given"
+        None, gt=0, description="learning rate of an outer step before each push, as in diloco; not given: none"
     )
     outer_momentum: float | None = Field(
-        None, ge=0, lt=1, description=f"its Nesterov momentum; {OUTER_MOMENTUM:g} by default"
+        None, ge=0, lt=1, description=f"Nesterov momentum of the outer step; {OUTER_MOMENTUM:g} by default"
     )
 
     @model_validator(mode="after")
@@ -52,7 +50,7 @@ class GRSGDOptions(RoundingOptions, Options):
 
 
 class GRSGD(PushSum, name="grsgd"):
-    """Push-sum along a ring, every H steps::
+    """Each rank pushes its model to a neighbour on a ring every H steps, by push-sum::
 
         for (y, b) in inbox:
             x = (a x + b y)/(a + b);  a = a + b
@@ -62,13 +60,13 @@ class GRSGD(PushSum, name="grsgd"):
 
     Sends M + 8 bytes per push.
 
-    With ``outer_lr`` a rank takes an outer step before it pushes (ours)::
+    With ``outer_lr`` a rank takes an outer step before it pushes (not from the paper)::
 
         d = x_prev - x;  u = outer_momentum u + d
         x = x_prev - outer_lr (d + outer_momentum u);  x_prev = x
 
-    and each merge is of x_prev, too, so that d is what this rank has learnt, weighted like x, and not what has come
-    from others.
+    Each merge then merges x_prev as well. So d is the change by this rank's own steps, weighted like x, without the
+    changes that came from other ranks.
     """
 
     paper = (

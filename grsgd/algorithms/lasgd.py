@@ -14,23 +14,24 @@ from grsgd.comm.pollables import Until
 from grsgd.models.mixing import add_difference, add_difference_of_buffers
 
 IDLE_SECONDS = 1.0
-"""After so long without a step, a rank joins a round without waiting for new local steps."""
+"""Seconds without a step after which a rank joins a round without waiting for new local steps."""
 
 
 class LASGDOptions(Options):
-    """The paper's method section could not be had: all of these are inferred (docs/reference/algorithms/local.md)."""
+    """Options of LASGD, all inferred: the paper's method section was not available
+    (docs/reference/algorithms/local.md)."""
 
     merge: Literal["delta", "overwrite", "cocod", "anchor"] = Field(
-        "delta", description="what a round's average does to the model that has trained on meanwhile"
+        "delta", description="effect of a round's average on the model, which has trained on meanwhile"
     )
-    Hmin: int = Field(1, ge=1, description="local steps between the beginnings of two rounds, at least; cocod: exactly")
-    Hmax: int | None = Field(None, ge=1, description="local steps since a round began until training waits for it")
-    warmup: int = Field(0, ge=0, description="wait for the average after each of the first so many steps")
+    Hmin: int = Field(1, ge=1, description="fewest local steps between the begins of two rounds; exact with cocod")
+    Hmax: int | None = Field(None, ge=1, description="local steps since a round began after which training waits")
+    warmup: int = Field(0, ge=0, description="number of first steps that each wait for the average")
     resync: int = Field(
-        1000, ge=0, description="every so many rounds training waits and all models become equal; 0: never"
+        1000, ge=0, description="training waits for every resync-th round, which makes all models equal; 0: for none"
     )
-    alpha: float = Field(0.6, ge=0, le=1, description="anchor: pull towards the anchor")
-    beta: float = Field(0.7, ge=0, lt=1, description="anchor: slow momentum of the anchor")
+    alpha: float = Field(0.6, ge=0, le=1, description="with merge anchor: pull towards the anchor")
+    beta: float = Field(0.7, ge=0, lt=1, description="with merge anchor: slow momentum of the anchor")
     variant: Variant = Field("ring", description=VARIANT_MEANING)
 
     @model_validator(mode="after")
@@ -51,15 +52,15 @@ class LASGD(ByAllreduce, name="lasgd"):
                        a = allreduce(s) / n                                     # while the trainer goes on
                        x = x + (a - s)
 
-    So x becomes the average plus everything that this rank has learnt meanwhile: the mean of all models changes by
-    gradients only, and only the ranks' disagreement is reduced late. Other merges: ``overwrite``, x = a, forgets the
-    steps taken meanwhile; ``cocod`` (CoCoD-SGD) merges exactly Hmin steps after the snapshot and waits for the average
-    if it is not there; ``anchor`` (Overlap-Local-SGD) pulls x towards an anchor z at each snapshot, and moves z to
-    the average with slow momentum.
+    So x becomes the average plus all that this rank has learnt meanwhile. Only gradients change the mean of all models,
+    and only the reduction of the ranks' disagreement comes late. Other merges: ``overwrite``, x = a, forgets the steps
+    taken meanwhile. ``cocod`` (CoCoD-SGD) merges exactly Hmin steps after the snapshot, and waits if the average has
+    not arrived. ``anchor`` (Overlap-Local-SGD) pulls x towards an anchor z at each snapshot, and moves z to the average
+    with slow momentum.
 
-    An all-reduce ends when the last rank has joined. A slow rank joins in its background, so the others' training
-    never waits for it, their rounds do. Sends 2(n-1)/(n Hmin) M a rank and step, less when rounds take longer than
-    Hmin steps.
+    An all-reduce ends when the last rank has joined. A slow rank joins in its background, so the training of the other
+    ranks never waits for it; only their rounds do. Sends 2(n-1)/(n Hmin) M per rank and step, less if rounds take
+    longer than Hmin steps.
     """
 
     paper = (
@@ -77,7 +78,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         self.ended = self.at_rest = self.in_flight = False
         self.between_steps = True
         self.since = 0.0
-        """When this rank has last ended a step, or a round."""
+        """Time at which this rank last ended a step or a round, in seconds of the driver's clock."""
         self.lock = threading.Lock()
         self.flats = [self.x] + ([self.replica.buffers] if self.replica.buffers.array.size else [])
         self.s = [flat.like() for flat in self.flats]
@@ -102,7 +103,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         with self.lock:
             self.between_steps = False
             has_joined = self.in_flight and self.is_blocking()
-        if has_joined:  # while it was idle
+        if has_joined:  # an average began while this rank was idle
             yield Until(lambda: not self.in_flight, "the average of all models", in_background=True)
 
     def step(self):
@@ -117,7 +118,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         self.between_steps = True
 
     def must_wait(self) -> bool:
-        """Whether training may not go on before the communicator has."""
+        """Return whether training must wait for the communicator."""
         options = self.options
         with self.lock:
             ahead = self.h - self.h_last
@@ -127,14 +128,14 @@ class LASGD(ByAllreduce, name="lasgd"):
             return limit is not None and ahead >= limit
 
     def is_blocking(self) -> bool:
-        """Whether training waits for the average of this round and takes it as it is; the same on all ranks."""
+        """Return whether training waits for this round's average and takes it unchanged; the same on all ranks."""
         warmup, resync = self.options.warmup, self.options.resync
         return self.rounds < warmup or (resync > 0 and (self.rounds + 1) % resync == 0)
 
     def is_idle(self) -> bool:
-        """Whether this rank has taken no step for IDLE_SECONDS, for example in a barrier.
+        """Return whether this rank has taken no step for IDLE_SECONDS, for example in a barrier.
 
-        A round must go on without waiting for its next step: the others may reach that barrier only after the round.
+        A round must go on without this rank's next step: the others may reach that barrier only after the round.
         """
         return self.between_steps and self.driver.clock() - self.since > IDLE_SECONDS
 
@@ -150,7 +151,8 @@ class LASGD(ByAllreduce, name="lasgd"):
     # ---- the communicator
 
     def communicate(self):
-        """Background schedule: rounds until all ranks have ended. A rank that has ended still joins the others'."""
+        """Background schedule: rounds until all ranks have ended. A rank that has ended still joins the others'
+        rounds."""
         while True:
             yield Until(self.is_due, "local steps to average")
             if (yield from self.all_ended()):
@@ -179,7 +181,7 @@ class LASGD(ByAllreduce, name="lasgd"):
         return ended[0] == self.comm.size
 
     def begin_round(self):
-        """Note the model that the ranks will average."""
+        """Copy the model that the ranks will average."""
         with self.lock:
             if self.options.merge == "anchor" and not self.is_blocking():
                 self.x.tensor.lerp_(self.z, self.options.alpha)

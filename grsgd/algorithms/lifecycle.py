@@ -6,10 +6,10 @@ from grsgd.algorithms.hooks import schedule_of
 
 
 class Lifecycle:
-    """Starts, begins and ends one rank's algorithm. Each method is a schedule.
+    """Start, begin and end of one rank's algorithm. Each method is a schedule.
 
-    `begin` comes before the first step, and again after each `rest`; between them a loop calls the algorithm's hooks
-    of a step. `drain` comes after the last step, and `average` after it.
+    `begin` comes before the first step, and again after each `rest`; between the two a loop calls the hooks of steps.
+    `drain` comes after the last step, and `average` after `drain`.
     """
 
     def __init__(self, algorithm: Algorithm):
@@ -17,13 +17,13 @@ class Lifecycle:
         self.has_started = self.has_begun = False
 
     def start(self):
-        """Start the algorithm, which finds the first model in its replica; does nothing the second time."""
+        """Start the algorithm, whose replica holds the first model; do nothing at the second call."""
         if not self.has_started:
             self.has_started = True
             yield from schedule_of(self.algorithm.start)
 
     def begin(self):
-        """Begin activities in the background, unless they have begun; start the algorithm before."""
+        """Begin background activities, unless they have begun; start the algorithm first, if it has not started."""
         if not self.has_begun:
             self.has_begun = True
             yield from self.start()

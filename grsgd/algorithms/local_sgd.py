@@ -9,14 +9,14 @@ from grsgd.comm.allreduce import VARIANT_MEANING, Variant
 
 class LocalSGDOptions(Options):
     H: int = Field(8, ge=1, description="local steps between two averages")
-    post_local: int = Field(0, ge=0, description="average after each of the first so many steps (post-local SGD)")
+    post_local: int = Field(0, ge=0, description="number of first steps with an average after each (post-local SGD)")
     beta: float = Field(0.0, ge=0, lt=1, description="slow momentum of the outer step; SlowMo's is 0.7")
     alpha: float = Field(1.0, gt=0, description="slow learning rate of the outer step")
     variant: Variant = Field("ring", description=VARIANT_MEANING)
 
 
 class LocalSGD(ByAllreduce, name="local_sgd"):
-    """Each rank takes H steps of its own, then all average their models::
+    """Each rank takes H steps of its own, then all ranks average their models::
 
         x = x - eta grad(x);  k = k + 1
         if k % H == 0:
@@ -24,8 +24,8 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
             u = beta u + (x_prev - xbar) / eta          # SlowMo, BMUF: momentum of the averages
             x = x_prev - alpha eta u;  x_prev = x
 
-    beta = 0 and alpha = 1, the default, make the outer step x = xbar. Momentum of the local optimizer stays local.
-    Sends 2(n-1)/(nH) M a rank and step (ring). Every H steps waits for the slowest rank.
+    With beta = 0 and alpha = 1, the default, the outer step is x = xbar. Momentum of the local optimizer stays local.
+    Sends 2(n-1)/(nH) M per rank and step (ring). Every H steps waits for the slowest rank.
     """
 
     paper = (
@@ -41,7 +41,7 @@ class LocalSGD(ByAllreduce, name="local_sgd"):
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.xbar, self.buffers = self.x.like(), self.replica.buffers.like()
-        """Copies, so that a run that is stopped during an average leaves the model as it was."""
+        """Copies: a run that is stopped during an average keeps its model as it was."""
         self.slow = self.options.beta != 0 or self.options.alpha != 1
         if self.slow:
             self.u, self.x_prev = self.x.like().tensor, self.x.like().tensor

@@ -1,4 +1,4 @@
-"""NoLoCo: local steps, then an outer step with momentum that mixes pairs of ranks in place of all."""
+"""NoLoCo: local steps, then an outer step with momentum that mixes the models of pairs of ranks."""
 
 from pydantic import Field, model_validator
 
@@ -7,10 +7,10 @@ from grsgd.seeding import Purpose, generator
 
 
 class NoLoCoOptions(Options):
-    H: int = Field(8, ge=1, description="local steps between two exchanges; the paper's are 50 and more")
+    H: int = Field(8, ge=1, description="local steps between two exchanges; 50 and more in the paper")
     outer_lr: float = Field(0.7, gt=0, description="learning rate of the outer step (beta)")
     outer_momentum: float = Field(0.5, ge=0, lt=1, description="momentum of the outer step (alpha)")
-    pull: float = Field(1.0, gt=0, description="how strongly the two models of a pair are drawn together (gamma)")
+    pull: float = Field(1.0, gt=0, description="strength by which the two models of a pair attract each other (gamma)")
 
     @model_validator(mode="after")
     def converges(self):
@@ -23,8 +23,8 @@ class NoLoCoOptions(Options):
 
 
 class NoLoCo(Algorithm, name="noloco"):
-    """Each rank takes H steps of its own, with an optimizer such as AdamW; then an outer step follows the mean of what
-    the two ranks of a random pair have changed, and draws their models together::
+    """Each rank takes H steps of its own, with an optimizer such as AdamW; then an outer step follows the mean change
+    of the two models of a random pair, and draws these models together::
 
         x = inner optimizer's step;  k = k + 1
         if k % H == 0:
@@ -34,12 +34,12 @@ class NoLoCo(Algorithm, name="noloco"):
             x_prev = x_prev + u
             x = x_prev
 
-    The pairs of a round are drawn by all ranks alike, from the seed and the number of the round. Of an odd number of
-    ranks one is alone, with d and x_prev of its own.
+    All ranks draw the same pairs of a round, from the seed and the number of the round. If the number of ranks is odd,
+    one rank is alone and uses its own d and x_prev.
 
-    What comes from j is one combination of its x and x_prev, so M/H is sent a rank and step. The mean of all x_prev
-    moves as if all ranks were averaged. The inner optimizer's state stays local; buffers, too. Waits for the partner
-    alone, every H steps.
+    Rank j sends one combination of its x and x_prev, so each rank sends M/H per step. The mean of all x_prev moves as
+    if all ranks were averaged. The inner optimizer's state and the buffers stay local. Every H steps a rank waits for
+    its partner only.
     """
 
     paper = (
@@ -66,15 +66,15 @@ class NoLoCo(Algorithm, name="noloco"):
             yield from self.outer_step(self.partner(self.k // self.options.H))
 
     def partner(self, number: int) -> int:
-        """Return the other rank of this one's pair in a round; this rank, if it is alone."""
+        """Return the partner of this rank in round ``number``; this rank itself, if it is alone."""
         order = generator(Purpose.PAIRS, self.seed, number).permutation(self.comm.size).tolist()
         other = order.index(self.comm.rank) ^ 1
         return order[other] if other < len(order) else self.comm.rank
 
     def outer_step(self, j: int):
-        """Schedule: the outer step, with what rank ``j`` has changed."""
+        """Schedule: take the outer step, with the change by rank ``j``."""
         options, x_prev, mean = self.options, self.x_prev, self.mine.tensor
-        # outer_lr d + pull (mean of x_prev) is the mean of this over the pair:
+        # The mean of this sum over the pair is outer_lr d + pull (mean of x_prev):
         mean.copy_(self.x.tensor).mul_(options.outer_lr).add_(x_prev, alpha=options.pull - options.outer_lr)
         if j != self.comm.rank:
             yield [self.comm.Irecv(self.theirs.array, j), self.comm.Isend(self.mine.array, j)]

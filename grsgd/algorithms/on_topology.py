@@ -9,9 +9,9 @@ from grsgd.comm.topologies.topology import Topology
 
 
 class OnTopology(Algorithm, name=None):
-    """An algorithm on a graph: its options have ``topology: str = Field("ring", **topology.OPTION)``.
+    """Algorithm on a graph: its options have ``topology: str = Field("ring", **topology.OPTION)``.
 
-    With ``survives_deaths="together"`` in the traits, a graph for one number of ranks alone ends that.
+    A graph for one number of ranks only turns ``survives_deaths="together"`` in the traits off.
     """
 
     @cached_property
@@ -32,4 +32,4 @@ class OnTopology(Algorithm, name=None):
 
     @classmethod
     def check_topology(cls, graph: Topology):
-        """Raise TopologyError if the algorithm does not work on this graph; by default it works on any graph."""
+        """Raise TopologyError if the algorithm does not work on ``graph``; by default it works on any graph."""

@@ -1,4 +1,4 @@
-"""A trial of how long packets take by the run's own transport, in which all ranks send at once, as in a step."""
+"""Trial of the time that packets take by the run's own transport, with all ranks sending at once, as in a step."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,28 +10,28 @@ from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.coded.scheme import ELEMENT_BYTES, MAX_PACKETS_IN_FLIGHT
 
 FIRST_ELEMENTS, MOST_ELEMENTS = 4096, 1 << 20
-"""The shortest of the packets that are long, and the longest."""
+"""Elements of the shortest and of the longest packet that is tried as a long one."""
 LONG_SECONDS = 0.05
-"""A packet that takes so long is long enough, in seconds."""
+"""Seconds after which a packet is long enough."""
 LOOKS = 3
-"""How often it must: something else may have made it long once."""
+"""Number of times that a packet must take `LONG_SECONDS`: a single delay may have another cause."""
 MOST_PACKETS = 16
-"""So many short packets each rank sends at a time: fewer if more would be under way than in a step, two at least."""
+"""Most short packets that each rank sends at a time, at least 2: fewer if a step has fewer packets under way."""
 
 
 class PacketTrial:
-    """The trial of one rank. Packets go to one rank, and to all others; what lies between is interpolated.
+    """Trial of one rank. It times packets to one rank and to all others, and interpolates for numbers in between.
 
     Parameters
     ----------
     transport
-        Of which nothing is open yet.
+        Transport that has opened nothing yet.
     driver
-        Its clock counts.
+        Driver whose clock is read.
     length
         Elements of a gradient: no packet is longer.
     empty
-        Makes an array, ``empty(size, dtype)``.
+        ``empty(size, dtype)`` makes an array.
     """
 
     def __init__(self, transport: Unicast, driver, length: int, empty: Callable):
@@ -66,7 +66,7 @@ class PacketTrial:
         return PacketSeconds(*(Toll.of(*pair, n) for pair in zip(*tolls, strict=True)), is_shared, sends_copies)
 
     def long_packet(self, receivers: int):
-        """Schedule, on all ranks at once: return how long a packet must be to be long, and the seconds it takes."""
+        """Schedule, on all ranks at once: return the length of a long packet in elements, and the seconds it takes."""
         size, packets = min(FIRST_ELEMENTS, self.longest), self.packets(receivers)
         while size < self.longest:
             action = partial(self.exchange, packets, size)
@@ -77,8 +77,8 @@ class PacketTrial:
         return size, (yield from self.time(packets, size))
 
     def packets(self, receivers: int, each: int = 1, senders=None) -> list[Packet]:
-        """The packets that this rank sends or receives where ``senders``, by default all, send ``each`` to so many next
-        ranks, in the order in which all do."""
+        """Return the packets that this rank sends or receives, in the order common to all ranks. Each of ``senders``,
+        by default all ranks, sends ``each`` packets to the next ``receivers`` ranks."""
         n = self.comm.size
         found = []
         for sender in range(n) if senders is None else senders:

@@ -14,17 +14,18 @@ torch = LazyModule("torch")
 
 
 class PowerSGD:
-    """Every gradient that is a matrix M, of [rows, columns], is sent as two thin ones; others are sent whole::
+    """Mean gradient by low rank: a gradient that is a matrix M, of [rows, columns], is sent as two thin matrices::
 
         M = gradient + e
         P = orthogonal columns of the mean over all ranks of M Q
         Q = mean over all ranks of M^T P
         gradient = P Q^T;  e = M - P Q^T
 
-    One step of the power method from the Q of the step before. A gradient of more dimensions is a matrix of its first
-    one and all others. Matrices that would not be shorter so are sent whole.
+    Each step is one step of the power method, from the Q of the step before. A gradient with more dimensions is a
+    matrix of its first dimension and all others. Other gradients, and matrices that would not become shorter, are sent
+    whole.
 
-    All ranks compute the same P of the same sum: the replicas are bit-identical where their processors are of one kind.
+    All ranks compute the same P from the same sum: replicas are bit-identical if their processors are of one kind.
 
     Source: Vogels, Karimireddy, Jaggi 2019, PowerSGD: Practical low-rank gradient compression for distributed
     optimization, algorithms 1 and 2.
@@ -32,11 +33,11 @@ class PowerSGD:
     Parameters
     ----------
     replica
-        Whose flat gradient is averaged.
+        Replica whose flat gradient is averaged.
     columns
-        Of P and Q: the rank of what is left of a matrix.
+        Number of columns of P and Q, which is the rank of the compressed matrix.
     seed
-        The first Q is drawn by it.
+        Seed of the first Q.
     """
 
     def __init__(self, replica: Replica, columns: int, seed: int):
@@ -56,7 +57,7 @@ class PowerSGD:
         sent = [(place.stop - place.start,) for place in self.whole]
         first, second = (sum(map(math.prod, shapes)) for shapes in (of_P + sent, of_Q))
         self.first, self.second = (Flat.zeros(n, like.tensor.dtype, like.tensor.device) for n in (first, second))
-        """The arrays that are summed: all P and what is sent whole, then all Q."""
+        """The arrays that are summed: all P and the gradients that are sent whole, then all Q."""
         self.e, self.Q = like.like().tensor, self.second.tensor
         if second and not self.Q.is_meta:
             self.Q.copy_(torch.from_numpy(generator(Purpose.COMPRESSION, seed).standard_normal(second)))
@@ -65,9 +66,10 @@ class PowerSGD:
         self.Qs = shaped(self.second.tensor, of_Q)
 
     def average(self, g: torch.Tensor, allreduce):
-        """Schedule: make ``g`` the mean of all ranks, nearly. ``allreduce(array)``: a schedule that does so, exactly.
+        """Schedule: replace ``g`` by an approximate mean over all ranks; ``allreduce(array)`` is the schedule of exact
+        means.
 
-        Where a rank's gradient is not finite, that of all becomes NaN, and what is left of earlier ones stays.
+        If one rank's gradient is not finite, ``g`` becomes NaN on all ranks, and ``e`` keeps its content.
         """
         Ms = [self.e[place].view(rows, others) for place, rows, others, _ in self.matrices]
         if is_finite(g):
@@ -97,12 +99,12 @@ class PowerSGD:
 
 
 def orthogonalise(P: torch.Tensor):
-    """Make the columns of P orthogonal and of length 1, one after the other; one that is nothing but the others', 0."""
+    """Make the columns of P orthogonal and of length 1, one by one; a column that depends on the others becomes 0."""
     for k in range(P.shape[1]):
         column = P[:, k]
         before = column.norm()
         if k:
-            for _ in range(2):  # once leaves what rounding has added
+            for _ in range(2):  # a single pass leaves rounding errors
                 column.sub_(P[:, :k] @ (P[:, :k].T @ column))
         length = column.norm()
         column.mul_(torch.where(length > 1e-6 * before, 1 / length, 0))

@@ -1,4 +1,4 @@
-"""Push-sum in which no rank waits for another: what GRSGD and GoSGD have in common."""
+"""Push-sum in which no rank waits for another: the common part of GRSGD and GoSGD."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from grsgd.models.flat import Flat
 torch = LazyModule("torch")
 
 MIN_WEIGHT = 1e-200
-"""A rank that gives its weight away faster than it gets any (because a neighbour takes in models but sends none) stops
-pushing before it has halved it to nothing."""
+"""Smallest weight with which a rank pushes. A neighbour that takes in models but sends none could otherwise halve the
+weight to zero."""
 
 
 class PushSum(OnTopology, name=None):
-    """Each rank trains without ever waiting and now and then pushes its weighted model to a neighbour::
+    """Each rank trains without ever waiting, and now and then pushes its weighted model to a neighbour::
 
         for (y, b) in inbox:
             x = (a x + b y)/(a + b);  a = a + b
@@ -31,18 +31,18 @@ class PushSum(OnTopology, name=None):
         if due() and the last message to j = choose(neighbours) has been delivered:
             a = a/2;  send (x, a) to j
 
-    At any moment the weights a of all ranks and messages sum to n, so ``sum a x`` changes by gradients only, however
-    late or one-sided the messages are. The final model is ``sum a x / n`` once all messages have arrived.
+    At any moment the weights a of all ranks and messages sum to n. So only gradients change ``sum a x``, however late
+    or one-sided the messages are. The final model is ``sum a x / n``, after all messages have arrived.
 
-    With a process that dies its weight is lost, and so is that of messages from it that have not arrived; a message to
-    it comes back. Whoever takes its rank begins with a neighbour's model and weight 1, and in the end weights are
-    scaled so that they sum to the number of ranks that are left: the model is the mean of theirs.
+    The death of a process loses its weight, and the weight of its messages that have not arrived; the weight of
+    messages to it comes back. A process that takes its rank begins with a neighbour's model and weight 1. At the end
+    the weights are scaled to sum to the number of remaining ranks, so the result is the mean of their models.
 
-    With ``compression`` a message carries y, which x is rounded to, and the sender keeps what rounding leaves out::
+    With ``compression`` a message carries y, the rounded x, and the sender keeps the rounding error::
 
         a = a/2;  send (y, a) to j;  x = x + (x - y)
 
-    so that ``sum a x`` stays what it is.
+    so that ``sum a x`` does not change.
 
     A subclass says when a push is `due`, which neighbour to `choose`, and makes the mailbox.
     """
@@ -50,14 +50,14 @@ class PushSum(OnTopology, name=None):
     traits = Traits(synchronous=False, family="gossip", in_background=True, survives_deaths=True)
     remembers = ("a", "k", "pushes")
     weighted = True
-    """Whether models are merged by weight; without, merges are plain averages, which do not keep the mean."""
+    """Whether models are merged by weight; if False, merges are plain averages, which do not keep the mean."""
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
         self.seed = context.seed
         self.a = 1.0
         self.pushes = 0
-        """How often a push was due, made or not."""
+        """Number of pushes that were due, made or not."""
 
     @classmethod
     def traits_of(cls, options):
@@ -65,7 +65,7 @@ class PushSum(OnTopology, name=None):
         return replace(traits, label=f"{cls.name} {options.compression}") if options.compresses else traits
 
     def make_mailbox(self, backpressure: bool) -> Mailbox:
-        """Return the mailbox to and from all neighbours; see `Mailbox` for ``backpressure``."""
+        """Return the mailbox for messages to and from all neighbours; see `Mailbox` for ``backpressure``."""
         receivers, sources = self.topology.out_neighbours(self.comm.rank), self.topology.in_neighbours(self.comm.rank)
         return Mailbox(
             self.comm,
@@ -85,11 +85,11 @@ class PushSum(OnTopology, name=None):
         raise NotImplementedError(f"{self.name} has no due()")
 
     def choose(self, neighbours: list[int]) -> int:
-        """Return which of these neighbours to push to."""
+        """Return the rank among ``neighbours`` to push to."""
         raise NotImplementedError(f"{self.name} has no choose()")
 
     def receive_from(self, sources: Collection[int]):
-        """Start to receive, in the background, from each of these ranks (or `ANY_RANK`) on its own."""
+        """Start to receive in the background, separately from each of the ranks ``sources`` (or `ANY_RANK`)."""
         self.mailbox.open()
         self.receives_from_any = ANY_RANK in sources
         self.receiving = [self.driver.start(self.mailbox.receive_loop(source)) for source in sources]
@@ -108,7 +108,7 @@ class PushSum(OnTopology, name=None):
             self.pushes += 1
 
     def push(self, j: int):
-        """Send the model and half of its weight to rank j, unless the last message to it is still under way."""
+        """Send the model and half of its weight to rank ``j``, unless the last message to it is still under way."""
         if self.mailbox.ready(j) and self.a > MIN_WEIGHT:
             if self.weighted:
                 self.a /= 2
@@ -117,7 +117,7 @@ class PushSum(OnTopology, name=None):
                 self.keep(self.x.tensor - message.x.tensor)
 
     def keep(self, left_out: torch.Tensor):
-        """Keep what rounding has left out of the message with the other half of the weight."""
+        """Add the rounding error ``left_out`` of a message to the model, which keeps the other half of the weight."""
         self.x.tensor.add_(left_out)
 
     def merge(self, message: ModelMessage):
@@ -128,7 +128,7 @@ class PushSum(OnTopology, name=None):
         self.a = self.merge_into(self.x, self.a, message.x, message.weight)
 
     def take_back(self, message: ModelMessage):
-        """Take back the weight of a message to a rank that has died; and a rounded model, of which the rest is here."""
+        """Take back the weight of a message to a rank that has died; and its model, if rounding has changed it."""
         if self.weighted and self.options.compresses:
             self.take_in(message)
         elif self.weighted:
@@ -137,7 +137,7 @@ class PushSum(OnTopology, name=None):
     def changed(self, rank):
         i, lost = self.comm.rank, self.comm.lost
         receivers, sources = (of(i, without=lost) for of in (self.topology.out_neighbours, self.topology.in_neighbours))
-        # Others may have noticed that no process held the rank, and sent past it, where this one has not.
+        # Other ranks may have noticed that no process held the rank, and sent past it, when this rank had not noticed.
         meanwhile = self.topology.in_neighbours(i, without=[*lost, rank])
         new = self.mailbox.changed(rank, receivers, sources, meanwhile)
         if not self.receives_from_any:
@@ -145,11 +145,11 @@ class PushSum(OnTopology, name=None):
                 self.driver.start(self.mailbox.receive_loop(source))
 
     def merge_oldest(self, older: ModelMessage, newer: ModelMessage):
-        """Put the oldest message of a full inbox into the one after it, as if they had been one."""
+        """Merge the oldest message of a full inbox into the next one, as if both had been one message."""
         newer.weight = self.merge_into(newer.x, newer.weight, older.x, older.weight)
 
     def merge_into(self, x: Flat, a: float, y: Flat, b: float) -> float:
-        """Make x the mean of x and y with weights a and b; return the weight of the result."""
+        """Set x to the mean of x and y with weights a and b; return the weight of the result."""
         if not self.weighted:
             x.tensor.lerp_(y.tensor, 0.5)
             return a
@@ -158,7 +158,7 @@ class PushSum(OnTopology, name=None):
 
     def drain(self):
         yield from self.mailbox.close()
-        can_die = self.comm.survives_deaths  # then there may be other neighbours than at the beginning
+        can_die = self.comm.survives_deaths  # then the neighbours may have changed since the beginning
         yield Until(self.mailbox.has_ended, "the last messages of all neighbours") if can_die else self.receiving
         for message in self.mailbox.pop_received():
             self.merge(message)

@@ -1,4 +1,4 @@
-"""``r = "auto"``: the redundancy that a short measurement of computing, coding and sending says is the fastest."""
+"""``r = "auto"``: the redundancy that is fastest by a short measurement of computing, coding and sending."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,13 +20,13 @@ from grsgd.comm.coded.multicast import Unicast
 from grsgd.comm.pollables import Compute
 
 MAX_PACKETS = 10_000
-"""A redundancy with which a rank would send more packets a step is left out."""
+"""Most packets per step that a rank may send; a redundancy with more packets is left out."""
 SMALL_SHARE, SMALL_SAMPLES = 1 / 8, 2
-"""Of a rank's samples, in a small block, which tells what every block takes; and how many it has at least."""
+"""Share of a rank's samples in a small block, which measures the fixed time per block; and its fewest samples."""
 
 
 class Measured(NamedTuple):
-    """The results of a trial. ``codec``: by redundancy; empty where coding takes no time."""
+    """Results of a trial. ``codec`` has the coding times by redundancy; it is empty if coding takes no time."""
 
     computing: Computing
     codec: dict[int, CodecSeconds]
@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
 
 def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
-    """Return what ``r`` may be with a common batch of so many samples, without more packets than `MAX_PACKETS`."""
+    """Return the values of ``r`` for a common batch of ``batch`` samples, without more packets than `MAX_PACKETS`."""
     return [
         r
         for r in range(1, n + 1)
@@ -43,10 +43,10 @@ def allowed_redundancies(scheme: str, n: int, batch: int) -> list[int]:
 
 
 def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: Load, length: int, empty: Callable):
-    """Schedule, on all ranks at once: return what was `Measured`, the same on all ranks.
+    """Schedule, on all ranks at once: return the `Measured` times, the same on all ranks.
 
-    ``transport``: of the run's kind, nothing of which is open; ``length``: elements of a gradient; ``empty``: makes an
-    array.
+    ``transport`` is of the run's kind and has opened nothing; ``length`` is the number of elements of a gradient;
+    ``empty`` makes an array.
     """
     computing = yield from measure_computing(transport.comm, driver, load)
     codec = {}
@@ -58,9 +58,9 @@ def measure(scheme: str, allowed: list[int], transport: Unicast, driver, load: L
 
 
 def measure_computing(comm, driver, load: Load):
-    """Schedule, on all ranks at once: return what the ranks compute without redundancy.
+    """Schedule, on all ranks at once: return the computing times of the ranks without redundancy.
 
-    In simulated time a block takes no more than its samples do.
+    In simulated time a block takes no longer than its samples do.
     """
     share = load.batch // comm.size
 
@@ -77,7 +77,7 @@ def measure_computing(comm, driver, load: Load):
 
 
 def slowest_codec(comm, mine: CodecSeconds):
-    """Schedule, on all ranks at once: return the most that any rank takes."""
+    """Schedule, on all ranks at once: return each coding time of the slowest rank."""
     table = np.zeros((comm.size, len(mine)))
     table[comm.rank] = mine
     found = yield from from_each_rank(comm, table.reshape(-1))
@@ -85,8 +85,8 @@ def slowest_codec(comm, mine: CodecSeconds):
 
 
 def decided_by_one(comm, r: int):
-    """Schedule, on all ranks at once: return the redundancy that rank 0 has chosen; the others have chosen it, too,
-    unless their processors round otherwise."""
+    """Schedule, on all ranks at once: return the redundancy that rank 0 has chosen. The other ranks have chosen the
+    same, unless their processors round differently."""
     chosen = np.array([float(r)])
     if comm.size > 1:
         yield from broadcast(comm, chosen)
@@ -94,8 +94,8 @@ def decided_by_one(comm, r: int):
 
 
 def choose(scheme: str, n: int, allowed: list[int], length: int, measured: Measured) -> tuple[int, str]:
-    """Return the fastest of ``allowed`` redundancies for n ranks and gradients of ``length`` elements, and a text that
-    says why."""
+    """Return the fastest of the redundancies ``allowed`` for n ranks and gradients of ``length`` elements, and a text
+    with the reason."""
 
     def predicted(r: int) -> StepParts:
         codec = measured.codec.get(r, NOT_CODED)
@@ -113,7 +113,7 @@ def choose(scheme: str, n: int, allowed: list[int], length: int, measured: Measu
 
 
 def in_words(n: int, length: int, plain: StepParts, packets: PacketSeconds) -> str:
-    """Return what was measured, for a line."""
+    """Return the measured times as text, for one line."""
     found = f"{in_ms(plain.computing)} ms for a gradient, {in_ms(plain.waiting)} ms more on the slowest rank"
     if n == 1:
         return found
@@ -124,7 +124,7 @@ def in_words(n: int, length: int, plain: StepParts, packets: PacketSeconds) -> s
 
 
 def table(steps: dict[int, StepParts], with_coding: bool) -> str:
-    """Return the predicted times of all redundancies, part by part, as a small table."""
+    """Return a small table of the predicted times of all redundancies, part by part."""
     rows = {
         "predicted ms a step": lambda parts: sum(parts),
         "computing": lambda parts: parts.computing,
@@ -143,5 +143,5 @@ def table(steps: dict[int, StepParts], with_coding: bool) -> str:
 
 
 def in_ms(seconds: float) -> str:
-    """Return the number for a text; what is less than a nanosecond is 0."""
+    """Return ``seconds`` as text in milliseconds; less than a nanosecond is 0."""
     return f"{1e3 * round(seconds, 9):.3g}"

@@ -1,4 +1,5 @@
-"""RelaySGD: models travel along a tree, so that every rank gets each other's exactly once (Vogels et al. 2021)."""
+"""RelaySGD: models travel along a tree, and every rank gets each other rank's model exactly once (Vogels et al.
+2021)."""
 
 from typing import Literal
 
@@ -13,20 +14,20 @@ torch = LazyModule("torch")
 
 
 class RelaySGDOptions(Options):
-    tree: Literal["chain", "binary"] = Field("chain", description="which neighbours: i - 1, i + 1; or parent, children")
+    tree: Literal["chain", "binary"] = Field("chain", description="neighbours: i - 1 and i + 1, or parent and children")
 
 
 class RelaySGD(Algorithm, name="relaysgd"):
-    """Rank i takes a step, tells each neighbour the sum of its model and of what the other neighbours told it last, and
-    takes the mean of all models that have come::
+    """Each rank sends a neighbour the sum of its model and of the last sums from its other neighbours, and then takes
+    the mean of all models that have arrived. Rank i::
 
         x' = x - eta grad(x)
         to each neighbour j:  m_ij = x' + sum of m_ki of the other neighbours k, of the last step
         x = (x' + sum_j m_ji) / (1 + sum_j c_ji)                  # c: how many models are in m
 
-    So x is the mean of all ranks' x': the neighbours' of this step, and of those d hops away d - 1 steps old. Where the
-    ranks' data differ it comes to one optimum all the same. Sends M to each neighbour per step, 2(n-1)/n M a rank on
-    average, after the gradient. Waits for the slower neighbour.
+    So x is the mean of all ranks' x'. The neighbours' x' are of this step, and an x' from a distance of d hops is d - 1
+    steps old. All ranks reach one optimum even if their data differ. Sends M to each neighbour per step, 2(n-1)/n M per
+    rank on average, after the gradient. Waits for the slower neighbour.
     """
 
     paper = "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, RelaySum for decentralized deep learning"
@@ -42,12 +43,12 @@ class RelaySGD(Algorithm, name="relaysgd"):
         self.relayed, self.sums = (
             Flat.zeros(len(self.neighbours) * size, self.replica.dtype, self.replica.device) for _ in range(2)
         )
-        """The sums that each neighbour told last, and those that it is told, one after the other."""
+        """The sums that the neighbours sent last, and the sums to send to them, one neighbour after the other."""
         self.parts = [slice(number * size, (number + 1) * size) for number in range(len(self.neighbours))]
         self.share = power_of_two(1 / n) if self.replica.dtype is torch.float16 else 1.0
-        """What of a model is told: a sum of whole ones may be beyond the range of float16."""
+        """Factor of the models in a sum: a sum of whole float16 models may be out of range."""
         self.counts = [within_hops(self.options.tree, rank, j, n) for j in self.neighbours]
-        """Of each neighbour: how many models are in what it tells in the first step, in the second, and so on."""
+        """Per neighbour, the number of models in its sum in the first step, in the second step, and so on."""
 
     def step(self):
         self.update()
@@ -76,8 +77,8 @@ def neighbours(tree: str, rank: int, n: int) -> list[int]:
 
 
 def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
-    """Return how many ranks lie beyond an edge of ``rank``, the neighbour among them, within 0 hops of that, 1, ...: up
-    to all of them."""
+    """Return how many ranks beyond the edge from ``rank`` to ``neighbour`` lie within 0, 1, ... hops of ``neighbour``,
+    which counts as well. The last number counts all ranks beyond the edge."""
     found, edge, counts = {rank, neighbour}, [neighbour], []
     while edge:
         counts.append(len(found) - 1)
@@ -87,6 +88,6 @@ def within_hops(tree: str, rank: int, neighbour: int, n: int) -> list[int]:
 
 
 def steps_old(counts: list[int], k: int) -> dict[int, int]:
-    """Return how many of the models that come over an edge in step k are how many steps old."""
+    """Return, by age in steps, the number of models that arrive over an edge in step ``k``."""
     new = [later - before for before, later in zip([0, *counts], counts, strict=False)]
     return dict(enumerate(new[: k + 1]))

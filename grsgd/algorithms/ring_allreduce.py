@@ -22,23 +22,23 @@ class RingAllreduceOptions(CompressionOptions, Options):
     variant: Variant = Field("ring", description=VARIANT_MEANING)
     compression: Literal[Kind, "power-sgd"] | None = Field(
         None,
-        description="of the gradients: the k largest values or k random ones, or all, rounded, which all tell all; or "
-        "matrices of a low rank, which all-reduces sum",
+        description="form of the gradients: the k largest values, k random values, or all, rounded, sent from all to "
+        "all; or power-sgd: matrices of a low rank, which all-reduces sum",
     )
     matrix_rank: int | None = Field(
-        None, ge=1, description="power-sgd: the rank of what is left of a gradient that is a matrix; 4 by default"
+        None, ge=1, description="with power-sgd: rank of the matrices in place of gradients; 4 by default"
     )
     buckets: int | None = Field(
         None,
         ge=1,
-        description="parts of the gradient that are averaged while the backward pass computes the rest; by default all "
-        "of it afterwards",
+        description="parts of the gradient that are averaged while the backward pass computes the rest; by default the "
+        "whole gradient is averaged after the backward pass",
     )
 
     @model_validator(mode="after")
     def compressed_by_allgather(self):
         if self.compresses and self.compression != POWER_SGD and self.variant != "ring":
-            raise ValueError(f'variant = "{self.variant}": compressed gradients go round a ring: they do not add up')
+            raise ValueError(f'variant = "{self.variant}": payloads go round a ring, for they cannot be summed')
         return self
 
     @model_validator(mode="after")
@@ -58,19 +58,20 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         g = allreduce(g) / n
         x = x - eta g
 
-    Sends 2(n-1)/n M a rank and step (ring). Waits for the slowest rank.
+    Sends 2(n-1)/n M per rank and step (ring). Waits for the slowest rank.
 
-    With ``compression`` every rank sends its payload, of C bytes, to all others round the ring, and adds what it has
-    left out to its next gradient (error feedback)::
+    With ``compression`` every rank sends its payload, of C bytes, to all others round the ring, and adds the values
+    that it has left out to its next gradient (error feedback)::
 
         payload, e = encode(g + e)
         g = sum over ranks of decode(payload) / n
 
-    That sends (n-1) C: payloads cannot be summed on the way. What ``power-sgd`` sends can: see power_sgd.py.
+    This sends (n-1) C, because payloads cannot be summed on the way; the matrices of ``power-sgd`` can: see
+    power_sgd.py.
 
-    With ``buckets`` each part of g has an all-reduce of its own, in the background, as soon as the backward pass has
-    finished it: see buckets.py. It sends the same bytes. Each bucket is summed in the order of its own all-reduce: a
-    ring cuts it into other chunks than the whole of g, so with three ranks or more sums may round differently.
+    With ``buckets`` each part of g has its own all-reduce, in the background, as soon as the backward pass has finished
+    that part: see buckets.py. It sends the same bytes. Each bucket is summed in the order of its own all-reduce: a ring
+    cuts it into other chunks than the whole of g, so the sums of three or more ranks may round differently.
     """
 
     paper = "Patarasuk, Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations"
@@ -142,7 +143,7 @@ class RingAllreduce(GradientAlgorithm, ByAllreduce, name="ring_allreduce"):
         elif self.comm.size > 1:
             yield from self.allreduce(grads.array)
         if (self.buckets is not None or self.is_compressed) and grads.array.size > size:
-            yield from self.allreduce(grads.array[size:])  # what own loops have behind the gradients
+            yield from self.allreduce(grads.array[size:])  # values that own loops keep behind the gradients
         self.k += 1
 
     @property

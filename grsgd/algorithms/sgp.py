@@ -20,11 +20,11 @@ torch = LazyModule("torch")
 
 class SGPOptions(Options):
     topology: str = Field("one-peer-exponential", **topology.OPTION)
-    tau: int = Field(0, ge=0, description="steps by which a message may be late; above 0 is overlapped SGP")
+    tau: int = Field(0, ge=0, description="steps by which a message may be late; above 0 this is overlapped SGP")
 
 
 class ModelTransfer(NamedTuple):
-    """A message that is being sent or received since ``step``, and the pollable to wait for."""
+    """Message that is being sent or received since ``step``, and the pollable to wait for."""
 
     step: int
     done: object
@@ -32,16 +32,16 @@ class ModelTransfer(NamedTuple):
 
 
 class SGP(OnTopology, name="sgp"):
-    """Push-sum gossip along a directed graph. By default rank i sends to rank i + 2^(k mod log2 n) in step k::
+    """Each rank pushes shares of its model along a directed graph; by default rank i sends to i + 2^(k mod log2 n)::
 
         x = x - eta grad(z)                                     # weight decay is at z, too
         send (p_j x, p_j w) to each out-neighbour j of this step        # one, with p_j = 1/2
         x = p_i x + the x received;  w = p_i w + the w received # of this step's in-neighbours, or of step k - tau
         z = x / w
 
-    The shares p, a column of the topology's mixing matrix, sum to 1, so the push-sum weights w of all ranks and
-    messages sum to n, and ``sum x`` changes by gradients only. Between steps the model holds z. Sends M + 8 bytes per
-    out-neighbour and step; waits for the in-neighbours, with tau > 0 only if one is tau steps behind.
+    The shares p, a column of the topology's mixing matrix, sum to 1. So the push-sum weights w of all ranks and
+    messages sum to n, and only gradients change ``sum x``. Between steps the model holds z. Sends M + 8 bytes per
+    out-neighbour and step. Waits for the in-neighbours; with tau > 0 only for an in-neighbour that is tau steps behind.
     """
 
     paper = "Assran, Loizou, Ballas, Rabbat 2019, Stochastic gradient push for distributed deep learning"
@@ -84,13 +84,13 @@ class SGP(OnTopology, name="sgp"):
         try:
             while self.receiving and (self.receiving[0].step <= self.k - tau or self.receiving[0].done.Test()):
                 yield from self.merge()
-        finally:  # z is what an early end leaves, too
+        finally:  # an early end leaves z in the model, too
             self.x.tensor.div_(self.w)
         while self.sending and self.sending[0].step < self.k - tau:
             yield from self.sent()
 
     def update_numerator(self):
-        """Take the optimizer's step at z, which the model holds, and leave x = w z in it, plus what the step adds."""
+        """Take the optimizer's step at z, which the model holds; the model then holds x = w z plus the step."""
         if self.w == 1:
             self.update()
             return
@@ -113,7 +113,7 @@ class SGP(OnTopology, name="sgp"):
         self.receiving.append(ModelTransfer(self.k, self.in_background(receiving), message))
 
     def in_background(self, transfer):
-        """Return what to wait for: with tau > 0 the message moves while gradients are computed."""
+        """Return the pollable of ``transfer``: with tau > 0 the message moves while gradients are computed."""
 
         def schedule():
             yield transfer
@@ -121,7 +121,7 @@ class SGP(OnTopology, name="sgp"):
         return self.driver.start(schedule()) if self.options.tau else transfer
 
     def merge(self):
-        """Schedule: wait for the oldest message and add it to x and w."""
+        """Schedule: wait for the oldest message, and add it to x and w."""
         _, received, message = self.receiving.popleft()
         yield received
         self.x.tensor.add_(message.x.tensor)
@@ -130,7 +130,7 @@ class SGP(OnTopology, name="sgp"):
         self.spare.append(message)
 
     def sent(self):
-        """Schedule: wait until the oldest message has left."""
+        """Schedule: wait until the oldest message has been sent."""
         _, left, message = self.sending.popleft()
         yield left
         self.spare.append(message)

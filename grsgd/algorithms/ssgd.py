@@ -10,21 +10,21 @@ from grsgd.comm.coded.without_redundancy import LocalSum, PerBlock
 
 class SSGDOptions(SummingOptions):
     accounting: Literal["local-sum", "per-block"] = Field(
-        "local-sum", description="send the sum of the own blocks, or each block by itself as the CSSGD paper counts"
+        "local-sum", description="send the sum of a rank's blocks, or each block by itself as the CSSGD paper counts"
     )
     r: int = Field(1, ge=1, description="cut the batch into C(n, r) blocks, as CSSGD with redundancy r does")
 
 
 class SSGD(Summing, name="ssgd"):
-    """The baseline of CSSGD: the same arithmetic without redundancy. Rank i of n::
+    """Each rank sends its gradient to all others: the baseline of CSSGD, without redundancy. Rank i of n::
 
         g_i = sum of the gradients of i's blocks, as int32
         multicast g_i to all others
         g = sum over i of g_i                   # exact, so the same on all ranks
         x = x - eta g
 
-    Sends M, a multicast counted once, and receives (n-1) M. With the same cut of the batch all models equal those of
-    CSSGD bit for bit.
+    Sends M, if a multicast counts once, and receives (n-1) M. If the batch is cut in the same way, all models equal the
+    models of CSSGD bit for bit.
     """
 
     paper = (

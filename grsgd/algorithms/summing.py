@@ -21,31 +21,31 @@ from grsgd.units import rate as bytes_per_second
 
 
 class SummingOptions(Options):
-    """Options of the algorithms that sum int32 gradients of the blocks of a common batch."""
+    """Options of algorithms that sum int32 gradients of the blocks of a common batch."""
 
     transport: Literal[*TRANSPORTS, IP_MULTICAST, AUTO] = Field(
         "multicast",
-        description="a packet to several ranks: one broadcast of MPI, copies, or datagrams to an IP multicast group; "
-        "auto: those, where they get through, else multicast",
+        description="way of a packet to several ranks: one broadcast of MPI, copies, or datagrams to an IP multicast "
+        "group; auto: datagrams if they get through, else multicast",
     )
     rate: str | None = Field(
         None,
-        description="of ip-multicast: what the network takes of all ranks together, such as '100mbit'; by default "
-        "measured at the start",
+        description="with ip-multicast: rate that the network takes from all ranks together, such as '100mbit'; by "
+        "default measured at the start",
     )
     interface: str | None = Field(
         None,
-        description="of ip-multicast: the hosts' interface, by name, address, or network such as '10.0.0.0/24'; by "
-        "default the one towards the other hosts",
+        description="with ip-multicast: the hosts' interface, by name, address, or network such as '10.0.0.0/24'; by "
+        "default the interface towards the other hosts",
     )
     mtu: int | None = Field(
-        None, ge=576, le=9000, description="of ip-multicast: bytes of the largest packet; by default the interface's"
+        None, ge=576, le=9000, description="with ip-multicast: bytes of the largest packet; by default the interface's"
     )
     loss: float | None = Field(
-        None, ge=0, le=0.2, description="of ip-multicast: the share of the datagrams that each rank drops on purpose"
+        None, ge=0, le=0.2, description="with ip-multicast: share of the datagrams that each rank drops on purpose"
     )
     burst: float | None = Field(
-        None, ge=1, le=1000, description="of ip-multicast: how many it drops in a row, on average; 1 if not given"
+        None, ge=1, le=1000, description="with loss: mean number of datagrams that are dropped in a row; 1 if not given"
     )
     range: float = Field(
         10.0, gt=0, allow_inf_nan=False, description="R: gradients are int32 multiples of R / (2^31 - 1) in [-R, R]"
@@ -68,13 +68,13 @@ class SummingOptions(Options):
         return self
 
     def settings(self, seed: int) -> Settings:
-        """Return what these say of IP multicast; ``seed``: the run's."""
+        """Return the settings of IP multicast in these options; ``seed`` is the run's seed."""
         rate = bytes_per_second(self.rate) if self.rate else None
         return Settings(rate, self.interface, self.mtu, self.loss or 0.0, self.burst or 1.0, seed)
 
 
 class Summing(CommonBatchAlgorithm, name=None):
-    """Synchronous SGD in which a `grsgd.comm.coded.scheme.Scheme` adds up the blocks' gradients."""
+    """Synchronous SGD in which a `grsgd.comm.coded.scheme.Scheme` sums the blocks' gradients."""
 
     traits = Traits(
         synchronous=True,
@@ -119,14 +119,14 @@ class Summing(CommonBatchAlgorithm, name=None):
         return BY_MPI if options.transport in (IP_MULTICAST, AUTO) else {}
 
     def make_transport(self, seed: int) -> Unicast:
-        """The transport of these options. Simulated networks, and broadcasts of theirs, have multicast or none."""
+        """Return the transport of these options. Simulated networks, and their broadcasts, have multicast or none."""
         if self.options.transport == IP_MULTICAST and self.comm.backend.has_multicast is None:
             return IpMulticast(self.comm, self.options.settings(seed))
         return TRANSPORTS.get(self.options.transport, Multicast)(self.comm)
 
     @property
     def overflow(self) -> OutOfRange:
-        """Sums of gradients that did not fit."""
+        """Range of the gradients' sums that did not fit into int32."""
         return self.scheme.overflow
 
     @overflow.setter
@@ -134,16 +134,16 @@ class Summing(CommonBatchAlgorithm, name=None):
         self.scheme.overflow = overflow
 
     def make_fixed_point(self) -> FixedPoint:
-        """Return what makes gradients of blocks int32."""
+        """Return the conversion of the blocks' gradients to int32."""
         return FixedPoint(self.options.range)
 
     @property
     def names_the_lost(self) -> bool:
-        """Whether this rank is the one whose warnings name those that are lost: the lowest that is left."""
+        """Whether this rank's warnings name the lost ranks: it is the lowest remaining rank."""
         return bool(self.lost) and self.comm.rank == min(set(range(self.comm.size)) - self.lost)
 
     def choose_scheme(self, *arguments) -> Scheme:
-        """The scheme of these options."""
+        """Return the scheme of these options."""
         raise NotImplementedError
 
     def blocks(self, batch):

@@ -1,4 +1,4 @@
-"""``transport = "ip-multicast"`` and ``"auto"``: whether IP multicast gets through, by a trial before a run."""
+"""``transport = "ip-multicast"`` and ``"auto"``: a trial before a run of whether IP multicast gets through."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from grsgd.units import as_rate
 
 IP_MULTICAST, MULTICAST, AUTO = "ip-multicast", "multicast", "auto"
 UNUSED = {"rate": None, "interface": None, "mtu": None, "loss": None, "burst": None}
-"""The options of IP multicast, where there is none."""
+"""The options of IP multicast, with their values for other transports."""
 BY_MPI = {"transport": MULTICAST} | UNUSED
-"""The options of packets that travel by MPI."""
+"""The options with which packets travel by MPI."""
 
 
 def choose_transport(comm: Communicator, wanted: str, settings: Settings, on_gpu: bool):
-    """Schedule, on all ranks at once: return the options that change, by name, and why so.
+    """Schedule, on all ranks at once: return the options that change, by name, and the reason.
 
-    ``wanted``: ip-multicast, or auto, which takes MPI's broadcasts where IP multicast does not get through.
-    ``on_gpu``: whether what is to be sent lies there. Raises NoMulticast, on all ranks.
+    ``wanted`` is ip-multicast, or auto, which takes MPI's broadcasts if IP multicast does not get through. ``on_gpu``
+    says whether the arrays to send lie in GPU memory. Raises NoMulticast, on all ranks.
     """
     try:
         if comm.backend.has_multicast is None:
@@ -42,7 +42,7 @@ def measured(comm: Communicator, settings: Settings, on_gpu: bool):
     if comm.size == 1:
         raise NoMulticast("one rank sends nothing")
     if on_gpu:
-        raise NoMulticast("what is sent lies in the memory of GPUs")
+        raise NoMulticast("the arrays to send lie in the memory of GPUs")
     link = yield from connect(comm, settings)
     try:
         found = yield from try_out(comm, link, time.perf_counter)
@@ -52,8 +52,8 @@ def measured(comm: Communicator, settings: Settings, on_gpu: bool):
 
 
 def check_known(has_multicast: bool, settings: Settings):
-    """Raise NoMulticast for what there is not on a simulated network, of which nothing need be tried."""
+    """Raise NoMulticast if a simulated network lacks multicast or a setting; such a network needs no trial."""
     if not has_multicast:
         raise NoMulticast("the network has no multicast (multicast = true in its file, or a shared medium)")
     if settings != Settings(seed=settings.seed):
-        raise NoMulticast("rate, interface, mtu, loss and burst are those of a real network; leave them out")
+        raise NoMulticast("rate, interface, mtu, loss and burst are for a real network; leave them out")

@@ -1,4 +1,4 @@
-"""Trials at the start of a run: how long ranks take for something that they begin together."""
+"""Trials at the start of a run: times of actions that all ranks begin together."""
 
 import statistics
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from grsgd.comm.communicator import Communicator
 
 WARM_UP, REPEATS = 2, 7
 LEAST, ENOUGH_SECONDS = 3, 5.0
-"""After so many seconds of a trial, so few repeats are enough."""
+"""Fewest repeats of an action, and seconds after which `LEAST` repeats are enough."""
 VIRTUAL = "virtual"
-"""The progress mode of a driver in simulated time, in which what the network does does not vary."""
+"""Progress mode of a driver in simulated time, in which times do not vary."""
 
 
 def times(action: Callable, comm: Communicator, driver, warm_up: int = WARM_UP, repeats: int = REPEATS):
-    """Schedule, on all ranks at once: return the seconds that each rank takes for ``action``, a schedule, each time:
-    float64 of shape [times, ranks], the same on all ranks. They do it at least `LEAST` times.
+    """Schedule, on all ranks at once: return the seconds that each rank takes for ``action``, a schedule, in each
+    repeat: float64 of shape [repeats, ranks], the same on all ranks. There are at least `LEAST` repeats.
     """
     seconds = []
     for _ in range(warm_up + repeats):
@@ -38,8 +38,7 @@ def time_once(action: Callable, comm: Communicator, driver):
 
 
 def each_rank_once(action: Callable, comm: Communicator, driver):
-    """Schedule, on all ranks at once: return the seconds that each rank takes for ``action``, float64 of shape [ranks].
-    """
+    """Schedule, on all ranks at once: return the seconds of each rank for ``action``, float64 of shape [ranks]."""
     if comm.size > 1:
         yield from halving_doubling_allreduce(comm, np.zeros(1))  # a barrier
     begin = driver.clock()
@@ -50,7 +49,7 @@ def each_rank_once(action: Callable, comm: Communicator, driver):
 
 
 def from_each_rank(comm: Communicator, mine: np.ndarray):
-    """Schedule, on all ranks at once: return what each rank has at its own place of an array that is 0 elsewhere."""
+    """Schedule, on all ranks at once: sum ``mine``, in which each rank fills its own place and the rest is 0."""
     if comm.size > 1:
         yield from halving_doubling_allreduce(comm, mine)
     return mine

@@ -1,4 +1,4 @@
-"""Algorithms that ask another rank for an exchange, of all or parts of the model, when a trigger says so."""
+"""Algorithms that ask another rank to exchange all or parts of the model when a trigger is due."""
 
 from dataclasses import replace
 
@@ -10,11 +10,11 @@ from grsgd.comm import tags
 from grsgd.models.values import set_value
 
 FINISHED = -1
-"""The step in a request that a rank sends, to all that answer its requests, when it has ended its training."""
+"""Value of ``step`` in a rank's last request: the rank has ended its training."""
 
 
 class TriggeredAlgorithm(Algorithm, name=None):
-    """An algorithm whose options are `AdaptiveOptions` and a ``period``."""
+    """Algorithm whose options are `AdaptiveOptions` and a ``period``."""
 
     def __init__(self, options, replica, optimizer, context):
         super().__init__(options, replica, optimizer, context)
@@ -45,13 +45,13 @@ class TriggeredAlgorithm(Algorithm, name=None):
         return self.optimizer.param_groups[0]["lr"]
 
     def request(self, *fields: int, mask: np.ndarray | None = None) -> np.ndarray:
-        """Return a request, int64: ``fields``, then which slices of the model to exchange (by default none)."""
+        """Return a request, int64: ``fields``, then the mask of the model's slices to exchange (by default none)."""
         return np.array([*fields, *(np.zeros(len(self.slices)) if mask is None else mask)], np.int64)
 
     def mask_of(self, request: np.ndarray) -> np.ndarray:
-        """Return which slices of the model a request is for, bool."""
+        """Return the mask of the model's slices in ``request``, bool."""
         return request[-len(self.slices) :].astype(bool)
 
     def send_request(self, request: np.ndarray, rank: int):
-        """Start to send a request; return the pollable to wait for."""
+        """Start to send ``request`` to ``rank``; return the pollable to wait for."""
         return self.comm.Isend(request, rank, tags.EXCHANGE_REQUEST, header=request.nbytes)

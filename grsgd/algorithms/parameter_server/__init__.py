@@ -1,4 +1,4 @@
-"""A parameter server: the workers' and the server's side, and the strategies by which it treats workers."""
+"""Parameter server: the workers' side, the server's side, and the strategies by which it treats workers."""
 
 from grsgd.algorithms.parameter_server.algorithm import ParameterServer, ServerOptions
 

@@ -1,6 +1,6 @@
 """adsp, the adaptive synchronous parallel strategy: workers are treated by their state (Wang, Zhu 2024).
 
-Of the paper only the abstract could be had: see `Adsp` for what is inferred.
+Only the abstract of the paper was available: `Adsp` says which parts are inferred.
 """
 
 import statistics
@@ -19,22 +19,22 @@ class AdspOptions(SspOptions):
         "phi": "straggler_weight",
     }
 
-    smax: Steps = Field(15, description="adsp: by how many steps a worker may lead at most")
+    smax: Steps = Field(15, description="adsp: most steps by which a worker may lead")
     slow_factor: float = Field(
-        1.5, gt=0, description="adsp: slow is a worker whose delay is above so many times the median"
+        1.5, gt=0, description="adsp: a worker is slow if its delay is above slow_factor times the median"
     )
-    slow_streak: int = Field(3, ge=1, description="adsp: in so many steps in a row")
+    slow_streak: int = Field(3, ge=1, description="adsp: number of slow steps in a row that make a straggler")
     delay_ema: float = Field(0.3, gt=0, le=1, description="adsp: weight of the last delay in the moving average")
     straggler_weight: Literal["inverse", "one", "compensated"] = Field(
-        "inverse", description="adsp: how a straggler's gradient counts: 1/(1 + tau), fully, or compensated"
+        "inverse", description="adsp: weight of a straggler's gradient: 1/(1 + tau), 1, or 1 with compensation"
     )
     ahead_mode: Literal["buffer", "apply"] = Field(
-        "buffer", description="adsp: whether the gradient of a worker AHEAD waits, or only the answer to it"
+        "buffer", description="adsp: whether the gradient of a worker AHEAD waits, or only its answer"
     )
 
 
 class Adsp(Strategy):
-    """Adaptive synchronous parallel (Wang, Zhu 2024): how a gradient is used depends on the state of its worker::
+    """Adaptive synchronous parallel (Wang, Zhu 2024): the state of a worker decides the use of its gradient::
 
         on push(i):
             d_i = (1 - lam) d_i + lam (now - when i was answered)
@@ -47,20 +47,20 @@ class Adsp(Strategy):
             if gap <= s or (gap <= smax and all that are not slow have their gradient in the buffer):
                 w -= eta/n sum(buffer);  V += 1;  empty the buffer;  answer its workers
 
-    Documented are the version and the delay as signs of a straggler, the difference between the newest and the oldest
-    version that is compared with a threshold and decides the state, and an update rule for each state. All else is
-    inferred: the rules themselves, and every option and its default. A gradient that empties the buffer is in the same
-    update as the buffer, which is the same sum and one version less; so the order of arrival makes no difference.
+    Three things are documented: the version and the delay as signs of a straggler; a threshold for the difference
+    between the newest and the oldest version, which decides the state; and an update rule for each state. All else is
+    inferred: the rules themselves, and every option and its default. A gradient that empties the buffer is applied in
+    the same update as the buffer, so the order of arrival makes no difference.
 
-    max(c) - min(c) <= smax + 1: no worker is answered that leads by more than smax.
+    max(c) - min(c) <= smax + 1, because no worker that leads by more than smax is answered.
 
-    ``s``, ``smax``: whole numbers or inf, s <= smax; ``slow_factor`` (kappa): inf for no stragglers; ``slow_streak`` is
-    m, ``delay_ema`` lam, and ``straggler_weight`` phi: "inverse", 1/(1 + tau), "one", or "compensated", weight 1 and
-    delay compensation of stragglers only; ``ahead_mode`` = "apply": AHEAD differs from ASYNC in the answer only, which
-    is held while lead_i > s, and smax is without effect.
+    ``s`` and ``smax`` are whole numbers or inf, with s <= smax. ``slow_factor`` is kappa; inf means no stragglers.
+    ``slow_streak`` is m, ``delay_ema`` is lam, and ``straggler_weight`` is phi: "inverse" is 1/(1 + tau), "one" is 1,
+    and "compensated" is 1 with delay compensation of stragglers only. With ``ahead_mode`` = "apply", AHEAD differs from
+    ASYNC only in the answer, which is held while lead_i > s; smax then has no effect.
 
-    Is `Asp` with s = smax = inf, `Bsp` with s = smax = 0, and with ahead_mode "apply" `Ssp` of the same s; in all three
-    without stragglers (kappa = inf) or with phi "one".
+    The strategy equals `Asp` with s = smax = inf, `Bsp` with s = smax = 0, and `Ssp` of the same s with ahead_mode
+    "apply"; in all three cases without stragglers (kappa = inf) or with phi "one".
     """
 
     Options = AdspOptions
@@ -72,11 +72,11 @@ class Adsp(Strategy):
         if smax < s:
             raise ValueError(f"smax = {smax:g}: must be at least s = {s:g}")
         self.delays: list[float | None] = [None] * workers
-        """d_i, moving average of the seconds from an answer to the next push; the first delay at first."""
+        """d_i, the moving average of the seconds from an answer to the next push; it starts with the first delay."""
         self.late = [0] * workers
-        """Pushes in a row at which d_i was large."""
+        """Number of pushes in a row with a large d_i."""
         self.states = ["async"] * workers
-        """The state of each worker at its last push, one of `STATES`."""
+        """The state of each worker at its last push: one of `STATES`."""
 
     @property
     def keeps_step(self):
@@ -84,7 +84,7 @@ class Adsp(Strategy):
 
     @property
     def most_lead(self) -> float:
-        """Steps that a worker may lead by when it is answered."""
+        """Most steps by which a worker may lead when it is answered."""
         return self.options.s if self.options.ahead_mode == "apply" else self.options.smax
 
     def state(self, worker):

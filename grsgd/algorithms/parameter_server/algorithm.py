@@ -1,4 +1,4 @@
-"""A parameter server, and the strategies by which it treats workers that are slower than others."""
+"""Algorithm of a parameter server, whose strategy treats workers that are slower than others."""
 
 from dataclasses import replace
 from functools import partial
@@ -28,24 +28,24 @@ STATES_UNIT = (
 )
 
 
-DROPPED_DESCRIPTION = "gradients of each worker that were dropped, too old; of several servers, by the first"
+DROPPED_DESCRIPTION = "gradients of each worker that were dropped as too old; of several servers, by the first server"
 
 
 class GradientOptions(CompressionOptions, Options):
-    """Where servers are, and how gradients are sent and count."""
+    """Places of the servers, form of the sent gradients, and their weights."""
 
     server: Literal["dedicated", "shared"] = Field(
-        "dedicated", description="the last ranks serve and do not train, or the first ones do both"
+        "dedicated", description="the last ranks serve and do not train, or the first ranks do both"
     )
-    servers: int = Field(1, ge=1, description="each has an equal part of the model")
-    staleness_aware: bool = Field(False, description="gradients count 1/max(tau, 1), where tau is their staleness")
+    servers: int = Field(1, ge=1, description="number of servers; each has an equal part of the model")
+    staleness_aware: bool = Field(False, description="weight gradients by 1/max(tau, 1), where tau is their staleness")
     compensation: float | None = Field(
-        None, ge=0, description="lambda of the delay compensation g + lambda g g (w - w_i), of all gradients if given"
+        None, ge=0, description="lambda of the delay compensation g + lambda g g (w - w_i); not given: no compensation"
     )
 
 
 class LostWorkerOptions(Options):
-    """Whether a run goes on when a worker is lost, and after how long a silence one is."""
+    """Whether a run goes on after it has lost a worker, and the seconds of silence after which a worker is lost."""
 
     on_lost_worker: Literal["stop", "evict"] = Field("stop", description="end the job, or go on without the worker")
     worker_timeout: float | None = Field(
@@ -54,7 +54,7 @@ class LostWorkerOptions(Options):
 
 
 class ServerOptions(LostWorkerOptions, GradientOptions):
-    """Options of a parameter server that applies gradients, whatever its strategy."""
+    """Options of a parameter server that applies gradients, for every strategy."""
 
     @property
     def strategy_class(self) -> type[Strategy]:
@@ -69,7 +69,7 @@ class ServerOptions(LostWorkerOptions, GradientOptions):
 
 class ParameterServerOptions(AdspOptions, DsspOptions, MSyncOptions, RennalaOptions, RingmasterOptions, ServerOptions):
     strategy: Literal["bsp", "asp", "ssp", "dssp", "adsp", "m_sync", "rennala", "ringmaster"] = Field(
-        "adsp", description="when workers may go on"
+        "adsp", description="rule by which workers may go on"
     )
 
     @property
@@ -86,13 +86,13 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                                                     send w to the workers that are answered
 
     The strategies: bsp waits for all; asp never waits; ssp and dssp wait for workers that are too far behind; adsp, the
-    adaptive synchronous parallel strategy, treats workers by their state. Of its paper the abstract is known: the rules
-    are inferred (docs/reference/algorithms/server.md). m_sync waits for the fastest m; rennala gathers B gradients of
-    one model, of any workers; ringmaster drops gradients that are R updates old.
+    adaptive synchronous parallel strategy, treats workers by their state. Only the abstract of the adsp paper is known,
+    so its rules are inferred (docs/reference/algorithms/server.md). m_sync waits for the fastest m workers; rennala
+    gathers B gradients of one model, from any workers; ringmaster drops gradients that are R updates old.
 
-    Sends 2M a step, half of it from the server, which applies any torch optimizer. The model of the run is w; a
-    worker's x is what it pulled last. With ``compression`` workers send payloads, and add what each has left out to
-    the next gradient; the server sends w whole.
+    Sends 2M per step, half of it from the server, which applies any torch optimizer. The model of the run is w; a
+    worker's x is the last w that it pulled. With ``compression`` workers send payloads, and add the left-out values to
+    the next gradient; the server sends w uncompressed.
     """
 
     paper = (
@@ -111,19 +111,19 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         super().__init__(options, replica, optimizer, context)
         self.n = count_workers(options, self.comm.size)
         self.shards = server_shards(options, self.x.array.size, self.comm.size)
-        """Where each server's shard of the model begins and ends, by the server's rank."""
+        """Begin and end of each server's shard of the model, by the server's rank."""
         self.server = None
         if self.comm.rank in self.shards:
             self.server = self.server_class(options, replica, optimizer, context)
             self.staleness = self.server.staleness
         self.answer = self.x.like() if self.is_worker else None
         self.replies = {server: records.empty(Answer) for server in self.shards}
-        """The last `Answer` of each server, as it has come."""
+        """The last `Answer` of each server, in packed form."""
         self.applied = 0
-        """Gradients that are in the model of the first server, by its last answer."""
+        """Number of gradients in the model of the first server, by its last answer."""
         self.pushes = 0
         self.feedback: dict[int, ErrorFeedback] = {}
-        """By server, what compresses its part of this worker's gradients; empty where they are sent whole."""
+        """Per server, the compressor of its part of this worker's gradients; empty without compression."""
         if options.compresses and self.is_worker:
             self.e = self.x.like().tensor
             for server, (begin, end) in self.shards.items():
@@ -133,9 +133,9 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
                 )
             self.payloads = {server: each.compressor.payload() for server, each in self.feedback.items()}
         self.last_word = Word.FINISHED
-        """By which this worker tells servers that it takes no more steps."""
+        """Last word to the servers, after which this worker takes no more steps."""
         self.has_rested = False
-        """Whether all workers have ended meanwhile, for a checkpoint, or in another process."""
+        """Whether all workers have ended before, for a checkpoint or in another process."""
 
     @classmethod
     def traits_of(cls, options):
@@ -148,7 +148,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
 
     @classmethod
     def words_of(cls, options):
-        """Iterate over the words of a run's label."""
+        """Yield the words of a run's label."""
         yield cls.name
         if "strategy" in cls.Options.model_fields:
             yield options.strategy
@@ -175,7 +175,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.server.start()
 
     def begin(self):
-        """After a rest all workers go on from the present model."""
+        """Begin to serve; after a rest all workers go on from the present model."""
         if self.has_rested:
             yield from self.pull()
         if self.server is not None:
@@ -183,7 +183,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.has_rested = True
 
     def pull(self):
-        """Schedule, on all ranks at once: give all workers the present model."""
+        """Schedule, on all ranks at once: send all workers the present model."""
         if self.server is not None:
             begin, end = self.shards[self.comm.rank]
             self.x.tensor[begin:end].copy_(self.server.w)
@@ -210,7 +210,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         yield from self.push(self.replica.grads)
 
     def push(self, g: Flat, steps: int = 1):
-        """Schedule: push what so many steps have led to, and wait for the answers, which are the next model.
+        """Schedule: push ``g``, the result of ``steps`` steps, and wait for the answers, which are the next model.
 
         Raises Excluded if a server has given up this rank.
         """
@@ -269,7 +269,7 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
         self.last_word = Word.FINISHED
 
     def finish(self, server: int):
-        """Begin to tell a server that this worker has ended its training, or rests; returns what to wait for."""
+        """Begin to tell a server that this worker has ended its training, or rests; returns the message to wait for."""
         message = records.pack(Push(self.last_word, 0))
         return self.comm.Isend(message, server, tags.SERVER_PUSH, header=message.nbytes)
 
@@ -288,7 +288,8 @@ class ParameterServer(CentralAlgorithm, name="parameter_server"):
             self.uncounted_comm = self.uncounted_comm.subset(left)
 
     def extra(self):
-        """Return the workers' states as [workers, pushes], -1 behind a worker's last push, and what was dropped."""
+        """Return the workers' states, int8 of shape [workers, pushes], -1 after a worker's last push, and dropped
+        counts."""
         if self.server is None:
             return {}
         found, states, dropped = {}, self.server.states, self.server.strategy.dropped

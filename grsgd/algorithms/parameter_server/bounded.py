@@ -1,4 +1,4 @@
-"""Strategies by how far a worker may lead: not at all (bsp), without bound (asp), or by so many steps (ssp, dssp).
+"""Strategies that bound a worker's lead: by 0 steps (bsp), not at all (asp), or by a number of steps (ssp, dssp).
 
 Sources: bulk synchronous and asynchronous as usual; SSP: Ho et al. 2013; DSSP: Zhao et al. 2019.
 """
@@ -12,7 +12,7 @@ from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 
 
 def whole(steps: float) -> float:
-    """Return a number of steps; raises ValueError unless it is whole or inf."""
+    """Return ``steps``; raise ValueError unless it is a whole number or inf."""
     if not math.isinf(steps) and steps % 1 != 0:
         raise ValueError("must be a whole number from 0, or inf")
     return steps
@@ -22,7 +22,7 @@ Steps = Annotated[float, Field(ge=0), AfterValidator(whole)]
 
 
 class SspOptions(StrategyOptions):
-    s: Steps = Field(3, description="ssp, dssp, adsp: steps that a worker may lead by; adsp: then it is AHEAD")
+    s: Steps = Field(3, description="ssp, dssp, adsp: steps by which a worker may lead; in adsp until it is AHEAD")
 
 
 class DsspOptions(SspOptions):
@@ -30,9 +30,9 @@ class DsspOptions(SspOptions):
 
 
 class Bsp(Strategy):
-    """Bulk synchronous: one update, with the gradients of all, when all active workers have pushed.
+    """Bulk synchronous: one update with the gradients of all active workers, after all of them have pushed.
 
-    tau = 0. A worker that is lost after its push is in the round's update; the next rounds do without it.
+    tau = 0. A gradient of a worker that is lost after its push is in the round's update, but in no later update.
     """
 
     keeps_step = True
@@ -46,11 +46,11 @@ class Asp(Strategy):
 
 
 class Ssp(Strategy):
-    """Stale synchronous (Ho et al. 2013): as `Asp`, but no worker goes on that is more than ``s`` steps ahead::
+    """Stale synchronous (Ho et al. 2013): as `Asp`, but a worker that is more than ``s`` steps ahead waits::
 
         hold the answer while c_i - min(c) > s
 
-    So max(c) - min(c) <= s + 1. ``s``: a whole number or inf; s = 0 keeps step like `Bsp`, with n updates a round.
+    So max(c) - min(c) <= s + 1. ``s`` is a whole number or inf; s = 0 keeps step like `Bsp`, with n updates per round.
     """
 
     Options = SspOptions
@@ -64,18 +64,18 @@ class Ssp(Strategy):
 
 
 class Dssp(Ssp):
-    """Dynamic stale synchronous (Zhao et al. 2019): `Ssp` with a bound between ``s`` and ``s + r_max``, as suits::
+    """Dynamic stale synchronous (Zhao et al. 2019): `Ssp` with a bound that varies between ``s`` and ``s + r_max``::
 
         if i has credit:               spend one; answer
         elif c_i - min(c) <= s:        answer
         elif c_i == max(c):            credit = r* of the controller; if r* > 0: spend one; answer
         else:                          hold until c_i - min(c) <= s
 
-    The controller expects the pushes of i and of the slowest worker at the distance of their last two, and takes the
-    r of 0..r_max for which the end of r more steps of i is closest to some push of the slowest to come, the smallest
-    of equals. Inferred: the start counts as a push; the slowest of several is the first; there is no credit before the
-    slowest has pushed; and r* stays below what would lead by more than s + r_max, since a worker may ask repeatedly.
-    So max(c) - min(c) <= s + r_max + 1.
+    The controller predicts the pushes of i and of the slowest worker from the time between the last two pushes of each.
+    It takes the r of 0..r_max for which i ends r more steps closest to a future push of the slowest worker, and the
+    smallest of equal r. Inferred: the start counts as a push; the slowest of several is the first; the slowest worker
+    must have pushed before any credit is granted; and no r* gives a lead above s + r_max, since a worker may ask
+    repeatedly. So max(c) - min(c) <= s + r_max + 1.
     """
 
     Options = DsspOptions
@@ -84,9 +84,9 @@ class Dssp(Ssp):
     def __init__(self, workers: int, **options):
         super().__init__(workers, **options)
         self.credit = [0] * workers
-        """Steps that each may still go on, whatever its lead."""
+        """Steps that each worker may still take, whatever its lead."""
         self.pushed_at = [(start, start) for start in self.pulled_at]
-        """Times of the last push but one and of the last one."""
+        """Times of the last two pushes of each worker, in seconds."""
 
     @property
     def keeps_step(self):
@@ -109,7 +109,7 @@ class Dssp(Ssp):
         self.credit[worker] = max(0, self.credit[worker] - 1)
 
     def extra_steps(self, worker: int) -> int:
-        """r* for a worker that has just pushed."""
+        """Return r* for a worker that has just pushed."""
         slowest = min(sorted(self.active), key=lambda j: self.clocks[j])
         before, last = self.pushed_at[worker]
         slow_before, slow_last = self.pushed_at[slowest]

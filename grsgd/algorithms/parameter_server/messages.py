@@ -1,4 +1,4 @@
-"""Messages of workers and servers beside gradients and models."""
+"""Messages of workers and servers, except gradients and models."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -7,27 +7,30 @@ from grsgd.comm.records import Int32, Int64
 
 
 class Word(IntEnum):
-    """Meaning of a `Push`, and so of the message that follows."""
+    """Meaning of a `Push`, and so of the message that follows it."""
 
     GOES_ON = 0
-    """The worker's gradient; the worker waits for the answer."""
+    """The worker's gradient follows; the worker waits for the answer."""
     FINISHED = 1
-    """Nothing: the worker has ended its training."""
+    """Nothing follows: the worker has ended its training."""
     RESTS = 2
-    """Nothing before a checkpoint has been made."""
+    """Nothing follows until a checkpoint has been made."""
 
 
 class Push(NamedTuple):
-    """A worker's message to a server. steps: that have led to what follows; of the last word, those not pushed yet."""
+    """Message of a worker to a server.
+
+    ``steps`` is the number of steps behind the gradient or model that follows; in a last word, of steps not pushed yet.
+    """
 
     word: Int32
     steps: Int32
 
 
 class Answer(NamedTuple):
-    """A server's message before the model that it answers with.
+    """Message of a server before the model with which it answers.
 
-    is_evicted: whether the server has given up the worker. applied: gradients that are in the model.
+    ``is_evicted`` says whether the server has given up the worker; ``applied`` is the number of gradients in the model.
     """
 
     is_evicted: Int64

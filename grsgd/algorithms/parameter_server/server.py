@@ -1,4 +1,4 @@
-"""The server's side of a parameter server: what it does with what workers push, when its strategy says so."""
+"""Server's side of a parameter server: it treats the workers' pushes as its strategy decides."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from grsgd.models.values import fill
 torch = LazyModule("torch")
 
 COMPENSATION = 0.04
-"""lambda where it is asked for by straggler_weight = "compensated" alone."""
+"""lambda of the delay compensation, if only straggler_weight = "compensated" asks for compensation."""
 PATIENCE = 0.8
-"""Of comm.timeout, by default, before the server names a worker that is silent: else the other workers would give up
-first, and name the server."""
+"""Share of comm.timeout after which, by default, the server names a silent worker. Without this margin the other
+workers would give up first, and name the server."""
 
 
 def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
-    """Return the strategy of these options, begun ``now``; raises ValueError."""
+    """Return the strategy of ``options``, begun at time ``now`` in seconds; raises ValueError."""
     cls = options.strategy_class
     return cls(
         workers,
@@ -44,19 +44,19 @@ def make_strategy(options, workers: int, now: float = 0.0) -> Strategy:
 
 
 def count_workers(options, ranks: int) -> int:
-    """Return how many of the ranks compute gradients: the first ones."""
+    """Return how many ranks compute gradients: the ranks with the lowest numbers."""
     return ranks - options.servers if options.server == "dedicated" else ranks
 
 
 def server_shards(options, elements: int, ranks: int) -> dict[int, tuple[int, int]]:
-    """Return, by server's rank, where its shard of a model of so many elements begins and ends."""
+    """Return the begin and end of each server's shard of a model of ``elements`` elements, by the server's rank."""
     first = count_workers(options, ranks) if options.server == "dedicated" else 0
     edges = bounds(elements, options.servers).tolist()
     return {first + j: (edges[j], edges[j + 1]) for j in range(options.servers)}
 
 
 class LostWorker(LostRank):
-    """A worker has died or been silent for too long; says which."""
+    """Error that names a worker that has died or been silent for too long."""
 
 
 class Server:
@@ -65,11 +65,11 @@ class Server:
     Parameters
     ----------
     trained
-        The rank's replica, whose model is w if the rank is no worker; else w is a copy of it.
+        The rank's replica. Its model is w if the rank is no worker; otherwise w is a copy of it.
     optimizer
-        Of the parameters of ``trained``; from now on the server's.
+        Optimizer of the parameters of ``trained``; from now on it belongs to the server.
     context
-        Its ``progress`` is told how many gradients are in w.
+        Context of the rank; its ``progress`` is told how many gradients are in w.
     """
 
     def __init__(self, options, trained: Replica, optimizer, context: RankContext):
@@ -89,40 +89,40 @@ class Server:
         self.g = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
         """The last gradient of each worker."""
         self.compressor = make_compressor(options, self.w) if options.compresses else None
-        """Of the gradients that workers send."""
+        """Compressor of the gradients that workers send; None without compression."""
         self.payloads = [self.compressor.payload() for _ in range(self.n)] if self.compressor is not None else self.g
-        """Where what workers send arrives."""
+        """Buffers in which the workers' gradients arrive."""
         self.answers = [Flat.zeros(end - begin, self.replica.dtype, device) for _ in range(self.n)]
-        """The w that each worker was last answered with, and computes its gradient at."""
+        """The w that each worker was last answered with, at which it computes its gradient."""
         for answer in self.answers:
             answer.tensor.copy_(self.w)
         self.versions = [0] * self.n
         """V of each worker's answer."""
         self.steps = [0] * self.n
-        """The steps of each worker that its last push is of."""
+        """Number of steps in each worker's last push."""
         self.gathered: list[float] = []
-        """The weights of the gradients in the sum of the next update."""
+        """Weights of the gradients in the sum of the next update."""
         self.applied = 0
-        """Gradients that are in w."""
+        """Number of gradients in w."""
         self.answered = [Signal(f"the answer to worker {worker}") for worker in range(self.n)]
         self.evicted: dict[int, str] = {}
-        """Lost workers, and why."""
+        """Lost workers, each with the reason."""
         self.finished: set[int] = set()
         """Workers that have ended their training."""
         self.staleness: Counter[int] = Counter()
         self.states: list[list[int]] = [[] for _ in range(self.n)]
         """The state of each worker at each of its pushes, by its place in `STATES`; empty if there are no states."""
         self.lost_ranks: np.ndarray | None = None
-        """int64 of shape [ranks], 1 for those that were lost and had not come back when all others had ended."""
+        """int64 of shape [ranks]: 1 for ranks that were lost and had not come back when all others had ended."""
         self.lock = threading.Lock()
         self.activities = []
 
     def start(self):
-        """All workers have the first model now."""
+        """Make the strategy; all workers hold the first model now."""
         self.strategy = make_strategy(self.options, self.n, self.driver.clock())
 
     def go_on(self):
-        """All workers have the present model now, after a rest."""
+        """Go on after a rest; all workers hold the present model now."""
         self.finished.clear()
         self.strategy.go_on(set(range(self.n)), self.driver.clock())
         self.versions = [self.strategy.version] * self.n
@@ -130,20 +130,20 @@ class Server:
             answer.tensor.copy_(self.w)
 
     def begin(self):
-        """Serve all workers but the one on this rank, in the background."""
+        """Serve all workers except the worker on this rank, in the background."""
         others = [worker for worker in range(self.n) if worker != self.comm.rank]
         self.activities = [self.driver.start(self.receive_pushes(worker)) for worker in others]
         if others and self.timeout < math.inf:
             self.activities.append(self.driver.start(self.watch(others)))
 
     def state(self) -> dict[str, object]:
-        """Return what a checkpoint keeps, while all rest."""
+        """Return the state for a checkpoint, while all workers rest."""
         strategy = {name: getattr(self.strategy, name) for name in self.strategy.remembers}
         kept = {"w": self.w, "applied": self.applied, "states": self.states, "strategy": strategy}
         return kept | ({"sum": self.gradient, "gathered": self.gathered} if self.gathered else {})
 
     def restore(self, state: dict[str, object]):
-        """Go on where another process has ended."""
+        """Continue from the state of another process."""
         self.applied, self.states = state["applied"], state["states"]
         fill(self.w, state["w"])
         if "sum" in state:
@@ -153,14 +153,14 @@ class Server:
             setattr(self.strategy, name, value)
 
     def receive_pushes(self, worker: int):
-        """Background schedule: take in all that ``worker`` pushes, until it has ended its training or has died."""
+        """Background schedule: take in all pushes of ``worker``, until it has ended its training or has died."""
         try:
             yield from self.receive_until_finished(worker)
         except LostRank as error:
             self.worker_lost(worker, str(error))
 
     def receive_until_finished(self, worker: int):
-        """Schedule: take in all that ``worker`` pushes, until it has ended its training."""
+        """Schedule: take in all pushes of ``worker``, until it has ended its training."""
         message = records.empty(Push)
         while True:
             yield self.comm.Irecv(message, worker, tags.SERVER_PUSH)
@@ -183,11 +183,11 @@ class Server:
             )
 
     def receive_rest(self, worker: int, steps: int):
-        """Schedule: take in what a worker sends behind its last message, which is of so many steps."""
+        """Schedule: take in the content that follows a worker's last message, of ``steps`` steps."""
         yield from ()
 
     def push(self, worker: int, steps: int = 1):
-        """Schedule: deal with ``g[worker]``, of so many steps; it ends when the worker may have its answer."""
+        """Schedule: process ``g[worker]``, of ``steps`` steps; it ends when the worker may have its answer."""
         with self.lock:
             if worker in self.evicted:
                 return
@@ -204,10 +204,10 @@ class Server:
         yield self.answered[worker]
 
     def begin_waiting(self):
-        """After a push has been dealt with, and without the lock: begin what is to go on in the background."""
+        """Begin background activities after a push has been processed; called without the lock."""
 
     def push_own(self, g: torch.Tensor, answer: torch.Tensor):
-        """Schedule: `push`, for the worker on this rank, whose gradient is ``g``; ``answer`` becomes its next model."""
+        """Schedule: `push` the gradient ``g`` of the worker on this rank; ``answer`` becomes its next model."""
         worker = self.comm.rank
         self.g[worker].tensor.copy_(g)
         yield from self.push(worker)
@@ -243,39 +243,39 @@ class Server:
             self.apply_decision(self.strategy.lost(worker, self.driver.clock()))
 
     def tell_lost_ranks(self):
-        """Schedule, when all workers have ended or are lost: tell those that have ended which are lost."""
+        """Schedule, when all workers have ended or are lost: tell the ended workers which workers are lost."""
         lost = self.evicted.keys() - self.finished
         self.lost_ranks = np.zeros(self.comm.size, np.int64)
         self.lost_ranks[list(lost)] = 1
         yield [self.send_lost_ranks(worker) for worker in range(self.n) if worker not in {*lost, self.comm.rank}]
 
     def send_lost_ranks(self, worker: int):
-        """Begin to send ``lost_ranks``."""
+        """Begin to send ``lost_ranks`` to ``worker``."""
         return self.comm.Isend(self.lost_ranks, worker, tags.SERVER_LOST_RANKS, header=self.lost_ranks.nbytes)
 
     def all_done(self, others=None) -> bool:
-        """Whether all workers, or all of ``others``, have ended their training or are lost."""
-        with self.lock:  # the last to end may still be about to apply what was gathered
+        """Return whether all workers, or all of ``others``, have ended their training or are lost."""
+        with self.lock:  # the last worker to end may still be about to apply gathered gradients
             active = self.strategy.active
             return not (active if others is None else active.intersection(others))
 
     @property
     def pushes(self) -> int:
-        """How many gradients have come."""
+        """Number of gradients that have arrived."""
         return sum(self.strategy.clocks)
 
     def check(self):
-        """Raise what went wrong in the background."""
+        """Raise the error of a background activity, if one has failed."""
         for activity in self.activities:
             activity.Test()
 
     def is_done(self) -> bool:
-        """Whether no worker is left to serve; raises what went wrong in the background."""
+        """Return whether no worker is left to serve; raise the error of a background activity, if one has failed."""
         self.check()
         return self.all_done()
 
     def apply_decision(self, decision):
-        """Update w and answer workers as the strategy has decided."""
+        """Update w and answer workers according to the strategy's ``decision``."""
         for worker, weight in decision.gathered:
             self.gather(worker, weight, worker in decision.compensated)
         if decision.update:
@@ -284,7 +284,7 @@ class Server:
             self.answer(worker)
 
     def answer(self, worker: int):
-        """Let a worker have the present model."""
+        """Let ``worker`` have the present model."""
         self.answers[worker].tensor.copy_(self.w)
         self.versions[worker] = self.strategy.version
         self.answered[worker].set()
@@ -305,7 +305,7 @@ class Server:
     def update(self):
         """Update ``w = w - eta/n * sum of weight * g`` with the gradients gathered since the last update.
 
-        Weight decay is part of each gradient: where these are not n, there is less of it.
+        Weight decay is part of each gradient: an update of fewer than n gradients has proportionally less of it.
         """
         share = sum(self.gathered) / self.n
         for group, decay in zip(self.optimizer.param_groups, self.decays, strict=True):
@@ -318,7 +318,7 @@ class Server:
 
 
 def with_optimizer(trained: Replica, optimizer: torch.optim.Optimizer) -> Replica:
-    """Return a copy of a replica that takes over the optimizer, which has not taken a step yet."""
+    """Return a copy of a replica that takes over ``optimizer``, which has not taken a step yet."""
     model = copy.deepcopy(trained.model)
     copies = dict(zip(trained.model.parameters(), model.parameters(), strict=True))
     for group in optimizer.param_groups:
@@ -327,7 +327,7 @@ def with_optimizer(trained: Replica, optimizer: torch.optim.Optimizer) -> Replic
 
 
 def leave_out(model: torch.nn.Module, begin: int, end: int):
-    """Take away the gradients of all parameters outside this part of the flat vector: optimizers pass over them."""
+    """Remove the gradients of all parameters outside this part of the flat vector, so that optimizers skip them."""
     at = 0
     for p in model.parameters():
         if p.requires_grad:

@@ -1,4 +1,4 @@
-"""The strategies of a parameter server by name."""
+"""Strategies of a parameter server by name."""
 
 from grsgd.algorithms.parameter_server.adsp import Adsp
 from grsgd.algorithms.parameter_server.bounded import Asp, Bsp, Dssp, Ssp

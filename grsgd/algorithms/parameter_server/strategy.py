@@ -1,10 +1,10 @@
-"""The contract of a strategy: when a parameter server applies a gradient, and when it answers the worker that sent it.
+"""Contract of a strategy: when a parameter server applies a gradient, and when it answers the gradient's worker.
 
-Nothing here communicates, holds a model or reads a clock: gradients that arrive and workers that are lost go in, with
-their times, and decisions come out.
+Nothing here communicates, holds a model or reads a clock. Arrivals of gradients and losses of workers go in, with their
+times, and decisions come out.
 
-Sources of options that all have: staleness-aware weights: Zhang, Gupta, Lian, Liu 2015; delay compensation: Zheng et
-al. 2017.
+Sources of the options that all strategies have: staleness-aware weights: Zhang, Gupta, Lian, Liu 2015; delay
+compensation: Zheng et al. 2017.
 """
 
 import math
@@ -13,31 +13,31 @@ from typing import ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 STATES = ("async", "straggler", "ahead")
-"""The states in which adsp takes a worker to be, at each of its pushes."""
+"""The states that adsp assigns to a worker at each of its pushes."""
 
 
 class StrategyOptions(BaseModel):
-    """The options of one strategy; those of a strategy that has none."""
+    """Options of one strategy; this base class is for strategies without options."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Decision(NamedTuple):
-    """The actions of a server after an event: gradients are gathered, then applied in an update, then come answers.
+    """Actions of a server after an event: it gathers gradients, then applies them in an update, then answers workers.
 
-    An update adds one to the version, and begins the sum anew::
+    An update adds one to the version, and starts a new sum::
 
-        w -= eta/n * sum of weight * g          # n: workers at the beginning; of all g gathered since the last update
+        w -= eta/n * sum of weight * g          # n: workers at the start; over all g gathered since the last update
     """
 
     gathered: tuple[tuple[int, float], ...] = ()
-    """The workers, ascending, whose gradients g come to the sum, each with its weight."""
+    """The workers, ascending, whose gradients g are added to the sum, each with its weight."""
     update: bool = False
     answers: tuple[int, ...] = ()
-    """The workers, ascending, that get the model as it is after the update."""
+    """The workers, ascending, that get the model after the update."""
     compensated: tuple[int, ...] = ()
-    """Workers whose gradients are gathered, ascending, with g + lambda g g (w - w_i) in place of g, where w_i is the
-    model that this worker was last answered with and w the model before the update."""
+    """Workers, ascending, whose gathered gradient is g + lambda g g (w - w_i) in place of g. Here w_i is the model of
+    the worker's last answer, and w the model before the update."""
 
 
 class Strategy:
@@ -45,31 +45,32 @@ class Strategy:
 
         on push(i, v_i, now):  tau = V - v_i;  c_i += 1;  put the gradient into the buffer
         on lost(i, now):       take i out of the active workers
-        after either:          drop what is too old; if any are due: apply them together, in the order of workers;
+        after either:          drop gradients that are too old; if any are due: apply them together, in worker order;
                                V += 1;  answer the workers that are free and have no gradient in the buffer
 
     The strategies differ in `due` and `free`, some in `limit` and `completes_update`. A gradient always counts eta/n
-    times its weight, so all of them take the same step a sample, and still do when workers have been lost.
+    times its weight, so all strategies take the same step per sample, even after workers have been lost.
 
-    Invariants: every gradient is applied exactly once, and before its worker is answered, or is dropped, or in the
-    buffer; V is the number of updates; 0 <= v_i <= V; versions answered to a worker never decrease; unless all are
-    lost, at least one of the active workers is not blocked.
+    Invariants: every gradient is applied exactly once, before its worker is answered, or is dropped, or is still in the
+    buffer; V is the number of updates; 0 <= v_i <= V; the versions answered to a worker never decrease; unless all
+    workers are lost, at least one active worker is not blocked.
 
-    Gradients that are gathered at once are summed in the order of workers, whatever the order of their arrival; those
-    of `Rennala` are gathered as they come.
+    Gradients that are gathered at once are summed in the order of workers, whatever the order of their arrival.
+    `Rennala` gathers each gradient on arrival.
 
-    ``workers``: n, numbered from 0; ``start``: when all got version 0, in seconds on the clock of ``now``;
-    ``staleness_aware``: weights 1/max(tau, 1), tau as it is when the gradient is applied; ``delay_compensation``: of
-    all gradients; ``options``: as in ``Options``. Raises ValueError on options that cannot be.
+    ``workers`` is n; workers are numbered from 0. ``start`` is the time at which all got version 0, in seconds on the
+    clock of ``now``. ``staleness_aware`` means weights 1/max(tau, 1), with tau at the time of the update.
+    ``delay_compensation`` applies to all gradients. ``options`` are the fields of ``Options``. Raises ValueError on
+    invalid options.
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     remembers: ClassVar[tuple[str, ...]] = ("version", "clocks", "dropped", "gathered")
-    """The attributes that a checkpoint keeps; while all rest, nothing is in the buffer and no worker is blocked."""
+    """Attributes that a checkpoint keeps; while all rest, the buffer is empty and no worker is blocked."""
     keeps_step: bool = False
-    """Whether no worker begins a step before all have pushed the one before: then all may rest before the same step."""
+    """Whether no worker begins a step before all have pushed the previous step: all can then rest before one step."""
     limit: float = math.inf
-    """Updates after whose number a gradient is dropped: it is too old."""
+    """Age in updates at which a gradient is dropped as too old."""
 
     def __init__(
         self,
@@ -84,35 +85,35 @@ class Strategy:
         if workers < 1:
             raise ValueError(f"workers = {workers}: must be at least 1")
         self.version = 0
-        """V, of the model after the last decision."""
+        """V, the version of the model after the last decision."""
         self.clocks = [0] * workers
-        """c_i: pushes of each worker, the lost ones' as well."""
+        """c_i: number of pushes of each worker, lost workers included."""
         self.staleness = 0
-        """tau of the last push: updates between the model of its gradient and the model it found."""
+        """tau of the last push: number of updates between the model of its gradient and the model at its arrival."""
         self.active = set(range(workers))
         self.resting: set[int] = set()
-        """Workers that are not active until `go_on`."""
+        """Workers that rest, and so are not active until `go_on`."""
         self.blocked: set[int] = set()
-        """Active workers that have pushed and are not answered."""
+        """Active workers that have pushed and have not been answered."""
         self.buffer: dict[int, int] = {}
-        """Workers whose gradient is not gathered yet, with its version v_i."""
+        """Version v_i of each gradient that is not gathered yet, by worker."""
         self.gathered = 0
-        """Gradients that wait, in the sum of the next update."""
+        """Number of gradients in the sum of the next update."""
         self.dropped = [0] * workers
-        """Gradients of each worker that were too old and are in no update."""
+        """Number of gradients of each worker that were too old and are in no update."""
         self.pulled_at = [start] * workers
         self.staleness_aware = staleness_aware
         self.delay_compensation = delay_compensation
 
     def go_on(self, workers: set[int], now: float):
-        """Let these workers go on, all with the present model, after a rest of all."""
+        """Let ``workers`` go on, all with the present model, after a rest of all workers."""
         self.active, self.resting, self.blocked, self.buffer = set(workers), set(), set(), {}
         self.pulled_at = [now] * len(self.clocks)
 
     def push(self, worker: int, version: int, now: float) -> Decision:
-        """A gradient of ``worker``, computed at model ``version``, has arrived at time ``now``, in seconds.
+        """Process the arrival of a gradient of ``worker``, computed at model ``version``, at time ``now`` in seconds.
 
-        Raises RuntimeError if that cannot be: the worker waits for an answer or is lost, or there is no such version.
+        Raises RuntimeError if the worker waits for an answer or is lost, or if the version does not exist.
         """
         self.check_active(worker)
         if worker in self.blocked:
@@ -127,7 +128,7 @@ class Strategy:
         return self.decide(now)
 
     def lost(self, worker: int, now: float) -> Decision:
-        """``worker`` is gone for good: no other waits for it any more. What it has pushed is applied all the same."""
+        """Note that ``worker`` is lost: no other worker waits for it any more. Its last push is still applied."""
         self.check_active(worker)
         self.active.remove(worker)
         self.blocked.discard(worker)
@@ -161,39 +162,39 @@ class Strategy:
         return Decision(gathered, update, tuple(answers), compensated)
 
     def arrived(self, worker: int, now: float):
-        """Look at a push, which is counted and in the buffer already."""
+        """Process a push, which has already been counted and put into the buffer."""
 
     def too_old(self) -> set[int]:
-        """Workers whose gradients in the buffer are dropped now."""
+        """Return the workers whose gradients in the buffer are dropped now."""
         return {worker for worker, version in self.buffer.items() if self.version - version >= self.limit}
 
     def due(self) -> set[int]:
-        """Workers whose gradients in the buffer are gathered now; by default all."""
+        """Return the workers whose gradients in the buffer are gathered now; by default all."""
         return set(self.buffer)
 
     def held(self) -> set[int]:
-        """Workers that are not answered before their gradient has been gathered; by default all in the buffer."""
+        """Return the workers that are answered only after their gradient is gathered; by default all in the buffer."""
         return set(self.buffer)
 
     def completes_update(self) -> bool:
-        """Whether what is gathered is applied now; by default at once."""
+        """Return whether the gathered gradients are applied now; by default at once."""
         return True
 
     def free(self, worker: int) -> bool:
-        """Whether a worker may go on whose gradient has been gathered; by default it may."""
+        """Return whether a worker may go on after its gradient has been gathered; by default it may."""
         return True
 
     @property
     def bound_gradients(self) -> int:
-        """How many gradients' least possible time the strategy is held against; by default as many as there are
+        """Number of gradients whose least possible time is compared with the strategy's; by default the number of
         workers."""
         return len(self.clocks)
 
     def answered(self, worker: int):
-        """Note that a worker is answered."""
+        """Note that ``worker`` is answered."""
 
     def weight(self, worker: int) -> float:
-        """Weight of a gradient in the buffer."""
+        """Return the weight of a gradient in the buffer."""
         tau = self.version - self.buffer[worker]
         return 1 / max(tau, 1) if self.staleness_aware else 1.0
 
@@ -201,15 +202,15 @@ class Strategy:
         return self.delay_compensation
 
     def lead(self, worker: int) -> int:
-        """Return the pushes of an active worker, less those of the slowest active one."""
+        """Return the number of pushes of an active worker, minus the pushes of the slowest active worker."""
         return self.clocks[worker] - min(self.clocks[j] for j in self.active)
 
     def gap(self) -> int:
-        """Largest lead; 0 if no worker is left."""
+        """Return the largest lead; 0 if no worker is left."""
         return max(map(self.lead, self.active), default=0)
 
     def state(self, worker: int) -> str | None:
-        """Return the state of a worker at its last push, one of `STATES`; None where a strategy tells none apart."""
+        """Return the state of a worker at its last push, one of `STATES`; None if the strategy has no states."""
         return None
 
     def check_active(self, worker: int):

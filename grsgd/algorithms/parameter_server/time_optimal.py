@@ -1,4 +1,4 @@
-"""Strategies that drop gradients of workers that are too slow, and are near to the least possible time.
+"""Strategies that drop gradients of workers that are too slow, and come near the least possible time.
 
 Sources: m_sync: Begunov, Tyurin 2026; rennala: Tyurin, Richtárik 2023; ringmaster: Maranjyan, Tyurin, Richtárik 2025.
 """
@@ -10,13 +10,13 @@ from grsgd.algorithms.parameter_server.strategy import Strategy, StrategyOptions
 
 class MSyncOptions(StrategyOptions):
     fastest: int | None = Field(
-        None, ge=1, description="m_sync: the first so many gradients make an update (m); all but one's by default"
+        None, ge=1, description="m_sync: gradients that make an update (m); all workers but one by default"
     )
 
 
 class RennalaOptions(StrategyOptions):
     gradients_per_update: int | None = Field(
-        None, ge=1, description="rennala: gradients of one model that make an update (B); as many as workers by default"
+        None, ge=1, description="rennala: gradients of one model that make an update (B); by default one per worker"
     )
 
 
@@ -24,19 +24,19 @@ class RingmasterOptions(StrategyOptions):
     staleness_limit: int | None = Field(
         None,
         ge=1,
-        description="ringmaster: gradients that are so many updates old are dropped (R); twice the workers by default",
+        description="ringmaster: age in updates at which gradients are dropped (R); by default twice the workers",
     )
 
 
 class MSync(Strategy):
-    """m-synchronous (Begunov, Tyurin 2026): one update with the gradients of the ``m`` workers that come first::
+    """m-synchronous (Begunov, Tyurin 2026): one update with the gradients of the first ``m`` workers to push::
 
         on push(i):   v_i < V: drop the gradient; answer
                       else: put it into the buffer; at m of them w -= eta/n sum(buffer);  V += 1;  answer its workers
 
-    tau = 0. A worker that is late for a round is in the next one: it goes on to the end of its gradient, which cannot
-    be interrupted. m = n is `Bsp`. While workers come to rest for a checkpoint, a round with too few workers left is
-    dropped and begun anew afterwards: no update has fewer than m gradients.
+    tau = 0. A worker that is late for a round takes part in the next round: its late gradient cannot be interrupted. m
+    = n is `Bsp`. While workers come to rest for a checkpoint, a round with too few workers left is dropped and begun
+    anew afterwards: no update has fewer than m gradients.
     """
 
     Options = MSyncOptions
@@ -66,14 +66,15 @@ class MSync(Strategy):
 
 
 class Rennala(Strategy):
-    """Rennala SGD (Tyurin, Richtárik 2023): one update with ``B`` gradients of the same model, whoever computes them::
+    """Rennala SGD (Tyurin, Richtárik 2023): one update with ``B`` gradients of the same model, from any workers::
 
         on push(i):   v_i < V: drop the gradient
                       else: sum += g;  if it is the B-th: w -= eta/n sum;  V += 1;  sum = 0
                       answer
 
-    So a fast worker computes several of the B, and no worker waits. tau = 0. The paper's learning rate is that of the
-    mean, eta B/n here. The sum outlives a rest for a checkpoint; at the end of the last worker it is an update, too.
+    So a fast worker computes several of the B gradients, and no worker waits. tau = 0. The paper's learning rate is for
+    the mean of the gradients, so it is eta B/n here. The sum is kept over a rest for a checkpoint, and applied at the
+    end.
     """
 
     Options = RennalaOptions
@@ -94,7 +95,8 @@ class Ringmaster(Strategy):
         on push(i):   V - v_i < R: w -= eta/n g;  V += 1
                       answer
 
-    The variant of the paper that does not interrupt computations. R = inf would be `Asp`; R = 1 is `Rennala` of B = 1.
+    This is the paper's variant that does not interrupt computations. R = inf would be `Asp`; R = 1 is `Rennala` of B =
+    1.
     """
 
     Options = RingmasterOptions
@@ -105,5 +107,5 @@ class Ringmaster(Strategy):
 
     @property
     def bound_gradients(self):
-        """R: by the paper R updates take at most twice as long as R gradients of one model need."""
+        """R: according to the paper, R updates take at most twice as long as R gradients of one model need."""
         return self.limit

@@ -43,7 +43,7 @@ def test_the_fewest_dependent_messages_where_links_are_long():
     assert name == "halving-doubling" and why.startswith("variant = halving-doubling: 400 B on 8 ranks: ring 14 ms; ")
     assert times["halving-doubling"] == pytest.approx(6e-3, rel=0.01)
     assert set(times) == set(ALLREDUCE) - {"mpi", "shared", "hierarchical"}
-    assert "mpi: only of processes; shared: only of processes; hierarchical: only of several" in why
+    assert "mpi: only for processes; shared: only for processes; hierarchical: only of several" in why
 
 
 def test_the_fewest_bytes_where_links_are_slow():

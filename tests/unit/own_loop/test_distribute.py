@@ -278,7 +278,7 @@ def test_replicas_that_come_apart_are_warned_of_and_made_equal(change, first, ev
     assert torch.equal(averages[0], averages[1])
     (line,), *others = said
     assert others == [[], []]
-    assert f"after 4 steps those of rank 1 are not rank 0's, first in {first!r}: did the" in line
+    assert f"after 4 steps the models of rank 1 differ from rank 0's, first in {first!r}: did the" in line
 
 
 def test_one_number_that_differs_is_found_in_the_end(monkeypatch):
@@ -304,7 +304,7 @@ def test_one_number_that_differs_is_found_in_the_end(monkeypatch):
         return vector(model), optimizer.equal_models.warnings
 
     (one, other), said = zip(*on_threads(monkeypatch, 2, work), strict=True)
-    assert torch.equal(one, other) and "after training those of rank 1 are not rank 0's, first in '2.w" in said[0][0]
+    assert torch.equal(one, other) and "models of rank 1 differ from rank 0's, first in '2.w" in said[0][0]
 
 
 @pytest.mark.filterwarnings("error:overflow")

@@ -595,7 +595,7 @@ def test_in_simulated_time_a_network_without_it():
     job = simulated("auto", SLOW)
     assert job.config.algorithm_options.transport == "multicast"
     assert job.reasons["transport"].startswith("transport = multicast: by MPI, for the network has no multicast")
-    with pytest.raises(ConfigError, match="rate, interface, mtu, loss and burst are those of a real network"):
+    with pytest.raises(ConfigError, match="rate, interface, mtu, loss and burst are for a real network"):
         simulated("ip-multicast", SLOW | {"multicast": True}, loss=0.1)
     auto = simulated("auto", SLOW, rate="1gbit", mtu=1500).config
     assert auto.algorithm_options.rate is None and auto.algorithm_options.transport == "multicast"
