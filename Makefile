@@ -34,7 +34,7 @@ REPRODUCE = $(MEMORY) $(BIN)/python -m experiments.tables $(if $(IMAGENET),--ima
 # Jobs of several ranks wait half of their time: a file of tests beside another one, in the order of tests/conftest.py.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling verdict-asynchronous verdict-swing verdict-multicast figures-multicast test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo docs test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling verdict-asynchronous verdict-swing verdict-multicast figures-multicast test-testbed validate-simulator test-gpu submit clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
@@ -67,6 +67,10 @@ campaign: $(READY) $(MPICH)/ready  ## 200 faults drawn at random on all algorith
 
 lint: $(READY)
 	$(BIN)/python -m ruff check .
+
+docs: $(READY)  ## the site of the documentation in results/site, to be read without network; rewrites generated text
+	$(BIN)/python -m docs.generate
+	$(BIN)/python -m mkdocs build --quiet --strict
 
 bench: $(READY)  ## ratios measured side by side in one run
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[bench]
@@ -132,7 +136,7 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11 to 3.13 is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[mpi,data,tables,test]
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .[mpi,data,tables,test,docs]
 	touch $@
 
 # A second environment with another MPI library, on top of the packages of the first.

@@ -80,8 +80,9 @@ def sentences(file: Path) -> Iterator[Sentence]:
 
 
 def page(text: str) -> Iterator[Paragraph]:
-    """Yield the paragraphs, items of lists and cells of tables of a Markdown page, without its code."""
-    text = re.sub(r"```.*?```|<!--.*?-->", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    """Yield the paragraphs, items of lists and cells of tables of a Markdown page, without code and generated text."""
+    hidden = "```.*?```|<!-- generated: .*?<!-- end of generated -->|<!--.*?-->"
+    text = re.sub(hidden, lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     line = 1
     for piece in re.split(r"(\n\s*\n|\n(?=\s*(?:[-*#|>]|\d+\. )))", text):

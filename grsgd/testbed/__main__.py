@@ -41,8 +41,8 @@ def main(args: list[str]) -> int:
     return code
 
 
-def parse(args: list[str]):
-    """Return the options, and what comes after ``--``."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the options before ``--``."""
     parser = argparse.ArgumentParser(
         prog="grsgd testbed",
         usage="%(prog)s [options] -- mpiexec-arguments",
@@ -74,6 +74,12 @@ def parse(args: list[str]):
     parser.add_argument(
         "--clear", action="store_true", help="make none, but remove those whose process was killed; prints their names"
     )
+    return parser
+
+
+def parse(args: list[str]):
+    """Return the options, and what comes after ``--``."""
+    parser = make_parser()
     cut = args.index("--") if "--" in args else len(args)
     options, arguments = parser.parse_args(args[:cut]), args[cut + 1 :]
     if not arguments and not options.clear:

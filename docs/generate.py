@@ -1,0 +1,156 @@
+"""Text of pages that follows from the code: ``python -m docs.generate`` rewrites it between its markers.
+
+A page says where generated text belongs, and the text is part of the page, so that a code host shows it, too::
+
+    <!-- generated: options of grsgd -->
+    <!-- end of generated -->
+
+The kinds are in ``KINDS``. ``tests/integration/test_site.py`` holds the pages equal to the code.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from grsgd.algorithms.find import find
+from grsgd.cli.fields import allowed, default, resolved
+from grsgd.cli.parser import make_parser
+from grsgd.cli.reference import FURTHER_KEYS, section_of
+from grsgd.config import Config
+from grsgd.testbed.__main__ import make_parser as testbed_parser
+
+DOCS = Path(__file__).parent
+BLOCK = re.compile(r"(<!-- generated: (\w+)(?: of (\w+))? -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+
+
+def generated(text: str) -> str:
+    """Return the text of a page with its generated blocks as they follow from the code."""
+    return BLOCK.sub(lambda found: f"{found[1]}\n{KINDS[found[2]](*filter(None, [found[3]]))}\n\n{found[4]}", text)
+
+
+def options(algorithm: str) -> str:
+    """Return the table of the options of an algorithm."""
+    return table(["option", "default", "values", "meaning"], rows(find(algorithm).Options))
+
+
+def keys() -> str:
+    """Return a heading and a table for each section of a configuration, and one table for the keys in no section."""
+    plain = [name for name in Config.model_fields if section_of(Config, name) is None]
+    header = ["key", "default", "values", "meaning"]
+    parts = ["## Keys in no section", table(header, [line for name in plain for line in row(Config, name)])]
+    for name in Config.model_fields:
+        if name not in plain:
+            parts += [f"## [{name}]", table(header, rows(section_of(Config, name)))]
+            if name in FURTHER_KEYS:
+                parts.append(f"{FURTHER_KEYS[name]}.".replace("further keys", "Further keys", 1))
+    return "\n\n".join(parts)
+
+
+def commands() -> str:
+    """Return a heading, the description, the arguments and the examples of each command."""
+    (subparsers,) = (action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return "\n\n".join(part for name, parser in subparsers.choices.items() for part in command(name, parser))
+
+
+def command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the heading of a command and what its help says."""
+    parser = testbed_parser() if name == "testbed" else parser
+    actions = [action for action in parser._actions if action.dest != "help"]
+    wanted = [metavar(action) for action in actions if not action.option_strings]
+    wanted += ["-- MPIEXEC-ARGUMENTS"] if name == "testbed" else []
+    yield f"## grsgd {name}"
+    yield f"`{' '.join(['grsgd', name, '[options]', *wanted])}`"
+    yield parser.description
+    yield table(["argument", "meaning"], [[code(spelled(action)), meaning(parser, action)] for action in actions])
+    for paragraph in (parser.epilog or "").strip().split("\n\n"):
+        if paragraph.startswith("  "):
+            yield "```bash\n" + re.sub("^  ", "", paragraph, flags=re.MULTILINE) + "\n```"
+        elif paragraph:
+            yield paragraph.replace("\n", " ").replace(". ", ".\n")
+
+
+def spelled(action: argparse.Action) -> str:
+    """Return an argument as one types it: ``-n N, --ranks N``."""
+    if not action.option_strings:
+        return metavar(action)
+    value = "" if action.nargs == 0 else f" {metavar(action)}"
+    return ", ".join(f"{option}{value}" for option in action.option_strings)
+
+
+def metavar(action: argparse.Action) -> str:
+    """Return the name of an argument's value, with brackets and dots if there may be none or several."""
+    name = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    return {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}.get(action.nargs, name)
+
+
+def meaning(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Return the help of an argument, with its default filled in."""
+    return cell(parser._get_formatter()._expand_help(action)) if action.help else ""
+
+
+def rows(section: type[BaseModel]) -> list[list[str]]:
+    """Return the rows of all options of a section."""
+    return [line for name in section.model_fields for line in row(section, name)]
+
+
+def row(section: type[BaseModel], name: str) -> list[list[str]]:
+    """Return the row of an option, and further ones for the keys of the tables in it."""
+    schema = section.model_json_schema()
+    kind, field = schema["properties"][name], section.model_fields[name]
+    lines = [[f"`{name}`", default_cell(field), values(kind, schema), cell(field.description)]]
+    inner = kind.get("additionalProperties", {})
+    if "$ref" in inner:
+        table_of_rank = resolved(inner, schema)
+        for key, inside in table_of_rank["properties"].items():
+            wanted = "must be given" if key in table_of_rank["required"] else code(str(inside["default"]))
+            lines.append([f"`{name}.RANK.{key}`", wanted, values(inside, schema), cell(inside["description"])])
+    return lines
+
+
+def values(kind: dict, schema: dict) -> str:
+    """Return what values an option takes, for a cell."""
+    return cell(allowed(kind, schema).replace(" | ", ", "))
+
+
+def default_cell(field) -> str:
+    """Return the default of an option as TOML, or that it has none."""
+    said = default(field)
+    return code(said.removeprefix(" = ")) if said.startswith(" = ") else said.strip(" ()")
+
+
+def cell(text: str) -> str:
+    """Return a text for a cell of a table: one line, no bar that would end the cell, no `<` that would begin a tag."""
+    return text.replace("\n", " ").replace("|", "&#124;").replace("<", "&lt;").replace("*", r"\*")
+
+
+def code(text: str) -> str:
+    """Return code for a cell of a table; a bar within backticks means different things to different renderers."""
+    return f"<code>{cell(text)}</code>" if "|" in text else f"`{text}`"
+
+
+def table(header: list[str], lines: list[list[str]]) -> str:
+    """Return a table in Markdown."""
+    ruler = ["---"] * len(header)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ruler, *lines])
+
+
+KINDS = {"options": options, "keys": keys, "commands": commands}
+"""Kind of generated text: the function that returns it, given what stands behind ``of``."""
+
+
+def main() -> int:
+    """Rewrite the generated text of all pages; print the pages that have changed."""
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text()
+        if (new := generated(text)) != text:
+            page.write_text(new)
+            print(page.relative_to(DOCS.parent))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
