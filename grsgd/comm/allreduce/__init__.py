@@ -288,8 +288,8 @@ With one rank a variant does nothing: x stays as it is, and is not multiplied by
 Variant = Literal["ring", "halving-doubling", "tree", "swing", "bine", "mpi", "shared", "hierarchical", "auto"]
 """Names of the variants in options; ``auto``: the variant that a trial chooses (`grsgd.algorithms.allreduce_trial`)."""
 VARIANT_MEANING = (
-    "which all-reduce; shared: of ranks on one host; hierarchical: within hosts, then among them; auto: the fastest in "
-    "a trial at the start"
+    "which all-reduce; shared: for ranks on one host; hierarchical: within hosts, then among hosts; auto: the fastest "
+    "in a trial at the start"
 )
 """Description of an option whose value is a variant."""
 OUTLIVES_DEATHS = frozenset({"ring", "halving-doubling", "tree", "swing", "bine"})

@@ -4,7 +4,7 @@ Source: De Sensi, Bonato, Saam, Hoefler 2024, Swing: Short-cutting rings for hig
 s of the reduce-scatter, an even rank r exchanges with rank r + rho(s), an odd rank r with r - rho(s), modulo n. The
 distance rho(s) is the sum of (-2)^i for i = 0 .. s: 1, -1, 3, -5, 11, ... The all-gather takes the steps in reverse
 order. Half of the array goes to one neighbour, a quarter to the other neighbour, and an eighth to a rank at distance
-three, in turns to the left and to the right.
+three. Messages go to the left and to the right in turns.
 
 Add any subset of the distances of the first ceil(log2 n) steps, with alternating signs: the 2^ceil(log2 n) sums are
 consecutive numbers, each once. So for even n all ranks are reached; some are reached twice if n is no power of two.

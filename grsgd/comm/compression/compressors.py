@@ -1,16 +1,16 @@
-"""Compression of what is sent: a vector of the model's size becomes a payload of fewer bytes, and back.
+"""Compression of sent vectors: a vector of d values becomes a payload of fewer bytes, and back.
 
 | name     | payload of d values                          | source                                             |
 |----------|----------------------------------------------|----------------------------------------------------|
 | none     | d values                                     |                                                    |
 | top-k    | k values, k indices of 4 bytes               | Aji, Heafield 2017; Stich, Cordonnier, Jaggi 2018  |
-| random-k | k values, the 8 bytes that they are drawn by | Stich, Cordonnier, Jaggi 2018                      |
-| int8     | d bytes, a float32 of each 1024              | QSGD: Alistarh, Grubic, Li, Tomioka, Vojnovic 2017 |
-| int4     | d/2 bytes, a float32 of each 1024            | QSGD                                               |
-| sign     | d/8 bytes, a float32 of each 1024            | Karimireddy, Rebjock, Stich, Jaggi 2019            |
+| random-k | k values, 8 bytes of a seed of their places  | Stich, Cordonnier, Jaggi 2018                      |
+| int8     | d bytes, a float32 per 1024 values           | QSGD: Alistarh, Grubic, Li, Tomioka, Vojnovic 2017 |
+| int4     | d/2 bytes, a float32 per 1024 values         | QSGD                                               |
+| sign     | d/8 bytes, a float32 per 1024 values         | Karimireddy, Rebjock, Stich, Jaggi 2019            |
 
-k = ratio d, at least 1. float32 and float64 on the CPU have compiled loops (`loops`, beside this file); the rest is
-tensor arithmetic where the vectors lie, which finds the same.
+k = ratio d, at least 1. Vectors of float32 and float64 on the CPU have compiled loops (`grsgd.comm.compression.loops`).
+Other vectors are compressed by torch on their own device, with the same results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from grsgd.seeding import Purpose, generator
 torch = LazyModule("torch")
 
 BLOCK = 1024
-"""Values with a scale of their own, where values are rounded."""
+"""Number of values that share a scale if values are rounded."""
 
 
 Kind = Literal["none", "top-k", "random-k", "int8", "int4", "sign"]
@@ -36,10 +36,10 @@ RATIO = 0.01
 
 
 class CompressionOptions(BaseModel):
-    """Options of algorithms that compress what they send."""
+    """Options of algorithms that compress the vectors that they send."""
 
     compression: Kind | None = Field(
-        None, description="of what is sent: the k largest values or k random ones, or all, rounded"
+        None, description="compression of sent vectors: the k largest values, k random values, or all values rounded"
     )
     ratio: float | None = Field(
         None, gt=0, le=1, description=f"top-k, random-k: share of the values that is sent; {RATIO:g} by default"
@@ -54,7 +54,7 @@ class CompressionOptions(BaseModel):
 
     @property
     def compresses(self) -> bool:
-        """Whether less than all is sent, as far as the options say."""
+        """Return whether the options ask for a compression that loses something."""
         return self.compression not in (None, "none")
 
 
@@ -62,49 +62,49 @@ class RoundingOptions(BaseModel):
     """Options of algorithms that send models, of which no value can be left out."""
 
     compression: Literal["none", "int8", "int4"] | None = Field(
-        None, description="of the models that are sent: rounded values"
+        None, description="compression of sent models: rounded values"
     )
 
     @property
     def compresses(self) -> bool:
-        """Whether values are rounded."""
+        """Return whether values are rounded."""
         return self.compression not in (None, "none")
 
 
 class Compressor:
-    """Turns vectors of one length into payloads, and back.
+    """A conversion of vectors of one length into payloads, and back.
 
     Parameters
     ----------
     size
-        d, elements of a vector.
+        Number of elements d of a vector.
     dtype
-        Of its elements: torch.float16, float32 or float64.
+        Dtype of the elements: torch.float16, float32 or float64.
     device
-        Where vectors and payloads lie.
+        Device of vectors and payloads.
     """
 
     nbytes: int
-    """Of a payload, everything that is sent included."""
+    """Bytes of a payload; nothing else is sent."""
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device):
         self.size, self.dtype, self.device = size, dtype, device
 
     def payload(self) -> Flat:
-        """Return the memory of a payload, uint8 of ``nbytes``."""
+        """Return memory for a payload: uint8 of shape [``nbytes``]."""
         return Flat.zeros(self.nbytes, torch.uint8, self.device)
 
     def encode(self, x: torch.Tensor, payload: torch.Tensor, key: tuple[int, ...]):
-        """Write what is to be sent of ``x`` into ``payload``; ``key``: (seed, rank, step), of what is random."""
+        """Write the compressed ``x`` into ``payload``; ``key``: (seed, rank, step), which random numbers depend on."""
         raise NotImplementedError
 
     def decode(self, payload: torch.Tensor, out: torch.Tensor):
-        """Set ``out`` to what the receiver makes of a payload."""
+        """Set ``out`` to the vector that the receiver decodes from ``payload``."""
         raise NotImplementedError
 
 
 class Whole(Compressor):
-    """All values as they are."""
+    """All values, unchanged."""
 
     def __init__(self, size, dtype, device):
         super().__init__(size, dtype, device)
@@ -118,7 +118,7 @@ class Whole(Compressor):
 
 
 class TopK(Compressor):
-    """The k values of the largest magnitude; nothing is lost where k = d."""
+    """The k values of the largest magnitude; no value is lost if k = d."""
 
     def __init__(self, size, dtype, device, ratio: float):
         super().__init__(size, dtype, device)
@@ -128,7 +128,7 @@ class TopK(Compressor):
         self.nbytes = (dtype.itemsize + 4) * self.k
 
     def parts(self, payload: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return where the values and their indices lie: the wider ones first, so that both are aligned."""
+        """Return views of the values and of their indices; the wider numbers come first, so that both are aligned."""
         if self.dtype.itemsize < 4:
             return payload[4 * self.k :].view(self.dtype), payload[: 4 * self.k].view(torch.int32)
         end = self.dtype.itemsize * self.k
@@ -149,8 +149,11 @@ class TopK(Compressor):
 
 
 class RandomK(Compressor):
-    """k values, at places that sender and receiver draw alike: one in each of k equal parts of the vector, whose edges
-    are shifted at random, so that all places are equally likely."""
+    """The values at k random places, which sender and receiver draw alike.
+
+    One place lies in each of k equal parts of the vector. The edges of the parts are shifted at random, so all places
+    are equally likely.
+    """
 
     def __init__(self, size, dtype, device, ratio: float):
         super().__init__(size, dtype, device)
@@ -167,7 +170,7 @@ class RandomK(Compressor):
         out.index_copy_(0, self.places(payload), payload[8:].view(self.dtype))
 
     def places(self, payload) -> torch.Tensor:
-        """Return where the values of a payload lie, int64 of shape [k]."""
+        """Return the places of a payload's values in the vector: int64 of shape [k]."""
         if payload.is_meta or not self.size:
             return torch.zeros(self.k, dtype=torch.int64, device=payload.device)
         random = generator(Purpose.COMPRESSION, int(payload[:8].view(torch.int64)))
@@ -177,7 +180,7 @@ class RandomK(Compressor):
 
 
 class InBlocks(Compressor):
-    """Every value as a few bits, times the scale of its block."""
+    """Codes of a few bits, one per value; the decoded value is the code times the scale of the value's block."""
 
     bits: int
 
@@ -189,26 +192,27 @@ class InBlocks(Compressor):
         self.nbytes = 4 * self.blocks + self.code_bytes
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the values as [blocks, BLOCK], with zeros behind them."""
+        """Return the values in the shape [blocks, BLOCK], padded with zeros."""
         return torch.nn.functional.pad(x, (0, self.padded - self.size)).view(self.blocks, BLOCK)
 
     def scales(self, payload: torch.Tensor) -> torch.Tensor:
-        """The place of the scales, float32 of shape [blocks]."""
+        """Return a view of the payload's scales: float32 of shape [blocks]."""
         return payload[: 4 * self.blocks].view(torch.float32)
 
     def codes(self, payload: torch.Tensor) -> torch.Tensor:
-        """The place of the codes."""
+        """Return a view of the payload's codes: uint8 of shape [code_bytes]."""
         return payload[4 * self.blocks :]
 
     def write(self, codes: torch.Tensor, payload: torch.Tensor):
-        """Pack codes, uint8 below 2**bits of shape [blocks, BLOCK], the first of a byte in its lowest bits."""
+        """Pack codes, uint8 below 2**bits of shape [blocks, BLOCK], into the payload; the first code of a byte is in
+        its lowest bits."""
         each = 8 // self.bits
         shifts = torch.arange(each, device=codes.device, dtype=torch.uint8) * self.bits
         packed = (codes.view(-1, each) << shifts).sum(1, dtype=torch.uint8)
         self.codes(payload).copy_(packed[: self.code_bytes])
 
     def read(self, payload: torch.Tensor) -> torch.Tensor:
-        """Return the codes of a payload."""
+        """Return the codes of a payload: uint8 of shape [blocks, BLOCK]."""
         each = 8 // self.bits
         shifts = torch.arange(each, device=payload.device, dtype=torch.uint8) * self.bits
         codes = (self.codes(payload)[:, None] >> shifts) & (2**self.bits - 1)
@@ -216,7 +220,7 @@ class InBlocks(Compressor):
 
 
 class Rounded(InBlocks):
-    """Whole multiples of a scale, -L to L, rounded up or down at random so that the mean is x."""
+    """Multiples -L to L of a block's scale, rounded up or down at random so that their mean is x."""
 
     def encode(self, x, payload, key):
         seed = int(generator(Purpose.COMPRESSION, *key).integers(2**32))
@@ -228,7 +232,7 @@ class Rounded(InBlocks):
         largest = rows.abs().amax(1).to(torch.float32)
         scales = largest / torch.full_like(largest, L)  # on a GPU, torch multiplies by 1 / L if it is a number
         self.scales(payload).copy_(scales)
-        # Of a scale that is no number, infinite or 0, the codes do not matter: what comes out is not, or is 0.
+        # If a scale is NaN, infinite or 0, the codes do not matter: decoded values are not finite, or are 0.
         inverses = torch.where(scales > 0, scales, 1).to(torch.float64).reciprocal().to(x.dtype)
         multiples = torch.nan_to_num(rows * inverses[:, None])
         up = uniform(self.padded, x.device, seed).view_as(rows)
@@ -287,16 +291,16 @@ COMPRESSORS: dict[str, type[Compressor]] = {
 
 
 def make_compressor(options: CompressionOptions, x: torch.Tensor) -> Compressor:
-    """Return the compressor of these options for vectors like ``x``."""
+    """Return the compressor that ``options`` choose, for vectors like ``x``."""
     cls = COMPRESSORS[options.compression or "none"]
     ratio = {"ratio": options.ratio or RATIO} if cls in (TopK, RandomK) else {}
-    if loops(x):  # which are compiled now, and not in the first step
+    if loops(x):  # compile the loops now, and not in the first step
         warm_up(cls(2, x.dtype, x.device, **ratio))
     return cls(x.numel(), x.dtype, x.device, **ratio)
 
 
 def warm_up(compressor: Compressor):
-    """Encode and decode a few values."""
+    """Encode and decode two values, which compiles the loops."""
     payload = compressor.payload().tensor
     x = torch.ones(compressor.size, dtype=compressor.dtype)
     compressor.encode(x, payload, (0,))
@@ -313,7 +317,7 @@ def loops(x: torch.Tensor):
 
 
 def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
-    """Return random numbers from 0 to 1, float32 of shape [size]: the numbers that `uniform` of the loops makes."""
+    """Return random numbers from 0 to 1: float32 of shape [size], equal to the numbers of `loops.uniform`."""
     h = torch.arange(size, dtype=torch.int32, device=device).bitwise_xor_(signed(seed))
     h.bitwise_xor_(shifted(h, 16)).mul_(0x7FEB352D)
     h.bitwise_xor_(shifted(h, 15)).mul_(signed(0x846CA68B))
@@ -322,33 +326,33 @@ def uniform(size: int, device: torch.device, seed: int) -> torch.Tensor:
 
 
 def signed(bits: int) -> int:
-    """Return the number of int32 with these 32 bits."""
+    """Return the int32 number that has the same 32 bits."""
     return bits - 2**32 if bits >= 2**31 else bits
 
 
 def shifted(h: torch.Tensor, by: int) -> torch.Tensor:
-    """Return the bits of int32 shifted to the right, with zeros coming in."""
+    """Return the int32 numbers with their bits shifted to the right by ``by``, and zeros shifted in."""
     return h.bitwise_right_shift(by).bitwise_and_(2 ** (32 - by) - 1)
 
 
 def is_finite(x: torch.Tensor) -> bool:
-    """Whether all values are numbers; without content they are."""
+    """Return whether all values of ``x`` are finite; also True for an empty tensor and on the meta device."""
     return x.is_meta or not x.numel() or all(math.isfinite(end) for end in torch.aminmax(x))  # a NaN is both ends
 
 
 class ErrorFeedback:
-    """Compresses vectors one after the other, and adds what each has left out to the next one::
+    """Compression of vectors, one after the other; the error of each vector is added to the next vector::
 
         p = x + e
         payload = encode(p)
         e = p - decode(payload)
 
-    So nothing is lost for ever, and biased compressors converge. Source: Seide, Fu, Droppo, Li, Yu 2014, 1-bit SGD;
-    in Karimireddy, Rebjock, Stich, Jaggi 2019 the learning rate is part of what is compressed.
+    So nothing is lost for ever, and biased compressors converge. Source: Seide, Fu, Droppo, Li, Yu 2014, 1-bit SGD. In
+    Karimireddy, Rebjock, Stich, Jaggi 2019, x includes the learning rate.
 
-    Of a vector that is not finite all values are sent as NaN, and e stays as it is.
+    If a vector is not finite, all its values are sent as NaN, and e stays unchanged.
 
-    ``key``: (seed, rank), of what is random; ``e``: memory for what is left out, zeros.
+    ``key``: (seed, rank), which random numbers depend on; ``e``: memory for the error, initially zeros.
     """
 
     def __init__(self, compressor: Compressor, key: tuple[int, ...], e: torch.Tensor | None = None):
@@ -356,10 +360,11 @@ class ErrorFeedback:
         of = {"dtype": compressor.dtype, "device": compressor.device}
         self.e = torch.zeros(compressor.size, **of) if e is None else e
         self.decoded = torch.zeros_like(self.e)
-        """The vector that receivers make of the last payload."""
+        """The vector that receivers decode from the last payload."""
 
     def encode(self, x: torch.Tensor, payload: torch.Tensor, number: int):
-        """Write what is to be sent of ``x``, the vector of this number, and of what is left of earlier ones."""
+        """Write the compressed sum of ``x`` and the earlier errors into ``payload``; ``number`` is the number of the
+        vector ``x``."""
         if not is_finite(x):
             self.compressor.encode(torch.full_like(x, math.nan), payload, (*self.key, number))
             return

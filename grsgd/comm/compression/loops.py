@@ -1,5 +1,7 @@
-"""Compiled loops of the compressors for vectors on the CPU, float32 or float64: each passes over memory once
-or twice, and leaves other Python threads free."""
+"""Compiled loops of the compressors for vectors of float32 or float64 on the CPU.
+
+Each loop passes over memory once or twice, and releases Python's global lock.
+"""
 
 import numpy as np
 from numba import njit
@@ -9,14 +11,14 @@ compiled = njit(nogil=True, cache=True)
 BINS = 1 << 11
 
 
-# Whole numbers are of 32 bits throughout, where numba would take 64: then a vector of the processor has twice as many.
+# Integers have 32 bits throughout, where numba would take 64: so a vector register holds twice as many.
 u32, i32 = np.uint32, np.int32
 SCALE_OF_NOISE = np.float32(2.0**-24)
 
 
 @compiled
 def uniform(seed, i):
-    """Return the number from 0 to 1 of a place, the same whatever was drawn before (a hash of 32 bits, lowbias32)."""
+    """Return the random number from 0 to 1 of place ``i``, whatever was drawn before (lowbias32, a hash of 32 bits)."""
     h = u32(i) ^ seed
     h = u32((h ^ (h >> u32(16))) * u32(0x7FEB352D))
     h = u32((h ^ (h >> u32(15))) * u32(0x846CA68B))
@@ -25,8 +27,11 @@ def uniform(seed, i):
 
 
 def round_blocks(x, block: int, bits: int, seed: int, scales, codes):
-    """Write the scale of each block, float32, and each value as a whole multiple of it, 8 or 4 bits, rounded at
-    random; the block has an even number of values."""
+    """Write the scale of each block, float32, and each value as a random rounding to a multiple of the scale, in
+    ``bits`` bits.
+
+    ``bits`` is 8 or 4; ``block``, the number of values per block, is even.
+    """
     words = x.view(np.int32 if x.itemsize == 4 else np.int64)
     levels = 2 ** (bits - 1) - 1
     _scales(words, words.dtype.type(np.iinfo(words.dtype).max), block, np.float32(levels), x[:1], scales)
@@ -36,7 +41,10 @@ def round_blocks(x, block: int, bits: int, seed: int, scales, codes):
 
 @compiled
 def _scales(words, magnitude, block, levels, like, scales):
-    """The largest magnitude of each block by its bits, whose order is that of magnitudes, with NaN above infinity."""
+    """Write the scale of each block: its largest magnitude divided by ``levels``.
+
+    Magnitudes are compared by their bits, whose order is the order of magnitudes; NaN is above infinity.
+    """
     bits = np.empty(1, words.dtype)
     value = bits.view(like.dtype)
     for number in range(scales.size):
@@ -49,7 +57,7 @@ def _scales(words, magnitude, block, levels, like, scales):
 
 @compiled
 def _round_row(part, begin, scale, levels, seed, out):
-    """Round one block: codes from 0 to twice the levels, as bytes."""
+    """Round the values of one block to codes from 0 to twice ``levels``, uint8."""
     T = part.dtype.type
     inverse = T(1 / scale if 0 < scale < np.inf else 0)
     for i in range(part.size):
@@ -86,7 +94,7 @@ def _expand_row(codes, scale, levels, out):
 
 @compiled
 def expand_bytes(codes, block, scales, out):
-    """Set ``out`` to what `round_blocks` has made 8 bits of."""
+    """Set ``out`` to the values that `round_blocks` has encoded in 8 bits each."""
     T = out.dtype.type
     for number in range(scales.size):
         part = slice(number * block, (number + 1) * block)
@@ -95,7 +103,7 @@ def expand_bytes(codes, block, scales, out):
 
 @compiled
 def expand_halves(codes, block, scales, out):
-    """Set ``out`` to what `round_blocks` has made 4 bits of."""
+    """Set ``out`` to the values that `round_blocks` has encoded in 4 bits each."""
     T = out.dtype.type
     row = np.empty(block, np.uint8)
     for number in range(scales.size):
@@ -109,8 +117,10 @@ def expand_halves(codes, block, scales, out):
 
 @compiled
 def signs(x, block, scales, codes):
-    """Write the mean magnitude of each block, float32, and a bit for each value that is not below 0; the number of
-    values in a block is a multiple of 8."""
+    """Write the mean magnitude of each block, float32, and one bit per value: 1 if the value is not below 0.
+
+    ``block``, the number of values per block, is a multiple of 8.
+    """
     row = np.zeros(block, np.uint8)
     for number in range(scales.size):
         part = x[number * block : (number + 1) * block]
@@ -133,7 +143,7 @@ def signs(x, block, scales, codes):
 
 @compiled
 def expand_signs(codes, block, scales, out):
-    """Set ``out`` to what `signs` has kept."""
+    """Set ``out`` to the values that `signs` has encoded."""
     T = out.dtype.type
     for number in range(scales.size):
         scale = T(scales[number])
@@ -144,18 +154,18 @@ def expand_signs(codes, block, scales, out):
 
 
 def largest(x, k: int, values, indices):
-    """Write the k values of the largest magnitude, and their indices, int32.
+    """Write the ``k`` values of the largest magnitude, and their indices, int32.
 
-    Magnitudes are counted by the upper bits of what they are stored as; only of the last of these bins not all may be
-    among the k.
+    Magnitudes are sorted into bins by their upper bits. All values of the higher bins are among the k; only the lowest
+    of these bins has to be searched.
     """
     words = x.view(np.int32 if x.itemsize == 4 else np.int64)
     magnitude, shift = np.iinfo(words.dtype).max, 8 * x.itemsize - 12
     counts = np.zeros(BINS, np.int64)
     _count(words, magnitude, shift, counts)
-    above = np.cumsum(counts[::-1])[::-1]  # in this bin or a higher one
+    above = np.cumsum(counts[::-1])[::-1]  # number of values in this bin or a higher one
     last = int(np.flatnonzero(above >= k)[-1])
-    certain = k - (above[last] - counts[last])  # how many of the last bin
+    certain = k - (above[last] - counts[last])  # number of values of the last bin that are among the k
     candidates = np.empty(counts[last], np.int32)
     _select(words, magnitude, shift, last, indices, candidates)
     if certain < candidates.size:

@@ -1,4 +1,5 @@
-"""The mean of compressed vectors: payloads cannot be summed on the way, so all ranks get those of all."""
+"""The mean of compressed vectors: payloads cannot be summed on the way, so all ranks receive the payloads of all
+ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ torch = LazyModule("torch")
 
 
 class CompressedMean:
-    """Averages vectors of all ranks, one after the other, with error feedback::
+    """Averaging of vectors of all n ranks, one vector per rank after the other, with error feedback::
 
         payload, e = encode(x + e)
         x = sum over ranks of decode(payload) / n
 
-    Sends (n-1) payloads a rank, round a ring. The result is the same on all ranks, bit for bit.
+    Each rank sends n-1 payloads, round a ring. The result is the same on all ranks, bit for bit.
 
-    ``seed``: of what is random; ``e``: memory for what is left out, zeros.
+    ``seed``: random numbers depend on it; ``e``: memory for the error, initially zeros.
     """
 
     def __init__(self, comm: Communicator, compressor: Compressor, seed: int, e: torch.Tensor | None = None):
@@ -28,11 +29,11 @@ class CompressedMean:
 
     @property
     def e(self) -> torch.Tensor:
-        """The sum of all that this rank has left out and not sent yet."""
+        """Return the errors of this rank's compression that are not sent yet."""
         return self.feedback.e
 
     def average(self, x: torch.Tensor, number: int):
-        """Schedule, on all ranks at once: set ``x``, the vector of this number, to the mean."""
+        """Schedule, on all ranks at once: set ``x`` to the mean; ``number`` is the number of the vector ``x``."""
         self.feedback.encode(x, self.payloads[self.comm.rank].tensor, number)
         yield from ring_allgather(self.comm, [payload.array for payload in self.payloads])
         x.zero_()

@@ -1,8 +1,8 @@
-"""The ranks that train together until the process of one of them dies, or another process joins them.
+"""The group of ranks that train together until the process of one of them dies, or another process joins them.
 
-Where a step needs all ranks none of them can go on alone. So those that are left meet: each tells all others how far it
-is and whom it knows, until all of them know the same. Then they have new numbers, 0 to n-1 in the order of their ranks,
-and messages with tags of their own, so that one that is late is not taken for another.
+If a step needs all ranks, no rank can go on alone after a death. So the remaining ranks meet. Each rank tells all
+others its progress and the processes that it knows, until all ranks know the same. Then the ranks get new numbers, 0 to
+n-1 in the order of their ranks. Their messages get new tags, so that no late message is mistaken for a new one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from grsgd.comm.elastic.membership import Membership, Tolerant, WithMember
 from grsgd.comm.pollables import Until
 
 TAGS = 8
-"""Tags that belong to one epoch: more than those that any algorithm which trains in a group uses."""
+"""Number of tags that belong to one epoch; larger than the number of tags of any algorithm that trains in a group."""
 
 
 class Changed(Exception):
-    """A process has died, or one has joined: the ranks are to meet before they go on."""
+    """A process has died, or a process has joined: the ranks must meet before they go on."""
 
 
 class KnownProcesses(NamedTuple):
-    """A process's message to the others when they meet.
+    """A process's message to the others at a meeting.
 
-    process, epoch: its own. ranks: the rank of each process, shape [processes], -1 if it has not joined. are_dead:
-    1 for each process that has died, shape [processes]. numbers: of itself, shape [numbers].
+    process, epoch: process and epoch of the sender. ranks: the rank of each process, shape [processes], -1 if it has
+    not joined. are_dead: 1 for each process that has died, shape [processes]. numbers: numbers about the sender, shape
+    [numbers].
     """
 
     process: int
@@ -40,12 +41,12 @@ class KnownProcesses(NamedTuple):
     numbers: np.ndarray
 
     def pack(self) -> np.ndarray:
-        """Return the message, float64."""
+        """Return the message as one array: float64 of shape [2 + 2 processes + numbers]."""
         return np.concatenate([[self.process, self.epoch], self.ranks, self.are_dead, self.numbers])
 
     @classmethod
     def unpack(cls, message: np.ndarray, processes: int) -> KnownProcesses:
-        """Return what a message of ``processes`` processes says."""
+        """Return the content of a message; ``processes`` is the number of processes of the job."""
         own, *rest = np.split(message, [2, 2 + processes, 2 + 2 * processes])
         return cls(*map(int, own), *rest)
 
@@ -56,11 +57,11 @@ class Group:
     Parameters
     ----------
     membership
-        Which process holds which rank.
+        The ranks and the processes that hold them.
     comm, uncounted_comm
-        Of all ranks (`MembersBackend`), as in a `RankContext`: carry the group's messages, too.
+        Communicators of all ranks (`MembersBackend`), as in a `RankContext`; they also carry the group's messages.
     numbers
-        How many numbers each rank tells the others of itself, when they meet.
+        Number of values that each rank tells the others about itself when they meet.
     """
 
     def __init__(self, membership: Membership, comm: Communicator, uncounted_comm: Communicator, numbers: int):
@@ -68,35 +69,42 @@ class Group:
         self.numbers = numbers
         self.size = membership.size
         self.processes: list[int] = list(range(self.size))
-        """Those that train together, in the order of their ranks."""
+        """The processes that train together, in the order of their ranks."""
         self.epoch: int | None = self.size if self.membership.process < self.size else None
-        """Tells the groups of a run apart: how many processes have joined, and died, before; None on a process that has
-        not met the others yet."""
+        """Number of joins and deaths before this group formed, which tells the groups of a run apart.
+
+        None on a process that has not met the others yet.
+        """
         self.is_meeting = False
         self._told: dict[int, tuple[int, np.ndarray]] = {}
-        """The epoch, and the numbers, that each process has told last."""
+        """Per process, the epoch and the numbers that it has told last."""
         self._sending: list = []
         self._backends: list[GroupBackend] = []
 
     @property
     def has_changed(self) -> bool:
-        """Whether the ranks are to meet."""
+        """Return whether the ranks must meet."""
         return self.epoch != self._known()
 
     def _known(self) -> int:
-        """Return the epoch that belongs to all that this process knows. Nobody leaves twice, or forgets: two processes
-        that know as many changes, and of which one knows all that the other does, know the same ones."""
+        """Return the epoch that belongs to all changes that this process knows: the number of joins and deaths.
+
+        No process leaves twice, and no process forgets a change. So if one process knows all changes of another one,
+        and both know equally many, they know the same changes.
+        """
         return sum(1 + (process in self.membership.dead) for process in list(self.membership.joined))
 
     def watch(self):
-        """Raise Changed where the ranks are to meet; called before each step and while this rank waits."""
+        """Raise Changed if the ranks must meet; called before each step and while this rank waits."""
         self._listen()
         if self.has_changed and not self.is_meeting:
             raise Changed
 
     def meet(self, numbers: Sequence[float]):
-        """Schedule: wait until all that train know of each other; returns the ``numbers`` of each by process, or None
-        where one of them has ended its training, and so all may."""
+        """Schedule: wait until all training processes know of each other; return the ``numbers`` of each process.
+
+        Return None if a process has ended its training, because then all processes may end.
+        """
         membership, self.is_meeting = self.membership, True
         try:
             while True:
@@ -114,11 +122,12 @@ class Group:
         return {process: self._told[process][1] for process in self.processes}
 
     def communicators(self) -> tuple[Communicator, Communicator]:
-        """Return communicators of the group alone, in place of those of all ranks, with the same counters."""
+        """Return communicators of the group alone; they replace the communicators of all ranks and have the same
+        counters."""
         return self._communicator(self.comm), self._communicator(self.uncounted_comm)
 
     def close(self):
-        """Schedule: end all messages of the group. From then on none is written into an array."""
+        """Schedule: end all messages of the group; from then on no message is written into an array."""
         for backend in self._backends:
             yield from backend.close()
         self._backends.clear()
@@ -130,7 +139,7 @@ class Group:
         return Communicator(self._backends[-1], ranks, whole.traffic)
 
     def _tell(self, epoch: int, numbers: Sequence[float]):
-        """Tell all that train what this process knows."""
+        """Tell all training processes the knowledge of this process."""
         membership = self.membership
         processes = membership.comm.size
         known = KnownProcesses(
@@ -146,7 +155,7 @@ class Group:
             self._sending.append(Tolerant(membership.comm.Isend(message, process, tags.GROUP), message))
 
     def _listen(self):
-        """Learn what others know."""
+        """Receive the knowledge of other processes."""
         membership = self.membership
         processes = membership.comm.size
         longest = 2 + 2 * processes + self.numbers
@@ -169,20 +178,20 @@ class Group:
 class GroupBackend:
     """Messages between the processes of a group in one epoch: a `grsgd.comm.backend.Backend`.
 
-    One to or from a process that has died raises LostRank when it is tested, and tells the membership.
+    A message to or from a dead process raises LostRank when it is tested, and tells the membership.
 
     Parameters
     ----------
     whole
         A backend of all processes.
     processes
-        Those of the group, in the order of their numbers in it.
+        The processes of the group, in the order of their numbers in it.
     first_tag
-        The tag here of what has tag 0 in the group.
+        The tag in ``whole`` of messages with tag 0 in the group.
     """
 
     survives_deaths = False
-    """The others go on, but not with the step that they are in."""
+    """False: after a death the other ranks break off their step."""
     shares_memory = False
     has_multicast = False
     hosts = None
@@ -220,12 +229,12 @@ class GroupBackend:
         raise NotImplementedError("no all-reduces of a library over ranks that may die")
 
     def free(self):
-        """Do nothing: the backend of all processes goes on."""
+        """Do nothing: the backend of all processes is still used."""
 
     def close(self):
-        """Schedule: end all receives, of which some may be of messages that never come.
+        """Schedule: end all receives, also of messages that never arrive.
 
-        What was sent and nobody receives any more stays as it is, with its memory, for the library may read it.
+        Sent messages that no rank receives any more keep their memory, because the MPI library may still read it.
         """
         receiving = [request for request in self._receiving if not is_over(request)]
         for request in receiving:
@@ -241,13 +250,13 @@ class GroupBackend:
 
 
 MANY = 64
-"""Messages that are kept before those are looked for that are over."""
+"""Number of kept messages above which completed messages are removed."""
 UNRECEIVED: list[WithMember] = []
-"""Messages of groups that are no more."""
+"""Messages of former groups that no rank has received."""
 
 
 def is_over(request: WithMember) -> bool:
-    """Whether a message is complete, or has failed because a process has died."""
+    """Return whether a message is complete, or has failed because a process has died."""
     try:
         return request.Test()
     except RuntimeError as error:

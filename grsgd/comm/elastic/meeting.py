@@ -1,4 +1,4 @@
-"""All ranks are to do something together, between two steps, because any of them has asked for it."""
+"""Meetings of all ranks between two steps, at the request of any rank."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from grsgd.runs.ending import ASKED_TO_END
 
 GO_ON = ""
 ASKED = ASKED_TO_END
-"""The reason on a rank that does not know which other one has asked, and why."""
+"""The reason that a rank reports if another rank has asked to end the run and the reason is unknown here."""
 
 
 class MeetingCall(NamedTuple):
-    """A rank's message to the others with which it asks for a meeting.
+    """A rank's message to the others that asks for a meeting.
 
-    number: of the meeting. reason: why the run is to end after it, as text, cut off; without text it is to go on.
+    number: number of the meeting. reason: the reason to end the run after the meeting, as text, cut off; empty if the
+    run goes on.
     """
 
     number: Int64
@@ -28,12 +29,12 @@ class MeetingCall(NamedTuple):
 
 
 class Meeting:
-    """Any rank may `ask` all to meet, at any moment.
+    """Meetings of all ranks; any rank may `ask` for one at any moment.
 
-    Ranks that run free meet each before its next step. Those in lockstep meet before the first step that none of them
-    has begun: a rank that hears of it says how many steps it has taken, and takes one more at most until it knows of
-    all others. So none has begun the step after the largest of these numbers, and all can get there: they need no
-    message of a rank that waits here.
+    Ranks that run freely meet before their next step. Ranks in lockstep meet before the first step that no rank has
+    begun. To find this step, a rank that hears of a request tells all ranks its number of steps. It then takes at most
+    one more step until it knows all numbers. So no rank has begun the step after the largest number. All ranks can
+    reach this step, because they need no message from a rank that waits before it.
 
     ``comm``: a communicator on which no other messages have these tags.
     """
@@ -41,28 +42,32 @@ class Meeting:
     def __init__(self, comm: Communicator, driver, in_lockstep: bool):
         self.comm, self.driver, self.in_lockstep = comm, driver, in_lockstep
         self.number = 0
-        """Of the next meeting; the same on all ranks that are not in one."""
+        """Number of the next meeting; the same on all ranks outside a meeting."""
         self.reason: str | None = None
-        """Why the run is to end after the meeting that is being arranged, as far as this rank knows; GO_ON if it is not
-        to end, None if there is no meeting."""
+        """The reason to end the run after the meeting under way, as far as this rank knows; GO_ON if the run goes on.
+
+        None if no meeting is under way.
+        """
         self.is_held = False
-        """Whether this rank has stopped to step, and hears of no other meeting before this one is over."""
+        """Whether this rank has stopped taking steps, and ignores other meetings until this one is over."""
         self._asked: str | None = None
         self._taken = 0
         self._said: np.ndarray | None = None
-        """Steps taken, by rank, and how many ranks want the run to end."""
+        """Number of steps per rank, and as the last element the number of ranks that want the run to end."""
         self._exchange = None
         self._sending = []
         self._told = self._heard_of = 0
-        """How many times this rank has told all others, and how many messages of others it has received."""
+        """Numbers of requests: the requests that this rank has sent to all others, and the requests that it has
+        received."""
 
     def ask(self, reason: str = GO_ON):
-        """Ask all ranks to meet, and to end the run then if there is a reason; from any thread."""
+        """Ask all ranks to meet, and to end the run after the meeting if ``reason`` is not empty; any thread may call
+        this."""
         self._asked = self._asked or reason
 
     def watch(self, steps: int):
-        """Look whether somebody has asked; ``steps``: how many this rank has taken. Called before each step, and while
-        this rank waits."""
+        """Look for a request to meet; called before each step and while this rank waits. ``steps``: steps of this rank
+        so far."""
         if self.reason is not None or self.is_held:
             return
         reason, self._asked = self._asked, None
@@ -74,23 +79,25 @@ class Meeting:
             self._arrange(reason, steps)
 
     def before_step(self, step: int):
-        """Schedule, before each step: returns whether to meet now."""
+        """Schedule, before each step: return whether the ranks meet now."""
         self.watch(step)
         if self.reason is None or not self.in_lockstep:
             return self.reason is not None
-        if step > self._taken:  # another one might be past where all can meet
+        if step > self._taken:  # a further step might lead past the step at which all ranks can meet
             yield self._exchange
         return self._exchange.Test() and step > self._said[:-1].max()
 
     def arranged(self):
-        """Schedule, on a rank that others meet: end what arranges the meeting, if this rank has not yet."""
+        """Schedule, on a rank that others meet: wait until the exchange of step numbers has ended, if it is
+        under way."""
         if self._exchange is not None:
             yield self._exchange
 
     def over(self, reasons: float | None = None) -> str:
-        """Note, on all ranks, that they have met; returns why the run is to end, or GO_ON.
+        """Note, on all ranks, that the meeting is over; return the reason to end the run, or GO_ON.
 
-        reasons: how many ranks know of a reason; None where they have told each other before.
+        ``reasons``: number of ranks that know a reason; None in lockstep, where the ranks have exchanged it with their
+        steps.
         """
         known, reasons = self.reason, self._said[-1] if reasons is None else reasons
         self.reason, self._exchange, self.is_held = None, None, False
@@ -98,10 +105,10 @@ class Meeting:
         return (known or ASKED) if reasons else GO_ON
 
     def end(self):
-        """Schedule, after the last step: ends when all ranks are here, and no message of a meeting is under way.
+        """Schedule, after the last step: wait until all ranks are here, and no message of a meeting is under way.
 
-        Until then others may ask to meet at a step that nobody takes any more. What is left of a communicator when it
-        is freed, a later one of the same process may receive: MPI libraries use the numbers of communicators again.
+        Until then other ranks may ask to meet at a step that no rank takes any more. MPI libraries use the numbers of
+        freed communicators again. So a message that is left in a freed communicator could be received in a later one.
         """
         yield from halving_doubling_allreduce(self.comm, np.zeros(1), tags.MEETING_END)
         self.is_held = True
@@ -123,7 +130,7 @@ class Meeting:
             self._exchange = self.driver.start(self._exchange_steps())
 
     def _exchange_steps(self):
-        """Background schedule: learn how many steps each rank has taken, and whether one has a reason to end."""
+        """Background schedule: learn the number of steps of each rank, and whether any rank has a reason to end."""
         self._said = np.zeros(self.comm.size + 1)
         self._said[self.comm.rank], self._said[-1] = self._taken, bool(self.reason)
         yield from halving_doubling_allreduce(self.comm, self._said, tags.MEETING_STEPS)
@@ -136,7 +143,10 @@ class Meeting:
         self._told += 1
 
     def _heard(self) -> str | None:
-        """Return what another rank has asked for; of a meeting that is over, None: several may ask for the same."""
+        """Return the reason in another rank's request to meet; None if there is no request.
+
+        Requests for a meeting that is over are ignored, because several ranks may have asked for the same meeting.
+        """
         size = records.empty(MeetingCall).size
         while self.comm.size > 1 and (come := receive_if_come(self.comm, tags.MEETING, size)) is not None:
             if (reason := self._read(come)) is not None:

@@ -1,8 +1,9 @@
-"""Which process holds which rank of a run whose processes may die, and be replaced by others.
+"""The processes that hold the ranks of a run in which processes may die and be replaced by others.
 
-A job of N processes trains on the first n, its *ranks*; the others are *spares*, which wait. When a process has died,
-the lowest spare that lives takes the lowest rank that nobody holds, and tells all others. No process decides for all,
-and none waits: each learns of deaths by itself, and of takeovers by a message of the process that takes over.
+The first n processes of a job train; they hold the *ranks*. The other processes are *spares*, which wait. When a
+process has died, the lowest living spare takes the lowest rank without a process, and tells all others. No process
+decides for all, and none waits for another. Each process learns of deaths by itself, and of a takeover by a message
+from the process that takes over.
 """
 
 import threading
@@ -17,12 +18,15 @@ from grsgd.comm.communicator import Communicator, LostRank, receive_if_come
 from grsgd.comm.pollables import Until
 
 LOOK_SECONDS = 2e-3
-"""How often a process of a real job looks for deaths and takeovers."""
+"""Seconds between two looks of a process of a real job for deaths and takeovers."""
 
 
 class Death(NamedTuple):
-    """A rank whose process has died, as one process has learnt of it: ``clock()`` then, and when another process held
-    the rank; None if none does."""
+    """The death of a rank's process, as one process has learnt of it.
+
+    ``noticed``: time by ``clock()`` in seconds. ``replaced``: time when another process took the rank; None if none
+    has.
+    """
 
     rank: int
     process: int
@@ -30,24 +34,24 @@ class Death(NamedTuple):
     replaced: float | None = None
 
     def after(self, began: float) -> tuple:
-        """Return the same, with times as seconds since ``began``."""
+        """Return the same death, with times in seconds since ``began``."""
         replaced = None if self.replaced is None else self.replaced - began
         return self.rank, self.process, self.noticed - began, replaced
 
 
 class Membership:
-    """One process's view of which process holds which rank.
+    """One process's view of the processes that hold the ranks.
 
     Parameters
     ----------
     comm
-        Of all processes of the job; carries nothing else.
+        A communicator of all processes of the job, which carries nothing else.
     ranks
-        How many there are: those of the first processes at first.
+        Number of ranks; at first the first processes hold them.
     clock
-        Gives seconds.
+        Function that returns the time in seconds.
     look_seconds
-        How often to look for deaths and takeovers.
+        Seconds between two looks for deaths and takeovers.
     """
 
     def __init__(
@@ -55,47 +59,47 @@ class Membership:
     ):
         self.comm, self.size, self.clock, self.look_seconds = comm, ranks, clock, look_seconds
         self.holders: list[int | None] = list(range(ranks))
-        """The process of each rank; None where it has died and no other has taken its place."""
+        """The process of each rank; None if it has died and no other process has taken the rank."""
         self.spares = set(range(ranks, comm.size))
         self.joined: dict[int, int] = {rank: rank for rank in range(ranks)}
-        """The rank of each process that has ever trained, as far as they have told."""
+        """The rank of each process that has ever trained, as far as the processes have told."""
         self.finished: set[int] = set()
         """The processes that have ended their training, as far as they have told."""
         self.is_there = True
-        """On a spare: whether it may take a rank."""
+        """Whether this process, if it is a spare, may take a rank."""
         self.dead: set[int] = set()
         self.deaths: list[Death] = []
         self.on_change: list[Callable[[int], None]] = []
-        """Called with each rank that is held by another process than before, or by none."""
+        """Functions that are called with each rank whose process has changed or died."""
         self._sending: list = []
         self._noting = threading.RLock()
-        """Held while something is noted: the trainer may learn of a death while the background looks."""
+        """Held while something is noted: the trainer may learn of a death while a background schedule looks."""
         self._looked = -look_seconds
 
     @property
     def process(self) -> int:
-        """This process's number."""
+        """Return this process's number."""
         return self.comm.rank
 
     @property
     def rank(self) -> int | None:
-        """The rank that this process holds; None for a spare."""
+        """Return the rank that this process holds; None for a spare."""
         return self.holders.index(self.process) if self.process in self.holders else None
 
     @property
     def vacant(self) -> tuple[int, ...]:
-        """The ranks that no process holds."""
+        """Return the ranks that no process holds."""
         return tuple(rank for rank, holder in enumerate(self.holders) if holder is None)
 
     @property
     def living(self) -> list[int]:
-        """All processes that live, spares among them."""
+        """Return all processes that live, spares included."""
         return [process for process in range(self.comm.size) if process not in self.dead]
 
     @property
     def training(self) -> dict[int, int]:
-        """The rank of each process that lives and has a model."""
-        joined = dict(self.joined)  # which another thread may add to
+        """Return the rank of each process that lives and has a model."""
+        joined = dict(self.joined)  # a copy: another thread may add to it
         return {process: rank for process, rank in joined.items() if process not in self.dead}
 
     def attend(self):
@@ -118,7 +122,7 @@ class Membership:
             self.note_death(process)
 
     def note_death(self, process: int):
-        """Note that a process has died."""
+        """Note that ``process`` has died."""
         with self._noting:
             if process in self.dead:
                 return
@@ -133,7 +137,8 @@ class Membership:
         self.spares.discard(process)
 
     def take_over(self) -> bool:
-        """On a spare: take the lowest rank that nobody holds, unless a lower spare lives; returns whether it has."""
+        """Take the lowest rank without a process, on a spare, unless a lower spare lives; return whether that
+        succeeded."""
         self.look()
         if not (self.is_there and self.vacant and self.is_next):
             return False
@@ -143,36 +148,37 @@ class Membership:
         return True
 
     def stand_by(self):
-        """Schedule, on a spare: wait until it has taken a rank, or all others have ended; returns whether it has."""
+        """Schedule, on a spare: wait until it has taken a rank or all others have ended; return whether it has taken a
+        rank."""
         yield Until(self.is_called, "a rank without a process")
         return self.rank is not None
 
     def is_called(self) -> bool:
-        """On a spare: whether it has taken a rank, now or before, or all others have ended."""
+        """Return, on a spare, whether it has taken a rank, now or before, or whether all others have ended."""
         return self.rank is not None or self.is_over or self.take_over()
 
     @property
     def is_next(self) -> bool:
-        """On a spare: whether it is the one that takes the next rank."""
+        """Return, on a spare, whether it takes the next rank."""
         return self.process == min(self.spares, default=None)
 
     def begin(self):
-        """Tell all that this process, which has taken a rank, trains from now on."""
+        """Tell all processes that this process, which has taken a rank, trains from now on."""
         self.joined[self.process] = self.rank
         self._tell(self.living, tags.TRAINING)
 
     def finish(self, to_all: bool):
-        """Tell all, or the spares alone, that this process has ended its training."""
+        """Tell all processes, or the spares alone, that this process has ended its training."""
         self._tell(self.living if to_all else self.spares, tags.FINISHED)
 
     @property
     def is_over(self) -> bool:
-        """On a spare: whether no process trains any more."""
+        """Return, on a spare, whether no process trains any more."""
         holders = {holder for holder in self.holders if holder is not None}
         return holders <= self.finished
 
     def _come(self, tag: int):
-        """Iterate over the messages that have come: (rank, process)."""
+        """Yield (rank, process) of each message that has arrived."""
         while (message := receive_if_come(self.comm, tag, 2, np.int64)) is not None:
             yield tuple(int(number) for number in message)
 
@@ -190,14 +196,16 @@ class Membership:
         return False
 
     def _hold(self, rank: int, process: int):
-        """Note that ``process`` has taken ``rank``. Spares take ranks in ascending order, so of two that have taken the
-        same one the lower has died."""
+        """Note that ``process`` has taken ``rank``.
+
+        Spares take ranks in ascending order. So if two processes have taken the same rank, the lower process has died.
+        """
         holder = self.holders[rank]
         self.spares.discard(process)
         if process in self.dead or (holder is not None and holder > process):
             return
         now = self.clock()
-        if holder is not None:  # its death is not known here yet
+        if holder is not None:  # the holder's death is not known here yet
             self._forget(holder)
             self.deaths.append(Death(rank, holder, now))
         for number, death in enumerate(self.deaths):
@@ -212,7 +220,8 @@ class Membership:
 
 
 class Tolerant:
-    """A message that is also over when the process it goes to has died; ``content``: is kept until then."""
+    """A message that is also complete when the receiving process has died; ``content``: the sent array, kept with the
+    message."""
 
     def __init__(self, message, content=None):
         self.message, self.content, self.is_over = message, content, False
@@ -236,11 +245,11 @@ class Vacant:
         self.rank = rank
 
     def Test(self) -> bool:
-        raise LostRank(f"rank {self.rank}: no process holds it")
+        raise LostRank(f"rank {self.rank}: no process holds this rank")
 
 
 class WithMember:
-    """A message to or from the process that holds a rank; one that fails tells of its death first."""
+    """A message to or from the process that holds a rank; a failed message tells the membership of the death."""
 
     def __init__(self, membership: Membership, process: int, request: Request):
         self.membership, self.process, self.request = membership, process, request
@@ -254,15 +263,16 @@ class WithMember:
             raise
 
     def Cancel(self):
-        """End a receive that has not begun to arrive; one that has goes on."""
+        """Cancel a receive; a receive that has begun to arrive goes on."""
         self.request.Cancel()
 
 
 class FromMembers:
-    """A receive from any rank, which does not take what a process has left that has died. What one has sent that is not
-    known to hold a rank waits until word of its takeover has come.
+    """A receive from any rank that ignores messages of processes that have died.
 
-    ``post()`` begins the receive; once that is complete, its ``source`` is the process that has sent.
+    A message from a process that is not known to hold a rank waits until news of its takeover has arrived.
+
+    ``post()`` begins the receive; once it is complete, its ``source`` is the sending process.
     """
 
     def __init__(self, membership: Membership, post: Callable[[], Request]):
@@ -278,10 +288,10 @@ class FromMembers:
 
 
 class MembersBackend:
-    """Messages between ranks, by whichever process holds each: a `grsgd.comm.backend.Backend`.
+    """Messages between ranks, by the process that holds each rank: a `grsgd.comm.backend.Backend`.
 
-    A message to or from a rank whose process has died raises LostRank when it is tested; the next one goes to the
-    process that holds the rank then.
+    A message to or from a rank whose process has died raises LostRank when it is tested. The next message goes to the
+    process that then holds the rank.
 
     ``processes``: a backend of all processes, with messages of its own.
     """

@@ -1,4 +1,4 @@
-"""Graphs that take turns until all ranks have the exact mean of all, for every number of ranks: Base-(k+1) graphs.
+"""Base-(k+1) graphs, which take turns until all ranks have the exact mean, for every number of ranks.
 
 Source: Takezawa, Sato, Bao, Niwa, Yamada 2023, Beyond exponential graph: communication-efficient topologies for
 decentralized learning via finite-time convergence, algorithms 1 to 3.
@@ -10,10 +10,9 @@ import numpy as np
 
 
 def base_graph(n: int, base: int) -> np.ndarray:
-    """Return the mixing matrices, float64 [steps, n, n], symmetric and doubly stochastic; their product is 1/n in all
-    places.
+    """Return the mixing matrices of algorithm 3: float64 of shape [steps, n, n], symmetric and doubly stochastic.
 
-    A rank has at most ``base`` - 1 neighbours in a step.
+    All elements of their product are 1/n. A rank has at most ``base`` - 1 neighbours per step.
     """
     smooth = largest_smooth_divisor(n, base)
     simple = simple_base_graph(n, base)
@@ -36,7 +35,10 @@ def largest_smooth_divisor(n: int, base: int) -> int:
 
 
 def hyper_hypercube(n: int, base: int) -> list[np.ndarray]:
-    """Algorithm 1: in each step cliques of at most ``base`` ranks average. n has no prime factor above ``base``."""
+    """Return the matrices of algorithm 1: in each step cliques of at most ``base`` ranks average.
+
+    n must have no prime factor above ``base``.
+    """
     steps, stride, left = [], 1, n
     while left > 1:
         size = max(factor for factor in range(2, base + 1) if left % factor == 0)
@@ -51,10 +53,12 @@ def hyper_hypercube(n: int, base: int) -> list[np.ndarray]:
 
 
 def simple_base_graph(n: int, base: int) -> list[np.ndarray]:
-    """Algorithm 2. The ranks lie in parts of digit * base^p, one for each digit of n in this base, largest first.
+    """Return the matrices of algorithm 2.
 
-    Each part averages. Then one part after the other trades with all that come after it, so that each of its subsets of
-    base^p has the mean of all of these; after that each of them averages.
+    The ranks are divided into parts of digit * base^p ranks, one part per digit of n in this base, the largest part
+    first. First each part averages. Then each part, one after the other, exchanges with all later ranks. After this the
+    mean of each of its subsets of base^p ranks is the mean of the part and all later ranks. Finally each subset
+    averages.
     """
     parts, left = [], n
     while left:
@@ -74,8 +78,11 @@ def simple_base_graph(n: int, base: int) -> list[np.ndarray]:
 
 
 def trade(count: int, size: int, others: int) -> np.ndarray:
-    """Return the matrix by which ``others`` ranks, and each of ``count`` subsets of ``size`` before them, get the mean
-    of all of them, where each subset's ranks have one model."""
+    """Return the matrix of an exchange between ``count`` subsets of ``size`` ranks and the ``others`` ranks after them.
+
+    If all ranks of the subsets have one model, the mean of each subset becomes the mean of all ranks. So does the mean
+    of the other ranks.
+    """
     n = count * size + others
     weight, W = size / n, np.eye(n)
     for number in range(others):
@@ -87,13 +94,15 @@ def trade(count: int, size: int, others: int) -> np.ndarray:
 
 
 def side_by_side(n: int, groups: list[tuple[list[int], list[np.ndarray]]]) -> list[np.ndarray]:
-    """Return the steps in which each group of ranks takes its own, beside the others, and waits when it has no more."""
+    """Return the steps in which all groups of ranks take their own steps at once; a group waits when it has no more
+    steps."""
     count = max(len(steps) for _, steps in groups)
     return [embedded(n, [(ranks, steps[k]) for ranks, steps in groups if k < len(steps)]) for k in range(count)]
 
 
 def embedded(n: int, blocks: list[tuple[list[int], np.ndarray]]) -> np.ndarray:
-    """Return the matrix of n ranks in which some mix by matrices of their own, and the others keep what they have."""
+    """Return the matrix of n ranks in which groups of ranks mix by their own matrices, and all other ranks keep their
+    models."""
     W = np.eye(n)
     for ranks, block in blocks:
         W[np.ix_(ranks, ranks)] = block

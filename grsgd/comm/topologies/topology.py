@@ -1,4 +1,4 @@
-"""Which rank sends its model to which, and with which weights models are mixed: graphs over the ranks."""
+"""Topologies: graphs over the ranks that say which rank sends its model to which, and with which weights models mix."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,27 +18,27 @@ TOPOLOGIES: dict[str, Callable[[int], np.ndarray]] = {}
 
 
 class TopologyError(UsageError):
-    """A topology that cannot be used; one line says what is wrong with it."""
+    """A topology that cannot be used; the message names the reason in one line."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A graph over n ranks, or several that take turns, with the weights of mixing along their edges.
+    """A graph over n ranks, or several graphs that take turns, with the weights of mixing along their edges.
 
-    Step k uses the mixing matrix W = ``matrices[k % len(matrices)]``: rank i mixes ``x_i <- sum_j W[i, j] x_j``, so an
-    edge leads from j to i where W[i, j] > 0. An algorithm that does not mix by W takes the edges only.
+    Step k uses the mixing matrix W = ``matrices[k % len(matrices)]``: rank i mixes ``x_i <- sum_j W[i, j] x_j``. So an
+    edge leads from j to i if W[i, j] > 0. An algorithm that does not mix by W uses only the edges.
 
     Parameters
     ----------
     matrices
         float64 of shape [n, n] or [steps, n, n], finite and not negative.
     name
-        for messages.
+        Name in messages.
 
     Raises
     ------
     TopologyError
-        unless along the edges of all steps every rank is reached from every other: else they would never agree.
+        If some rank cannot be reached from another rank along the edges of all steps, so that ranks would never agree.
     """
 
     matrices: np.ndarray
@@ -57,46 +57,51 @@ class Topology:
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """Return the number of ranks."""
         return self.matrices.shape[1]
 
     def matrix(self, step: int) -> np.ndarray:
-        """Return the mixing matrix of ``step``, float64 of shape [n, n]."""
+        """Return the mixing matrix of ``step``: float64 of shape [n, n]."""
         return self.matrices[step % len(self.matrices)]
 
     def edges(self, step: int | None = None) -> np.ndarray:
-        """Return the graph of ``step``, or without one that of all steps together: bool [n, n], from column to row."""
+        """Return the graph of ``step``, by default of all steps together: bool of shape [n, n], an edge from column to
+        row."""
         return (self.matrices > 0).any(0) if step is None else self.matrix(step) > 0
 
     @cached_property
     def _neighbours(self) -> dict[int | None, tuple[list[list[int]], list[list[int]]]]:
-        """Whom each rank sends to, and who sends to it, by step, and as None of all steps together."""
+        """Return (receivers, senders) per step, and under None for all steps together; each lists ranks per rank."""
         return {step: neighbours_of(self.edges(step)) for step in (None, *range(len(self.matrices)))}
 
     def out_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
-        """Return the ranks other than ``rank`` that it sends to in ``step``, or in any step, ascending.
+        """Return the ranks other than ``rank`` to which it sends in ``step``, by default in any step, ascending.
 
-        Of ranks ``without`` processes the neighbours take the place: a ring closes again.
+        ``without``: ranks that have no process. Their neighbours take their place, so that, for example, a ring closes
+        again.
         """
         if without:
             return bypassing(self.edges(step).T, rank, without)
         return list(self._neighbours[self._turn(step)][0][rank])
 
     def in_neighbours(self, rank: int, step: int | None = None, without: Sequence[int] = ()) -> list[int]:
-        """Return the ranks other than ``rank`` that send to it in ``step``, or in any step, ascending; ``without`` as
-        for `out_neighbours`."""
+        """Return the ranks other than ``rank`` that send to it in ``step``, by default in any step, ascending.
+
+        ``without``: ranks that have no process, as for `out_neighbours`.
+        """
         if without:
             return bypassing(self.edges(step), rank, without)
         return list(self._neighbours[self._turn(step)][1][rank])
 
     def _turn(self, step: int | None) -> int | None:
-        """Return which of the matrices it is the turn of in ``step``; None for all together."""
+        """Return the index of the matrix of ``step``; None, which stands for all steps together, for None."""
         return None if step is None else step % len(self.matrices)
 
     def require_stochastic(self, *kinds: str):
-        """Raise TopologyError unless what ``kinds`` names ("row", "column") of every matrix sums to 1.
+        """Raise TopologyError unless the rows or columns, named by ``kinds`` ("row", "column"), of every matrix sum to
+        1.
 
-        Rows that do are means of models. Columns that do keep the sum of all models.
+        If rows sum to 1, mixing takes means of models. If columns sum to 1, mixing keeps the sum of all models.
         """
         for W in self.matrices:
             for kind in kinds:
@@ -118,20 +123,21 @@ class Topology:
                 raise self.refusal(f"graph with an edge from rank {j} to rank {i} and none back")
 
     def require_fixed_symmetric_weights(self):
-        """Raise TopologyError unless one symmetric matrix whose rows sum to 1 is used in every step."""
+        """Raise TopologyError unless every step uses the same symmetric matrix, whose rows sum to 1."""
         if len(self.matrices) > 1:
-            raise self.refusal("graphs that take turns; it must be the same in every step")
+            raise self.refusal("graphs that take turns; the graph must be the same in every step")
         self.require_stochastic("row")
         W = self.matrices[0]
         for i, j in np.argwhere(np.abs(W - W.T) > 1e-9):
             raise self.refusal(f"weights {W[i, j]:g} of rank {j} at rank {i} and {W[j, i]:g} back; they must be equal")
 
     def refusal(self, why: str) -> TopologyError:
-        """Return the error for an algorithm that cannot use this topology."""
+        """Return the error of an algorithm that cannot use this topology; ``why`` is the reason."""
         return TopologyError(f"topology {self.name}: {why}")
 
     def sides(self) -> list[int] | None:
-        """Return 0 or 1 for each rank such that every edge joins a 0 and a 1, and rank 0 has 0; None if none does."""
+        """Return 0 or 1 per rank such that every edge joins a 0 and a 1, and rank 0 has 0; None if that is
+        impossible."""
         linked = self.edges() | self.edges().T
         side = {0: 0}
         found = [0]
@@ -146,8 +152,10 @@ class Topology:
 
 
 def bypassing(edges: np.ndarray, rank: int, without: Sequence[int]) -> list[int]:
-    """Return the ranks that row ``rank`` of ``edges``, bool [n, n], leads to, directly or by way of ranks ``without``
-    processes, ascending."""
+    """Return the ranks to which row ``rank`` of ``edges`` leads, directly or through ranks in ``without``, ascending.
+
+    ``edges``: bool of shape [n, n]; ``without``: ranks that have no process.
+    """
     found, passed, looking = set(), {rank}, [rank]
     for at in looking:
         for next_rank in np.flatnonzero(edges[at]).tolist():
@@ -159,8 +167,10 @@ def bypassing(edges: np.ndarray, rank: int, without: Sequence[int]) -> list[int]
 
 
 def neighbours_of(edges: np.ndarray) -> tuple[list[list[int]], list[list[int]]]:
-    """Return which ranks each one sends to along ``edges``, bool [n, n], from column to row, and which send to it:
-    others than itself, ascending."""
+    """Return, per rank, the other ranks to which it sends, and the other ranks that send to it, ascending.
+
+    ``edges``: bool of shape [n, n], an edge from column to row.
+    """
     receivers: list[list[int]] = [[] for _ in edges]
     senders: list[list[int]] = [[] for _ in edges]
     for i, j in np.argwhere(edges).tolist():
@@ -171,7 +181,8 @@ def neighbours_of(edges: np.ndarray) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def connected(edges: np.ndarray) -> bool:
-    """Return whether every rank is reached from rank 0 along ``edges``, bool [n, n], from column to row."""
+    """Return whether every rank is reached from rank 0 along ``edges``: bool of shape [n, n], an edge from column to
+    row."""
     receivers, _ = neighbours_of(edges)
     found, looking = {0}, [0]
     for rank in looking:
@@ -182,7 +193,8 @@ def connected(edges: np.ndarray) -> bool:
 
 
 def equal_weights(n: int, senders: Callable[[int], Iterable[int]]) -> np.ndarray:
-    """Return the matrix in which each rank mixes its own model and those of ``senders(rank)``, modulo n, equally."""
+    """Return the matrix by which each rank mixes its own model and the models of ``senders(rank)``, modulo n,
+    equally."""
     W = np.zeros((n, n))
     for i in range(n):
         mixed = sorted({i} | {j % n for j in senders(i)})
@@ -196,7 +208,7 @@ def powers_of_two(n: int) -> list[int]:
 
 
 def named(name: str):
-    """Decorate a function of the number of ranks that returns the ``matrices`` of the `Topology` called ``name``."""
+    """Return a decorator that registers a function of the number of ranks as the topology ``name``."""
 
     def register(function):
         TOPOLOGIES[name] = function
@@ -207,37 +219,41 @@ def named(name: str):
 
 @named("ring")
 def ring(n: int) -> np.ndarray:
-    """Each rank with its two neighbours, 1/3 each (1/2 with the only one when n = 2)."""
+    """Return the matrix in which each rank mixes with its two neighbours, 1/3 each (1/2 with one neighbour if n
+    = 2)."""
     return equal_weights(n, lambda i: (i - 1, i + 1))
 
 
 @named("directed-ring")
 def directed_ring(n: int) -> np.ndarray:
-    """Each rank sends to its successor."""
+    """Return the matrix in which each rank sends to its successor."""
     return equal_weights(n, lambda i: (i - 1,))
 
 
 @named("exponential")
 def exponential(n: int) -> np.ndarray:
-    """Directed: rank i sends to i + 1, i + 2, i + 4, ... in every step (Assran 2019)."""
+    """Return the directed graph in which rank i sends to i + 1, i + 2, i + 4, ... in every step (Assran 2019)."""
     return equal_weights(n, lambda i: (i - hop for hop in powers_of_two(n)))
 
 
 @named("one-peer-exponential")
 def one_peer_exponential(n: int) -> np.ndarray:
-    """Directed: rank i sends to i + 1, in the next step to i + 2, then to i + 4, and so on over again (Assran 2019)."""
+    """Return the directed graphs in which rank i sends to one rank per step: i + 1, i + 2, i + 4, ... (Assran 2019).
+
+    After the largest power of two below n, the graphs begin again.
+    """
     return np.stack([equal_weights(n, lambda i, hop=hop: (i - hop,)) for hop in powers_of_two(n) or [0]])
 
 
 @named("full")
 def full(n: int) -> np.ndarray:
-    """All ranks with all others, 1/n each: one step of mixing reaches consensus."""
+    """Return the matrix in which all ranks mix with all others, 1/n each: one step of mixing reaches consensus."""
     return equal_weights(n, lambda i: range(n))
 
 
 @named("hypercube")
 def hypercube(n: int) -> np.ndarray:
-    """Each rank with those whose number differs in one binary digit."""
+    """Return the matrix in which each rank mixes with the ranks whose number differs in one binary digit."""
     if n & (n - 1):
         raise TopologyError(f"a hypercube of {n} ranks; their number must be a power of two")
     return equal_weights(n, lambda i: (i ^ hop for hop in powers_of_two(n)))
@@ -245,7 +261,10 @@ def hypercube(n: int) -> np.ndarray:
 
 @named("torus")
 def torus(n: int) -> np.ndarray:
-    """Each rank with its four neighbours on a grid that is closed both ways and as square as n allows."""
+    """Return the matrix in which each rank mixes with its four neighbours on a grid that is closed in both directions.
+
+    The grid is as close to a square as n allows.
+    """
     width = max(width for width in range(1, n + 1) if n % width == 0 and width * width <= n)
     return equal_weights(
         n, lambda i: (i - width, i + width, i - i % width + (i - 1) % width, i - i % width + (i + 1) % width)
@@ -254,8 +273,11 @@ def torus(n: int) -> np.ndarray:
 
 @named("erdos-renyi")
 def erdos_renyi(n: int) -> np.ndarray:
-    """Random: two ranks are neighbours with probability 2 ln(n)/n, drawn again until all are connected, the same graph
-    for each n in every run; weights of Metropolis and Hastings, for ranks have different numbers of neighbours."""
+    """Return a random graph, in which two ranks are neighbours with probability 2 ln(n)/n.
+
+    The graph is drawn again until it is connected. It is the same for a given n in every run. Its weights are the
+    weights of Metropolis and Hastings, because ranks have different numbers of neighbours.
+    """
     random = generator(Purpose.RANDOM_GRAPH, 0, n)
     while True:
         edges = np.triu(random.random((n, n)) < 2 * np.log(n) / n, 1)
@@ -265,8 +287,10 @@ def erdos_renyi(n: int) -> np.ndarray:
 
 
 def metropolis_weights(edges: np.ndarray) -> np.ndarray:
-    """Return the symmetric matrix with 1 / (1 + the larger number of neighbours) along each edge of ``edges``, a
-    symmetric bool [n, n], and what is left of a row in its diagonal."""
+    """Return the symmetric matrix with the weight 1 / (1 + the larger number of neighbours) along each edge.
+
+    The diagonal has the rest of each row. ``edges``: symmetric bool of shape [n, n].
+    """
     degrees = edges.sum(1)
     W = np.where(edges, 1 / (1 + np.maximum.outer(degrees, degrees)), 0.0)
     return W + np.diag(1 - W.sum(1))
@@ -274,19 +298,20 @@ def metropolis_weights(edges: np.ndarray) -> np.ndarray:
 
 @named("base-2")
 def base_2(n: int) -> np.ndarray:
-    """At most one neighbour a step; one turn of the graphs makes all models the mean, for every n (Takezawa 2023)."""
+    """Return graphs with at most one neighbour per step; one turn of the graphs makes all models the mean (Takezawa
+    2023)."""
     return base_graph(n, 2)
 
 
 @named("base-3")
 def base_3(n: int) -> np.ndarray:
-    """The same with at most two neighbours a step, in fewer steps."""
+    """Return graphs as `base_2` does, with at most two neighbours per step, in fewer steps."""
     return base_graph(n, 3)
 
 
 @named("base-5")
 def base_5(n: int) -> np.ndarray:
-    """The same with at most four neighbours a step."""
+    """Return graphs as `base_2` does, with at most four neighbours per step."""
     return base_graph(n, 5)
 
 
@@ -294,14 +319,14 @@ OPTION = {
     "description": f"{', '.join(TOPOLOGIES)}, a file with mixing matrices, or FILE.py:NAME",
     "examples": list(TOPOLOGIES),
 }
-"""How the option ``topology`` is declared by the algorithms that have it."""
+"""Description of the option ``topology`` for all algorithms that have it."""
 
 
 def from_file(path: str | Path) -> Topology:
-    """Read a topology from a text file.
+    """Read a topology from a text file; raise TopologyError if that fails.
 
-    A line per row of the matrix, numbers parted by blanks or commas; the rows of several matrices, of as many steps,
-    follow each other. Raises TopologyError.
+    The file has one line per row of the matrix, with numbers separated by blanks or commas. If steps use different
+    matrices, the rows of the matrices follow each other.
     """
     try:
         text = Path(path).read_text()
@@ -315,12 +340,15 @@ def from_file(path: str | Path) -> Topology:
 
 
 def build(name: str, n: int) -> Topology:
-    """Return the topology ``name`` (a name of `TOPOLOGIES` or a file) for n ranks; raises TopologyError."""
+    """Return the topology ``name`` for n ranks; raise TopologyError if that fails.
+
+    ``name`` is a name of `TOPOLOGIES`, a file, or FILE.py:NAME.
+    """
     if name in TOPOLOGIES:
         return of_function(TOPOLOGIES[name], n, name)
     if outside.is_outside(name) and not os.path.isfile(name):
         return of_function(outside.load(name, "topologies"), n, name)
-    if not os.path.isfile(name):  # false, too, where no file can have that name
+    if not os.path.isfile(name):  # False, too, if no file can have this name
         raise TopologyError(f"{name!r} is neither a matrix file nor one of {', '.join(TOPOLOGIES)}")
     found = os.stat(name)
     topology = of_file(name, found.st_mtime_ns, found.st_size)
@@ -330,17 +358,17 @@ def build(name: str, n: int) -> Topology:
 
 
 def is_for_any_number(name: str) -> bool:
-    """Whether there is a topology ``name`` for every number of ranks."""
+    """Return whether the topology ``name`` exists for every number of ranks."""
     return (name in TOPOLOGIES and name != "hypercube") or outside.is_outside(name)
 
 
 @lru_cache(maxsize=16)
 def of_function(function: Callable[[int], np.ndarray], n: int, name: str) -> Topology:
-    """Return the topology that ``function`` gives for n ranks, the same one to all ranks of a simulation."""
+    """Return the topology that ``function`` makes for n ranks; all ranks of a simulation share one object."""
     return Topology(function(n), name)
 
 
 @lru_cache(maxsize=16)
 def of_file(path: str, modified: int, size: int) -> Topology:
-    """Return the topology in a file in its present state, the same one to all ranks of a simulation."""
+    """Return the topology in a file in its present state; all ranks of a simulation share one object."""
     return from_file(path)
