@@ -27,14 +27,22 @@ VERDICT_WORDS = {
     INCONCLUSIVE: "undecided",
 }
 LEGEND = (
-    f"{SIGNS[MEASURED]} measured by the clock, {SIGNS[SIMULATED]} simulated, {NO_TIMES} bytes or accuracies. A "
-    "case: a comparison with one other algorithm under one condition. In brackets: the 95 % interval, and how many "
-    "runs a side has, which are pairs where both sides share random numbers. "
-    f"How sure: {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}. A verdict takes more "
-    "than an interval without zero: a test at 1 % for up to ten seeds, and an effect of more than 5 % of time (10 % by "
-    "the clock) or 1 point of accuracy."
+    f"{SIGNS[MEASURED]} measured by the clock, {SIGNS[SIMULATED]} simulated, {NO_TIMES} bytes or accuracies.\n"
+    "A case is a comparison with one other algorithm under one condition.\n"
+    "Brackets hold the 95 % interval and the runs per side; runs are pairs if both sides share random numbers.\n"
+    f"How sure: {'; '.join(f'{grade}: {meaning}' for grade, meaning in GRADES.items())}.\n"
+    "A verdict takes more than an interval without zero: a test at 1 % for up to ten seeds, and an effect of more than "
+    "5 % of time (10 % by the clock) or 1 point of accuracy."
 )
 """The meaning of the signs and the grades."""
+CONDITIONS = (
+    "On a *switch* each host has its own link; on a *shared medium* one host sends at a time, and all others hear it.\n"
+    "Adaptive gossip exchanges a model when the model has changed by more than a *threshold*: "
+    "a constant *set by hand*, or a threshold that moves in training and *keeps a rate* of exchanges.\n"
+    "*Tcomm / Tcalc* is the time that a step of SSGD by multicast communicates, over the time that the step computes.\n"
+    "*r* is the number of nodes that compute each sample, *n* the number of nodes or ranks."
+)
+"""The words in which conditions are told."""
 ON_NUMBER = {AGREES: "agrees with the paper's {}", MORE: "more than the paper's {}", LESS: "less than the paper's {}"}
 """What a case says of the paper's number."""
 
