@@ -5,22 +5,31 @@ it back.
 """
 
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 compiled = njit(nogil=True, cache=True)
 brief = njit(cache=True)
 
 
 @intrinsic
-def fence(typing_context):
-    """Make the processor finish all reads and writes before this call, before it begins reads and writes after this
-    call."""
+def fence_of_processor(typing_context):
+    """Compile to a fence of the processor."""
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+def fence():
+    """Make the processor finish all reads and writes before this call, before it begins reads and writes after this
+    call. Loops that run as Python keep the order without a fence."""
+
+
+@overload(fence)
+def compile_fence():
+    return lambda: fence_of_processor()
 
 
 @brief

@@ -18,6 +18,7 @@ from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica
 from grsgd.models.shape_only import ShapeOnlyArray
 from grsgd.testing.simulated import Ranks, network_of
+from tests.support.polled_ranks import Post
 
 WITH_VARIANTS = ("ring_allreduce", "local_sgd", "diloco", "lasgd")
 
@@ -74,6 +75,77 @@ def test_who_has_no_memory_is_called_as_in_the_job(tmp_path):
     there = {"path": str(tmp_path / "missing"), "host": host()}
     assert map_row(some, 100, there)[1].endswith("rank 6: No such file or directory")
     assert map_row(some, 100, there | {"host": "far"})[1].startswith("ranks 4 and 6 are on different hosts")
+
+
+# ---- ranks in one thread, with real shared memory
+
+
+def ranks_in_one_thread(n: int) -> tuple[Post, list]:
+    post = Post(n)
+    comms = post.communicators()
+    for comm in comms:
+        comm.backend.shares_memory = True
+    return post, comms
+
+
+def noting(schedule, x, sums: list):
+    """Keep a copy of ``x`` at the moment in which a rank's schedule ends: the other ranks may still be at work."""
+    yield from schedule
+    sums.append(x.copy())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("nbytes", [8, 2 * shared.SHORT_BYTES])
+@pytest.mark.parametrize("n", [2, 3])
+def test_ranks_of_a_host_sum_through_memory(n, nbytes, dtype):
+    """Twice, whichever rank comes last: no rank ends before its sum is whole, and none overtakes another one."""
+    post, comms = ranks_in_one_thread(n)
+    random, size = np.random.default_rng(n), nbytes // np.dtype(dtype).itemsize
+    for last_comes_first in (False, True, False):
+        xs = random.standard_normal((n, size)).astype(dtype)
+        mine, sums = xs.copy(), []
+        schedules = [
+            noting(shared.shared_allreduce(comm, x, scale=0.5), x, sums) for comm, x in zip(comms, mine, strict=True)
+        ]
+        post.finish(schedules[::-1] if last_comes_first else schedules)
+        np.testing.assert_array_equal(sums, [in_order(xs, 0.5)] * n)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_arrays_in_shared_memory_are_summed_in_place(n):
+    post, comms = ranks_in_one_thread(n)
+    xs = np.random.default_rng(n).standard_normal((n, 2**18)).astype(np.float32)
+    moved = [None] * n
+
+    def move(rank):
+        moved[rank] = yield from shared.in_shared_memory(comms[rank], Flat.of(xs[rank].copy()))
+
+    post.finish(map(move, range(n)))
+    for first in range(n):
+        sums = []
+        before = np.array([flat.array for flat in moved])
+        order = [*range(first, n), *range(first)]
+        post.finish(
+            noting(shared.shared_allreduce(comms[rank], moved[rank].array), moved[rank].array, sums) for rank in order
+        )
+        np.testing.assert_array_equal(sums, [in_order(before, 1.0)] * n)
+
+
+@pytest.mark.parametrize("ranks, is_short", [(2, True), (3, False)])
+def test_every_rank_sums_whole_arrays_up_to_a_size(ranks, is_short):
+    x = np.zeros(shared.SHORT_BYTES // 8, np.float32)
+    assert shared.is_short(SimpleNamespace(size=ranks), x) == is_short
+
+
+def test_a_rank_waits_until_the_last_one_has_entered():
+    post, comms = ranks_in_one_thread(3)
+    warm = [np.ones(4, np.float32) for _ in comms]
+    post.finish([shared.shared_allreduce(comm, x) for comm, x in zip(comms, warm, strict=True)])
+    for late in range(3):
+        schedules = [shared.shared_allreduce(comm, np.ones(4, np.float32)) for comm in comms]
+        with pytest.raises(TimeoutError, match=f"^ranks {late}, which have not begun an all-reduce"):
+            post.finish(schedules, polls=5, late=late)
+        post.finish([shared.shared_allreduce(comms[late], np.ones(4, np.float32))])
 
 
 # ---- in simulated time
