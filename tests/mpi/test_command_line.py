@@ -80,7 +80,7 @@ def test_by_ip_multicast_the_same_model_is_trained(library, config, tmp_path):
         runs[name] = load_run(out)
     reasons = [runs[name].attributes.get("transport") for name in runs]
     assert reasons[0] is None and reasons[1].startswith("transport = ip-multicast: all 3 ranks hear each other; ")
-    assert reasons[2].startswith("transport = multicast: by MPI, for rank 0: no interface 'eth77'; there are: ")
+    assert reasons[2].startswith("transport = multicast: by MPI, for rank 0: no interface 'eth77'; this host has: ")
     assert len({run.curve["train_loss"].tobytes() for run in runs.values()}) == 1
     assert len({run.traffic["sent_once"].tobytes() for run in runs.values()}) == 1
     assert runs["ip-multicast"].traffic["lost"].sum() > 0

@@ -1,22 +1,24 @@
-"""Whom a rank asks for what it lacks of a packet: the sender, and where that is slow others that hold the same block.
+"""The choice of the rank that is asked for missing parts of a packet: its sender, or, if it is slow, another holder.
 
-A packet brings a receiver a part of one block, which r ranks hold: the sender is one of them, and each of the others
-can send that part, too.
+A packet brings a receiver a piece of one block, which r ranks hold. The sender is one of the holders, and each of the
+other holders can send the piece, too.
 """
 
 from collections.abc import Callable
 
 ANSWER_SECONDS = 0.25
-"""After so long without an answer the next one is asked, where the answer is short."""
+"""Seconds after which the next rank is asked, in addition to the time that sending the answer takes."""
 SILENT_SECONDS = 1.0
-"""So much longer than a rank sends in an exchange a sender may be silent that has not sent all: then others are asked
-for its packets."""
+"""Seconds of silence, in addition to a rank's sending time in an exchange, after which other ranks are asked.
+
+This applies to a sender that has not sent all datagrams of its packet.
+"""
 SLOW_ROUNDS = 16
-"""For so many exchanges a sender that was slow is asked last."""
+"""Number of exchanges for which a sender that was slow is asked last."""
 
 
 class SlowRanks:
-    """The ranks that did not answer in time of late."""
+    """The ranks that have recently not answered in time."""
 
     def __init__(self):
         self._noted: dict[int, int] = {}
@@ -25,8 +27,11 @@ class SlowRanks:
         self._noted[rank] = number_of_round
 
     def order(self, sender: int, others: list[int], first: int, number_of_round: int) -> list[int]:
-        """Return in which order the sender and others are asked. ``first``: a number, other on other ranks, which
-        decides who of the others comes first, so that not all ask the same one."""
+        """Return the order in which ``sender`` and the other holders, ``others``, are asked.
+
+        ``first``: a number that differs between ranks and chooses the first of ``others``, so that not all ranks ask
+        the same one.
+        """
         turn = first % len(others) if others else 0
         others = others[turn:] + others[:turn]
         is_slow = number_of_round - self._noted.get(sender, -SLOW_ROUNDS) < SLOW_ROUNDS
@@ -34,10 +39,10 @@ class SlowRanks:
 
 
 class Asking:
-    """Those that are asked for the rest of one packet, each once and one after the other, until it is there.
+    """The ranks that are asked for the rest of one packet, one after the other, until the packet is complete.
 
-    ``order``: whom; ``patience``: seconds that each is waited for; ``clock``: tells them; ``has_left(rank)``: whether
-    that one does not answer any more.
+    ``order``: the ranks in the order of asking, each once. ``patience``: seconds to wait for each rank. ``clock``:
+    returns seconds. ``has_left(rank)``: whether the rank no longer answers.
     """
 
     def __init__(
@@ -46,10 +51,10 @@ class Asking:
         self.to_ask, self.patience, self.clock, self.has_left = order, patience, clock, has_left
         self.asked: list[int] = []
         self.until = clock()
-        """When the next one is asked."""
+        """Time at which the next rank is asked."""
 
     def next(self) -> int | None:
-        """Return whom to ask now; None while the last one is waited for, and when nobody is left."""
+        """Return the rank to ask now; None while the last asked rank is waited for, and if no rank is left to ask."""
         self.to_ask = [rank for rank in self.to_ask if not self.has_left(rank)]
         is_waiting = self.clock() < self.until and not (self.asked and self.has_left(self.asked[-1]))
         if not self.to_ask or is_waiting:
@@ -59,6 +64,6 @@ class Asking:
         return self.asked[-1]
 
     def has_answered(self, rank: int):
-        """Note that a rank has given all it can: if it was the last one that was asked, the next one need not wait."""
+        """Note that ``rank`` has sent all parts that it can; if it was asked last, the next rank is asked at once."""
         if self.asked and rank == self.asked[-1]:
             self.until = self.clock()

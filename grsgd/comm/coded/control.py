@@ -1,4 +1,4 @@
-"""Messages of ranks by MPI, which loses nothing, while they exchange packets by IP multicast."""
+"""Control messages between ranks by MPI, which loses nothing, while the ranks exchange packets by IP multicast."""
 
 import struct
 from collections.abc import Iterator
@@ -11,28 +11,28 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, receive_if_come
 
 HEAD = struct.Struct("!BHII")
-"""The beginning of a message: its word, the sender's rank, the exchange, the packet."""
+"""The beginning of a message: its kind, the sender's rank, number of the exchange, number of the packet."""
 
 
 class ControlKind(IntEnum):
-    """The meaning of a message."""
+    """The meaning of a control message."""
 
     READY = 0
-    """I am ready to receive."""
+    """The sender is ready to receive."""
     SENT = 1
-    """All datagrams of my packet have left."""
+    """All datagrams of the sender's packet have left."""
     LACKING = 2
-    """I lack these parts of your packet, a bit for each; or none."""
+    """The sender lacks parts of the receiver's packet, given by one bit per part; without bits it lacks none."""
     OTHERS_LACKING = 3
-    """I lack these parts of somebody else's packet, which brings me a part of a block of yours."""
+    """The sender lacks parts of a third rank's packet, which carries a piece of a block that the receiver holds."""
     LEFT = 4
-    """I have all of this exchange."""
+    """The sender has sent and received all packets of this exchange."""
     END = 5
-    """I am done."""
+    """The sender has closed its transport."""
 
 
 class Told(NamedTuple):
-    """A message that has come. ``rest``: what follows its head, filled up with zeros."""
+    """A control message that has arrived. ``rest``: the bytes after its head, padded with zeros."""
 
     word: ControlKind
     sender: int
@@ -42,14 +42,14 @@ class Told(NamedTuple):
 
 
 class Control:
-    """The messages of one rank to others, and theirs to it."""
+    """The control messages of one rank to other ranks, and of other ranks to this one."""
 
     def __init__(self, comm: Communicator):
         self.comm = comm
         self.longest_rest = 0
-        """The bytes that follow a head at most."""
+        """The largest number of bytes after a head."""
         self.under_way: list[tuple] = []
-        """Messages that have not left yet, with their arrays."""
+        """Messages that are not sent completely, with their arrays."""
 
     def tell(self, rank: int, word: ControlKind, number_of_round: int, number: int = 0, rest: bytes = b""):
         array = np.frombuffer(HEAD.pack(word, self.comm.rank, number_of_round, number) + rest, np.uint8)
@@ -62,7 +62,7 @@ class Control:
                 self.tell(rank, word, number_of_round)
 
     def hear(self) -> Iterator[Told]:
-        """Yield what has come; forget messages of this rank that have left."""
+        """Yield the messages that have arrived; forget messages of this rank that are sent."""
         self.under_way = [(message, array) for message, array in self.under_way if not message.Test()]
         longest = HEAD.size + self.longest_rest
         while (message := receive_if_come(self.comm, tags.CODED_CONTROL, longest)) is not None:

@@ -1,9 +1,10 @@
-"""Errors that end a run whose steps go on without silent ranks, each in a line that says all there is to say."""
+"""Errors that end a run whose steps go on without silent ranks; each message is one line and needs no other."""
 
 
 class SilentRanks(RuntimeError):
-    """More ranks are silent, or gone, than may be; names them."""
+    """More ranks are silent or gone than the run tolerates; the message names them."""
 
 
 class UnequalBlocks(RuntimeError):
-    """Ranks have computed different gradients of one block, of which no code can make a sum; names them."""
+    """Ranks have computed different gradients of one block, so no code can compute a sum; the message names the
+    ranks."""

@@ -1,23 +1,25 @@
-"""Whether ranks that compute the same block get the same gradient: if not, no code can make a sum of what they send."""
+"""Fingerprints that tell whether ranks that compute the same block get the same gradient; otherwise no code can sum
+them."""
 
 import threading
 
 from grsgd.comm.coded.errors import UnequalBlocks
 
 KEPT = 16
-"""Steps of which fingerprints are kept: messages that come too late are compared, too."""
+"""Number of steps whose fingerprints are kept, so that late messages are compared, too."""
 
 
 class Fingerprints:
-    """The fingerprints of all blocks in the last steps, as far as they are known."""
+    """The known fingerprints of all blocks in the last steps."""
 
     def __init__(self):
         self._seen: dict[int, dict[int, tuple[int, int]]] = {}
-        """By step and block, who has told it, and the fingerprint."""
+        """Per step and block, the rank that first told a fingerprint, and the fingerprint."""
         self._lock = threading.Lock()
 
     def compare(self, step: int, rank: int, found: dict[int, int]):
-        """Take those of a rank's blocks; raises UnequalBlocks if another rank has another one."""
+        """Compare the fingerprints ``found`` of a rank's blocks with earlier ones; raise UnequalBlocks if one
+        differs."""
         with self._lock:
             if step not in self._seen:
                 self._seen = {other: seen for other, seen in self._seen.items() if other > step - KEPT}

@@ -1,4 +1,4 @@
-"""Schemes in which the ranks are cut into groups, and all members of a group hold the same block; these are ours."""
+"""Schemes in which the ranks form groups, and all members of a group hold the same block; they are from no paper."""
 
 from coding.fixed_point import accumulate
 from coding.placement import GroupedPlacement, number_of_groups
@@ -26,7 +26,7 @@ class GroupedDirect(Scheme):
         return Packet(sender, self.others(group), group, (group,), (sender - self.placement.members(group).start,))
 
     def others(self, group: int) -> tuple[int, ...]:
-        """The ranks of all other groups."""
+        """Return the ranks of all other groups."""
         members = self.placement.members(group)
         return tuple(rank for rank in range(self.n) if rank not in members)
 
@@ -38,7 +38,8 @@ class GroupedDirect(Scheme):
 
 
 class GroupedReduceScatter(Scheme):
-    """Groups as in `GroupedDirect`. Every group sends chunk j of n to rank j, which adds up and multicasts it."""
+    """Groups as in `GroupedDirect`; every group sends chunk j of n to rank j, which sums the chunks and multicasts the
+    sum."""
 
     sends_sums = True
 
@@ -54,7 +55,10 @@ class GroupedReduceScatter(Scheme):
         return (packet for packet in self.all_packets() if self.rank in packet.receivers)
 
     def all_packets(self):
-        """Packet number j carries chunk j: to its owner from one member of each other group, then from its owner."""
+        """Yield the packets of chunk j, which have number j.
+
+        One member of each other group sends its chunk to the owner; then the owner sends the sum to all other ranks.
+        """
         if self.placement.q == 1:
             return
         for owner in range(self.n):
@@ -79,7 +83,7 @@ class GroupedReduceScatter(Scheme):
             accumulate(self.total[:begin], self.block_buffers[:begin])
             accumulate(self.total[end:], self.block_buffers[end:])
             return
-        finished = self.block_buffers[begin:end]  # where this rank's own contribution was
+        finished = self.block_buffers[begin:end]  # replaces this rank's own contribution
         self.wrap(self.total[begin:end], finished)
-        self.total[begin:end] = finished  # what all others get
+        self.total[begin:end] = finished  # the values that all other ranks receive
         yield from self.exchange([packet for packet in self.packets if len(packet.blocks) > 1])

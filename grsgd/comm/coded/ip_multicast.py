@@ -1,18 +1,20 @@
-"""Packets by IP multicast: each leaves its sender once, as datagrams, and reaches all receivers.
+"""Packets by IP multicast: each packet leaves its sender once, as datagrams, and reaches all receivers.
 
-An exchange between ranks, of which each runs at its own pace:
+An exchange between ranks, each of which runs at its own pace:
 
-1. A rank tells the others by MPI when it is ready. It sends nothing before all are: what came to a rank that computes
-   would have to be kept by its kernel.
-2. Its datagrams leave as fast as its share of the network's rate allows. Behind the last one of a packet it tells the
-   packet's receivers by MPI that all have left.
-3. Each receiver answers by MPI what it lacks of the packet, as soon as it has all of it, or nothing more comes.
-4. The sender answers with all that is lacking, in one message by MPI, which loses nothing. It keeps a packet until all
-   receivers have it, or have told what they lack and been sent that.
-5. Where the sender does not answer in time, or falls silent before all has left, the receiver asks others for the rest
-   (`grsgd.comm.coded.repairs`). A rank tells the others when it has left the exchange, so that they need not ask it.
+1. A rank tells the others by MPI when it is ready. It sends nothing before all ranks are ready, because the kernel of a
+   rank that computes would have to keep the datagrams.
+2. Its datagrams leave as fast as its share of the network's rate allows. After the last datagram of a packet it tells
+   the packet's receivers by MPI that all have left.
+3. Each receiver answers by MPI which parts of the packet it lacks, as soon as the packet is complete or no more
+   datagrams arrive.
+4. The sender answers with all missing parts, in one message by MPI, which loses nothing. It keeps a packet until each
+   receiver has all parts, or has named its missing parts and has been sent these.
+5. If the sender does not answer in time, or falls silent before all datagrams have left, the receiver asks other ranks
+   for the rest (`grsgd.comm.coded.repairs`). A rank tells the others when it has left the exchange, so that they need
+   not ask it.
 
-Nothing here blocks: whichever packet a schedule waits for, its ``Test()`` moves all of the exchange
+Nothing here blocks. Whichever packet a schedule waits for, the packet's ``Test()`` moves the whole exchange
 (`IpMulticast.move`).
 """
 
@@ -39,19 +41,23 @@ from grsgd.text import ranks_in_words
 from grsgd.units import as_rate
 
 SHARE = 0.95
-"""Of the network's rate, that all ranks together send at; the rest is for what they tell each other by MPI."""
+"""Share of the network's rate at which all ranks together send datagrams; the rest is for messages by MPI."""
 UNREAD_SECONDS = 0.05
-"""A rank may be kept from reading for so long: for what comes meanwhile there must be room."""
+"""Seconds for which a rank may be kept from reading; sockets need room for the datagrams that arrive meanwhile."""
 ROOM_SHARE, LEAST_ROOM = 2, 4 * 2**20
-"""Room that sockets keep, as a multiple of what comes while a rank does not read, and its least bytes, because the
-kernel counts a short datagram as a longer one: what strangers send can take no more of the host's memory."""
+"""Room of a socket, as a multiple of the bytes that arrive while a rank does not read, and its least bytes.
+
+The kernel counts short datagrams as longer ones. Datagrams of strangers can take no more of the host's memory than this
+room.
+"""
 
 
 class IpMulticast(Unicast):
-    """Sends a packet to several receivers to a multicast group, and one to a single receiver to its address.
+    """A transport that sends a packet with several receivers to a multicast group, and a packet with one to its
+    address.
 
-    ``open`` and ``close`` are schedules. Where they share a network, all ranks send at once, at ``SHARE`` / n of its
-    rate each: a medium that all share is full then, and no receiver gets more than its link takes.
+    ``open`` and ``close`` are schedules. All ranks send at once, each at ``SHARE`` / n of the network's rate. So a
+    medium that all ranks share is full, and no receiver gets more than its link carries.
     """
 
     def __init__(self, comm: Communicator, settings: Settings = BY_ITSELF, clock: Callable = time.perf_counter):
@@ -62,36 +68,40 @@ class IpMulticast(Unicast):
         self.control = Control(comm)
         self.repairs: Repairs | None = None
         self.slower = ""
-        """Why packets are sent more slowly than the network would take them; empty if they are not."""
+        """The reason why packets are sent more slowly than the network would allow; empty if they are not."""
         self.rejected = 0
-        """Datagrams with a wrong digest or of a wrong length: damaged, or not of this run's ranks."""
+        """Number of datagrams with a wrong digest or length: damaged, or not from this run's ranks."""
         self._packets: dict[tuple[int, int], int] = {}
-        """The bytes of those that this rank receives, by sender and number."""
+        """Bytes of each packet that this rank receives, by sender and number."""
         self._lost: dict[tuple[int, int], np.ndarray] = {}
-        """Which parts of packets of an exchange are lost on purpose."""
+        """Per packet of the exchange, the parts that are lost on purpose."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
         self._outgoing: dict[int, Outgoing] = {}
         self._to_send: deque[Outgoing] = deque()
         self._early_answers: dict[int, list[tuple]] = {}
-        """Parts that receivers lack of packets that this rank has not begun to send: others have sent some of them."""
+        """Receivers' answers about packets that this rank has not begun to send; other ranks have sent parts of these
+        packets."""
         self._early: dict[tuple[int, int], dict[int, bytes]] = {}
-        """Parts of packets that no receive was posted for yet, in an exchange that this rank is in already."""
+        """Parts of packets for which no receive was posted yet, in an exchange that this rank has already begun."""
         self._sent: dict[tuple[int, int], float] = {}
-        """When this rank was told of a packet that all datagrams have left."""
+        """Per packet, the time when this rank was told that all its datagrams have left."""
         self._ready = [0] * comm.size
-        """The last exchange that each rank is ready for."""
+        """The last exchange for which each rank is ready."""
         self._left = [0] * comm.size
-        """The last exchange that each rank has left: until the next one it computes, and answers nothing."""
+        """The last exchange that each rank has left; until the next one it computes and does not answer."""
         self.sending_seconds = 0.0
-        """How long a rank sends in an exchange. Others may hear nothing of it for so long, while it sends packets that
-        are not for them, or has sent so much to ranks that asked for repairs."""
+        """Seconds that a rank sends in an exchange.
+
+        Others may hear nothing from the rank for as long: it may send packets for other ranks, or repairs.
+        """
         self._ended: set[int] = set()
         self.heard = [0.0] * comm.size
-        """When the last datagram of each rank for this one came, or its word that all have left."""
+        """Per rank, the time when its last datagram for this rank arrived, or its news that all datagrams have left."""
         self._buffer = memoryview(bytearray(LARGEST))
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
-        """Schedule, on all ranks at once: find the others, and prepare for these packets. Raises NoMulticast."""
+        """Schedule, on all ranks at once: connect to the other ranks, and prepare for ``packets``. Raises
+        NoMulticast."""
         if self.comm.size == 1:
             return
         rank = self.comm.rank
@@ -112,8 +122,11 @@ class IpMulticast(Unicast):
         self.repairs = Repairs(self.comm, self.control, self.link, self.pace, blocks, largest)
 
     def _coming(self, packets: Mapping[Packet, int]):
-        """Schedule, on all ranks at once: return the bytes that come to a socket in an exchange, where most do. All
-        that goes to the group comes to every rank, also what it sends itself and what is for others."""
+        """Schedule, on all ranks at once: return the bytes that arrive at a socket in an exchange, the largest of all
+        sockets.
+
+        All datagrams to the group arrive at every rank, including its own datagrams and datagrams for other ranks.
+        """
         to_group = to_this = 0
         for packet, size in packets.items():
             nbytes = self.link.bytes_on_the_way(size)
@@ -125,8 +138,10 @@ class IpMulticast(Unicast):
         return max(sum(each["to group"] for each in told), *(each["to this"] for each in told))
 
     def _readable(self, rate: float, coming: int) -> float:
-        """Return the rate, or the highest at which nothing is lost of the bytes that come in an exchange while a rank
-        does not read: the same on all ranks, for a rank with little room gains nothing by sending slowly itself."""
+        """Return ``rate``, or the highest rate at which no datagram is lost while a rank does not read.
+
+        The rate is the same on all ranks: a rank with little room gains nothing by sending slowly itself.
+        """
         room = self.link.room
         if min(coming, rate * UNREAD_SECONDS) <= room:
             return rate
@@ -146,7 +161,7 @@ class IpMulticast(Unicast):
         self._outgoing.clear()
         self._early_answers.clear()
         if self.link is not None:
-            # Datagrams of exchanges before take the room of what comes: at most that of both sockets.
+            # Datagrams of earlier exchanges take the room of new ones: at most the room of both sockets.
             self._read(2 * self.link.sockets.room // self.link.datagram)
             self.repairs.round = self.round
         self._ready[self.comm.rank] = self.round
@@ -177,7 +192,8 @@ class IpMulticast(Unicast):
         return [incoming]
 
     def close(self):
-        """Schedule, on all ranks at once, when nothing is under way: leave the group when all messages have come."""
+        """Schedule, on all ranks at once, when no packet is under way: leave the group when all messages have
+        arrived."""
         if self.link is None:
             return
         self.control.tell_others(ControlKind.END, self.round)
@@ -193,18 +209,20 @@ class IpMulticast(Unicast):
 
     def warnings(self):
         rejected = self.rejected + (self.repairs.rejected if self.repairs is not None else 0)
-        told = f"IP multicast: {rejected} datagrams were damaged or forged, and not taken"
+        told = f"IP multicast: {rejected} datagrams were damaged or forged, and were ignored"
         return [*filter(None, [self.slower, rejected and told])]
 
     @property
     def has_ended(self) -> bool:
-        """Whether all other ranks have closed, all they were told has left, and all that was asked is answered."""
+        """Return whether all other ranks have closed, and all messages to them and all answers from them are
+        complete."""
         self.move()
         has_all = not self.control.under_way and not self.repairs.expected
         return len(self._ended) == self.comm.size - 1 and has_all
 
     def move(self):
-        """Take in all that has come, and send what may leave. Raises OSError where nothing can be sent."""
+        """Take in all arrived messages and datagrams, and send the datagrams that may leave. Raises OSError if sending
+        fails."""
         for told in self.control.hear():
             self._take_word(told)
         for name, message in self.repairs.come():
@@ -215,11 +233,11 @@ class IpMulticast(Unicast):
         self._send_on()
 
     def _take_word(self, told: Told):
-        """Take in what another rank says."""
+        """Take in a control message of another rank."""
         if told.word is ControlKind.READY:
             self._ready[told.sender] = told.round
         elif told.word is ControlKind.SENT:
-            if told.round != self.round:  # of a packet that this rank has got from others
+            if told.round != self.round:  # of a packet of an earlier exchange, which this rank has from other ranks
                 return
             key, now = (told.sender, told.number), self.clock()
             self.heard[told.sender] = self._sent[key] = now
@@ -238,7 +256,7 @@ class IpMulticast(Unicast):
             self._ended.add(told.sender)
 
     def _read(self, most: int) -> bool:
-        """Take in the datagrams that have come, ``most`` of them; returns whether these were all."""
+        """Take in up to ``most`` datagrams that have arrived; return whether no more wait."""
         for _ in range(most):
             datagram = self.link.sockets.receive(self._buffer)
             if datagram is None:
@@ -247,9 +265,10 @@ class IpMulticast(Unicast):
         return False
 
     def _take(self, datagram: memoryview):
-        """Take in a datagram, if it is a part that is lacking of a packet for this rank.
+        """Take in a datagram, if it is a lacking part of a packet for this rank.
 
-        Any other datagram changes nothing, whoever sent it: a part that comes again does not tell that more will come.
+        Any other datagram changes nothing, whatever rank or stranger sent it: a repeated part does not show that more
+        will come.
         """
         name = self.link.seal.name_of(datagram)
         if name is None or name.round != self.round or (key := (name.sender, name.number)) not in self._packets:
@@ -271,7 +290,7 @@ class IpMulticast(Unicast):
             incoming.heard = now
 
     def _is_lost(self, key: tuple[int, int], part: int) -> bool:
-        """Whether a part of a packet is lost on purpose, in whatever order they come."""
+        """Return whether a part of a packet is lost on purpose; the choice does not depend on the order of arrival."""
         if key not in self._lost:
             share, burst, seed = self.settings.loss, self.settings.burst, self.settings.seed
             random = generator(Purpose.DATAGRAM_LOSS, seed, self.comm.rank, self.round, *key)
@@ -280,10 +299,10 @@ class IpMulticast(Unicast):
         return part < len(self._lost[key]) and self._lost[key][part]
 
     def _send_on(self):
-        """Send datagrams, as many as may leave."""
+        """Send as many datagrams as may leave."""
         while self._to_send and self.missing_rank is None:
             outgoing = self._to_send[0]
-            if not outgoing.unanswered:  # all receivers have it from others; its memory may be in use again
+            if not outgoing.unanswered:  # all receivers have the packet from others; its memory may be in use again
                 self._to_send.popleft()
                 continue
             while outgoing.next < len(outgoing.parts.is_here):
@@ -294,17 +313,17 @@ class IpMulticast(Unicast):
             self._to_send.popleft()
 
     def has_left(self, rank: int) -> bool:
-        """Whether a rank has left the exchange."""
+        """Return whether a rank has left the exchange."""
         return self._left[rank] == self.round
 
     @property
     def missing_rank(self) -> int | None:
-        """The first rank that is not ready for this exchange; None if all are."""
+        """Return the first rank that is not ready for this exchange; None if all are ready."""
         return next((rank for rank, ready in enumerate(self._ready) if ready < self.round), None)
 
 
 class AllEnded:
-    """A pollable: all other ranks have closed a transport."""
+    """A pollable that is true when all other ranks have closed a transport."""
 
     def __init__(self, transport: IpMulticast):
         self.transport = transport
@@ -319,4 +338,4 @@ class AllEnded:
             return f"the end of IP multicast on {ranks_in_words(sorted(others))}"
         if transport.control.under_way:
             return f"messages to other ranks: {transport.control.under_way[0][0]}"
-        return f"{len(transport.repairs.expected)} answers of ranks that were asked for what was lacking"
+        return f"{len(transport.repairs.expected)} answers of ranks that were asked for missing parts"

@@ -1,12 +1,13 @@
-"""Datagrams that are lost on purpose, to see what that costs."""
+"""Datagrams that are lost on purpose, to measure the cost of losses."""
 
 import numpy as np
 
 
 def lost_parts(share: float, burst: float, count: int, random: np.random.Generator) -> np.ndarray:
-    """Return which of a packet's parts are lost, bool of shape [count]: a share of all, on average ``burst`` in a row.
+    """Return which parts of a packet are lost: bool of shape [count].
 
-    Two states, as of Gilbert (1960), "Capacity of a burst-noise channel": all is lost, or nothing is.
+    ``share``: share of all parts that is lost. ``burst``: mean length of a run of lost parts. The channel has two
+    states, as in Gilbert (1960), "Capacity of a burst-noise channel": all parts are lost, or no part is.
     """
     begins, ends = share / (burst * (1 - share)), 1 / burst
     drawn = random.random(count + 1)

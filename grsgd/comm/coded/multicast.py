@@ -1,4 +1,5 @@
-"""How packets travel: each as one broadcast in its multicast group, or to one receiver after the other."""
+"""Transports of packets: a packet travels as one broadcast in its multicast group, or to one receiver after the
+other."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -8,72 +9,80 @@ from grsgd.comm import tags
 from grsgd.comm.communicator import Communicator, Message
 
 ROUNDS = 4
-"""Exchanges whose packets are told apart: no rank can be that far ahead of another."""
+"""Number of exchanges whose packets have different tags; no rank can be that many exchanges ahead of another rank."""
 
 
 class Blocks(Protocol):
-    """The blocks that one rank holds, for a transport that loses parts of packets."""
+    """The blocks that one rank holds, for a transport that may lose parts of packets."""
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """The ranks besides its sender that hold the block of which a packet brings this rank a part."""
+        """Return the ranks, except its sender, that hold the block of which a packet brings this rank a piece."""
 
     def brings(self, packet: Packet) -> tuple[int, int, int]:
-        """Which part a packet brings this rank: number of the block, begin and end in it."""
+        """Return the piece that a packet brings this rank: number of the block, begin and end in the block."""
 
     def piece(self, block: int, begin: int, end: int, out):
-        """Write that part of a block that this rank holds to the beginning of ``out``."""
+        """Write the elements ``begin`` to ``end`` of a block of this rank to the beginning of ``out``."""
 
     def make_packet(self, packet: Packet, piece):
-        """Turn what a packet brings this rank, as long as the packet, into the packet."""
+        """Turn the ``piece`` that a packet brings this rank into the packet, in place; ``piece`` is as long as the
+        packet."""
 
 
 class Unicast:
-    """Sends a copy of a packet to every receiver. ``comm`` is a communicator of all ranks."""
+    """A transport that sends a copy of a packet to every receiver. ``comm`` is a communicator of all ranks."""
 
     def __init__(self, comm: Communicator):
         self.comm = comm
         self.round = 0
 
     def open(self, packets: Mapping[Packet, int], blocks: Blocks | None = None):
-        """Prepare for these packets, those that this rank sends or receives, with their bytes; all ranks at once. May
-        return a schedule, which does so. ``blocks``: of which they are cut, where others may ask for what they lack."""
+        """Prepare for ``packets``, on all ranks at once; may return a schedule that must be run.
+
+        ``packets``: bytes of each packet that this rank sends or receives. ``blocks``: the blocks from which packets
+        are cut, if other ranks may ask for missing parts.
+        """
 
     def next_round(self):
-        """All ranks at once: what is sent from now on belongs to the next exchange."""
+        """Begin the next exchange, on all ranks at once: packets that are sent from now on belong to it."""
         self.round += 1
 
     def end_round(self):
-        """This rank has sent and received all packets of the exchange."""
+        """Note that this rank has sent and received all packets of the exchange."""
 
     def send(self, packet: Packet, content) -> list:
-        """Return pollables that are all true when ``content`` may be reused."""
+        """Send a packet; return pollables that are all true when ``content`` may be reused."""
         return [about(packet, self.comm.Isend(content, receiver, self.tag(packet))) for receiver in packet.receivers]
 
     def receive(self, packet: Packet, content) -> list:
-        """Return pollables that are all true when ``content`` is there. All must send and receive in one order."""
+        """Receive a packet; return pollables that are all true when ``content`` has arrived.
+
+        All ranks must send and receive packets in the same order.
+        """
         return [about(packet, self.comm.Irecv(content, packet.sender, self.tag(packet)))]
 
     def warnings(self) -> list[str]:
-        """Return what users must know of how packets have travelled, a line each."""
+        """Return warnings to users about the transport of packets, one line each."""
         return []
 
     def tag(self, packet: Packet) -> int:
-        """The tag of a packet, different for each of a sender, so that none is taken for another."""
+        """Return the tag of a packet, different for each packet of a sender, so that no packet is mistaken for
+        another."""
         return tags.CODED_PACKETS + ROUNDS * packet.number + self.round % ROUNDS
 
     def close(self):
-        """Free what `open` has made; all ranks at once, when nothing is under way. May return a schedule."""
+        """Free the resources of `open`, on all ranks at once, when no packet is under way; may return a schedule."""
 
 
 class Multicast(Unicast):
-    """Broadcasts a packet in a communicator of its group, made once. Groups of two need none."""
+    """A transport that broadcasts a packet in a communicator of its group, made once; groups of two ranks need none."""
 
     def __init__(self, comm: Communicator):
         super().__init__(comm)
         self.groups: dict[tuple[int, ...], Communicator] = {}
 
     def open(self, packets, blocks=None):
-        for group in sorted({packet.group for packet in packets}):  # one order for all, or ranks would wait in a circle
+        for group in sorted({packet.group for packet in packets}):  # in one order on all ranks, to avoid a deadlock
             if len(group) == self.comm.size:
                 self.groups[group] = self.comm
             elif len(group) > 2:
@@ -97,10 +106,10 @@ class Multicast(Unicast):
 
 
 def about(packet: Packet, message: Message) -> Message:
-    """Return the message, which then says in a time-out which packet it carries."""
+    """Return the message with the packet as its subject, which a time-out then names."""
     message.subject = packet
     return message
 
 
 TRANSPORTS = {"multicast": Multicast, "unicast": Unicast}
-"""Those whose packets are messages, of any backend."""
+"""Transports whose packets are messages of any backend, by name."""

@@ -1,9 +1,9 @@
-"""How ranks come to reach each other by IP multicast: one group of all, a secret, and a rate that the network takes.
+"""The connection of all ranks by IP multicast: one group of all ranks, a secret, and a rate that the network carries.
 
-All ranks of a run join one group, whatever packets go to whom: with a group for each set of receivers a rank would
-have to join up to C(n-1, r), more than Linux lets a socket (net.ipv4.igmp_max_memberships, 20) for r = 3 and 8 ranks; a
-shared medium brings everything to everybody anyway; and who a packet is for stands in the plan. What goes to one rank
-alone is sent to its address.
+All ranks of a run join one group, whatever receivers a packet has. With one group per set of receivers, a rank would
+have to join up to C(n-1, r) groups. For r = 3 and 8 ranks that is more than Linux allows per socket
+(net.ipv4.igmp_max_memberships, 20). A shared medium brings every datagram to every rank anyway, and the plan lists the
+receivers of a packet. A packet for one rank alone is sent to the rank's address.
 """
 
 import json
@@ -23,29 +23,33 @@ from grsgd.comm.communicator import Communicator
 from grsgd.comm.shared_memory import TELLING_BYTES, host, text_array, text_of, uncounted
 
 ROOM_BYTES = 64 * 2**20
-"""Room for datagrams that is asked for at each socket; the kernel takes memory for what lies there alone."""
+"""Bytes of room for datagrams that is requested at each socket; the kernel takes memory only for datagrams that wait
+there."""
 TRIAL_ROUND = 2**32 - 1
-"""Stands for the exchange in the names of datagrams of a trial."""
+"""The number of the exchange in the names of a trial's datagrams."""
 TRIAL_DATAGRAMS, TRIAL_SECONDS = 256, 0.1
-"""How many datagrams a rank sends in a trial, and for how long at most."""
+"""Number of datagrams that a rank sends in a trial, and the largest time in seconds that it takes."""
 READING_SHARE = 0.5
-"""The share of its time that a rank may read datagrams in, which it checks, too; the rest is for sending."""
+"""Share of a rank's time in which it may read and check datagrams; the rest is for sending."""
 WINDOW = 16
-"""Datagrams over which the time from one to the next is taken."""
+"""Number of datagrams over which the time between two datagrams is averaged."""
 QUIET_SECONDS = 0.05
-"""After so long without a datagram, none of a trial is under way any more."""
+"""Seconds without a datagram after which no datagram of a trial is under way any more."""
 FLOOD_SECONDS = 1.0
-"""After so long without one a trial ends although more datagrams wait to be read: they may be those of strangers."""
+"""Seconds without a trial's datagram after which the trial ends although more datagrams wait: they may be
+strangers'."""
 READS_AT_ONCE = 128
-"""Datagrams that a rank reads before it looks at anything else: strangers may send without an end."""
+"""Number of datagrams that a rank reads before it does anything else: strangers may send without end."""
 
 
 class Settings(NamedTuple):
-    """Options that a user may give for IP multicast.
+    """Options of a user for IP multicast.
 
-    ``rate``: bytes per second that the network takes of all ranks together; None: what a trial finds. ``interface``:
-    as of `find_interface`. ``mtu``: bytes of the largest packet; None: what all interfaces take. ``loss``, ``burst``:
-    as of `losses.lost_parts`. ``seed``: of the datagrams that are lost on purpose.
+    ``rate``: bytes per second that the network carries for all ranks together; None: measured by a trial.
+    ``interface``: parameter ``wanted`` of `find_interface`.
+    ``mtu``: bytes of the largest packet; None: the largest packet that all interfaces take.
+    ``loss``, ``burst``: parameters ``share`` and ``burst`` of `losses.lost_parts`.
+    ``seed``: seed of the choice of datagrams that are lost on purpose.
     """
 
     rate: float | None = None
@@ -60,8 +64,12 @@ BY_ITSELF = Settings()
 
 
 class Link(NamedTuple):
-    """One rank's way to the others. ``addresses``: of each rank; ``part``: bytes of a packet in a datagram; ``room``:
-    for how many bytes of datagrams each rank has room at least."""
+    """One rank's connection to the other ranks.
+
+    ``addresses``: address of each rank.
+    ``part``: bytes of a packet per datagram.
+    ``room``: least number of bytes of datagrams for which every rank has room.
+    """
 
     sockets: Sockets
     seal: Seal
@@ -71,16 +79,16 @@ class Link(NamedTuple):
 
     @property
     def datagram(self) -> int:
-        """Bytes of the largest datagram, headers included."""
+        """Return the bytes of the largest datagram, headers included."""
         return self.part + HEAD_BYTES + IP_BYTES
 
     def bytes_on_the_way(self, nbytes: int) -> int:
-        """Return how many bytes a packet of so many has as datagrams, headers included."""
+        """Return the bytes of all datagrams of a packet of ``nbytes`` bytes, headers included."""
         return nbytes + number_of_parts(nbytes, self.part) * (HEAD_BYTES + IP_BYTES)
 
 
 def connect(comm: Communicator, settings: Settings):
-    """Schedule, on all ranks at once: return the `Link` of this one. Its messages are not counted.
+    """Schedule, on all ranks at once: return the `Link` of this rank. Its messages are not counted.
 
     Raises NoMulticast, on all ranks.
     """
@@ -116,19 +124,22 @@ def connect(comm: Communicator, settings: Settings):
 
 
 def some_group() -> dict:
-    """Return a group that nobody else is likely to use: of those for use within a site, RFC 2365."""
+    """Return a random group that no other program is likely to use, in the range for use within a site (RFC 2365)."""
     first, second, *port = secrets.token_bytes(4)
     return {"group": f"239.255.{first}.{second}", "port": 32768 + int.from_bytes(bytes(port)) % 16384}
 
 
 def check_mtu(mtu: int | None, interface: Interface):
-    """Raise NoMulticast for packets that the interface does not take."""
+    """Raise NoMulticast for packets that are longer than the interface allows."""
     if mtu is not None and mtu > interface.mtu:
         raise NoMulticast(f"mtu = {mtu}: the interface {interface.address} takes {interface.mtu} at most")
 
 
 def tell(comm: Communicator, what: dict):
-    """Schedule, on all ranks at once: return what each rank tells the others; a text that is too long is cut."""
+    """Schedule, on all ranks at once: exchange one dictionary per rank; return the dictionaries of all ranks.
+
+    A text that is too long is cut.
+    """
     rows = [text_array("") for _ in range(comm.size)]
     rows[comm.rank][:] = text_array(json_of(what, TELLING_BYTES))
     yield from ring_allgather(uncounted(comm), rows, tags.ARRAYS)
@@ -136,7 +147,7 @@ def tell(comm: Communicator, what: dict):
 
 
 def json_of(what: dict, most: int) -> str:
-    """Return JSON of at most so many bytes, in which the longest texts of ``what`` are cut as far as that needs."""
+    """Return ``what`` as JSON of at most ``most`` bytes; the longest texts are cut as far as necessary."""
     while len(text := json.dumps(what)) > most:
         longest = max(what, key=lambda key: len(json.dumps(what[key])) if isinstance(what[key], str) else 0)
         what = what | {longest: what[longest][: len(what[longest]) * 3 // 4]}
@@ -144,7 +155,7 @@ def json_of(what: dict, most: int) -> str:
 
 
 class DatagramTrain:
-    """A pollable: the datagrams of one rank in a trial have left, or have come."""
+    """A pollable that is true when the datagrams of one rank in a trial have left or have arrived."""
 
     def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
         self.link, self.sender, self.clock, self.began = link, sender, clock, clock()
@@ -171,7 +182,8 @@ class Leaving(DatagramTrain):
 
 
 class Coming(DatagramTrain):
-    """``all_sent``: true when the last one has left."""
+    """The datagrams that this rank receives in a trial. ``all_sent``: a pollable, true when the sender's last one has
+    left."""
 
     verb = "datagrams from"
 
@@ -179,7 +191,8 @@ class Coming(DatagramTrain):
         super().__init__(link, sender, clock)
         self.all_sent = all_sent
         self.stamps: dict[int, float] = {}
-        """When each datagram of the trial first came to this host, by its number: strangers may repeat some."""
+        """Time when each datagram of the trial first arrived at this host, by its number; strangers may repeat
+        datagrams."""
         self.read, self.reading = self.began, 0.0
         self._buffer = memoryview(bytearray(LARGEST))
 
@@ -193,7 +206,7 @@ class Coming(DatagramTrain):
         return self.clock() - self.read > (QUIET_SECONDS if read_all else FLOOD_SECONDS)
 
     def _read(self) -> bool:
-        """Take in the datagrams that have come, `READS_AT_ONCE` of them; returns whether these were all."""
+        """Read up to `READS_AT_ONCE` datagrams that have arrived; return whether no more wait."""
         for _ in range(READS_AT_ONCE):
             begin = time.thread_time()
             received = self.link.sockets.receive_stamped(self._buffer)
@@ -207,15 +220,17 @@ class Coming(DatagramTrain):
         return False
 
     def _is_new(self, datagram: memoryview) -> bool:
-        """Return whether a datagram is one of this trial, and the first with its number."""
+        """Return whether a datagram belongs to this trial and is the first with its number."""
         name = self.link.seal.name_of(datagram)
         is_ours = name is not None and name[:2] == (TRIAL_ROUND, self.sender)
         return is_ours and name.part not in self.stamps and self.link.seal.content_of(datagram) is not None
 
     @property
     def rate(self) -> float:
-        """The bytes per second that have come, headers included, or that this rank can read, if that is less; 0 if
-        nothing has come."""
+        """Return the rate in bytes per second at which datagrams arrived, headers included; 0 if none arrived.
+
+        If this rank reads more slowly, return the rate at which it can read.
+        """
         if len(self.stamps) < 2:
             return 0.0
         reading = self.reading / len(self.stamps) / READING_SHARE
@@ -223,24 +238,25 @@ class Coming(DatagramTrain):
 
 
 def seconds_between(stamps: np.ndarray) -> float:
-    """Return how many seconds there were from one datagram to the next.
+    """Return the seconds between two datagrams.
 
-    The median over `WINDOW` of them at a time: a sender on a busy host is kept from sending now and then, and what an
-    idle link lets through at once at first says as little.
+    The result is the median over windows of `WINDOW` datagrams: a busy host interrupts a sender now and then, and an
+    idle link lets the first datagrams through at once.
     """
     width = min(WINDOW, len(stamps) - 1)
     return float(np.median(stamps[width:] - stamps[:-width])) / width
 
 
 def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
-    """Schedule, on all ranks at once: return the bytes per second that the network takes from one rank at a time.
+    """Schedule, on all ranks at once: return the rate in bytes per second that the network carries from one rank at a
+    time.
 
-    One rank after the other sends to all others as fast as its interface takes it. The slowest of all counts, be it a
-    link or a rank that reads. Raises NoMulticast, on all ranks, where nothing comes through.
+    One rank after the other sends to all others as fast as its interface allows. The slowest rate counts, of any link
+    or any reading rank. Raises NoMulticast, on all ranks, if no datagram arrives on some link.
     """
     quiet = uncounted(comm)
     rates = [np.full(comm.size, np.inf) for _ in range(comm.size)]
-    """By receiver, of each sender."""
+    """Rates per receiver and sender."""
     flags = np.zeros(comm.size, np.uint8)
     for sender in range(comm.size):
         yield from tell(comm, {})  # until all are there
@@ -255,7 +271,7 @@ def try_out(comm: Communicator, link: Link, clock: Callable[[], float]):
     hosts = [each["host"] for each in (yield from tell(comm, {"host": socket.gethostname()}))]
     for receiver, sender in np.argwhere(np.array(rates) == 0).tolist():
         raise NoMulticast(
-            f"datagrams of {link.datagram} bytes from rank {sender} on {hosts[sender]} do not come to rank {receiver} "
+            f"datagrams of {link.datagram} bytes from rank {sender} on {hosts[sender]} do not reach rank {receiver} "
             f"on {hosts[receiver]}"
         )
     return float(np.min(rates))

@@ -1,15 +1,16 @@
-"""How fast datagrams leave: nothing in a network with multicast slows a sender down, so it has to do so itself."""
+"""The rate at which datagrams leave a rank: a network with multicast slows no sender down, so the sender limits
+itself."""
 
 from collections.abc import Callable
 
 MOST_SECONDS = 0.01
-"""So many seconds of its rate a rank may send at once, to catch up after it could not send for a while."""
+"""Seconds of its rate that a rank may send at once, to catch up after a while in which it could not send."""
 MOST_DATAGRAMS = 2
-"""It may always be so many, or a slow rate would never let one go."""
+"""Number of datagrams that a rank may always send at once; a slow rate would otherwise never let one leave."""
 
 
 class Pace:
-    """A bucket of bytes that fills up with ``rate`` bytes a second; ``largest``: bytes of a datagram."""
+    """A bucket of bytes that fills with ``rate`` bytes per second; ``largest``: bytes of the largest datagram."""
 
     def __init__(self, rate: float, largest: int, clock: Callable[[], float]):
         self.rate, self.clock = rate, clock
@@ -17,16 +18,16 @@ class Pace:
         self._bytes, self._filled = 0.0, clock()
 
     def allows(self) -> bool:
-        """Whether a datagram may leave now."""
+        """Return whether a datagram may leave now."""
         now = self.clock()
         self._bytes = min(self._bytes + (now - self._filled) * self.rate, self._room)
         self._filled = now
         return self._bytes >= 0
 
     def spend(self, nbytes: int):
-        """Count what has left."""
+        """Count ``nbytes`` bytes that have left."""
         self._bytes -= nbytes
 
     def seconds(self, nbytes: int) -> float:
-        """How long so many bytes take."""
+        """Return the seconds that ``nbytes`` bytes take at this rate."""
         return nbytes / self.rate

@@ -1,4 +1,5 @@
-"""The packets of an exchange by IP multicast that are on their way: what is left to send, and what is lacking yet."""
+"""Packets of an exchange by IP multicast that are under way, with the parts left to send and the parts still
+lacking."""
 
 import numpy as np
 
@@ -10,22 +11,26 @@ from grsgd.comm.coded.repairs import LackingParts
 from grsgd.text import ranks_in_words
 
 PATIENCE_SECONDS = 0.005
-"""After so many seconds without a datagram of a packet of which all have left, what is lacking is asked for."""
+"""Seconds without a datagram of a completely sent packet after which its missing parts are requested."""
 FLOOD_SECONDS = 0.25
-"""After so many seconds without a datagram of such a packet, what is lacking is asked for although more datagrams are
-waiting: all of them may come from strangers."""
+"""Seconds without a datagram of a completely sent packet after which missing parts are requested although datagrams
+wait.
+
+All waiting datagrams may come from strangers.
+"""
 
 
 class Outgoing:
-    """A packet that ``transport``, an `IpMulticast`, sends: a pollable, true when all receivers have the packet."""
+    """A packet that ``transport``, an `IpMulticast`, sends: a pollable that is true when all receivers have the
+    packet."""
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):
         self.transport, self.packet = transport, packet
         self.parts = Parts(memoryview(content.view(np.uint8)), transport.link.part)
         self.next = 0
-        """The part that leaves next."""
+        """Number of the part that leaves next."""
         self.unanswered = set(packet.receivers)
-        """Those that have not told what they lack."""
+        """Receivers that have not yet told which parts they lack."""
         self.repairs: list[tuple] = []
         """Messages under way to ranks that lack parts, with their arrays."""
         link = transport.link
@@ -33,7 +38,7 @@ class Outgoing:
         self.address = link.sockets.group if to_all else link.addresses[packet.receivers[0]]
 
     def send_next(self) -> bool:
-        """Send a datagram; returns whether there was room for it."""
+        """Send a datagram; return whether the socket had room for it."""
         transport, packet = self.transport, self.packet
         begin, end = self.parts.span(self.next)
         content = self.parts.content[begin:end]
@@ -45,7 +50,7 @@ class Outgoing:
         return True
 
     def repair(self, rank: int, bits: bytes):
-        """Send a rank the parts that it lacks, a bit for each."""
+        """Send rank ``rank`` the parts that it lacks; ``bits`` has one bit per part."""
         self.unanswered.discard(rank)
         lacking = unmasked(bits[: self.parts.mask_bytes], len(self.parts.is_here))
         if lacking:
@@ -63,7 +68,7 @@ class Outgoing:
         if not self.unanswered:
             state = f"repairs to {len(self.repairs)} ranks are under way"
         elif self.next == all_parts:
-            state = f"all has left, but nothing is heard of {ranks_in_words(sorted(self.unanswered))}"
+            state = f"all datagrams have left, but there is no answer from {ranks_in_words(sorted(self.unanswered))}"
         elif late is not None:
             state = f"rank {late} has not begun to receive"
         else:
@@ -74,7 +79,7 @@ class Outgoing:
 class Incoming:
     """A packet for this rank that ``transport``, an `IpMulticast`, receives.
 
-    A pollable, true when all of the packet is there, and its sender has been told so, or what it lacks.
+    The pollable is true when the packet is complete, and the sender knows that or the parts that this rank lacked.
     """
 
     def __init__(self, transport, packet: Packet, content: np.ndarray):
@@ -83,20 +88,21 @@ class Incoming:
         self.all_sent = False
         """Whether the sender has said that all datagrams have left."""
         self.has_answered = False
-        """Whether the sender was told what is lacking, if anything is."""
+        """Whether the sender was told which parts are lacking, if any."""
         self.rest: LackingParts | None = None
-        """The parts that are asked for, when it is time."""
+        """The missing parts; None until they are requested."""
         self.heard = transport.clock()
-        """When its last datagram came, or the word that all have left; before, when it was first waited for."""
+        """Time when the packet's last datagram arrived, or the news that all have left; initially, when the receive was
+        posted."""
 
     def move(self, read_all: bool):
-        """Ask for what is lacking, when that is known; ``read_all``: whether all that has come was read."""
+        """Request missing parts when they are known; ``read_all``: whether all arrived datagrams have been read."""
         if not self.parts.lacking:
-            # The sender may not know yet of a packet without content.
+            # A packet without content is complete before the sender has begun; so wait for the news that it has left.
             if not self.has_answered and (self.parts.content or self.all_sent):
                 self.has_answered = True
-                # Without a bit for each part: a long message might be under way until this rank, which computes in
-                # the meantime, waits again.
+                # No bits for the parts: a long message might stay under way until this rank waits again, and it
+                # computes meanwhile.
                 control, number = self.transport.control, self.packet.number
                 control.tell(self.packet.sender, ControlKind.LACKING, self.transport.round, number)
             return
@@ -110,7 +116,7 @@ class Incoming:
         self.has_answered |= self.rest.ask_on() == self.packet.sender
 
     def is_time_to_ask(self, read_all: bool) -> bool:
-        """Whether nothing more will come, or nothing has come for so long that others may be asked."""
+        """Return whether no more datagrams will come, or whether other holders may be asked after a long silence."""
         transport = self.transport
         now = transport.clock()
         if self.all_sent:
@@ -125,9 +131,9 @@ class Incoming:
 
     def __str__(self):
         there = len(self.parts.is_here) - self.parts.lacking
-        state = "all has left" if self.all_sent else "more should come"
+        state = "all have left" if self.all_sent else "more are expected"
         if self.rest is not None and self.rest.asked:
-            state = f"the rest is asked of {ranks_in_words(self.rest.asked)}"
+            state = f"the rest is requested from {ranks_in_words(self.rest.asked)}"
         return (
             f"{self.packet}: receive from rank {self.packet.sender} by IP multicast ({there} of "
             f"{len(self.parts.is_here)} datagrams are here, {state})"

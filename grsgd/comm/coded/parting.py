@@ -1,4 +1,4 @@
-"""How ranks agree in the end which of them are silent and are left behind: all that go on must know the same ones."""
+"""The final agreement of all ranks on the silent ranks that are left behind: all others must know the same ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from grsgd.text import ranks_in_words
 class Parting:
     """One rank's part in the agreement, after its last step.
 
-    The lowest rank that has finished, as far as a rank knows, is its arbiter. When all have finished, or ``patience``
-    seconds after its own last step, an arbiter proposes to go on without those that have not. A rank agrees to one
-    proposal at a time, an arbiter to its own; a proposal to which all agree that it keeps is the decision. So no rank
-    is in two decisions, and whoever comes back after the decision finds itself left behind.
+    The lowest rank that is known to have finished is a rank's arbiter. An arbiter proposes to go on without the
+    unfinished ranks when all others have finished, or ``patience`` seconds after its own last step. A rank agrees to
+    one proposal at a time, and an arbiter agrees to its own. A proposal becomes the decision when all remaining ranks
+    have agreed. So no rank is in two decisions, and a rank that comes back after the decision finds itself left behind.
 
-    There may be two arbiters: a lower rank comes back when a higher one has proposed to end without it. Some ranks then
-    hear of one proposal first, some of the other, and neither gets the agreement of all. So an undecided arbiter that
-    hears of a lower finished rank withdraws its proposal, for good. Ranks that had agreed to it may agree again.
+    There may be two arbiters, if a lower rank comes back after a higher rank has proposed to end without it. Some ranks
+    then hear of one proposal first, and some of the other, so neither proposal gets the agreement of all. So an
+    undecided arbiter that hears of a lower finished rank withdraws its proposal, for good. Ranks that had agreed to it
+    may agree again.
     """
 
     def __init__(self, queues: Queues, streams: Streams, driver, silent: int, patience: float):
@@ -29,20 +30,20 @@ class Parting:
         self.silent, self.patience = silent, patience
         self.rank, self.ranks = queues.comm.rank, set(range(queues.comm.size))
         self.proposed: frozenset[int] | None = None
-        """The ranks that this one proposes to leave behind; None before it proposes, and when it has withdrawn that."""
+        """The ranks that this rank proposes to leave behind; None before the proposal and after its withdrawal."""
         self.agreed_to: int | None = None
-        """The rank to whose proposal this one has agreed."""
+        """The rank to whose proposal this rank has agreed."""
         self.alarm = None
-        """The activity that ends when silent ranks are not waited for any more."""
+        """The background schedule that ends when silent ranks are no longer waited for."""
 
     def agree(self):
-        """Schedule: returns the ranks that are left behind, this one perhaps among them. Raises SilentRanks."""
+        """Schedule: return the ranks that are left behind, possibly including this rank. Raises SilentRanks."""
         began = self.driver.clock()
         if self.patience < math.inf:
             self.alarm = self.driver.start(self.watch_the_clock())
         self.tell(HeaderKind.FINISHED, self.ranks)
         while True:
-            heard, was_patient = self.streams.heard, not self.is_impatient()  # before the look at what was said
+            heard, was_patient = self.streams.heard, not self.is_impatient()  # before the look at other ranks' headers
             if (decision := self.decision()) is not None:
                 return decision
             later = self.driver.clock() + self.driver.timeout / 2  # a wait must be shorter than comm.timeout
@@ -57,7 +58,8 @@ class Parting:
                 raise SilentRanks(f"rank {self.rank} waited {waited:.3g} s for {self.awaited}")
 
     def give_up(self):
-        """Schedule, on a rank that is left behind: say so, and wait until the others have ended, however long."""
+        """Schedule, on a rank that is left behind: tell the other ranks, and wait until they have ended, however long
+        it takes."""
         self.tell(HeaderKind.GONE, self.ranks)
         while not self.streams.said[HeaderKind.DECISION]:
             later = self.driver.clock() + self.driver.timeout / 2
@@ -67,11 +69,11 @@ class Parting:
             )
 
     def watch_the_clock(self):
-        """Background schedule: the time for which silent ranks are waited for."""
+        """Background schedule: wait for ``patience`` seconds."""
         yield Delay(self.patience)
 
     def is_impatient(self) -> bool:
-        """Whether silent ranks are not waited for any more."""
+        """Return whether silent ranks are no longer waited for."""
         return self.alarm is not None and self.alarm.Test()
 
     @property
@@ -80,12 +82,12 @@ class Parting:
 
     @property
     def disagreeing(self) -> set[int]:
-        """Those that have not agreed to what this rank has proposed."""
+        """Return the ranks that have not agreed to this rank's proposal."""
         return self.ranks - self.proposed - {self.rank} - self.streams.said[HeaderKind.AGREED].keys()
 
     @property
     def awaited(self) -> str:
-        """Whom this rank waits for, and for what."""
+        """Return a text that names the ranks that this rank waits for, and the expected message."""
         if self.proposed is not None:
             return f"{ranks_in_words(sorted(self.disagreeing))} to agree who goes on"
         arbiter = min(self.finished) if self.agreed_to is None else self.agreed_to
@@ -93,12 +95,13 @@ class Parting:
 
     @property
     def lost_already(self) -> set[int]:
-        """Ranks for which nobody has to wait."""
+        """Return the ranks that no rank has to wait for."""
         lost = self.queues.left_behind | self.streams.dead | self.streams.said[HeaderKind.GONE].keys()
         return lost - self.finished
 
     def decision(self) -> frozenset[int] | None:
-        """Say what is to be said now; returns the ranks that are left behind, None while that is not decided."""
+        """Send the messages that are due now; return the ranks that are left behind, or None while they are
+        undecided."""
         decisions = self.streams.said[HeaderKind.DECISION]
         if decisions:
             return named(next(iter(decisions.values())))
@@ -132,7 +135,7 @@ class Parting:
                 if len(missing) > self.silent:
                     silent = ranks_in_words(sorted(missing))
                     raise SilentRanks(
-                        f"silent at the end of the training: {silent}; {self.silent} may be (algorithm.silent)"
+                        f"silent at the end of the training: {silent}; at most {self.silent} may be (algorithm.silent)"
                     )
                 self.proposed = frozenset(missing)
                 self.tell(HeaderKind.PROPOSAL, self.ranks - missing, self.proposed)

@@ -1,7 +1,7 @@
-"""Messages to ranks that may be silent: queued for each, and sent one after the other, as the receiver takes them.
+"""Messages to ranks that may be silent: queued per receiver, and sent one after the other as the receiver takes them.
 
-So nobody waits for a silent rank, and few messages to it lie in the MPI library, which has room for some: what more
-there is to say waits here, up to a bound.
+So no rank waits for a silent rank, and the MPI library holds few messages to it. Further messages wait here, up to a
+limit.
 """
 
 import threading
@@ -17,55 +17,56 @@ from grsgd.comm.elastic.membership import Tolerant
 
 
 class Content:
-    """A buffer that several messages carry; goes back to the ``spare`` ones when none does any more."""
+    """A buffer that several messages carry; it returns to the ``spare`` buffers when no message carries it any more."""
 
     def __init__(self, buffer, spare: list):
         self.buffer, self._spare, self._users = buffer, spare, 0
 
     def use(self):
-        """One message more carries it."""
+        """Count one more message that carries the buffer."""
         self._users += 1
 
     def drop(self):
-        """One less does."""
+        """Count one message less that carries the buffer."""
         self._users -= 1
         if not self._users:
             self._spare.append(self.buffer)
 
 
 class Letter(NamedTuple):
-    """A message to one rank: a header, int64, and behind it a content, or none."""
+    """A message to one rank: a header, int64, and a content or None."""
 
     header: np.ndarray
     content: Content | None = None
 
 
 class Queues:
-    """The messages of one rank to all others that they have not taken yet.
+    """The messages of one rank to all other ranks that the receivers have not taken yet.
 
     Parameters
     ----------
     comm
-        Carries headers and contents with tags of their own.
+        Communicator that carries headers and contents with tags of their own.
     most
-        How many contents may wait for a receiver. With one more it is left behind: what waits is dropped.
+        Largest number of contents that may wait for a receiver. With one more, the receiver is left behind, and its
+        waiting messages are dropped.
     make_buffer
-        Makes a buffer for a content.
+        Function that makes a buffer for a content.
     farewell
-        The header of the last message to a rank that is left behind.
+        Header of the last message to a rank that is left behind.
     """
 
     def __init__(self, comm: Communicator, most: int, make_buffer: Callable[[], object], farewell: np.ndarray):
         self.comm, self.most, self.make_buffer, self.farewell = comm, most, make_buffer, farewell
         self.others = [rank for rank in range(comm.size) if rank != comm.rank]
         self.latest = -1
-        """The last step of which there was a message."""
+        """The last step of which a message was sent."""
         self.left_behind: set[int] = set()
         self._waiting: dict[int, deque[Letter]] = {rank: deque() for rank in self.others}
         self._under_way: dict[int, tuple[Letter, list[Tolerant]]] = {}
         self._spare: list = []
         self._lock = threading.RLock()
-        """The trainer puts messages into queues, and the background takes them out."""
+        """Guards the queues: the trainer puts messages into them, and the background takes them out."""
 
     def take_buffer(self):
         """Return a buffer for the content of the next `send`."""
@@ -73,7 +74,8 @@ class Queues:
             return self._spare.pop() if self._spare else self.make_buffer()
 
     def send(self, header: np.ndarray, buffer, receivers: Iterable[int]):
-        """Send to all of these that are not left behind; ``buffer`` is of `take_buffer`, and is not to be changed."""
+        """Send to all ``receivers`` that are not left behind; ``buffer`` is from `take_buffer`, and must not be
+        changed."""
         with self._lock:
             self.latest = int(header[1])
             content = Content(buffer, self._spare)
@@ -88,21 +90,21 @@ class Queues:
             content.drop()
 
     def tell(self, header: np.ndarray, receivers: Iterable[int]):
-        """Send a header alone."""
+        """Send a header without content."""
         with self._lock:
             for receiver in receivers:
                 self._waiting[receiver].append(Letter(header))
                 self._move(receiver)
 
     def move(self) -> bool:
-        """Begin to send what can be sent now; returns whether nothing waits or is under way any more."""
+        """Begin to send all messages that can be sent now; return whether no message waits or is under way any more."""
         with self._lock:
             for receiver in self.others:
                 self._move(receiver)
             return not self._under_way
 
     def is_delivered(self, receivers: Iterable[int]) -> bool:
-        """Return whether these have taken all that was sent to them."""
+        """Return whether ``receivers`` have taken all messages to them."""
         self.move()
         return not self._under_way.keys() & set(receivers)
 
@@ -121,7 +123,7 @@ class Queues:
             header = letter.header.copy()
             header[3] = self.latest
             messages = [Tolerant(self.comm.Isend(header, receiver, tags.SUM_HEADER, header=header.nbytes), header)]
-            if letter.content is not None:  # synchronous: else a library might store any number of short ones
+            if letter.content is not None:  # synchronous: else a library might store any number of short messages
                 messages.append(Tolerant(self.comm.Issend(letter.content.buffer, receiver, tags.SUM_CONTENT)))
             self._under_way[receiver] = letter, messages
 

@@ -1,8 +1,8 @@
-"""Repairs: a receiver of packets by IP multicast asks for the parts that it lacks, and gets them in one message by MPI.
+"""Repairs: a receiver of packets by IP multicast requests missing parts, and receives them in one message by MPI.
 
-It asks a packet's sender, and where that is slow others that hold the block of which the packet brings it a part, one
-after the other, and takes what comes first. Whoever is asked answers, once: with nothing, if the exchange is over there
-and the block perhaps another one.
+The receiver asks the packet's sender. If the sender is slow, the receiver asks other holders of the block that the
+packet carries, one after the other, and takes the first answer. Every rank that is asked answers once. If the exchange
+is over at that rank, its block may be of another step, so its answer is empty.
 """
 
 import struct
@@ -21,23 +21,29 @@ from grsgd.comm.coded.pacing import Pace
 from grsgd.comm.communicator import Communicator
 
 ELEMENT_BYTES = 4
-"""The size of an int32."""
+"""Bytes of an int32."""
 PIECE = struct.Struct("!HIQQQ")
-"""The fields about parts of somebody else's packet, before a bit for each: its sender, the block, begin and end in it,
-the elements of the packet."""
+"""Fields of a request for parts of a third rank's packet, before a bit per part.
+
+They are: sender of the packet, number of the block, begin and end in the block, number of elements of the packet.
+"""
 
 
 class Repairs:
-    """The parts that one rank asks for, and its answers to others.
+    """The requests of one rank for missing parts, and its answers to other ranks.
 
     Parameters
     ----------
-    comm, control
-        Carry answers, and what is asked for.
-    link, pace
-        Answers have heads like datagrams, and take their share of the rate.
+    comm
+        Communicator that carries answers.
+    control
+        Control messages, which carry requests.
+    link
+        Link whose seal makes the heads of answers, like the heads of datagrams.
+    pace
+        Pace whose rate answers share.
     blocks
-        Those of this rank; None where no others can be asked.
+        Blocks of this rank; None if no other ranks can be asked.
     largest
         Bytes of the largest packet.
     """
@@ -50,19 +56,20 @@ class Repairs:
         control.longest_rest = PIECE.size + bits
         self._answer_bytes = HEAD_BYTES + bits + largest
         self.round: int | None = None
-        """The exchange whose blocks this rank has; None when it has left that: then they may be others."""
+        """Number of the exchange whose blocks this rank has; None outside exchanges, when the blocks may be of another
+        step."""
         self.slow = SlowRanks()
         self.expected: list[tuple] = []
-        """Answers to come, of this exchange and others: messages, with their arrays."""
+        """Answers under way, of this exchange and earlier ones: messages with their arrays."""
         self.rejected = 0
-        """Answers with a wrong digest."""
+        """Number of answers with a wrong digest."""
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """The ranks besides its sender that can send this one what a packet brings it."""
+        """Return the ranks, except its sender, that can send this rank the piece that a packet brings."""
         return self.blocks.other_holders(packet) if self.blocks is not None else []
 
     def ask(self, rank: int, packet: Packet, parts: Parts):
-        """Ask the sender of a packet, or another holder of the block, for what is lacking of it."""
+        """Ask the sender of a packet, or another holder of the block, for the missing parts."""
         array = np.zeros(self._answer_bytes, np.uint8)
         self.expected.append((self.comm.Irecv(array, rank, tags.CODED_REPAIRS), array))
         if rank == packet.sender:
@@ -73,7 +80,7 @@ class Repairs:
             self.control.tell(rank, ControlKind.OTHERS_LACKING, self.round, packet.number, piece + parts.lacking_mask)
 
     def answer_with_block(self, asked: Told):
-        """Answer with a part of a block of this rank's own; with none of it, if that may be another step's."""
+        """Answer with a piece of a block of this rank; the answer is empty if the block may be of another step."""
         sender, block, begin, end, size = PIECE.unpack_from(asked.rest)
         content = np.zeros(size, np.int32)
         parts = Parts(memoryview(content.view(np.uint8)), self.link.part)
@@ -85,7 +92,7 @@ class Repairs:
         self.control.under_way.append(self.send(asked.sender, name, parts, wanted))
 
     def send(self, rank: int, name: Name, parts: Parts, wanted: list[int]) -> tuple:
-        """Send parts of a packet by MPI: return the message, and its array. ``name.part``: this rank."""
+        """Send parts of a packet by MPI; return the message and its array. ``name.part`` is this rank."""
         content = parts.cut(wanted)
         body = mask(wanted, len(parts.is_here)) + content.tobytes()
         array = np.frombuffer(self.link.seal.head(name, body) + body, np.uint8)
@@ -94,7 +101,7 @@ class Repairs:
         return self.comm.Isend(array, rank, tags.CODED_REPAIRS, header=array.nbytes), array
 
     def come(self) -> list[tuple[Name, memoryview]]:
-        """Return the answers that have come, in whatever order. What is of an exchange before is too late."""
+        """Return the answers that have arrived, in any order; answers of earlier exchanges are dropped."""
         expected, self.expected, found = self.expected, [], []
         for message, array in expected:
             if not message.Test():
@@ -109,10 +116,10 @@ class Repairs:
 
 
 class LackingParts:
-    """The parts that one packet lacks, for which others are asked one after the other.
+    """The missing parts of one packet, for which ranks are asked one after the other.
 
-    ``has_left(rank)``: whether that one has left the exchange, and answers nothing any more; ``is_silent``: whether the
-    sender is not waited for any more, though not all has left it.
+    ``has_left(rank)``: whether a rank has left the exchange and no longer answers. ``is_silent``: whether the sender
+    has not sent all datagrams and is no longer waited for.
     """
 
     def __init__(
@@ -132,16 +139,16 @@ class LackingParts:
         patience = ANSWER_SECONDS + repairs.pace.seconds(parts.bytes_of(parts.missing()))
         first = repairs.comm.rank + packet.number + self.round
         order = repairs.slow.order(packet.sender, repairs.other_holders(packet), first, self.round)
-        # The sender does not leave before it has sent what it was asked for.
+        # The sender does not leave before it has sent the requested parts.
         self.asking = Asking(order, patience, clock, lambda rank: rank != packet.sender and has_left(rank))
 
     @property
     def asked(self) -> list[int]:
-        """Those that were asked, in order."""
+        """Return the ranks that were asked, in order."""
         return self.asking.asked
 
     def ask_on(self) -> int | None:
-        """Ask the next one, if it is time; returns whom."""
+        """Ask the next rank, if it is time; return that rank."""
         before = self.asked[-1:]
         rank = self.asking.next()
         if rank is not None:
@@ -151,7 +158,8 @@ class LackingParts:
         return rank
 
     def take(self, rank: int, message: memoryview):
-        """Take in what a rank has sent: parts of the packet, or of the block of which it brings a part."""
+        """Take in the answer of a rank: parts of the packet, or parts of the piece of a block that the packet
+        brings."""
         count, width = len(self.parts.is_here), self.parts.mask_bytes
         parts = unmasked(message[HEAD_BYTES : HEAD_BYTES + width], count)
         nbytes = width + self.parts.bytes_of(parts)

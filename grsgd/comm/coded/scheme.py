@@ -1,8 +1,8 @@
-"""How n ranks that have computed blocks of a gradient all get the sum of all blocks: the exchange of one rank.
+"""The exchange by which n ranks that have computed blocks of a gradient all receive the sum of all blocks.
 
-A scheme says which samples of a common batch make up which block, which blocks a rank computes, and which packets the
-ranks exchange. Everything is int32 in, int64 out, so that the sum is exact and the same on all ranks. What each scheme
-sends is in `coding.cost`.
+A scheme assigns samples of a common batch to blocks, assigns blocks to ranks, and lists the packets that the ranks
+exchange. Inputs are int32 and outputs int64, so the sum is exact and the same on all ranks. `coding.cost` counts the
+bytes that each scheme sends.
 """
 
 from collections import deque
@@ -15,11 +15,13 @@ from coding.plan import Packet
 from grsgd.comm.coded.multicast import Unicast
 
 ELEMENT_BYTES = 4
-"""The size of an int32."""
+"""Bytes of an int32."""
 MAX_PACKETS_IN_FLIGHT = 64
-"""Packets of one rank that are under way at once."""
+"""Largest number of packets of one rank that are under way at once."""
 MAX_BYTES_IN_FLIGHT = 256 * 2**20
-"""About how many bytes they may have; but not fewer than one packet per rank, or their links would stand idle in turn.
+"""Approximate largest number of bytes of the packets under way.
+
+At least one packet per rank is under way; otherwise the ranks' links would be idle in turn.
 """
 
 
@@ -29,23 +31,23 @@ class Scheme:
     Parameters
     ----------
     transport
-        What carries packets.
+        The object that carries packets.
     n, r, rank
         The number of ranks, the redundancy, and this rank.
     length
-        Elements of a block.
+        Number of elements of a block.
     fixed_point
-        Gives the range that sums must keep which are sent on.
+        The fixed-point format; its range limits the sums that are sent on.
     empty
-        Makes an array, ``empty(size, dtype)``, and so decides where everything is computed, on the CPU or a GPU.
+        Function that makes an array, ``empty(size, dtype)``; it decides whether the CPU or a GPU computes.
     """
 
     blocks: list[int]
     """The numbers of the blocks that this rank computes, ascending."""
     num_blocks: int
-    """How many blocks all ranks have."""
+    """Number of blocks of all ranks."""
     lost: frozenset[int] = frozenset()
-    """After `close`, the ranks that the others go on without."""
+    """After `close`, the ranks without which the other ranks go on."""
 
     def __init__(
         self, transport: Unicast, n: int, r: int, rank: int, length: int, fixed_point: FixedPoint, empty: Callable
@@ -53,7 +55,7 @@ class Scheme:
         self.transport, self.n, self.r, self.rank, self.length = transport, n, r, rank, length
         self.fixed_point, self.empty = fixed_point, empty
         self.overflow = OutOfRange(0, 0, 0.0, fixed_point.limit)
-        """Sums that did not fit into the range, so that the result is wrong there."""
+        """Sums outside the range; the result is wrong in their places."""
         self.assign_blocks()
         self.block_buffers = empty(len(self.blocks) * length, "int32")
         self.total = empty(length, "int64")
@@ -72,69 +74,72 @@ class Scheme:
         self._spare = [empty(largest, "int32") for _ in range(window)]
 
     def prepare(self):
-        """Compile what is to be fast, which takes seconds; before `open`, where the other ranks would wait for it."""
+        """Compile the fast code, which takes seconds; call this before `open`, in which the other ranks would wait for
+        it."""
         kernels(self.total).prepare()
 
     def open(self):
-        """Make the multicast groups; all ranks at once, before the first `add_up`. Returns what remains to be driven: a
-        schedule or None."""
+        """Make the multicast groups, on all ranks at once, before the first `add_up`. Return a schedule that must be
+        run, or None."""
         return self.transport.open({packet: ELEMENT_BYTES * self.size(packet) for packet in self.packets}, self)
 
     def close(self):
-        """Free the multicast groups; all ranks at once, after the last `add_up`. Returns a schedule or None."""
+        """Free the multicast groups, on all ranks at once, after the last `add_up`. Return a schedule that must be run,
+        or None."""
         return self.transport.close()
 
     needs_no_blocks = False
-    """After `look`, whether the others have ended the step under way, so that this rank need not compute its blocks."""
+    """After `look`, whether the other ranks have ended the step under way, so that this rank need not compute its
+    blocks."""
     is_left_behind = False
-    """Whether the others go on without this rank, which was silent for too long."""
+    """Whether the other ranks go on without this rank, which was silent for too long."""
 
     def look(self) -> Iterable:
-        """Schedule, before a step: find out whether this rank `needs_no_blocks`."""
+        """Schedule, before a step: determine whether this rank `needs_no_blocks`."""
         return ()
 
     sends_sums = False
-    """Whether sums of blocks are sent, which must fit into the range."""
+    """Whether sums of blocks are sent, which must be in the range of the fixed-point format."""
 
     coding_seconds = 0.0
-    """Seconds spent on encoding packets and on decoding them, by `clock`."""
+    """Seconds spent on encoding and decoding packets, by `clock`."""
 
     @staticmethod
     def clock() -> float:
-        """Return the time in seconds; by default it stands still, and nothing is counted."""
+        """Return the time in seconds; by default it stands still, so that no time is counted."""
         return 0.0
 
     def assign_blocks(self):
-        """Decide which rank computes what: set `blocks`, `num_blocks` and what else the scheme needs."""
+        """Assign blocks to ranks: set `blocks`, `num_blocks` and further attributes of the scheme."""
         raise NotImplementedError
 
     def samples(self, batch: int) -> list[tuple[int, int]]:
-        """Return begin and end of each own block's samples in a batch of so many."""
+        """Return begin and end of the samples of each own block in a batch of ``batch`` samples."""
         begins = bounds(batch, self.num_blocks).tolist()
         return [(begins[block], begins[block + 1]) for block in self.blocks]
 
     def block_buffer(self, k: int):
-        """The buffer for the caller's k-th block: int32 of shape [length]."""
+        """Return the buffer of this rank's k-th block: int32 of shape [length]."""
         return self.block_buffers[k * self.length : (k + 1) * self.length]
 
     def sent(self) -> Iterable[Packet]:
-        """The packets that this rank sends."""
+        """Return the packets that this rank sends."""
         raise NotImplementedError
 
     def received(self) -> Iterable[Packet]:
-        """The packets that this rank receives."""
+        """Return the packets that this rank receives."""
         raise NotImplementedError
 
     def span(self, packet: Packet) -> tuple[int, int]:
-        """Begin and end of the part of the vector that a packet carries."""
+        """Return begin and end of the part of the vector that a packet carries."""
         return 0, self.length
 
     def source(self, packet: Packet):
-        """The vector out of which a packet of this rank is cut: int32 of shape [length]."""
+        """Return the vector from which a packet of this rank is cut: int32 of shape [length]."""
         return self.block_buffer(self.blocks.index(packet.blocks[0]))
 
     def size(self, packet: Packet) -> int:
-        """How many elements a packet has."""
+        """Return the number of elements of a packet."""
         begin, end = self.span(packet)
         return end - begin
 
@@ -144,24 +149,25 @@ class Scheme:
         content[:] = self.source(packet)[begin:end]
 
     def decode(self, packet: Packet, content):
-        """Add what a received packet brings to `total`."""
+        """Add the content of a received packet to `total`."""
         begin, end = self.span(packet)
         accumulate(self.total[begin:end], content)
 
     def other_holders(self, packet: Packet) -> list[int]:
-        """The ranks besides its sender that hold the block of which a packet brings this rank a part."""
+        """Return the ranks, except its sender, that hold the block of which a packet brings this rank a piece."""
         return []
 
     def brings(self, packet: Packet) -> tuple[int, int, int]:
-        """Which part a packet brings this rank: number of the block, begin and end in it."""
+        """Return the piece that a packet brings this rank: number of the block, begin and end in the block."""
         return packet.blocks[0], *self.span(packet)
 
     def piece(self, block: int, begin: int, end: int, out):
-        """Write that part of a block that this rank holds to the beginning of ``out``."""
+        """Write the elements ``begin`` to ``end`` of a block of this rank to the beginning of ``out``."""
         out[: end - begin] = self.block_buffer(self.blocks.index(block))[begin:end]
 
     def make_packet(self, packet: Packet, piece):
-        """Turn what a packet brings this rank, as long as the packet, into the packet."""
+        """Turn the ``piece`` that a packet brings this rank into the packet, in place; ``piece`` is as long as the
+        packet."""
 
     def add_up(self):
         """Schedule, on all ranks at once: set `total` to the sum of all ranks' blocks, each counted once."""
@@ -175,9 +181,10 @@ class Scheme:
             accumulate(self.total, self.block_buffer(k))
 
     def exchange(self, packets: Iterable[Packet]):
-        """Schedule: send and receive packets in the order in which all ranks do, some of them at a time.
+        """Schedule: send and receive packets in an order that is the same on all ranks, several packets at a time.
 
-        The first packet that has not arrived everywhere is always under way at all its members: no rank waits for ever.
+        The first packet that has not arrived everywhere is always under way at all its members, so no rank waits for
+        ever.
         """
         self.transport.next_round()
         under_way = deque()
@@ -209,5 +216,5 @@ class Scheme:
         self.coding_seconds += self.clock() - began
 
     def wrap(self, total, out):
-        """Write a sum, int64, as int32 to be sent on, into ``out``; what does not fit is noted in `overflow`."""
+        """Write a sum, int64, as int32 into ``out``, to be sent on; note values outside the range in `overflow`."""
         self.overflow = self.overflow.merged_with(self.fixed_point.wrap(total, out))

@@ -1,4 +1,4 @@
-"""The schemes of CSSGD by name."""
+"""The schemes of the algorithm `cssgd`, by name."""
 
 from grsgd.comm.coded.grouped import GroupedDirect, GroupedReduceScatter
 from grsgd.comm.coded.scheme import Scheme
@@ -10,4 +10,4 @@ SCHEMES: dict[str, type[Scheme]] = {
     "grouped-direct": GroupedDirect,
     "grouped-rs": GroupedReduceScatter,
 }
-"""The schemes of CSSGD by name."""
+"""The classes of the schemes of `cssgd` by name."""

@@ -13,16 +13,19 @@ from grsgd.errors import ConfigError
 
 SIOCGIFADDR, SIOCGIFMTU = 0x8915, 0x8921
 SO_RCVBUFFORCE = 33
-"""Like SO_RCVBUF, beyond net.core.rmem_max, for processes that may."""
+"""The option of sockets like SO_RCVBUF that may exceed net.core.rmem_max in privileged processes."""
 SO_TIMESTAMPNS = 35
 LOOPBACK = "127.0.0.1"
 MAX_MTU = 9000
-"""The longest datagrams, headers of IP included: jumbo frames. The interface of a host to itself would take more."""
+"""Bytes of the longest datagrams, headers of IP included: jumbo frames. A host's loopback interface would take more."""
 LARGEST = 65536
 
 
 class NoMulticast(ConfigError):
-    """Ranks cannot reach each other by IP multicast: why, in one line, and what is allowed. All raise the same one."""
+    """Ranks cannot reach each other by IP multicast.
+
+    The message gives the reason and the allowed transports in one line. All ranks raise the same error.
+    """
 
     def __init__(self, why: str):
         self.why = why
@@ -37,18 +40,20 @@ class Interface(NamedTuple):
 
 
 class Sockets:
-    """One socket for what is sent to a multicast group, one for what is sent to this rank alone, and to send.
+    """Two sockets: one receives datagrams to a multicast group; the other one sends, and receives datagrams to this
+    rank alone.
 
     Raises OSError.
 
     Parameters
     ----------
     interface
-        What datagrams leave and come through.
+        Interface through which datagrams leave and arrive.
     group, port
-        The group's address, and the port of all its members.
+        Address of the group, and port of all its members.
     room
-        Bytes of datagrams that should be kept until this rank reads them; `room` tells how many are.
+        Bytes of datagrams that the kernel should keep until this rank reads them. The attribute `room` is the number
+        that it keeps.
     """
 
     def __init__(self, interface: Interface, group: str, port: int, room: int):
@@ -75,16 +80,17 @@ class Sockets:
             raise
 
     def make_room(self, nbytes: int):
-        """Ask for room for so many bytes of datagrams at each socket; `room` tells for how many there is some."""
+        """Ask for room for ``nbytes`` bytes of datagrams at each socket; `room` is then the number of bytes that
+        fit."""
         self.room = min(room_of(each, nbytes) for each in (self.own, self.common))
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where datagrams for this rank alone are sent to."""
+        """Return the address of datagrams for this rank alone."""
         return self.own.getsockname()
 
     def send(self, head: bytes, content, address: tuple[str, int]) -> bool:
-        """Send a datagram; returns whether there was room for it. Raises OSError."""
+        """Send a datagram; return whether the socket had room for it. Raises OSError."""
         try:
             self.own.sendmsg([head, content], [], 0, address)
         except OSError as error:
@@ -94,16 +100,19 @@ class Sockets:
         return True
 
     def receive(self, buffer: memoryview) -> memoryview | None:
-        """Return the beginning of ``buffer`` with the next datagram in it; None if none has come."""
-        for _ in range(2):  # in turn: what strangers send to one socket keeps nothing of the other one waiting
+        """Return the beginning of ``buffer`` with the next datagram in it; None if no datagram has arrived."""
+        for _ in range(2):  # in turn: datagrams of strangers at one socket do not delay datagrams at the other one
             self._turn = 1 - self._turn
             with suppress(BlockingIOError):
                 return buffer[: (self.own, self.common)[self._turn].recv_into(buffer)]
         return None
 
     def receive_stamped(self, buffer: memoryview) -> tuple[memoryview, float] | None:
-        """The same of the group's datagrams alone, with the seconds when it came to this host, by a clock of its own:
-        when this rank reads it says little."""
+        """Return the next datagram of the group, and the time in seconds when it arrived at this host; None if none has
+        arrived.
+
+        The time is by the host's clock; the time of reading would say little.
+        """
         with suppress(BlockingIOError):
             nbytes, more, *_ = self.common.recvmsg_into([buffer], 256)
             stamps = [data for level, kind, data in more if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS)]
@@ -117,9 +126,9 @@ class Sockets:
 
 
 def room_of(one: socket.socket, nbytes: int) -> int:
-    """Ask for room for so many bytes of datagrams at a socket; returns for how many there is room.
+    """Ask for room for ``nbytes`` bytes of datagrams at a socket; return the number of bytes that fit.
 
-    Linux doubles what is asked for, because datagrams take more memory than they have bytes: up to twice as much.
+    Linux doubles the requested number, because datagrams take up to twice as much memory as their bytes.
     """
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, nbytes)
     with suppress(OSError):
@@ -128,10 +137,10 @@ def room_of(one: socket.socket, nbytes: int) -> int:
 
 
 def find_interface(wanted: str | None, others: list[str], group: tuple[str, int]) -> Interface:
-    """Return the interface that ``wanted`` says: a name, an address, or a network such as 10.0.0.0/24. By default the
-    one towards the first of the other hosts whose name is known here; without others the host's own.
+    """Return the interface that ``wanted`` names: a name, an address, or a network such as 10.0.0.0/24.
 
-    Raises NoMulticast.
+    If ``wanted`` is None, return the interface towards the first of the hosts ``others`` whose name is known here.
+    Without others, return the host's own interface. Raises NoMulticast.
     """
     there = interfaces()
     if wanted is not None:
@@ -143,7 +152,7 @@ def find_interface(wanted: str | None, others: list[str], group: tuple[str, int]
     if address is None:
         found = ", ".join(f"{name} ({address})" for name, address in there)
         what = f"no interface {wanted!r}" if wanted else "no interface leads to the other hosts"
-        raise NoMulticast(f"{what}; there are: {found}")
+        raise NoMulticast(f"{what}; this host has: {found}")
     name = next((name for name, found in there if found == address), None)
     return Interface(address, min(mtu_of(name) if name else MAX_MTU, MAX_MTU))
 
@@ -155,8 +164,10 @@ def lies_in(address: str, network: str) -> bool:
 
 
 def towards(place: tuple[str, int]) -> str | None:
-    """Return the address of the interface whose route leads to a host, whose name is looked up, or to a group; None if
-    none does."""
+    """Return the address of the interface whose route leads to a host or to a group; None if no route does.
+
+    The name of a host is looked up.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one, suppress(OSError):
         one.connect(place)  # sends nothing
         address = one.getsockname()[0]
@@ -165,7 +176,7 @@ def towards(place: tuple[str, int]) -> str | None:
 
 
 def interfaces() -> list[tuple[str, str]]:
-    """Return name and IPv4 address of this host's interfaces that have one."""
+    """Return name and IPv4 address of each interface of this host that has an address."""
     found = []
     for _, name in socket.if_nameindex():
         with suppress(OSError):
@@ -179,6 +190,6 @@ def mtu_of(name: str) -> int:
 
 
 def asked(name: str, request: int) -> bytes:
-    """Return what the kernel says of an interface. Raises OSError."""
+    """Return the kernel's answer to a request about an interface. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         return fcntl.ioctl(one.fileno(), request, struct.pack("256s", name.encode()[:15]))

@@ -1,4 +1,4 @@
-"""Messages of each step from other ranks, of which some may be silent: received in the background, in order."""
+"""Messages of each step from other ranks, some of which may be silent; received in the background, in order."""
 
 import threading
 from collections import defaultdict
@@ -12,35 +12,38 @@ from grsgd.comm.communicator import Communicator, LostRank
 from grsgd.comm.pollables import Until
 
 AHEAD = 1
-"""Of how many steps after the one under way messages are received; later ones stay with their senders."""
+"""Number of steps after the step under way whose messages are received; later messages stay with their senders."""
 
 
 class HeaderKind(IntEnum):
     """The meaning of a header."""
 
     STEP = 0
-    """A content follows: the sender's message of a step."""
+    """A content follows this header: the sender's message of a step."""
     LEFT_BEHIND = 1
-    """The sender sends the receiver nothing any more, which is too many steps behind."""
+    """The sender sends nothing more to the receiver, which is too many steps behind."""
     GONE = 2
-    """The sender has given up: it was left behind."""
+    """The sender has given up, because it was left behind."""
     FINISHED = 3
     """The sender has taken its last step."""
     PROPOSAL = 4
-    """The sender proposes to end without the ranks that the header names."""
+    """The sender proposes to go on without the ranks that the header names."""
     AGREED = 5
-    """The receiver's proposal may be the decision."""
+    """The sender agrees to the receiver's proposal."""
     DECISION = 6
-    """All go on without the ranks that the header names."""
+    """All ranks go on without the ranks that the header names."""
     LAST = 7
-    """Nothing follows."""
+    """The sender sends nothing after this header."""
     WITHDRAWN = 8
-    """The sender's proposal is none any more, and it makes no other one: a lower rank has finished."""
+    """The sender withdraws its proposal and makes no other one, because a lower rank has finished."""
 
 
 FIXED = 4
-"""Numbers of a header before its values: word, step, whether the content was made out of those of others, and the last
-step of which the sender has a message when it sends this."""
+"""Number of elements of a header before its values.
+
+They are: kind, step, whether the content was made from other ranks' messages, and the sender's last step with a
+message.
+"""
 
 
 def header(size: int, word: HeaderKind, step: int = 0, is_made: bool = False, values=()) -> np.ndarray:
@@ -52,19 +55,19 @@ def header(size: int, word: HeaderKind, step: int = 0, is_made: bool = False, va
 
 
 class Streams:
-    """The messages of all other ranks to this one.
+    """The messages of all other ranks to this rank.
 
     Parameters
     ----------
     comm
-        Carries headers and contents with tags of their own.
+        Communicator that carries headers and contents with tags of their own.
     values
-        For how many values headers have room.
+        Number of values for which headers have room.
     row
-        ``row(source, step)``: where the content of a rank's message of a step goes; it is in use until the step is
-        over, and the same for another step after `AHEAD` + 1.
+        ``row(source, step)`` returns the memory for the content of a rank's message of a step. The memory is in use
+        until the step is over. Step + `AHEAD` + 1 uses the same memory.
     announced_step
-        ``announced_step(source, step, numbers)``: called with the header of each message of a step.
+        ``announced_step(source, step, numbers)`` is called with the header of each message of a step.
     """
 
     def __init__(
@@ -77,20 +80,20 @@ class Streams:
         self.announced_step = announced_step
         self.comm, self.values, self.row = comm, values, row
         self.step = 0
-        """The one under way."""
+        """The step under way."""
         self.newest = {rank: -1 for rank in range(comm.size) if rank != comm.rank}
-        """Of each other rank the last step of which it has a message, as far as is known."""
+        """Per other rank, the last step of which it has a message, as far as this rank knows."""
         self.said: dict[HeaderKind, dict[int, np.ndarray]] = defaultdict(dict)
-        """The values that other ranks have told beside the messages of steps, by word and rank."""
+        """The values in headers of other kinds than STEP, by kind and rank."""
         self.heard = 0
-        """How often anything was said."""
+        """Number of headers of other kinds than STEP, plus the number of deaths."""
         self.dead: set[int] = set()
         """Ranks whose processes have died."""
         self._arrived: dict[int, list[int]] = defaultdict(list)
         self._lock = threading.Lock()
 
     def receive(self, source: int):
-        """Background schedule: take in all that a rank sends, until it has said its last word or has died."""
+        """Background schedule: receive all messages of a rank until its last header, or until its process has died."""
         try:
             yield from self._receive(source)
         except LostRank:
@@ -116,27 +119,27 @@ class Streams:
                     return
 
     def take(self, source: int, step: int):
-        """Note that a rank's message of a step is there; too late, it is dropped."""
+        """Note that a rank's message of a step has arrived; a message of an earlier step is dropped."""
         with self._lock:
             if step >= self.step:
                 self._arrived[step].append(source)
 
     def arrived(self, step: int) -> list[int]:
-        """Return the ranks whose messages of a step are there, in the order of their arrival."""
+        """Return the ranks whose messages of a step have arrived, in the order of arrival."""
         with self._lock:
             return list(self._arrived.get(step, ()))
 
     def count(self) -> int:
-        """Return of how many ranks the message of the step under way is there."""
+        """Return the number of ranks whose messages of the step under way have arrived."""
         with self._lock:
             return len(self._arrived.get(self.step, ()))
 
     def announced(self) -> int:
-        """Return how many ranks are known to have a message of the step under way, or of a later one."""
+        """Return the number of ranks that are known to have a message of the step under way or of a later step."""
         return sum(newest >= self.step for newest in self.newest.values())
 
     def go_on(self):
-        """The step under way is over: forget its messages."""
+        """End the step under way and forget its messages."""
         with self._lock:
             self._arrived.pop(self.step)
             self.step += 1

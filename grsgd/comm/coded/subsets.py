@@ -15,9 +15,10 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class Coded(Scheme):
-    """CSSGD: every packet is the sum of r slices, one of each of r blocks, and tells each receiver the one it lacks.
+    """CSSGD: every packet is the sum of r slices, one per block of r blocks; each receiver lacks one slice and decodes
+    it.
 
-    ``enumeration``: "groups", or "paper" for Algorithm 3 as written, which sends repeats (see `coding.plan`).
+    ``enumeration``: "groups", or "paper" for Algorithm 3 as written, which sends repeated packets (see `coding.plan`).
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class Coded(Scheme):
 
 
 class Uncoded(Scheme):
-    """The same placement without coding: each of a block's r holders sends its slice to all ranks that lack it."""
+    """The placement of `Coded` without coding: each of a block's r holders sends its slice to all ranks that lack the
+    block."""
 
     def assign_blocks(self):
         placement = subset_placement(self.n, self.r)

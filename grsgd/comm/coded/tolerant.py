@@ -1,4 +1,4 @@
-"""The sum of all blocks in steps that end without ranks that are silent: see `coding.tolerant` for the code."""
+"""The sum of all blocks in steps that end without silent ranks; `coding.tolerant` has the code."""
 
 import math
 from collections.abc import Callable
@@ -21,28 +21,33 @@ from grsgd.comm.pollables import Delay, Until
 from grsgd.text import ranks_in_words
 
 LAG_BYTES = 256 * 2**20
-"""So much a rank keeps, by default, for others that are behind; but of `LEAST_LAG` steps, and of `MOST_LAG` at most."""
+"""Bytes of messages that a rank keeps by default for ranks that are behind; at least `LEAST_LAG` steps, at most
+`MOST_LAG`."""
 LEAST_LAG, MOST_LAG = 8, 1000
 NEWS = 1 / 16
-"""How long a rank that catches up waits for news, as a share of the time that its blocks take."""
+"""Wait of a rank that catches up for news from other ranks, as a share of the time that its blocks take."""
 
 
 class TolerantSum(Scheme):
-    """One rank's part where a step ends as soon as the messages of any n - ``silent`` ranks are there.
+    """One rank's part of steps that end as soon as the messages of any n - ``silent`` ranks have arrived.
 
-    A rank that is late learns from the others' messages that a step is over (`is_over`), and takes it without gradients
-    of its own. It makes its own message out of theirs and sends it to those that may still need it: so each rank that
-    is not silent sends a message of each step, and no step waits for one that is. Messages wait in `Queues` until they
-    are taken, of ``lag`` steps at most: with more a rank is left behind for good (`is_left_behind`).
+    A late rank learns from the messages of other ranks that a step is over (`is_over`), and takes it without gradients
+    of its own. It makes its own message from the others' messages and sends it to ranks that may still need it. So each
+    rank that is not silent sends a message of each step, and no step waits for a silent rank. Messages wait in `Queues`
+    until their receiver takes them, for at most ``lag`` steps. A receiver that is more than ``lag`` steps behind is
+    left behind for good (`is_left_behind`).
 
     Parameters
     ----------
-    comm, driver
-        Carry messages, and move them in the background, between `open` and `close`.
+    comm
+        Communicator that carries the messages.
+    driver
+        Driver that moves the messages in the background, between `open` and `close`.
     patience
         Seconds that `close` waits for silent ranks.
     n, r, rank, length, fixed_point, empty
-        As for every `Scheme`. ``fixed_point`` must leave room for the sum of n blocks (`coding.prime_field.HALF`).
+        Parameters of every `Scheme`. ``fixed_point`` must leave room for the sum of n blocks
+        (`coding.prime_field.HALF`).
     """
 
     sends_sums = True
@@ -67,7 +72,7 @@ class TolerantSum(Scheme):
         self.message_length = self.code.length(length)
         self.bounds = self.code.bounds(length)
         self.rows = empty((AHEAD + 1) * n * self.message_length, "int32")
-        """Messages of the steps under way: of each rank `AHEAD` + 1."""
+        """Messages of the steps under way, `AHEAD` + 1 per rank."""
         self.lag = lag or max(LEAST_LAG, min(MOST_LAG, LAG_BYTES // max(4 * self.message_length, 1)))
         values = max(n, r)
         self.streams = Streams(comm, values, self.row, self._compare)
@@ -75,11 +80,12 @@ class TolerantSum(Scheme):
         farewell = header(values, HeaderKind.LEFT_BEHIND)
         self.queues = Queues(comm, self.lag, partial(empty, self.message_length, "int32"), farewell)
         self.own_seconds = self._began = 0.0
-        """How long this rank has last taken from the beginning of a step to its own message."""
+        """Seconds that this rank last took from the beginning of a step to its own message; and the time of that
+        beginning."""
         self.used = np.zeros(n, np.int64)
-        """In how many steps of this rank the sum was decoded out of each rank's message."""
+        """Per rank, the number of steps of this rank whose sum was decoded with that rank's message."""
         self.made = 0
-        """Steps that this rank has taken without a gradient of its own."""
+        """Number of steps that this rank has taken without a gradient of its own."""
 
     def assign_blocks(self):
         self.blocks = self.code.placement.blocks(self.rank)
@@ -100,11 +106,11 @@ class TolerantSum(Scheme):
             self._sending = self.driver.start(self._send_queued())
 
     def _send_queued(self):
-        """Background schedule: send what waits for others."""
+        """Background schedule: send the messages that wait for other ranks."""
         yield Until(lambda: self.queues.move() and self._is_closed, "messages to other ranks")
 
     def row(self, source: int, step: int):
-        """Where the message of a rank of a step lies: int32 of shape [message_length]."""
+        """Return the memory of the message of rank ``source`` of a step: int32 of shape [message_length]."""
         begin = self._place(source, step)
         return self.rows[begin : begin + self.message_length]
 
@@ -115,13 +121,17 @@ class TolerantSum(Scheme):
 
     @property
     def is_over(self) -> bool:
-        """Whether the step under way needs nothing of this rank: the messages of enough others are there."""
+        """Return whether the step under way needs nothing from this rank, because messages of enough other ranks have
+        arrived."""
         return self.streams.count() >= self.code.needed
 
     def look(self):
-        """Schedule, at the beginning of a step: where enough others have messages of it, wait for these, but no longer
-        than this rank's blocks take: some of the others may have fallen silent since."""
-        if self.needs_no_blocks:  # the last time, so it is catching up: how far the others are it may hear in a moment
+        """Schedule, at the beginning of a step: if enough other ranks have messages of the step, wait for these
+        messages.
+
+        The wait is at most as long as this rank's blocks take, because some of the other ranks may have fallen silent.
+        """
+        if self.needs_no_blocks:  # true since the last step: this rank catches up, and news of others may come soon
             yield from self._wait(lambda: self.is_over or self._is_announced, NEWS * self.own_seconds)
         if self._is_announced:
             yield from self._wait(lambda: self.is_over, self.own_seconds)
@@ -130,11 +140,11 @@ class TolerantSum(Scheme):
 
     @property
     def _is_announced(self) -> bool:
-        """Whether enough others are known to have messages of the step under way."""
+        """Return whether enough other ranks are known to have messages of the step under way."""
         return self.streams.announced() >= self.code.needed
 
     def _wait(self, is_true: Callable[[], bool], seconds: float):
-        """Schedule: wait until it is true, or so many seconds are over."""
+        """Schedule: wait until ``is_true()`` is true, or ``seconds`` are over."""
         if seconds and not is_true():
             alarm = self.driver.start(watch_the_clock(seconds))
             yield Until(lambda: is_true() or alarm.Test(), "messages to or from ranks that may be silent")
@@ -175,7 +185,7 @@ class TolerantSum(Scheme):
         self.streams.take(self.rank, step)
 
     def _send_made(self, step: int, senders: tuple[int, ...]):
-        """Make this rank's message out of those of others, for ranks that may not have enough of them."""
+        """Make this rank's message from other ranks' messages, for ranks that may not have enough messages."""
         if receivers := self._in_need(step):
             buffer = self.queues.take_buffer()
             factors = self.code.repeating(senders, self.rank)
@@ -183,7 +193,7 @@ class TolerantSum(Scheme):
             self.queues.send(header(self.streams.values, HeaderKind.STEP, step, is_made=True), buffer, receivers)
 
     def _in_need(self, step: int) -> list[int]:
-        """The ranks that are not known to be through with a step: of a later one they have announced nothing."""
+        """Return the ranks that may not have ended a step: they have announced no message of a later step."""
         return [rank for rank in self.queues.others if self.streams.newest[rank] <= step]
 
     def _decode(self, step: int, senders: tuple[int, ...]):
@@ -192,37 +202,41 @@ class TolerantSum(Scheme):
             self._combine(step, senders, factors[part], self.total[begin:end])
 
     def _combine(self, step: int, senders: tuple[int, ...], factors: np.ndarray, out):
-        """Write the sum of so many times the messages of these ranks into ``out``, as far as it is long."""
+        """Write the sum of the messages of ``senders``, each times its factor, into ``out``, for the length of
+        ``out``."""
         places = np.array([self._place(sender, step) for sender in senders])
         kernels(self.rows).combine(self.rows, places, np.full(len(senders), out.size), factors, out)
 
     def _compare(self, source: int, step: int, numbers: np.ndarray):
-        """Compare the fingerprints of a rank's blocks with those that others have told; raises UnequalBlocks."""
-        if not numbers[2]:  # else the message was made of those of others
+        """Compare the fingerprints of a rank's blocks with fingerprints from other ranks; raise UnequalBlocks if one
+        differs."""
+        if not numbers[2]:  # else the sender made the message from other ranks' messages, without blocks of its own
             prints = numbers[FIXED : FIXED + self.r].tolist()
             self.fingerprints.compare(step, source, dict(zip(self.code.placement.blocks(source), prints, strict=True)))
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether so many ranks have left this one behind that it cannot get what it needs any more."""
+        """Return whether too few ranks still send to this rank, because the others have left it behind."""
         return self._without(self.streams.said[HeaderKind.LEFT_BEHIND].keys()) < self.code.needed
 
     def _without(self, ranks) -> int:
-        """How many messages of the step under way are there or can come if these ranks send none."""
+        """Return the number of messages of the step under way that have arrived or can arrive if ``ranks`` send
+        none."""
         step = self.streams.step
         return len((set(range(self.n)) - set(ranks)) | set(self.streams.arrived(step)))
 
     def check_lost(self):
-        """Raise SilentRanks where more ranks are gone for good than may be silent."""
+        """Raise SilentRanks if more ranks are gone for good than may be silent."""
         gone = self.streams.dead | self.streams.said[HeaderKind.GONE].keys()
         if self._without(gone) < self.code.needed and not self.is_left_behind:
             lost = ranks_in_words(sorted(gone))
-            raise SilentRanks(f"lost: {lost}; steps end without {self.silent} of the ranks (algorithm.silent)")
+            raise SilentRanks(f"lost: {lost}; a step can end without {self.silent} ranks at most (algorithm.silent)")
 
     # ---- the end
 
     def close(self):
-        """Schedule, after the last step: agree with the others on who is `lost`, and take in what is under way."""
+        """Schedule, after the last step: agree with the other ranks on the `lost` ranks, and receive the messages under
+        way."""
         parting = Parting(self.queues, self.streams, self.driver, self.silent, self.patience)
         if self.is_left_behind:
             yield from parting.give_up()
@@ -241,12 +255,12 @@ class TolerantSum(Scheme):
 
 
 def watch_the_clock(seconds: float):
-    """Background schedule: so many seconds."""
+    """Background schedule: wait for ``seconds``."""
     yield Delay(seconds)
 
 
 class StepEnd:
-    """True when a step is over; names the ranks that are silent."""
+    """A pollable that is true when a step is over; its text names the silent ranks."""
 
     def __init__(self, scheme: TolerantSum):
         self.scheme = scheme
@@ -262,4 +276,4 @@ class StepEnd:
         scheme, step = self.scheme, self.scheme.streams.step
         arrived = scheme.streams.arrived(step)
         silent = ranks_in_words([rank for rank in range(scheme.n) if rank not in arrived])
-        return f"step {step} to end without {silent}: {scheme.silent} may be silent (algorithm.silent)"
+        return f"step {step} to end without {silent}: at most {scheme.silent} may be silent (algorithm.silent)"

@@ -1,4 +1,4 @@
-"""Schemes in which each block is held by one rank: every block sent by itself, or the sum of a rank's blocks.
+"""Schemes in which each block is held by one rank: every block is sent by itself, or each rank sends one sum.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), for `PerBlock`.
 """
@@ -10,7 +10,8 @@ from grsgd.comm.coded.scheme import Scheme
 
 
 class PerBlock(Scheme):
-    """No redundancy: the C(n, r) blocks are dealt out to the ranks, and each is sent to all others by itself."""
+    """A scheme without redundancy: C(n, r) blocks are dealt out to the ranks, and each block is sent to all others by
+    itself."""
 
     def assign_blocks(self):
         self.num_blocks = len(subset_placement(self.n, self.r).holders)
@@ -34,7 +35,8 @@ class PerBlock(Scheme):
 
 
 class LocalSum(PerBlock):
-    """Plain synchronous SGD: blocks are dealt out as in `PerBlock`; a rank sends the sum of its own to all others."""
+    """Plain synchronous SGD: blocks are dealt out as in `PerBlock`, and each rank sends the sum of its blocks to all
+    others."""
 
     sends_sums = True
 
@@ -49,7 +51,7 @@ class LocalSum(PerBlock):
         self.add_own()
         self.local = self.block_buffer(0) if self.blocks else self.empty(self.length, "int32")
         self.wrap(self.total, self.local)
-        self.total[:] = self.local  # what all others get
+        self.total[:] = self.local  # the values that all other ranks receive
         yield from self.exchange(self.packets)
 
     def source(self, packet):

@@ -161,7 +161,7 @@ def test_a_rank_that_hears_nothing_is_named(comm, driver, monkeypatch):
         with pytest.raises(NoMulticast) as error:
             driver.run(choose())
         host = socket.gethostname()
-        line = rf"datagrams of 8998 bytes from rank \d on {host} do not come to rank \d on {host}; allowed here: "
+        line = rf"datagrams of 8998 bytes from rank \d on {host} do not reach rank \d on {host}; allowed here: "
         error.match(f"^transport = 'ip-multicast': {line}")
         assert comm.backend.mpi.allgather(str(error.value)) == [str(error.value)] * comm.size
 
@@ -169,7 +169,7 @@ def test_a_rank_that_hears_nothing_is_named(comm, driver, monkeypatch):
 @pytest.mark.ranks(2, 3)
 def test_an_interface_that_is_not_there_is_refused_on_all_ranks(comm, driver):
     for settings, line in (
-        (Settings(interface="eth77"), "rank 0: no interface 'eth77'; there are: "),
+        (Settings(interface="eth77"), "rank 0: no interface 'eth77'; this host has: "),
         (Settings(mtu=9100), "rank 0: mtu = 9100: the interface 127.0.0.1 takes 9000 at most"),
     ):
         with pytest.raises(NoMulticast, match=line):

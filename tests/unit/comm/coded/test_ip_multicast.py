@@ -89,7 +89,7 @@ def test_ten_thousand_datagrams_of_a_hostile_network(monkeypatch):
     job.close()
     assert hostile.altered > 2000
     assert sum(transport.rejected for transport in job.transports) > 0.3 * hostile.altered, "the rest is for others"
-    assert "datagrams were damaged or forged, and not taken" in job.transports[0].warnings()[0]
+    assert "datagrams were damaged or forged, and were ignored" in job.transports[0].warnings()[0]
     cost = cost_in_bytes("coded", 4, 2, 8000).times(steps)
     for rank, comm in enumerate(job.comms):
         assert comm.traffic.sent_once == cost.sent[rank], "repairs are no part of the payload"
@@ -282,11 +282,11 @@ def test_a_time_out_says_how_far_a_packet_is(monkeypatch):
     job.fill(np.random.default_rng(0))
     job.transports[1].move = lambda: None  # it is ready, and does nothing any more
     said = messages_of(job, late=None)
-    assert "receive from rank 1 by IP multicast (0 of 32 datagrams are here, more should come)" in said
+    assert "receive from rank 1 by IP multicast (0 of 32 datagrams are here, more are expected)" in said
     sent = [str(transport._outgoing[0]) for transport in job.transports]
     group = "of rank {} in group {{0, 1, 2}}: send by IP multicast"
     for rank in (0, 2):
-        nothing = "all has left, but nothing is heard of rank 1"
+        nothing = "all datagrams have left, but there is no answer from rank 1"
         assert sent[rank] == f"packet 0 {group.format(rank)} ({nothing})"
     assert sent[1] == f"packet 0 {group.format(1)} (rank 0 has not begun to receive)"
 
@@ -455,7 +455,7 @@ def test_where_nobody_else_has_a_block_its_sender_is_waited_for(kind, r, monkeyp
     slow(job, 1, monkeypatch)
     job.fill(np.random.default_rng(0))
     said = messages_of(job, late=None)
-    assert "receive from rank 1 by IP multicast (0 of " in said and "the rest is asked of rank 1)" in said
+    assert "receive from rank 1 by IP multicast (0 of " in said and "the rest is requested from rank 1)" in said
 
 
 def test_a_time_out_says_who_was_asked(monkeypatch):
@@ -464,7 +464,7 @@ def test_a_time_out_says_who_was_asked(monkeypatch):
     slow(job, 1, monkeypatch)
     monkeypatch.setattr(Repairs, "answer_with_block", lambda *arguments: None)
     job.fill(np.random.default_rng(0))
-    with pytest.raises(TimeoutError, match="the rest is asked of ranks 1, 2"):
+    with pytest.raises(TimeoutError, match="the rest is requested from ranks 1, 2"):
         job.post.finish([scheme.add_up() for scheme in job.schemes], polls=6000)
 
 
@@ -633,7 +633,7 @@ def test_interfaces_of_this_host():
     for wanted in ("lo", "127.0.0.1", "127.0.0.0/8"):
         assert find_interface(wanted, ["elsewhere"], group).address == "127.0.0.1"
     for wanted in ("nothing", "203.0.113.0/24", "300.1.1.1"):
-        with pytest.raises(NoMulticast, match=rf"no interface '{wanted}'; there are: .*lo \(127.0.0.1\)"):
+        with pytest.raises(NoMulticast, match=rf"no interface '{wanted}'; this host has: .*lo \(127.0.0.1\)"):
             find_interface(wanted, [], group)
     assert lies_in("10.0.0.7", "10.0.0.0/24") and not lies_in("10.0.1.7", "10.0.0.0/24")
 
