@@ -17,6 +17,7 @@ from grsgd.testing.simulated import network_of
 from grsgd.training import description
 from grsgd.training.gradients import OwnBatches
 from tests.support.exhaustive import exhaustive_unless
+from tests.support.runs_on_threads import allow_threads
 from tests.support.threads import on_threads
 from tests.support.training import CONSTANT, config
 
@@ -24,16 +25,7 @@ from tests.support.training import CONSTANT, config
 @pytest.fixture
 def trained(monkeypatch, tmp_path):
     """``trained(n, config)``: the run file, and the communicators that the ranks have made."""
-    monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
-    monkeypatch.setattr(description, "commit", lambda: "0123")
-    monkeypatch.setattr(prepare.gpu, "use_threads", lambda: None)
-
-    def within(seconds, what):
-        assert isinstance(seconds, float) and isinstance(what, str)
-        return nullcontext()
-
-    for module in (runs, prepare):
-        monkeypatch.setattr(module, "within", within)
+    allow_threads(monkeypatch)
     made = []
 
     class Communicators(runs.Communicators):

@@ -1,0 +1,22 @@
+"""Whole runs of `grsgd.job.run` on ranks that are threads, which can handle no signals."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+from grsgd.job import prepare
+from grsgd.job import run as runs
+from grsgd.training import description
+
+
+def allow_threads(monkeypatch):
+    """Replace the parts of a run that need the main thread of a process, or a rank that is a process by itself."""
+
+    def within(seconds, what):
+        assert isinstance(seconds, float) and isinstance(what, str)
+        return nullcontext()
+
+    monkeypatch.setattr(runs, "Interruption", lambda on_signal: nullcontext(SimpleNamespace(on_signal=on_signal)))
+    monkeypatch.setattr(description, "commit", lambda: "0123")
+    monkeypatch.setattr(prepare.gpu, "use_threads", lambda: None)
+    for module in (runs, prepare):
+        monkeypatch.setattr(module, "within", within)
