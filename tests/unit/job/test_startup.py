@@ -23,7 +23,7 @@ from grsgd.training.optimizer import build_optimizer
 from tests.support.runs import fake_run
 
 ROOT = Path(__file__).parents[3]
-UNUSED = """matplotlib numba simpy PIL pandas scipy sklearn mlxtend torchvision jinja2 cupy
+UNUSED = """matplotlib numba simpy PIL pandas scipy sklearn torchvision jinja2 cupy
     torch._dynamo torch._inductor sympy""".split()
 STEPS = """
 import sys
