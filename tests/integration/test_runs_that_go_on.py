@@ -108,7 +108,8 @@ def test_all_that_a_rank_knows_of_messages_under_way_comes_back(name, trained, t
         return curve
 
     monkeypatch.setattr(Resumed, "restore", restore)
-    chosen = config({"name": name} | FREE[name], steps=60, stragglers={"tail": {"1": {"probability": 1.0, "seconds": 0.002}}})
+    slow = {"tail": {"1": {"probability": 1.0, "seconds": 0.002}}}
+    chosen = config({"name": name} | FREE[name], steps=60, stragglers=slow)
     endings, whole, _ = trained("whole", chosen, Keeping(kept, Every(steps=2)))
     samples = kept_samples(kept)
     assert {ending.reason for ending in endings} == {"steps"} and len(samples) == KEPT

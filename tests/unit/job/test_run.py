@@ -1,20 +1,18 @@
 """Whole runs of `grsgd.job.run`, on ranks that are threads, against the same runs in simulated time."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from grsgd.errors import RunFileError, SetupError
-from grsgd.job import conclusion, prepare, rescue
+from grsgd.job import conclusion, rescue
 from grsgd.job import run as runs
 from grsgd.job.signals import EXIT_CODE
 from grsgd.job.startup import StartUp
 from grsgd.runs.run_file import load_run
 from grsgd.simulate.run import simulate
 from grsgd.testing.simulated import network_of
-from grsgd.training import description
 from grsgd.training.gradients import OwnBatches
 from tests.support.exhaustive import exhaustive_unless
 from tests.support.runs_on_threads import allow_threads
