@@ -1,2 +1,4 @@
-"""Coded multicast of gradients: placements, plans, packets and what they cost. It knows neither training nor MPI: the
-schemes that send are in `grsgd.comm.coded`."""
+"""Coded multicast of gradients: placements, plans, packets and their costs.
+
+This package knows neither training nor MPI; `grsgd.comm.coded` has the schemes that send packets.
+"""

@@ -1,6 +1,6 @@
-"""Encode and decode the packets of one rank: sums of slices modulo 2^32.
+"""Encoding and decoding of the packets of one rank: sums of slices modulo 2^32.
 
-The numbers modulo 2^32 are a group: what was added can be taken away again exactly, whatever was carried over. So
+The integers modulo 2^32 form a group: any added number can be subtracted again exactly, whatever overflowed. So
 decoding is exact for any int32 content. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (10)-(16).
 """
 
@@ -12,13 +12,13 @@ from coding.plan import GroupPlan, Packet, PaperPlan
 
 
 class Codec:
-    """Encodes and decodes one rank's packets of blocks of ``length`` int32 elements each, by a plan for n ranks.
+    """The encoder and decoder of one rank's packets, by a plan for n ranks and blocks of ``length`` int32 elements.
 
-    A block's r slices lie one behind the other, sizes as even as possible. A packet has the length of the longest,
-    ``packet_length`` elements: shorter slices count as filled up with zeros.
+    A block consists of r consecutive slices, whose sizes are as equal as possible. A packet has the length of the
+    longest slice, ``packet_length`` elements; shorter slices are padded with zeros.
 
-    ``own`` and ``missing`` are the numbers of the blocks that the rank holds and lacks, ascending. The functions take
-    the blocks it holds as rows, in this order, of a contiguous int32 array of shape [len(own), length].
+    ``own`` and ``missing`` are the numbers of the blocks that the rank holds and lacks, ascending. The methods take the
+    held blocks as rows, in this order, of a contiguous int32 array of shape [len(own), length].
     """
 
     def __init__(self, plan: GroupPlan | PaperPlan, rank: int, length: int):
@@ -31,36 +31,38 @@ class Codec:
         self._known: dict[Packet, tuple[np.ndarray, np.ndarray]] = {}
 
     def encode(self, packet: Packet, own, out):
-        """Write a packet that this rank sends into ``out``, int32 of shape [packet_length]."""
+        """Write a packet that this rank sends into ``out``: int32 of shape [packet_length]."""
         kernels(out).add_slices(own.reshape(-1), *self._known_slices(packet), out)
 
     def decode(self, packet: Packet, content, own, out):
-        """Take the slices that this rank knows out of a packet it has received, which leaves the slice it lacks.
+        """Subtract the slices that this rank knows from a received packet, which leaves the slice that it lacks.
 
-        ``content``: int32 of shape [packet_length]; ``out``: int32 with the length of the slice, which belongs at
+        ``content``: int32 of shape [packet_length]. ``out``: int32 with the length of the slice, whose place is
         `missing_slice`. ``out`` may be the beginning of ``content``.
         """
         kernels(out).strip_slices(content[: out.size], own.reshape(-1), *self._known_slices(packet), out)
 
     def add_known(self, packet: Packet, own, content):
-        """Add the slices that this rank knows of a packet to ``content``, int32 of shape [packet_length].
+        """Add the slices of a packet that this rank knows to ``content``: int32 of shape [packet_length].
 
-        So the slice that it lacks, filled up with zeros, becomes the packet.
+        If ``content`` holds the slice that the rank lacks, padded with zeros, it becomes the packet.
         """
         rows = own.reshape(-1)
         for start, length in zip(*self._known_slices(packet), strict=True):
             content[:length] += rows[start : start + length]
 
     def missing_slice(self, packet: Packet) -> tuple[int, int, int]:
-        """Return which slice a received packet brings: number of the block, begin and end in it."""
+        """Return the slice that a received packet brings: number of the block, begin and end in the block.
+
+        Raises ValueError if this rank holds all blocks of the packet.
+        """
         for block, position in zip(packet.blocks, packet.positions, strict=True):
             if block not in self._start:
                 return block, self.bounds[position], self.bounds[position + 1]
         raise ValueError(f"rank {self.rank} knows all blocks of {packet}")
 
     def _known_slices(self, packet: Packet) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the slices of a packet that this rank knows begin in the rows of own blocks, and their lengths.
-        """
+        """Return begins, in the rows of own blocks, and lengths of the slices of a packet that this rank knows."""
         if packet not in self._known:
             self._known[packet] = self._find_slices(packet)
         return self._known[packet]

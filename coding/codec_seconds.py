@@ -1,4 +1,5 @@
-"""How long this processor takes to encode and decode packets, by a short trial on arrays as long as real packets."""
+"""The seconds that this processor takes to encode and decode packets, by a short trial with packets of the real
+length."""
 
 import statistics
 import time
@@ -11,13 +12,17 @@ from coding.fixed_point import accumulate
 from coding.kernels import kernels
 
 MAX_ELEMENTS = 1 << 20
-"""Longer packets take as long an element: they lie in no cache."""
+"""Largest number of elements of a packet in the trial; longer packets take as long per element, because they fit no
+cache."""
 WARM_UP, REPEATS = 1, 5
 
 
 class CodecSeconds(NamedTuple):
-    """Seconds an element: to ``add`` an own block to the sum, to ``encode`` a packet, and to ``decode`` one and add it
-    to the sum."""
+    """Seconds per element of three operations.
+
+    ``add``: add an own block to the sum. ``encode``: encode a packet. ``decode``: decode a packet and add it to the
+    sum.
+    """
 
     add: float
     encode: float
@@ -25,14 +30,14 @@ class CodecSeconds(NamedTuple):
 
 
 NOT_CODED = CodecSeconds(0.0, 0.0, 0.0)
-"""Where coding takes no time: simulated time leaves it out."""
+"""Seconds of coding that takes no time, as in simulated time."""
 
 
 def measure(scheme: str, r: int, length: int, empty: Callable) -> CodecSeconds:
-    """Return what this processor takes with redundancy r, of blocks of ``length`` elements.
+    """Return the measured seconds of coding on this processor, with redundancy r and blocks of ``length`` elements.
 
-    A packet of the scheme coded has r slices, of which a receiver takes r - 1 out again; the others' are copied as they
-    are. ``empty(size, dtype)`` makes an array, and so decides where all this is done.
+    A packet of the scheme coded has r slices, of which a receiver subtracts r - 1. Packets of the other schemes are
+    copied. ``empty(size, dtype)`` makes an array, and so decides whether the CPU or a GPU is measured.
     """
     slices = r if scheme == "coded" else 1
     size = max(1, min(-(-length // r), MAX_ELEMENTS))
@@ -59,11 +64,11 @@ def measure(scheme: str, r: int, length: int, empty: Callable) -> CodecSeconds:
 
 
 def seconds_of(action: Callable[[], None], changed) -> float:
-    """Return the median seconds of an action, until the array that it has changed is there."""
+    """Return the median seconds of ``action``, until the array ``changed``, which it writes, is complete."""
     taken = []
     for _ in range(WARM_UP + REPEATS):
         begin = time.perf_counter()
         action()
-        int(changed[0])  # a GPU may be at it still
+        int(changed[0])  # waits for a GPU that still computes
         taken.append(time.perf_counter() - begin)
     return statistics.median(taken[WARM_UP:])

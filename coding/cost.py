@@ -1,6 +1,6 @@
-"""The bytes that each scheme sends, counted exactly: in units of M, the size of one gradient, or in bytes.
+"""The exact bytes that each scheme sends, in units of M, the size of one gradient, or in bytes.
 
-A packet to several receivers counts once (`Cost.once`: a shared medium, true multicast) or once for every receiver
+A packet to several receivers counts once (`Cost.once`: a shared medium, true multicast) or once per receiver
 (`Cost.per_receiver`: unicast, trees and relays). The formulas, with C(n, r) the binomial coefficient:
 
 | scheme         | sent by a rank | received by a rank | once          | per receiver | source                    |
@@ -11,15 +11,15 @@ A packet to several receivers counts once (`Cost.once`: a shared medium, true mu
 | per-block      | C(n,r)/n       | (n-1)C(n,r)/n      | C(n,r)        | (n-1)C(n,r)  | CSSGD, (30)               |
 | uncoded        | C(n-1,r-1)/r   | C(n-1,r)           | C(n,r)        | n C(n-1,r)   | CSSGD, (29)               |
 | coded          | C(n-1,r)/r     | C(n-1,r)           | n C(n-1,r)/r  | n C(n-1,r)   | CSSGD, (20)-(28)          |
-| grouped-direct | q/n            | q-1                | q             | n(q-1)       | ours; sums before sending |
-| grouped-rs     | q/n            | (n+q-2)/n          | q             | n+q-2        | ours; sums before sending |
+| grouped-direct | q/n            | q-1                | q             | n(q-1)       | sums before sending       |
+| grouped-rs     | q/n            | (n+q-2)/n          | q             | n+q-2        | sums before sending       |
 | tolerant-s     | 1/(r-s)        | (n-1)/(r-s)        | n/(r-s)       | n(n-1)/(r-s) | `coding.tolerant`         |
 
-CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. per-block sends every block of the batch by itself, computed once; uncoded
-computes every block r times and each holder sends its slice of it. With r = n each rank knows all: uncoded and coded
-send nothing. The grouped schemes have q groups of ranks, n/r rounded up; what a rank of them sends is a mean if groups
-are not equal, and nothing for q = 1. tolerant-1, tolerant-2 ...: steps that end without s silent ranks, 0 <= s < r; to
-end one, what n - s - 1 others send is enough.
+CSSGD: Li, Xie, Mao, Xu, Zhu, Zhang 2021. ``per-block`` computes every block of the batch once and sends it by itself.
+``uncoded`` computes every block r times, and each holder sends its slice of it. With r = n each rank knows all blocks,
+so ``uncoded`` and ``coded`` send nothing. The grouped schemes have q groups of ranks, n/r rounded up. If groups are not
+equal, the table gives the mean that a rank sends; for q = 1 they send nothing. ``tolerant-1``, ``tolerant-2`` ...:
+steps end without s silent ranks, 0 <= s < r. The messages of n - s - 1 other ranks suffice to end a step.
 """
 
 from collections.abc import Callable
@@ -32,15 +32,16 @@ from coding.partition import sizes
 from coding.placement import GroupedPlacement, number_of_groups
 
 BYTES_PER_ELEMENT = 4
-"""The size of an int32 and of a float32."""
+"""Bytes of an int32 and of a float32."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one exchange of gradients for each rank; all tuples have one entry per rank.
+    """The cost of one exchange of gradients per rank; all tuples have one entry per rank.
 
-    ``sent``: a packet to several receivers counts once; ``copies``: once for every receiver; ``received``: all that
-    comes in. ``packets``: messages sent, one to several receivers counts once.
+    ``sent``: amount sent, a packet to several receivers counted once. ``copies``: amount sent, a packet counted once
+    per receiver. ``received``: amount received. ``packets``: number of messages sent, a message to several receivers
+    counted once.
     """
 
     sent: tuple
@@ -55,42 +56,44 @@ class Cost:
 
     @property
     def per_receiver(self):
-        """Return the sum over all ranks, a packet counted once for each receiver."""
+        """Return the sum over all ranks, a packet counted once per receiver."""
         return sum(self.received)
 
     def times(self, unit) -> "Cost":
-        """Return the same with another unit for what is sent and received."""
+        """Return the same cost with the amounts sent and received multiplied by ``unit``."""
         amounts = (tuple(unit * amount for amount in each) for each in (self.sent, self.copies, self.received))
         return Cost(*amounts, self.packets)
 
 
 def cost_in_bytes(scheme: str, n: int, r: int, length: int) -> Cost:
-    """Exact bytes for gradients of ``length`` elements: slices and chunks of unequal length and padding are in it."""
+    """Return the exact bytes for gradients of ``length`` elements, including padding and slices or chunks of unequal
+    length."""
     return counting(scheme)(n, r, length).times(BYTES_PER_ELEMENT)
 
 
 @lru_cache(maxsize=1024)
 def cost_in_models(scheme: str, n: int, r: int) -> Cost:
-    """Exact fractions of M, the size of one gradient: what is left of the bytes when every division comes out even."""
+    """Return the exact cost in fractions of M, the size of one gradient, for lengths without remainders and padding."""
     length = lcm(*range(1, n + 1))
     return counting(scheme)(n, r, length).times(Fraction(1, length))
 
 
 def counting(scheme: str) -> Callable[[int, int, int], Cost]:
-    """Return what counts a scheme: of `SCHEMES`, or ``tolerant-s``."""
+    """Return the function that counts a scheme of `SCHEMES`, or the scheme ``tolerant-s``."""
     name, _, silent = scheme.rpartition("-")
     return partial(tolerant, silent=int(silent)) if name == "tolerant" else SCHEMES[scheme]
 
 
 def redundancy(scheme: str, n: int, r: int) -> Fraction:
-    """How many times a rank computes its share of the batch, 1/n: what the scheme asks of the processors."""
+    """Return the number of times that a rank computes its share of the batch, 1/n."""
     if scheme.startswith("grouped"):
         return Fraction(n, number_of_groups(n, r))
     return Fraction(r if scheme in ("uncoded", "coded") or scheme.startswith("tolerant") else 1)
 
 
 def ring(n: int, r: int, length: int) -> Cost:
-    """Rank i sends all chunks but i+1 in the reduce-scatter, all but i+2 in the all-gather; none are padded."""
+    """Count a ring: rank i sends all chunks but i+1 in the reduce-scatter, and all but i+2 in the all-gather, without
+    padding."""
     chunks = sizes(length, n)
     sent = [2 * length - chunks[(i + 1) % n] - chunks[(i + 2) % n] if n > 1 else 0 for i in range(n)]
     received = [sent[i - 1] for i in range(n)]
@@ -109,7 +112,7 @@ def ssgd_multicast(n: int, r: int, length: int) -> Cost:
 
 
 def per_block(n: int, r: int, length: int) -> Cost:
-    """C(n, r) blocks, consecutive ones on each rank, as many on one as on another or one more."""
+    """Count C(n, r) blocks, consecutive blocks on each rank; the numbers of blocks per rank differ by at most one."""
     blocks = sizes(comb(n, r), n) if n > 1 else [0]
     return Cost(
         tuple(count * length for count in blocks),
@@ -120,7 +123,7 @@ def per_block(n: int, r: int, length: int) -> Cost:
 
 
 def uncoded(n: int, r: int, length: int) -> Cost:
-    """Rank i is the p-th holder of C(i, p) C(n-1-i, r-1-p) blocks."""
+    """Count slices: rank i is the p-th holder of C(i, p) C(n-1-i, r-1-p) blocks."""
     if r == n:
         return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
     slices = sizes(length, r)
@@ -130,7 +133,7 @@ def uncoded(n: int, r: int, length: int) -> Cost:
 
 
 def coded(n: int, r: int, length: int) -> Cost:
-    """C(n-1, r) packets per rank, each to r others; all packets have the length of the longest slice."""
+    """Count C(n-1, r) packets per rank, each to r other ranks; all packets have the length of the longest slice."""
     packets = comb(n - 1, r)
     sent = packets * -(-length // r)
     return Cost((sent,) * n, (r * sent,) * n, (r * sent,) * n, (packets,) * n)
@@ -147,7 +150,8 @@ def grouped_direct(n: int, r: int, length: int) -> Cost:
 
 
 def grouped_rs(n: int, r: int, length: int) -> Cost:
-    """Every group sends each chunk to its owner, who adds it up and multicasts it. One group sends nothing."""
+    """Count chunks: every group sends each chunk to its owner, which sums and multicasts it. One group alone sends
+    nothing."""
     placement = GroupedPlacement(n, number_of_groups(n, r))
     if placement.q == 1:
         return Cost((0,) * n, (0,) * n, (0,) * n, (0,) * n)
@@ -165,7 +169,7 @@ def grouped_rs(n: int, r: int, length: int) -> Cost:
 
 
 def tolerant(n: int, r: int, length: int, silent: int) -> Cost:
-    """Each rank sends all others one message, as long as one part of r - silent of a gradient."""
+    """Count one message from each rank to all others, as long as one of r - silent parts of a gradient."""
     message = -(-length // (r - silent)) * (n > 1)
     everything = ((n - 1) * message,) * n
     return Cost((message,) * n, everything, everything, (int(n > 1),) * n)
@@ -181,5 +185,8 @@ SCHEMES: dict[str, Callable[[int, int, int], Cost]] = {
     "grouped-direct": grouped_direct,
     "grouped-rs": grouped_rs,
 }
-"""Elements that each rank sends and receives, by scheme: ``cost(n, r, length)``. The first three do not depend on r;
-the grouped schemes make `number_of_groups` (n, r) groups. Those that tolerate silent ranks are not among them."""
+"""Functions ``cost(n, r, length)`` that return the numbers of elements that each rank sends and receives, by scheme.
+
+The first three schemes do not depend on r; the grouped schemes make `number_of_groups` (n, r) groups. The schemes that
+tolerate silent ranks are not included.
+"""

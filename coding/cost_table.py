@@ -1,4 +1,4 @@
-"""The costs of all schemes and redundancies as a text, and where the coded scheme sends less than another."""
+"""The costs of all schemes and redundancies as a text, and the redundancies with which the coded scheme sends less."""
 
 from fractions import Fraction
 
@@ -13,12 +13,16 @@ COUNTINGS = {
     "per receiver": ("per_receiver", "per_receiver"),
     "the paper's: coded once, others per receiver": ("once", "per_receiver"),
 }
-"""How packets to several receivers count: in words, and the properties of a `Cost` for coded and for what it is
-compared with. The third is how Li, Xie, Mao, Xu, Zhu, Zhang 2021 compare (28) with (29)."""
+"""Ways to count packets to several receivers: the name, the property of a `Cost` for the coded scheme, and for the
+others.
+
+The third way is the comparison of (28) with (29) in Li, Xie, Mao, Xu, Zhu, Zhang 2021.
+"""
 
 
 def cost_table(n: int) -> str:
-    """The costs for n ranks, in units of M, for every redundancy; below, which scheme wins where."""
+    """Return the costs for n ranks, in units of M, for every redundancy; below them, the cases in which the coded
+    scheme wins."""
     header = ["r", "scheme", "sent by a rank", "received by a rank", "once", "per receiver", "packets of a rank"]
     rows = [row("any", name, 1, n) for name in WITHOUT_REDUNDANCY]
     for r in range(1, n + 1):
@@ -52,7 +56,7 @@ def row(label, name: str, r: int, n: int) -> list[str]:
 
 
 def comparison(n: int) -> list[list[str]]:
-    """For every other scheme, the redundancies for which the coded scheme sends less than it, by every counting."""
+    """Return, per other scheme and way of counting, the redundancies with which the coded scheme sends less."""
     rows = []
     for name in SCHEMES:
         if name != "coded":
@@ -65,9 +69,9 @@ def comparison(n: int) -> list[list[str]]:
 
 
 def wins(other: str, n: int, ours: str, theirs: str) -> tuple[list[int], list[int]]:
-    """The redundancies for which coded sends less than, and as much as, another scheme.
+    """Return the redundancies with which the coded scheme sends less than another scheme, and as much as it.
 
-    ``ours`` and ``theirs``: ``once`` or ``per_receiver``, how coded and the other scheme are counted.
+    ``ours`` and ``theirs``: ``once`` or ``per_receiver``, the counting of the coded scheme and of the other scheme.
     """
     less, equal = [], []
     for r in range(1, n + 1):
@@ -90,7 +94,7 @@ def spread(values) -> str:
 
 
 def ranges(values: list[int]) -> str:
-    """Ascending numbers in words: [1, 3, 4, 5] -> "1, 3 to 5"."""
+    """Return ascending numbers in words: [1, 3, 4, 5] -> "1, 3 to 5"."""
     runs: list[list[int]] = []
     for value in values:
         if runs and runs[-1][-1] == value - 1:

@@ -1,18 +1,19 @@
-"""Kernels for NumPy arrays, compiled by numba: each passes over memory once and leaves other Python threads free."""
+"""Kernels for NumPy arrays, compiled by numba; each passes over memory once and releases Python's global lock."""
 
 import numpy as np
 from numba import njit
 
 CACHED_ELEMENTS = 1 << 15
-"""Elements of a packet that stay in a cache while slices are added to them."""
+"""Number of elements of a packet that stay in a cache while slices are added to them."""
 
 compiled = njit(nogil=True, cache=True)
 
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
-    """out = round(clip(x, -limit, limit) scale), NaN as 0; x float32 or float64, out int32, same length.
+    """Set out = round(clip(x, -limit, limit) scale), and 0 for NaN; x float32 or float64, out int32, of equal length.
 
-    Returns how many values lie beyond the limit, how many are not finite, and the greatest magnitude of the former.
+    Return the number of values beyond the limit, the number of values that are not finite, and the largest magnitude of
+    the values beyond the limit.
     """
     bits = x.view(np.int32 if x.itemsize == 4 else np.int64)
     largest = _quantise(x, bits, np.iinfo(bits.dtype).max, limit, scale, out)
@@ -23,7 +24,10 @@ def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
 
 @compiled
 def _quantise(x, bits, magnitude, limit, scale, out):
-    """Returns the largest magnitude as its bits, whose order is that of the magnitudes, with NaN above infinity."""
+    """Quantise x; return the largest magnitude as its bits.
+
+    The order of these bits is the order of magnitudes, with NaN above infinity.
+    """
     largest = bits.dtype.type(0)
     for i in range(x.size):
         b = bits.dtype.type(bits[i] & magnitude)
@@ -50,22 +54,24 @@ def _beyond(x, limit):
 
 @compiled
 def dequantise(q, step, out):
-    """out = q step; q int32 or int64, out float32 or float64."""
+    """Set out = q step; q int32 or int64, out float32 or float64."""
     for i in range(q.size):
         out[i] = q[i] * step
 
 
 @compiled
 def accumulate(total, y):
-    """total = total + y, int64 and int32."""
+    """Set total = total + y; total int64, y int32."""
     for i in range(total.size):
         total[i] += y[i]
 
 
 @compiled
 def wrap(total, out):
-    """out = total modulo 2^32, int64 and int32. Returns how many totals lie beyond int32, and the largest magnitude
-    of all."""
+    """Set out = total modulo 2^32; total int64, out int32.
+
+    Return the number of totals outside int32, and the largest magnitude of all totals.
+    """
     top = np.int64(2**31 - 1)
     count, largest = np.int64(0), np.int64(0)
     for i in range(total.size):
@@ -77,18 +83,19 @@ def wrap(total, out):
 
 
 def add_slices(own, starts, lengths, out):
-    """out[i] = sum over k of own[starts[k] + i], where i < lengths[k], modulo 2^32; all int32."""
+    """Set out[i] = sum over k of own[starts[k] + i], if i < lengths[k], modulo 2^32; all arrays int32."""
     _combine(own[starts[0] : starts[0] + lengths[0]], own, starts[1:], lengths[1:], 1, out)
 
 
 def strip_slices(content, own, starts, lengths, out):
-    """out[i] = content[i] - sum over k of own[starts[k] + i], where i < lengths[k], modulo 2^32; all int32."""
+    """Set out[i] = content[i] - sum over k of own[starts[k] + i], if i < lengths[k], modulo 2^32; all arrays int32."""
     _combine(content, own, starts, lengths, -1, out)
 
 
 @compiled
 def _combine(first, own, starts, lengths, sign, out):
-    """out = first + sign (sum of slices). Two slices at a time: memory is faster when it reads several arrays."""
+    """Set out = first + sign (sum of slices), two slices at a time, because memory is faster with several arrays at
+    once."""
     common = min(first.size, out.size)
     for length in lengths:
         common = min(common, length)
@@ -110,7 +117,7 @@ def _combine(first, own, starts, lengths, sign, out):
             a, b = own[starts[k] + begin : starts[k] + end], own[starts[k + 1] + begin : starts[k + 1] + end]
             for i in range(piece.size):
                 piece[i] += sign * (a[i] + b[i])
-    for i in range(common, out.size):  # one element at most: slices differ by no more
+    for i in range(common, out.size):  # one element at most, because the lengths of slices differ by at most one
         total = np.int64(first[i]) if i < first.size else 0
         for k in range(starts.size):
             if i < lengths[k]:
@@ -120,9 +127,10 @@ def _combine(first, own, starts, lengths, sign, out):
 
 @compiled
 def combine(own, starts, lengths, coefficients, out):
-    """out[i] = sum over k of coefficients[k] own[starts[k] + i], where i < lengths[k], modulo `coding.prime_field.P`.
+    """Set out[i] = sum over k of coefficients[k] own[starts[k] + i], if i < lengths[k], modulo `coding.prime_field.P`.
 
-    ``own``: int32; ``coefficients``: int64 that fit into int32; ``out``, int32 or int64: the number nearest to 0.
+    ``own``: int32. ``coefficients``: int64 with values in the range of int32. ``out``, int32 or int64: the numbers
+    nearest to 0.
     """
     prime = np.int64(2**32 - 5)
     sums = np.empty(min(CACHED_ELEMENTS, out.size), np.int64)
@@ -143,7 +151,10 @@ def combine(own, starts, lengths, coefficients, out):
 
 @compiled
 def fingerprint(x):
-    """Sum of (2i + 1) x[i] modulo 2^64, as int64; x int32. Arrays that differ in one element differ in it."""
+    """Return the sum of (2i + 1) x[i] modulo 2^64, as int64; x int32.
+
+    Arrays that differ in exactly one element have different fingerprints.
+    """
     total = np.int64(0)
     for i in range(x.size):
         total += np.int64(2 * i + 1) * x[i]
@@ -151,7 +162,7 @@ def fingerprint(x):
 
 
 def prepare():
-    """Compile everything now: it takes seconds, unless another process has left its result in the cache."""
+    """Compile all kernels now; this takes seconds, unless another process has left them in the cache."""
     element, total = np.zeros(1, np.int32), np.zeros(1, np.int64)
     for real in (np.zeros(1, np.float32), np.zeros(1, np.float64)):
         quantise(real, 1.0, 1.0, element)

@@ -1,11 +1,12 @@
 """Real numbers as int32, so that sums are exact and the same on all ranks.
 
-S = (2^31 - 1) / R maps [-R, R] onto the whole range: R -> 0x7FFFFFFF, -R -> 0x80000001, 0 -> 0, one step is 1/S.
-Values are rounded to the nearest step. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), whose program has R of about
+S = (2^31 - 1) / R maps [-R, R] onto the whole range: R -> 0x7FFFFFFF, -R -> 0x80000001, 0 -> 0, one step is 1/S. Values
+are rounded to the nearest step. Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD). The authors' program has R of about
 21.5 and rounds down, which shifts every block by half a step.
 
-A sum of B quantised values is off by B/2 steps at most. It may be added modulo 2^32, in any order: partial sums may
-wrap round and come back. The true total must lie in [-R, R], or be kept in int64 (`accumulate`); `wrap` finds out.
+A sum of B quantised values differs from the exact sum by at most B/2 steps. It may be computed modulo 2^32, in any
+order: partial sums may leave the range and return to it. The true total must lie in [-R, R], or be kept in int64
+(`accumulate`); `wrap` detects totals outside.
 """
 
 import math
@@ -17,10 +18,10 @@ TOP = 2**31 - 1
 
 
 class OutOfRange(NamedTuple):
-    """How many values did not fit into [-limit, limit]; false if all did.
+    """Numbers of values outside [-limit, limit]; its truth value is False if there are none.
 
-    ``largest``: the largest magnitude of those that did not. ``not_finite`` values (NaN, infinities) are not in
-    ``count``.
+    ``largest``: the largest magnitude of the values outside. ``not_finite``: number of values that are NaN or infinite,
+    which ``count`` does not include.
     """
 
     count: int
@@ -33,11 +34,11 @@ class OutOfRange(NamedTuple):
 
     @property
     def suggested_limit(self) -> float:
-        """A range with room to spare: the power of two from twice up to four times the largest magnitude."""
+        """Return a range that leaves room: the power of two between twice and four times the largest magnitude."""
         return 2.0 ** math.ceil(math.log2(2 * self.largest)) if self.count else self.limit
 
     def merged_with(self, other: "OutOfRange") -> "OutOfRange":
-        """Both taken together."""
+        """Return the sum of this result and ``other``."""
         counts = self.count + other.count, self.not_finite + other.not_finite
         return OutOfRange(*counts, max(self.largest, other.largest), self.limit)
 
@@ -52,12 +53,12 @@ class OutOfRange(NamedTuple):
 
 
 class FixedPoint:
-    """int32 for the real numbers from -limit to limit (the R above). Raises ValueError unless it is positive.
+    """The int32 format for real numbers from -limit to limit (R above). Raises ValueError unless ``limit`` is positive.
 
-    ``most``: the largest magnitude of a result, in steps; values beyond it are out of range. So sums of several results
-    cannot be beyond theirs.
+    ``most``: the largest magnitude of a result, in steps; larger values are out of range. With a smaller ``most``, sums
+    of several results stay in the range of int32.
 
-    All arrays are one-dimensional, NumPy or CuPy, and of one length; results go into arrays of the caller's.
+    All arrays are one-dimensional, NumPy or CuPy, and of equal length; results are written into arrays of the caller.
     """
 
     def __init__(self, limit: float = 10.0, most: int = TOP):
@@ -71,20 +72,20 @@ class FixedPoint:
     def encode(self, x, out) -> OutOfRange:
         """Quantise x, float32 or float64, into ``out``, int32.
 
-        Values beyond the range become its ends, NaN becomes 0. Returns how many there were.
+        Values outside the range become its ends, and NaN becomes 0. Return the numbers of these values.
         """
         return OutOfRange(*kernels(out).quantise(x, self.largest, self.scale, out), self.largest)
 
     def decode(self, q, out):
-        """The values of q, int32 or int64 (a total of many blocks), into ``out``, float32 or float64."""
+        """Write the real values of q, int32 or int64 (a total of many blocks), into ``out``, float32 or float64."""
         kernels(out).dequantise(q, self.step, out)
 
     def wrap(self, total, out) -> OutOfRange:
-        """``total``, int64, into ``out``, int32, modulo 2^32. Returns how many totals this changes."""
+        """Write ``total``, int64, modulo 2^32 into ``out``, int32. Return the number of totals that this changes."""
         count, largest = kernels(out).wrap(total, out)
         return OutOfRange(int(count), 0, int(largest) * self.step if count else 0.0, self.limit)
 
 
 def accumulate(total, y):
-    """total = total + y without overflow; int64 and int32."""
+    """Add ``y``, int32, to ``total``, int64, so that no sum overflows."""
     kernels(total).accumulate(total, y)

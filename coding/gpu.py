@@ -1,4 +1,4 @@
-"""Kernels for CuPy arrays: each function is one fused kernel. What they do: `coding.cpu`."""
+"""Kernels for CuPy arrays: each function is one fused kernel. `coding.cpu` describes the functions."""
 
 import functools
 import struct
@@ -6,9 +6,9 @@ import struct
 import cupy
 
 ELEMENTS_PER_THREAD = 4
-"""Read by a thread of `quantise` at a time: with one each, 4 bytes, the memory would wait for requests."""
+"""Number of elements that a thread of `quantise` reads at a time; with one element of 4 bytes, memory would be idle."""
 FINGERPRINT_THREADS = 1 << 17
-"""Each adds up many elements, so that few have to take turns to add what they have found."""
+"""Number of threads; each sums many elements, so that few threads have to take turns to add their sums."""
 
 
 def quantise(x, limit: float, scale: float, out) -> tuple[int, int, float]:
@@ -89,7 +89,8 @@ def wrap(total, out) -> tuple[int, int]:
 
 @functools.cache
 def _slices(count: int, strip: bool):
-    """The kernel for so many slices, whose places are arguments: a table of them would have to be copied there."""
+    """Return the kernel for ``count`` slices, whose places are arguments, because a table would have to be copied to
+    the GPU."""
     places = "".join(f", int64 start{k}, int64 length{k}" for k in range(count))
     sign = "-" if strip else "+"
     terms = "".join(f"if (i < length{k}) sum {sign}= (unsigned int)own[start{k} + i];\n" for k in range(count))
@@ -115,7 +116,7 @@ def _places(starts, lengths):
 
 @functools.cache
 def _combination(count: int):
-    """The kernel for so many terms, whose places and factors are arguments, as those of slices are."""
+    """Return the kernel for ``count`` terms; their places and factors are arguments, as in `_slices`."""
     places = ", ".join(f"int64 start{k}, int64 length{k}, int64 factor{k}" for k in range(count))
     terms = "".join(
         f"if (i < length{k}) {{ long long term = factor{k} * own[start{k} + i];"

@@ -6,14 +6,14 @@ _registered: dict[type, object] = {}
 
 
 def register(kind: type, kernels):
-    """Have ``kernels``, which must have the functions of `coding.cpu`, used for arrays of type ``kind``."""
+    """Register ``kernels``, which must have the functions of `coding.cpu`, for arrays of type ``kind``."""
     _registered[kind] = kernels
 
 
 def kernels(array):
-    """Return the kernels for ``array``: NumPy, CuPy, or of a type that was registered; raises TypeError for others.
+    """Return the kernels for ``array``: NumPy, CuPy, or a registered type; raise TypeError for other types.
 
-    All have the functions of `coding.cpu`. They write into arrays that they are given, and never check lengths.
+    All kernels have the functions of `coding.cpu`. They write into given arrays and never check lengths.
     """
     if isinstance(array, np.ndarray):
         from coding import cpu

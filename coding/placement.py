@@ -1,7 +1,8 @@
-"""Which rank computes which part of a batch, where each part is computed r times.
+"""Placements: the parts of a batch that each rank computes, if each part is computed r times.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), formulas (5), (6), (20)-(23), for the subset placement. The grouped
-placement is ours: it sends the least that any placement can when all ranks want the sum and compute equally much.
+placement is from this project. It sends the least that any placement can if all ranks need the sum and compute equally
+much.
 """
 
 from dataclasses import dataclass
@@ -14,15 +15,16 @@ import numpy as np
 from coding.partition import bounds, part
 
 MAX_TABLE_ENTRIES = 1 << 26
-"""Entries of a table of subsets; a placement that would need more is refused."""
+"""Largest number of entries of a table of subsets; a placement that needs more is refused."""
 
 
 class PlacementError(ValueError):
-    """A redundancy or number of groups that cannot be; one line saying what is allowed."""
+    """A redundancy or a number of groups that is impossible; the message names the allowed values in one line."""
 
 
 def subsets(n: int, size: int) -> np.ndarray:
-    """All subsets of 0..n-1 with ``size`` elements in lexicographic order: uint16 of shape [C(n, size), size]."""
+    """Return all subsets of 0..n-1 with ``size`` elements, in lexicographic order: uint16 of shape [C(n, size),
+    size]."""
     count = comb(n, size)
     if count * size > MAX_TABLE_ENTRIES:
         raise PlacementError(f"{n} ranks have {count} subsets of {size}: too many; take the grouped placement")
@@ -31,7 +33,10 @@ def subsets(n: int, size: int) -> np.ndarray:
 
 
 def subset_numbers(members: np.ndarray, n: int) -> np.ndarray:
-    """Lexicographic numbers, int64 of shape [m], of m ascending subsets of 0..n-1, integers of shape [m, size]."""
+    """Return the lexicographic numbers, int64 of shape [m], of m ascending subsets of 0..n-1.
+
+    ``members``: integers of shape [m, size].
+    """
     size = members.shape[1]
     last = comb(n, size) - 1
     numbers = np.full(len(members), last, np.int64)
@@ -43,10 +48,10 @@ def subset_numbers(members: np.ndarray, n: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SubsetPlacement:
-    """Blocks of a batch on ranks 0..n-1: one block for each r-subset of the ranks, held by exactly these ranks.
+    """Blocks of a batch on ranks 0..n-1: one block per r-subset of the ranks, held by exactly these ranks.
 
-    Blocks are numbered in the lexicographic order of their subsets. A rank holds C(n-1, r-1) of the C(n, r) blocks and
-    so computes r/n of the batch. Raises PlacementError unless 1 <= r <= n.
+    Blocks are numbered in the lexicographic order of their subsets. A rank holds C(n-1, r-1) of the C(n, r) blocks, so
+    it computes r/n of the batch. Raises PlacementError unless 1 <= r <= n.
     """
 
     n: int
@@ -58,19 +63,22 @@ class SubsetPlacement:
 
     @cached_property
     def holders(self) -> np.ndarray:
-        """Ranks that hold each block, ascending: uint16 of shape [C(n, r), r]."""
+        """Return the ranks that hold each block, ascending: uint16 of shape [C(n, r), r]."""
         return subsets(self.n, self.r)
 
     def blocks(self, rank: int) -> np.ndarray:
-        """Numbers of the blocks that ``rank`` holds, ascending: int64 of shape [C(n-1, r-1)]."""
+        """Return the numbers of the blocks that ``rank`` holds, ascending: int64 of shape [C(n-1, r-1)]."""
         return np.flatnonzero((self.holders == rank).any(1))
 
     def missing(self, rank: int) -> np.ndarray:
-        """Numbers of the blocks that ``rank`` lacks, ascending: int64 of shape [C(n-1, r)]."""
+        """Return the numbers of the blocks that ``rank`` lacks, ascending: int64 of shape [C(n-1, r)]."""
         return np.flatnonzero((self.holders != rank).all(1))
 
     def samples(self, batch: int) -> np.ndarray:
-        """Block b is samples ``result[b]`` to ``result[b + 1]`` of a batch of so many: int64 of shape [C(n, r) + 1]."""
+        """Return the bounds of blocks in a batch of ``batch`` samples: int64 of shape [C(n, r) + 1].
+
+        Block b has the samples ``result[b]`` to ``result[b + 1]``.
+        """
         return bounds(batch, comb(self.n, self.r))
 
 
@@ -82,7 +90,7 @@ def subset_placement(n: int, r: int) -> SubsetPlacement:
 
 @dataclass(frozen=True)
 class CyclicPlacement:
-    """n blocks of a batch on ranks 0..n-1: block q on the r ranks q, q + 1, ... q + r - 1, counted modulo n.
+    """n blocks of a batch on ranks 0..n-1: block q is on the r ranks q, q + 1, ... q + r - 1, counted modulo n.
 
     A rank computes r of the n blocks, r/n of the batch. Source: Tandon, Lei, Dimakis, Karampatziakis 2017. Raises
     PlacementError unless 1 <= r <= n.
@@ -96,16 +104,16 @@ class CyclicPlacement:
             raise PlacementError(f"redundancy {self.r} on {self.n} ranks: it must be from 1 to {self.n}")
 
     def holders(self, block: int) -> tuple[int, ...]:
-        """The ranks that compute a block, ascending."""
+        """Return the ranks that compute a block, ascending."""
         return tuple(sorted((block + k) % self.n for k in range(self.r)))
 
     def blocks(self, rank: int) -> list[int]:
-        """Numbers of the blocks that ``rank`` computes, ascending."""
+        """Return the numbers of the blocks that ``rank`` computes, ascending."""
         return sorted((rank - k) % self.n for k in range(self.r))
 
 
 def number_of_groups(n: int, r: int) -> int:
-    """Groups for which no rank computes more than r/n of the batch: n/r, rounded up."""
+    """Return the number of groups with which no rank computes more than r/n of the batch: n/r, rounded up."""
     return -(-n // r)
 
 
@@ -113,8 +121,8 @@ def number_of_groups(n: int, r: int) -> int:
 class GroupedPlacement:
     """Ranks 0..n-1 in q groups of consecutive ranks; all members of a group compute the same 1/q of the batch.
 
-    So a rank's gradient, summed over its samples, is all that its group has to send: member k of m multicasts part k of
-    m of it ("direct"), or sends the chunks of which it is the `sender` to the ranks that own them ("reduce-scatter").
+    So a group has to send only one gradient, summed over its samples. "direct": member k of m multicasts part k of m of
+    the gradient. "reduce-scatter": each member sends the chunks of which it is the `sender` to the ranks that own them.
     Raises PlacementError unless 1 <= q <= n.
     """
 
@@ -126,27 +134,31 @@ class GroupedPlacement:
             raise PlacementError(f"{self.q} groups of {self.n} ranks: there must be from 1 to {self.n}")
 
     def members(self, group: int) -> range:
-        """The ranks of a group; sizes differ by at most one."""
+        """Return the ranks of a group; the sizes of groups differ by at most one."""
         return range(*part(group, self.q, self.n))
 
     def group(self, rank: int) -> int:
-        """The group of a rank."""
+        """Return the group of a rank."""
         return ((rank + 1) * self.q - 1) // self.n
 
     def samples(self, batch: int) -> np.ndarray:
-        """Group k computes samples ``result[k]`` to ``result[k + 1]`` of a batch: int64 of shape [q + 1]."""
+        """Return the bounds of the groups' samples in a batch of ``batch`` samples: int64 of shape [q + 1].
+
+        Group k computes the samples ``result[k]`` to ``result[k + 1]``.
+        """
         return bounds(batch, self.q)
 
     def part(self, rank: int, length: int) -> tuple[int, int]:
-        """Direct: begin and end of the part of its group's sum that ``rank`` sends."""
+        """Return begin and end of the part of its group's sum that ``rank`` sends in "direct"."""
         members = self.members(self.group(rank))
         return part(rank - members.start, len(members), length)
 
     def chunk(self, rank: int, length: int) -> tuple[int, int]:
-        """Reduce-scatter: begin and end of the chunk of the sum over all groups that ``rank`` owns."""
+        """Return begin and end of the chunk of the sum over all groups that ``rank`` owns in "reduce-scatter"."""
         return part(rank, self.n, length)
 
     def sender(self, group: int, owner: int) -> int:
-        """Reduce-scatter: the rank of ``group`` that sends the chunk owned by ``owner``, a rank of another group."""
+        """Return the rank of ``group`` that sends the chunk of ``owner``, a rank of another group, in
+        "reduce-scatter"."""
         members = self.members(group)
         return members[owner % len(members)]

@@ -1,4 +1,4 @@
-"""Which rank sends which packet to which others: the plan of the coded exchange, the same for every step and length.
+"""The plan of the coded exchange: the packets with their senders and receivers, the same for every step and length.
 
 Source: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), Algorithm 3 and formulas (8), (9), (13), (14), (23)-(27).
 """
@@ -21,14 +21,14 @@ from coding.placement import (
 )
 
 COMBINATIONS_AT_ONCE = 1 << 14
-"""Combinations of blocks examined together."""
+"""Number of combinations of blocks that are examined together."""
 
 
 class Packet(NamedTuple):
-    """The sum of one slice of each of r blocks, sent by one rank to every rank that lacks exactly one of the blocks.
+    """The sum of one slice per block of r blocks, sent by one rank to every rank that lacks exactly one of the blocks.
 
-    ``blocks`` and ``positions``, r each: slice number ``position`` of the block with this number. ``number`` tells the
-    packets of one sender apart. Packets from one rank to another are sent and received in the same order.
+    ``blocks`` and ``positions`` have r elements: the number of each block, and of its slice. ``number`` identifies the
+    packet among the packets of one sender. Packets from one rank to another are sent and received in the same order.
     """
 
     sender: int
@@ -39,13 +39,13 @@ class Packet(NamedTuple):
 
     @property
     def group(self) -> tuple[int, ...]:
-        """The multicast group: sender and receivers, ascending."""
+        """Return the multicast group: sender and receivers, ascending."""
         return tuple(sorted((self.sender, *self.receivers)))
 
     @property
     def order(self) -> tuple:
-        """The key by which all ranks sort packets: as good as random, which spreads those under way over the ranks.
-        """
+        """Return the key by which all ranks sort packets; it is pseudo-random, which spreads packets under way over the
+        ranks."""
         identity = self.group, self.sender, self.number
         return crc32(repr(identity).encode()), identity
 
@@ -54,11 +54,11 @@ class Packet(NamedTuple):
 
 
 class GroupPlan:
-    """Every group of r+1 ranks exchanges the r+1 blocks of which each is known to all members but one.
+    """A plan in which every group of r+1 ranks exchanges the r+1 blocks that all members but one know.
 
-    In group S every member i sends the others one packet: the slices of the blocks S - {t}, t in S - {i}, whose
-    position is i's place among that block's holders. Each rank sends C(n-1, r) packets and receives r C(n-1, r); every
-    slice that a rank lacks reaches it exactly once.
+    In group S every member i sends the others one packet. The packet contains slices of the blocks S - {t}, t in S -
+    {i}; the position of a slice is i's place among the holders of its block. Each rank sends C(n-1, r) packets and
+    receives r C(n-1, r). Every slice that a rank lacks reaches it exactly once.
     """
 
     def __init__(self, placement: SubsetPlacement):
@@ -72,12 +72,12 @@ class GroupPlan:
             self.blocks[:, k] = subset_numbers(np.delete(self.groups, k, axis=1), n)
 
     def sent(self, rank: int) -> Iterator[Packet]:
-        """The packets that ``rank`` sends, in order."""
+        """Yield the packets that ``rank`` sends, in order."""
         for number, group, blocks in self._groups_of(rank):
             yield packet(number, group, blocks, group.index(rank))
 
     def received(self, rank: int) -> Iterator[Packet]:
-        """The packets that ``rank`` must receive to know all blocks."""
+        """Yield the packets that ``rank`` must receive to know all blocks."""
         for number, group, blocks in self._groups_of(rank):
             for k, sender in enumerate(group):
                 if sender != rank:
@@ -104,12 +104,14 @@ def packet(number: int, group: list[int], blocks: list[int], k: int) -> Packet:
 
 
 class PaperPlan:
-    """Algorithm 3 as written: a rank goes through all combinations of r of its blocks and sends the packet of each
-    for which some rank lacks exactly one of the blocks.
+    """Algorithm 3 as written: a rank tries all combinations of r of its blocks.
 
-    The groups' packets are among them. For r = 2 and for n = r+1 there are no others; for r >= 3 and n >= r+2 most
-    are repeats that tell no rank anything new: 4 times as many at n, r = 5, 3; 10 at 6, 3; 19 at 7, 3; 39 at 6, 4. For
-    r = 1 a rank multicasts its block to all others instead of sending it to each.
+    It sends a packet for each combination of which some rank lacks exactly one block.
+
+    The packets of `GroupPlan` are among them. For r = 2 and for n = r+1 there are no others. For r >= 3 and n >= r+2
+    most packets are repeats that bring no rank anything new: 4 times as many packets at n, r = 5, 3; 10 times at 6, 3;
+    19 times at 7, 3; 39 times at 6, 4. For r = 1 a rank multicasts its block to all others instead of sending it to
+    each.
     """
 
     def __init__(self, placement: SubsetPlacement):
@@ -121,7 +123,7 @@ class PaperPlan:
             raise PlacementError(f"{n} ranks with redundancy {r} have {len(self.holds)} blocks: too many")
 
     def sent(self, rank: int) -> Iterator[Packet]:
-        """The packets that ``rank`` sends, in order."""
+        """Yield the packets that ``rank`` sends, in order."""
         r = self.placement.r
         choices = combinations(self.placement.blocks(rank).tolist(), r)
         number = 0
@@ -135,7 +137,7 @@ class PaperPlan:
                 number += 1
 
     def received(self, rank: int) -> Iterator[Packet]:
-        """The packets that ``rank`` receives, by sender."""
+        """Yield the packets that ``rank`` receives, by sender."""
         for sender in range(self.placement.n):
             yield from (packet for packet in self.sent(sender) if rank in packet.receivers)
 
@@ -145,8 +147,8 @@ ENUMERATIONS = {"groups": GroupPlan, "paper": PaperPlan}
 
 @lru_cache(maxsize=8)
 def packet_plan(n: int, r: int, enumeration: str = "groups") -> GroupPlan | PaperPlan:
-    """The plan for n ranks and redundancy r, made once; ``enumeration`` is a name of `ENUMERATIONS`.
+    """Return the plan for n ranks and redundancy r, made once; ``enumeration`` is a name of `ENUMERATIONS`.
 
-    Raises PlacementError unless 1 <= r <= n, or if there are more groups than memory is meant for.
+    Raises PlacementError unless 1 <= r <= n, or if there are too many groups for memory.
     """
     return ENUMERATIONS[enumeration](subset_placement(n, r))

@@ -1,8 +1,8 @@
-"""How long a step takes with each redundancy, predicted part by part from what was measured without any.
+"""The predicted duration of a step with each redundancy, part by part, from measurements without redundancy.
 
-The parts are ours: the paper's model (`coding.time_model.paper_step_seconds`) has no slowest rank, no coding and no
-packets. Nothing overlaps, as in `grsgd.comm.coded.scheme`: a rank computes its blocks, waits for the slowest, adds up
-and encodes, sends, and decodes.
+The parts are from this project: the paper's model (`coding.time_model.paper_step_seconds`) has no slowest rank, no
+coding and no packets. Nothing overlaps, as in `grsgd.comm.coded.scheme`. A rank computes its blocks and waits for the
+slowest rank. It then adds up and encodes, sends, and decodes.
 """
 
 from math import comb
@@ -16,12 +16,13 @@ from coding.cost import BYTES_PER_ELEMENT, cost_in_bytes, redundancy
 
 
 class Computing(NamedTuple):
-    """Seconds in which the ranks compute without redundancy, one block each, measured in steps that all begin
+    """Seconds in which the ranks compute without redundancy, one block each, measured in steps that all ranks begin
     together.
 
-    ``gradients``: of shape [steps, ranks]; ``per_block``: of shape [ranks], what of these every block takes, however
-    few samples it has. What makes steps of the run longer: ``slowdown``, a factor, of shape [ranks], and ``delays`` of
-    steps of the run, of shape [any number, ranks], which do not depend on what is computed.
+    ``gradients``: seconds of shape [steps, ranks].
+    ``per_block``: seconds of shape [ranks], the part of these seconds that a block takes for any number of samples.
+    ``slowdown``: factor of shape [ranks] by which the run is slower.
+    ``delays``: seconds of shape [any number, ranks], delays of the run's steps that do not depend on the computation.
     """
 
     gradients: np.ndarray
@@ -31,16 +32,18 @@ class Computing(NamedTuple):
 
 
 class Toll(NamedTuple):
-    """Seconds that something takes ``once``, and besides for ``each`` of its receivers."""
+    """Seconds for a packet or a byte: ``once``, and additionally for ``each`` of its receivers."""
 
     once: float
     each: float
 
     @classmethod
     def of(cls, one: float, all_others: float, n: int) -> "Toll":
-        """Return that of n ranks of which something takes so long to one receiver, and so long to all n - 1.
+        """Return the toll of n ranks, given the seconds ``one`` to one receiver and ``all_others`` to all n - 1
+        receivers.
 
-        On a switch the second is n - 1 times the first, on a medium that multicasts as long. Neither part is negative.
+        On a switch ``all_others`` is n - 1 times ``one``; on a medium that multicasts both are equal. Neither part of
+        the toll is negative.
         """
         if n < 3:
             return cls(all_others, 0.0)
@@ -57,11 +60,14 @@ NO_TOLL = Toll(0.0, 0.0)
 
 
 class PacketSeconds(NamedTuple):
-    """Seconds that packets take when all ranks send at once, by one transport.
+    """Seconds that packets take by one transport when all ranks send at once.
 
-    ``exchange``: one short packet of each rank; ``packet``: every further one; ``byte``: each byte of a rank's packets.
-    ``is_shared``: whether transfers of all ranks share a medium, so that what all send together counts, and not what
-    the busiest does; ``sends_copies``: whether a packet leaves its sender once for every receiver.
+    ``exchange``: toll of one short packet of each rank.
+    ``packet``: toll of every further packet.
+    ``byte``: toll of each byte of a rank's packets.
+    ``is_shared``: whether transfers of all ranks share a medium; then the sum over the ranks counts, and otherwise the
+    busiest rank.
+    ``sends_copies``: whether a packet leaves its sender once per receiver.
     """
 
     exchange: Toll
@@ -72,11 +78,14 @@ class PacketSeconds(NamedTuple):
 
 
 NOTHING_SENT = PacketSeconds(NO_TOLL, NO_TOLL, NO_TOLL, False, False)
-"""Of one rank."""
+"""Seconds of packets in a run with one rank."""
 
 
 class StepParts(NamedTuple):
-    """The seconds of a step: what a rank computes on average, how much longer the slowest takes, and so on."""
+    """The seconds of a step's parts.
+
+    ``computing``: mean over the ranks. ``waiting``: additional seconds of the slowest rank.
+    """
 
     computing: float
     waiting: float
@@ -85,15 +94,15 @@ class StepParts(NamedTuple):
 
 
 def own_blocks(scheme: str, n: int, r: int) -> int:
-    """Return how many blocks a rank computes."""
+    """Return the number of blocks that a rank computes."""
     return comb(n - 1, r - 1) if scheme in ("coded", "uncoded") else 1
 
 
 def computing_seconds(scheme: str, n: int, r: int, measured: Computing) -> tuple[float, float]:
-    """Return how long a rank computes in a step, on average, and how long the slowest does.
+    """Return the seconds that a rank computes per step, on average, and the seconds of the slowest rank.
 
-    The mean over the delays, and the median over the steps that were measured: one of them that something else has
-    made long counts no more than another. A rank that takes twice as long for a block is waited for r times.
+    Both are means over the delays, and medians over the measured steps: so one prolonged step counts no more than
+    another. With redundancy r, the wait for a slow rank is r times as long.
     """
     times, blocks = float(redundancy(scheme, n, r)), own_blocks(scheme, n, r)
     samples = np.maximum(measured.gradients - measured.per_block, 0)
@@ -103,7 +112,8 @@ def computing_seconds(scheme: str, n: int, r: int, measured: Computing) -> tuple
 
 
 def coding_seconds(scheme: str, n: int, r: int, length: int, measured: CodecSeconds) -> float:
-    """Return how long the busiest rank adds up its blocks of ``length`` elements, encodes and decodes in a step."""
+    """Return the seconds per step in which the busiest rank adds up its blocks of ``length`` elements, encodes and
+    decodes."""
     cost = cost_in_bytes(scheme, n, r, length)
     encoded, decoded = max(cost.sent) / BYTES_PER_ELEMENT, max(cost.received) / BYTES_PER_ELEMENT
     added = own_blocks(scheme, n, r) * length
@@ -111,7 +121,7 @@ def coding_seconds(scheme: str, n: int, r: int, length: int, measured: CodecSeco
 
 
 def sending_seconds(scheme: str, n: int, r: int, length: int, measured: PacketSeconds) -> float:
-    """Return how long the packets of a step take, of blocks of ``length`` elements."""
+    """Return the seconds that the packets of a step take, for blocks of ``length`` elements."""
     cost = cost_in_bytes(scheme, n, r, length)
     if not cost.once:
         return 0.0
@@ -126,7 +136,7 @@ def sending_seconds(scheme: str, n: int, r: int, length: int, measured: PacketSe
 def predicted_step(
     scheme: str, n: int, r: int, length: int, computing: Computing, codec: CodecSeconds, packets: PacketSeconds
 ) -> StepParts:
-    """Return how long each part of a step takes with redundancy r; ``codec``: that of packets of this r."""
+    """Return the seconds of each part of a step with redundancy r; ``codec``: measurement with packets of this r."""
     mean, slowest = computing_seconds(scheme, n, r, computing)
     coding = coding_seconds(scheme, n, r, length, codec)
     return StepParts(mean, slowest - mean, coding, sending_seconds(scheme, n, r, length, packets))

@@ -1,29 +1,30 @@
-"""Whole numbers modulo P = 2^32 - 5, the largest prime below 2^32: int32 holds them, and each but 0 has an inverse.
+"""Integers modulo P = 2^32 - 5, the largest prime below 2^32; they fit into int32, and each but 0 has an inverse.
 
-They are kept nearest to 0, from -`HALF` to `HALF`, so that a sum of whole numbers which lies there is found as it is.
-2^32 is 5 modulo P, which makes products short again without a division (`coding.cpu.combine`).
+Numbers are kept nearest to 0, from -`HALF` to `HALF`. So the result of a sum of integers is exact if the sum lies in
+this range. 2^32 equals 5 modulo P, so products become short again without a division (`coding.cpu.combine`).
 """
 
 P = 2**32 - 5
 HALF = (P - 1) // 2
-"""The largest magnitude of a number: two less than that of int32."""
+"""The largest magnitude of a number: two less than the largest int32."""
 
 Matrix = list[list[int]]
 
 
 def centred(number: int) -> int:
-    """Return the number that is equal to ``number`` modulo P and nearest to 0."""
+    """Return the number that equals ``number`` modulo P and is nearest to 0."""
     number %= P
     return number - P if number > HALF else number
 
 
 def powers(base: int, count: int) -> list[int]:
-    """Return base^0 to base^(count - 1)."""
+    """Return base^0 to base^(count - 1) modulo P."""
     return [pow(base, exponent, P) for exponent in range(count)]
 
 
 def solve(matrix: Matrix, right: Matrix) -> Matrix:
-    """Return X with ``matrix`` X = ``right``, by elimination; raises ZeroDivisionError if ``matrix`` is singular."""
+    """Return X with ``matrix`` X = ``right`` modulo P, by elimination; raise ZeroDivisionError if ``matrix`` is
+    singular."""
     size = len(matrix)
     rows = [[*left, *more] for left, more in zip(matrix, right, strict=True)]
     for column in range(size):
@@ -41,6 +42,6 @@ def solve(matrix: Matrix, right: Matrix) -> Matrix:
 
 
 def product(left: Matrix, right: Matrix) -> Matrix:
-    """Return the product of two matrices."""
+    """Return the product of two matrices modulo P."""
     columns = list(zip(*right, strict=True))
     return [[sum(a * b for a, b in zip(row, column, strict=True)) % P for column in columns] for row in left]

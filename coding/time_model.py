@@ -1,7 +1,7 @@
-"""How long a step takes, and so which redundancy is best: the paper's model, and what the true costs give.
+"""The duration of a step, and so the best redundancy: the paper's model, and a model with the exact costs.
 
-Source of the first: Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), T = r Tcalc + Tcomm / r. By what was measured:
-`coding.predicted_step`.
+The paper is Li, Xie, Mao, Xu, Zhu, Zhang 2021 (CSSGD), with T = r Tcalc + Tcomm / r. `coding.predicted_step` predicts a
+step from measurements.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,18 @@ MEDIA = {
     "point-to-point": lambda cost: max(map(max, cost.copies, cost.received)),
     "shared-point-to-point": lambda cost: cost.per_receiver,
 }
-"""The part of the cost that takes time, in units of M: everything on a shared medium; the busiest port of a switch that
-multicasts; and both again when a packet to several receivers is sent several times."""
+"""The part of the cost that takes time, in units of M, by medium.
+
+``shared``: everything. ``switch``: the busiest port of a switch that multicasts. The two others: the same if a packet
+is sent once per receiver.
+"""
 
 
 def paper_step_seconds(r: int, computing: float, communicating: float) -> float:
-    """``computing``, ``communicating``: seconds that SSGD by multicast computes and communicates in a step (section
-    3.2.4).
+    """Return the seconds of a step in the paper's model (section 3.2.4).
 
-    The redundancy r is best exactly if r(r-1) <= communicating / computing <= r(r+1).
+    ``computing``, ``communicating``: seconds that SSGD by multicast computes and communicates per step. The redundancy
+    r is best exactly if r(r-1) <= communicating / computing <= r(r+1).
     """
     return r * computing + communicating / r
 
@@ -31,10 +34,10 @@ def paper_step_seconds(r: int, computing: float, communicating: float) -> float:
 def step_seconds(
     scheme: str, n: int, r: int, computing: float, transfer: float, medium: str = "shared", per_packet: float = 0.0
 ) -> float:
-    """Seconds of a step in which nothing overlaps, by the costs of `coding.cost`.
+    """Return the seconds of a step in which nothing overlaps, by the costs of `coding.cost`.
 
-    ``computing``: seconds that a rank computes without redundancy; ``transfer``: seconds for one M; ``medium``: a name
-    of `MEDIA`; ``per_packet``: seconds that every packet of a rank costs besides.
+    ``computing``: seconds that a rank computes without redundancy. ``transfer``: seconds per M. ``medium``: a name of
+    `MEDIA`. ``per_packet``: additional seconds per packet of a rank.
     """
     cost = cost_in_models(scheme, n, r)
     amount = float(MEDIA[medium](cost))
@@ -42,18 +45,19 @@ def step_seconds(
 
 
 def least_step_seconds(seconds: Sequence[float], silent: int = 0) -> float:
-    """Return the least time of a step that all ranks begin together and that ends without the slowest ``silent``.
+    """Return the least seconds of a step that all ranks begin together and that ends without the slowest ``silent``
+    ranks.
 
-    ``seconds``: what each rank computes, redundancy included. The step cannot end before the (n - silent)-th least of
-    these (Lee, Lam, Pedarsani, Papailiopoulos, Ramchandran 2018).
+    ``seconds``: seconds that each rank computes, redundancy included. The step cannot end before the (n - silent)-th
+    least of these (Lee, Lam, Pedarsani, Papailiopoulos, Ramchandran 2018).
     """
     return sorted(seconds)[len(seconds) - silent - 1]
 
 
 def mean_step_seconds(steps: Sequence[Sequence[float]], r: int = 1, silent: int = 0) -> float:
-    """Return the mean of `least_step_seconds` over steps: ``steps[k][i]`` is what rank i takes for step k without
-    redundancy, and r times as much with it.
+    """Return the mean of `least_step_seconds` over steps.
 
-    Ranks that are late begin the next step later than the others, so that it may take longer than this.
+    ``steps[k][i]``: seconds that rank i takes for step k without redundancy; with redundancy it takes r times as long.
+    Late ranks begin the next step later than the others, so real steps may take longer than this.
     """
     return fmean(least_step_seconds([r * each for each in seconds], silent) for seconds in steps)

@@ -1,4 +1,4 @@
-"""Messages by MPI, with arrays in GPU memory by a transport of their own."""
+"""Messages by MPI in which arrays in GPU memory have a transport of their own."""
 
 from collections.abc import Callable
 
@@ -16,9 +16,9 @@ class GpuBackend(MpiBackend):
     mpi
         An mpi4py intracommunicator.
     make_transport
-        Makes what carries arrays in GPU memory between the ranks of an `MpiBackend`: ``make_transport(backend)``.
+        ``make_transport(backend)`` makes the transport of arrays in GPU memory between the ranks of an `MpiBackend`.
     timeout
-        As for `MpiBackend`.
+        Seconds, as for `MpiBackend`.
     """
 
     def __init__(self, mpi, make_transport: Callable[[MpiBackend], GpuTransport], timeout: float = 600.0):
@@ -28,7 +28,7 @@ class GpuBackend(MpiBackend):
         self.transport = make_transport(self.host_memory)
 
     def carrier(self, array):
-        """Return the backend that carries this array."""
+        """Return the backend that carries ``array``."""
         return self.host_memory if type(array) is np.ndarray else self.transport
 
     def Isend(self, array, dest, tag):

@@ -9,9 +9,9 @@ from grsgd.comm.gpu.transport import Chunk, Transfer
 
 
 class Direct(Staged):
-    """The transport for an MPI library that knows GPU memory.
+    """The transport for an MPI library that can read and write GPU memory.
 
-    Reductions are `Staged`: Open MPI has no non-blocking ones of GPU memory.
+    Reductions are `Staged`, because Open MPI has no non-blocking reductions of GPU memory.
     """
 
     def Isend(self, array, dest, tag):
@@ -27,5 +27,5 @@ class Direct(Staged):
         return self._whole(array, partial(self.backend.Ibcast, array, root))
 
     def _whole(self, array, post: Callable) -> Transfer:
-        countable(array)  # raises here, not when MPI gets the array
+        countable(array)  # raises an error here, not later when MPI gets the array
         return self.begin(array, [Chunk(self.memory.record_event(), post)])

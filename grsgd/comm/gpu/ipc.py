@@ -1,7 +1,7 @@
-"""Messages of arrays in GPU memory between ranks of one host: the receiver copies out of the sender's memory.
+"""Messages of arrays in GPU memory between ranks of one host: the receiver copies from the sender's memory.
 
-The sender's message says where the array lies, as a CUDA IPC handle; the receiver opens every handle once, copies, and
-answers, whereupon the sender may write to the array again.
+The sender's message contains the place of the array as a CUDA IPC handle. The receiver opens every handle once, copies,
+and answers. After the answer the sender may write to the array again.
 """
 
 from functools import partial
@@ -13,15 +13,15 @@ from grsgd.comm.gpu.staged import HEADER_BYTES, Staged, header_fields
 from grsgd.comm.gpu.transport import Chunk, Transfer
 
 SHORT_BYTES = 32 * 2**10
-"""Up to so many bytes a message goes through host memory: one message instead of one there and one back."""
+"""Largest message in bytes that goes through host memory: it needs one message instead of a message and an answer."""
 IPC_FIELDS = slice(3, 13)
-"""Of a header: whether the content is to be copied by IPC, the offset where it lies, and the handle of 64 bytes."""
+"""Fields of a header: whether to copy the content by IPC, its offset in the memory, and the handle of 64 bytes."""
 
 
 class Ipc(Staged):
-    """`Staged`, but for longer messages to single ranks of this host.
+    """The transport `Staged`, except for longer messages to single ranks of this host.
 
-    ``host``: an MPI group of this host's ranks, whose memory this one can open.
+    ``host``: an MPI group of this host's ranks; this rank can open their memory.
     """
 
     def __init__(self, backend: MpiBackend, memory, host):
@@ -34,7 +34,7 @@ class Ipc(Staged):
         everyone.Free()
 
     def staged_bytes(self, nbytes, source):
-        one_host = len(self.same_host_ranks) == self.backend.size  # true of any source then
+        one_host = len(self.same_host_ranks) == self.backend.size  # then any source is on this host
         return min(nbytes, SHORT_BYTES) if one_host or source in self.same_host_ranks else nbytes
 
     def _send(self, send, array, dest, tag):
@@ -45,7 +45,7 @@ class Ipc(Staged):
         header_fields(host)[:3] = array.nbytes, number, self.backend.rank
         header_fields(host)[IPC_FIELDS] = True, offset, *np.frombuffer(handle, np.int64)
         announcement = Chunk(self.memory.record_event(), partial(send, host, dest, tag))
-        # Nothing else comes from there with this tag: between ranks of a host no message has more than one chunk.
+        # No other message from this rank has this tag: messages between ranks of a host have one chunk.
         answer = Chunk(request=self.backend.Irecv(np.empty(1, np.uint8), dest, self.tag_of(number)))
         return self.begin(array, [announcement, answer], partial(self.memory.give_back, host))
 

@@ -1,4 +1,4 @@
-"""Copies between a GPU's memory and the host's, beside the computation."""
+"""Copies between the memory of a GPU and of its host, at the same time as the computation."""
 
 import ctypes
 import mmap
@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 NOT_READY = 600
-"""CUDA's cudaErrorNotReady."""
+"""The value of CUDA's cudaErrorNotReady."""
 
 
 class Memory:
-    """Copies between GPU memory and pinned host memory, on streams of their own, for the transports of this package.
+    """Copies between GPU memory and pinned host memory, on their own CUDA streams, for the transports of this package.
 
-    Arrays are CuPy, contiguous, of the current device; host memory is NumPy, uint8. Copies return a `GpuEvent`. The
-    computation is that of torch's current stream, which CuPy shares as long as neither has been given another one.
+    Arrays are CuPy, contiguous, of the current device; host memory is NumPy, uint8. Copies return a `GpuEvent`.
+    Computations run on torch's current stream, which CuPy shares unless torch or CuPy is given another stream.
     """
 
     def __init__(self):
@@ -30,18 +30,22 @@ class Memory:
         self._opened: dict[bytes, int] = {}
 
     def borrow(self, nbytes: int) -> np.ndarray:
-        """Pinned memory of that size, kept for the next borrower: pinning costs many times a copy."""
+        """Return pinned memory of ``nbytes`` bytes, kept for the next borrower: pinning takes many times as long as a
+        copy."""
         try:
             return self._pinned[nbytes].pop()
         except IndexError:
             return self._pin(nbytes)
 
     def _pin(self, nbytes: int) -> np.ndarray:
-        """Return new pinned memory of that size. It is the system's, in huge pages where there are any, and then made
-        known to CUDA: MPI libraries copy between processes of a host a tenth faster out of it than out of CUDA's."""
+        """Return new pinned memory of ``nbytes`` bytes, allocated by the system and then registered with CUDA.
+
+        It uses huge pages if the system has them. MPI libraries copy between processes of a host a tenth faster from
+        this memory than from memory that CUDA allocates.
+        """
         pages = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without them
+            with suppress(OSError):  # a kernel without huge pages
                 pages.madvise(mmap.MADV_HUGEPAGE)
         host = np.frombuffer(pages, np.uint8)
         self.runtime.hostRegister(host.ctypes.data, host.nbytes, 0)
@@ -49,15 +53,15 @@ class Memory:
         return host[:nbytes]
 
     def give_back(self, host: np.ndarray):
-        """Give back what was borrowed."""
+        """Return borrowed memory to the pool."""
         self._pinned[host.nbytes].append(host)
 
     def record_event(self) -> "GpuEvent":
-        """Return an event that is done when all that is in the GPU's queue by now has been computed."""
+        """Return an event that is done when the GPU has computed everything in its queue now."""
         return GpuEvent(torch.cuda.current_stream().cuda_stream)
 
     def copy_out(self, array, begin: int, host: np.ndarray, after):
-        """Copy the bytes of ``array`` from ``begin`` on into ``host``, after the event ``after``."""
+        """Copy the bytes of ``array`` from byte ``begin`` on into ``host``, after the event ``after``."""
         return self._copy(host.ctypes.data, array.data.ptr + begin, host.nbytes, self.outward, after)
 
     def copy_in(self, array, begin: int, host: np.ndarray, after):
@@ -65,7 +69,8 @@ class Memory:
         return self._copy(array.data.ptr + begin, host.ctypes.data, host.nbytes, self.inward, after)
 
     def handle(self, array) -> tuple[bytes, int]:
-        """Return what another process needs to open the memory in which ``array`` lies, and where in it."""
+        """Return the handle by which another process opens the memory of ``array``, and the offset of ``array``
+        in it."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
         error = _driver().cuMemGetAddressRange_v2(
             ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(array.data.ptr)
@@ -77,11 +82,11 @@ class Memory:
         return handle, array.data.ptr - base.value
 
     def copy_from_process(self, array, nbytes: int, handle: bytes, offset: int, after):
-        """Copy from the memory of a process of this host into ``array``, after the event ``after``."""
+        """Copy from the memory of another process of this host into ``array``, after the event ``after``."""
         return self._copy(array.data.ptr, self.open(handle) + offset, nbytes, self.inward, after)
 
     def open(self, handle: bytes) -> int:
-        """The address here of the memory of a process of this host, which stays open."""
+        """Return the address of the memory of another process of this host in this process; the memory stays open."""
         if handle not in self._opened:
             self._opened[handle] = self.runtime.ipcOpenMemHandle(handle, self.runtime.cudaIpcMemLazyEnablePeerAccess)
         return self._opened[handle]
@@ -94,7 +99,8 @@ class Memory:
 
 
 class GpuEvent:
-    """The end of all that is in the queue of a stream by now; ``stream`` is its address."""
+    """An event that is reached when a CUDA stream has done everything in its queue now; ``stream``: address of the
+    stream."""
 
     def __init__(self, stream: int):
         import cupy
@@ -105,8 +111,10 @@ class GpuEvent:
 
     @property
     def done(self) -> bool:
-        """Whether it has been reached. Raises CuPy's CUDARuntimeError if the GPU has failed meanwhile: CuPy's own
-        events are not done then, for ever."""
+        """Return whether the event is reached. Raises CuPy's CUDARuntimeError if the GPU has failed meanwhile.
+
+        CuPy's own events would then never be done.
+        """
         status = self.runtime.eventQuery(self.event.ptr)
         if status not in (0, NOT_READY):
             raise self.runtime.CUDARuntimeError(status)

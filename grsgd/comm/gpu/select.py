@@ -1,7 +1,8 @@
-"""Selects the transport of arrays in GPU memory: every one is tried and timed at the start of a run.
+"""Choice of the transport of arrays in GPU memory: every transport is tried and timed at the start of a run.
 
-``direct``: the MPI library reads and writes GPU memory itself (`direct`). ``staged``: chunks through pinned host
-memory (`staged`). ``ipc``: ranks of one host copy out of each other's memory, others are staged (`ipc`).
+``direct``: the MPI library reads and writes GPU memory itself (`direct`). ``staged``: chunks travel through pinned host
+memory (`staged`). ``ipc``: ranks of one host copy from each other's memory, and messages to other ranks are staged
+(`ipc`).
 """
 
 import importlib
@@ -29,7 +30,7 @@ from grsgd.models.flat import Flat
 from grsgd.mpi_environment import module, without_launcher
 
 SIZES = (1, SHORT_BYTES // 4 + 1, 2 * CHUNK_BYTES // 4 + 3)
-"""float32 elements of the messages that are tried: within one chunk, beyond `SHORT_BYTES`, and several chunks."""
+"""Numbers of float32 elements in the test messages: within one chunk, longer than `SHORT_BYTES`, and several chunks."""
 MAX_TIMED_BYTES = 64 * 2**20
 REPEATS = 20
 
@@ -37,8 +38,8 @@ REPEATS = 20
 class Choice(NamedTuple):
     """The transport of a run.
 
-    ``backend``: of the ranks asked, to be copied by ``dup``. ``results``: by transport, seconds of a message or why it
-    cannot be used. ``nbytes``: of the message that was timed.
+    ``backend``: the backend of the ranks, which is copied by ``dup``. ``results``: per transport, seconds of a message
+    or the reason why it cannot be used. ``nbytes``: bytes of the timed message.
     """
 
     name: str
@@ -55,22 +56,22 @@ class Choice(NamedTuple):
 def select_transport(
     backend: MpiBackend, device: torch.device, wanted: str, nbytes: int, timeout: float = 10.0
 ) -> Choice:
-    """Find out how ranks send each other arrays on ``device``; collective.
+    """Choose the transport by which ranks send arrays on ``device``. Collective.
 
     Parameters
     ----------
     backend
-        Of these ranks, for arrays in host memory.
+        Backend of these ranks for arrays in host memory.
     wanted
-        A name of `transports`, or ``auto`` for the fastest with a message of ``nbytes``. A transport must prove itself
-        with messages between all neighbours.
+        A name of `transports`, or ``auto`` for the fastest transport of a message of ``nbytes`` bytes. Every transport
+        must first deliver test messages between all neighbours.
     timeout
         Seconds for each message.
 
     Raises
     ------
     ConfigError
-        On all ranks, if the wanted transport cannot be used, or only some ranks have a GPU.
+        On all ranks, if the wanted transport cannot be used, or if only some ranks have a GPU.
     """
     mpi = backend.mpi
     kinds = mpi.allgather(device.type)
@@ -96,7 +97,7 @@ def select_transport(
 
 
 def transports(mpi, memory) -> dict[str, Callable]:
-    """Return what makes each transport for a backend, by name; collective."""
+    """Return, by name, functions that make a transport from a backend. Collective."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -110,7 +111,7 @@ def transports(mpi, memory) -> dict[str, Callable]:
 
 
 def transport_error(name: str, backend: GpuBackend, device: torch.device, timeout: float) -> str | None:
-    """Why the ranks cannot use a transport, None if they can; collective, with the same answer everywhere."""
+    """Return the reason why the ranks cannot use a transport, the same on all ranks; None if they can. Collective."""
     mpi, error = backend.mpi, None
     if name == "direct":
         error = first_error(mpi, cuda_aware_mpi_error("cupy") if is_first_of_host(mpi) else None)
@@ -120,14 +121,14 @@ def transport_error(name: str, backend: GpuBackend, device: torch.device, timeou
     if error is None:
         try:
             MpiDriver(mpi.rank, timeout, "inline").run(self_test(Communicator(backend.dup()), device))
-        except Exception as raised:  # whatever libraries may raise: then another transport is taken
+        except Exception as raised:  # any error of a library: then another transport is taken
             error = f"{type(raised).__name__}: {raised}"
         error = first_error(mpi, error)
     return error
 
 
 def is_first_of_host(mpi) -> bool:
-    """Whether this rank is the lowest of its host; collective."""
+    """Return whether this rank is the lowest of its host. Collective."""
     from mpi4py import MPI
 
     host = mpi.Split_type(MPI.COMM_TYPE_SHARED)
@@ -137,11 +138,12 @@ def is_first_of_host(mpi) -> bool:
 
 
 def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
-    """Why this rank cannot open the memory of all others of its host, None if it can; collective."""
+    """Return the reason why this rank cannot open the memory of another rank of its host; None if it can.
+    Collective."""
     memory = backend.transport.memory
     try:
         handle, _ = memory.handle(Flat.zeros(1, torch.float32, device).array)
-    except Exception as error:  # whatever the driver may say
+    except Exception as error:  # any error of the driver
         handle = str(error)
     handles = backend.mpi.allgather(handle)
     for rank in backend.transport.same_host_ranks:
@@ -155,15 +157,15 @@ def ipc_error(backend: GpuBackend, device: torch.device) -> str | None:
 
 
 def first_error(mpi, error: str | None) -> str | None:
-    """The lowest rank's error, if any has one; collective."""
+    """Return the error of the lowest rank that has one; None if no rank has an error. Collective."""
     errors = [f"rank {rank}: {text}" for rank, text in enumerate(mpi.allgather(error)) if text is not None]
     return errors[0] if errors else None
 
 
 def self_test(comm: Communicator, device: torch.device):
-    """Schedule: messages of several sizes by every verb; raises RuntimeError if they do not arrive as they were sent.
+    """Schedule: send messages of several sizes in every way; raise RuntimeError if one does not arrive as it was sent.
 
-    They are sent while the GPU still computes them.
+    The messages are sent while the GPU still computes them.
     """
     rank, n = comm.rank, comm.size
     for size in SIZES:
@@ -188,7 +190,7 @@ def check(got: Flat, expected: torch.Tensor, what: str):
 
 
 def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, timeout: float) -> float:
-    """Median of the seconds in which a message to the next rank arrives while all ranks send one; collective."""
+    """Return the median seconds in which a message to the next rank arrives while all ranks send one. Collective."""
     comm, driver = Communicator(backend.dup()), MpiDriver(backend.rank, timeout, "inline")
     rank, n = comm.rank, comm.size
     mine, got = (Flat.zeros(max(nbytes // 4, 1), torch.float32, device) for _ in range(2))
@@ -205,11 +207,14 @@ def message_seconds(backend: GpuBackend, device: torch.device, nbytes: int, time
     return statistics.median(times[1:])
 
 
-# ---- whether a library reads GPU memory: one that cannot ends the process that asks it to
+# ---- test of a library with GPU memory: a library that cannot read it ends the process
 
 
 def cuda_aware_mpi_error(kind: str, timeout: float = 60.0) -> str | None:
-    """Why the MPI library cannot send arrays of the module ``kind``, None if it can: a process of its own tries it."""
+    """Return the reason why the MPI library cannot send arrays of the module ``kind``; None if it can.
+
+    A separate process tries it, because a library that cannot may end the process.
+    """
     command = [*module("grsgd.comm.gpu.select"), kind]
     environment = without_launcher(os.environ)
     try:
@@ -223,7 +228,7 @@ def cuda_aware_mpi_error(kind: str, timeout: float = 60.0) -> str | None:
 
 
 def send_to_oneself(kind: str):
-    """Raise RuntimeError, or end this process at once, if arrays of a module do not arrive."""
+    """Raise RuntimeError, or end this process at once, if arrays of the module ``kind`` do not arrive."""
     from mpi4py import MPI
 
     xp = importlib.import_module(kind)

@@ -9,30 +9,36 @@ from grsgd.comm.backend import MpiBackend
 from grsgd.comm.gpu.transport import Chunk, GpuTransport, Transfer
 
 CHUNK_BYTES = 4 * 2**20
-"""Copied and sent at a time: large enough for full speed, small enough that the first and the last copy, which
-nothing hides, do not count."""
+"""Bytes that are copied and sent at a time.
+
+A chunk is large enough for full speed. It is so small that the first and the last copy, during which no chunk travels,
+take little time.
+"""
 
 HEADER_BYTES = 128
-"""Before the first chunk of a message between two ranks, as int64 fields: its length in bytes, its number, the rank
-that sends it, and what `grsgd.comm.gpu.ipc` adds. So a receiver need not know how much comes, or from which rank."""
+"""Bytes of the header before the first chunk of a message between two ranks.
+
+Its int64 fields are the message's length in bytes, its number, its sender, and fields of `grsgd.comm.gpu.ipc`. So a
+receiver need not know the length or the sender in advance.
+"""
 
 
 def chunk_bounds(nbytes: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each chunk; there is always one."""
+    """Yield begin and end of each chunk in bytes; there is always at least one chunk."""
     for begin in range(0, max(nbytes, 1), CHUNK_BYTES):
         yield begin, min(begin + CHUNK_BYTES, nbytes)
 
 
 def header_fields(host: np.ndarray) -> np.ndarray:
-    """The header of a message, int64."""
+    """Return a view of a message's header: int64."""
     return host[:HEADER_BYTES].view(np.int64)
 
 
 class Staged(GpuTransport):
-    """The transport for an MPI library that need know nothing of GPUs.
+    """The transport for an MPI library without support for GPUs.
 
-    A message has as many bytes of pinned memory as it is long, from a pool. The chunks after the first have a tag of
-    their message's own: nothing else can match them.
+    A message of n bytes takes n bytes of pinned memory from a pool. The chunks after the first have a tag of their own
+    message, so that no other message can match them.
     """
 
     def __init__(self, backend: MpiBackend, memory):
@@ -40,11 +46,11 @@ class Staged(GpuTransport):
 
         super().__init__(backend, memory)
         self.tags = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) + 1) // 2
-        """The algorithms have the tags below, this class those from here on."""
+        """The lowest tag of this class; algorithms have the tags below it."""
         self.number = 0
 
     def tag_of(self, number: int) -> int:
-        """The tag of all but the first chunk of a message of that number."""
+        """Return the tag of all chunks except the first of the message with this number."""
         return self.tags + number % self.tags
 
     def Isend(self, array, dest, tag):
@@ -70,7 +76,7 @@ class Staged(GpuTransport):
         return self.begin(array, chunks, partial(self.memory.give_back, host))
 
     def Irecv(self, array, source, tag):
-        read = self.memory.record_event()  # what is queued now may still read the array
+        read = self.memory.record_event()  # computations in the queue may still read the array
         host = self.memory.borrow(HEADER_BYTES + self.staged_bytes(array.nbytes, source))
         first = host[: HEADER_BYTES + CHUNK_BYTES]
         with self.lock:
@@ -81,7 +87,7 @@ class Staged(GpuTransport):
         return transfer
 
     def _first_received(self, transfer: Transfer, array, host, read):
-        """The first chunk of a message for ``array`` is in ``host``: receive the others, copy this one."""
+        """Receive the other chunks of a message for ``array``, and copy its first chunk, which is in ``host``."""
         nbytes, number, sender = header_fields(host)[:3].tolist()
         self.check(nbytes, sender, array)
         (_, first), *others = chunk_bounds(nbytes)
@@ -92,11 +98,12 @@ class Staged(GpuTransport):
         return self.memory.copy_in(array, 0, host[HEADER_BYTES : HEADER_BYTES + first], read)
 
     def staged_bytes(self, nbytes: int, source: int) -> int:
-        """How many bytes of a message from ``source`` of ``nbytes`` pass through host memory, at most."""
+        """Return the largest number of bytes of a message from ``source`` of ``nbytes`` bytes that pass through host
+        memory."""
         return nbytes
 
     def check(self, nbytes: int, sender: int, array):
-        """Raise RuntimeError if a message of ``nbytes`` is too long for ``array``."""
+        """Raise RuntimeError if a message of ``nbytes`` bytes is too long for ``array``."""
         if nbytes > array.nbytes:
             raise RuntimeError(f"a message of {nbytes} bytes from rank {sender} for an array of {array.nbytes} bytes")
 
@@ -121,7 +128,7 @@ class Staged(GpuTransport):
         return self.begin(array, chunks, partial(self.memory.give_back, host))
 
     def next_number(self) -> int:
-        """A number for the next message, by which its chunks' tags are told apart."""
+        """Return a number for the next message, which determines the tag of its chunks."""
         with self.lock:
             self.number += 1
             return self.number

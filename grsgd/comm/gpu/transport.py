@@ -1,7 +1,7 @@
-"""Messages of arrays in GPU memory: when their chunks may begin, and in which order they reach MPI.
+"""Messages of arrays in GPU memory: the time when their chunks may begin, and the order in which they reach MPI.
 
-MPI knows nothing of the GPU's queue of work: what it is to send must have been computed, what it is to overwrite must
-have been read. A `Transfer` waits for that without blocking: it is a pollable like any message.
+MPI does not know the GPU's queue of work. A chunk to send must have been computed, and memory to overwrite must have
+been read. A `Transfer` waits for the GPU without blocking: it is a pollable like any message.
 """
 
 import threading
@@ -17,11 +17,11 @@ class Chunk:
     Parameters
     ----------
     ready
-        An event of the GPU before which MPI must not have the chunk; None if it may have it at once.
+        An event of the GPU before which MPI must not have the chunk; None if MPI may have it at once.
     post
-        Hands the chunk to MPI and returns the request.
+        Function that gives the chunk to MPI and returns the request.
     on_received
-        Called when MPI has finished the chunk; returns an event of the GPU or None.
+        Function that is called when MPI has finished the chunk; returns an event of the GPU or None.
     request
         The request, if MPI has the chunk already; then there is no ``post``.
     """
@@ -33,29 +33,32 @@ class Chunk:
 
 
 class Transfer:
-    """A message of ``array`` under way, with the ``Test()`` of an MPI request. Chunks may be added while it is; code
-    that makes one, or adds chunks, holds the lock of its transport."""
+    """A message of ``array`` under way, with the ``Test()`` of an MPI request.
+
+    Chunks may be added while it is under way. Code that makes a transfer or adds chunks holds the lock of its
+    transport.
+    """
 
     def __init__(self, transport: "GpuTransport", array):
         self.transport = transport
-        self.array = array  # which must not be freed meanwhile
+        self.array = array  # keeps the array's memory until the message is complete
         self.chunks: deque[Chunk] = deque()
         self.last_copy = None
-        """The event after which all that has come lies in GPU memory: the GPU copies in one order."""
+        """The event after which all received chunks lie in GPU memory, because the GPU copies in order."""
         self.on_complete: Callable = lambda: None
-        """Called once, when all lies in GPU memory; may add a last chunk."""
+        """Function that is called once when the whole content lies in GPU memory; it may add a last chunk."""
         self.complete = False
         self.error: Exception | None = None
         transport.under_way.append(self)
 
     def add(self, chunk: Chunk):
-        """Add one more; MPI gets it when it is ready, and after those of this transport that were added earlier."""
+        """Add a chunk; MPI gets it when it is ready, and after all earlier chunks of this transport."""
         self.chunks.append(chunk)
         if chunk.request is None:
             self.transport.waiting.append(chunk)
 
     def Test(self) -> bool:
-        """Whether all has been sent, or lies in GPU memory; raises what went wrong with this message."""
+        """Return whether the message is sent, or lies in GPU memory; raises the error of a failed message."""
         if not self.complete:
             self.transport.advance()
         if self.error is not None:
@@ -63,14 +66,14 @@ class Transfer:
         return self.complete
 
     def Cancel(self):
-        """Let a receive end without its content; as `grsgd.comm.backend.Receive`."""
+        """End a receive without its content, as `grsgd.comm.backend.Receive`."""
         with self.transport.lock:
             for chunk in self.chunks:
                 chunk.on_received = lambda: None
                 chunk.request.Cancel()
 
     def advance(self) -> bool:
-        """Go on as far as possible; returns whether this has ended. Never raises."""
+        """Go on as far as possible; return whether the transfer has ended. Never raises."""
         try:
             self.complete = self._advance()
         except Exception as error:
@@ -94,8 +97,9 @@ class Transfer:
 
 
 class GpuTransport:
-    """Carries arrays in GPU memory between the ranks of ``backend``. Its subclasses have the sending verbs of a
-    `grsgd.comm.backend.Backend`.
+    """A carrier of arrays in GPU memory between the ranks of ``backend``.
+
+    Subclasses have the sending and receiving functions of a `grsgd.comm.backend.Backend`.
 
     ``memory``: a `grsgd.comm.gpu.memory.Memory`, or its double in tests.
     """
@@ -104,11 +108,12 @@ class GpuTransport:
         self.backend, self.memory = backend, memory
         self.lock = threading.RLock()
         self.waiting: deque[Chunk] = deque()
-        """Chunks that MPI does not have yet. It matches messages by order, so no later one may overtake."""
+        """Chunks that MPI does not have yet; MPI matches messages by order, so no later chunk may overtake an earlier
+        one."""
         self.under_way: list[Transfer] = []
 
     def advance(self):
-        """Move all messages on, not only the one that is asked for: the other side may wait for another one first."""
+        """Move all messages on, not only the tested one, because the other rank may wait for another message first."""
         with self.lock:
             while self.waiting and (self.waiting[0].ready is None or self.waiting[0].ready.done):
                 chunk = self.waiting.popleft()
@@ -116,7 +121,7 @@ class GpuTransport:
             self.under_way = [transfer for transfer in self.under_way if not transfer.advance()]
 
     def begin(self, array, chunks: Iterable[Chunk], on_complete: Callable = lambda: None) -> Transfer:
-        """Begin a message of ``array`` in these chunks."""
+        """Begin a message of ``array`` that consists of ``chunks``."""
         with self.lock:
             transfer = Transfer(self, array)
             transfer.on_complete = on_complete

@@ -120,11 +120,11 @@ def test_cyclic_repetition(n, r):
 def test_what_cannot_be():
     for n, r, s, text in [
         (3, 4, 1, "redundancy 4 on 3 ranks: it must be from 1 to 3"),
-        (3, 2, 2, "2 silent ranks with redundancy 2: there may be from 0 to 1"),
+        (3, 2, 2, "2 silent ranks with redundancy 2: from 0 to 1 ranks may be silent"),
     ]:
         with pytest.raises(PlacementError, match=f"^{text}$"):
             TolerantCode(n, r, s)
-    with pytest.raises(ValueError, match="those of 2 ranks tell the sum"):
+    with pytest.raises(ValueError, match="the sum needs messages of 2 ranks"):
         TolerantCode(3, 2, 1).decoding((0, 1, 2))
 
 
