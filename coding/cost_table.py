@@ -31,13 +31,13 @@ def cost_table(n: int) -> str:
     return "\n".join(
         [
             f"Costs of one exchange of gradients between {n} rank{'s' * (n > 1)}, in units of M, the gradient's size.",
-            "once: a packet to several receivers counts once; per receiver: once for each of them. *: the least for",
-            "this r, schemes for any r included. Ranks that differ are given from least to most. tolerant-s: steps end",
-            "without s silent ranks.",
+            "once: a packet to several receivers counts once; per receiver: it counts once per receiver. *: the least",
+            "cost for this r, schemes for any r included. Unequal ranks: least to most. tolerant-s: steps end without",
+            "s silent ranks.",
             "",
             tabulate(rows, header, tablefmt="pipe", disable_numparse=True, colalign=["right", "left"] + ["right"] * 5),
             "",
-            "For which r coded sends less than another scheme (in brackets: as much):",
+            "Redundancies r with which coded sends less than another scheme (in brackets: as much):",
             "",
             tabulate(comparison(n), ["scheme", *COUNTINGS], tablefmt="pipe", disable_numparse=True),
         ]

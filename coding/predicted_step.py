@@ -39,8 +39,7 @@ class Toll(NamedTuple):
 
     @classmethod
     def of(cls, one: float, all_others: float, n: int) -> "Toll":
-        """Return the toll of n ranks, given the seconds ``one`` to one receiver and ``all_others`` to all n - 1
-        receivers.
+        """Return the toll, given the seconds ``one`` to one receiver and ``all_others`` to all n - 1 other ranks.
 
         On a switch ``all_others`` is n - 1 times ``one``; on a medium that multicasts both are equal. Neither part of
         the toll is negative.
@@ -62,9 +61,9 @@ NO_TOLL = Toll(0.0, 0.0)
 class PacketSeconds(NamedTuple):
     """Seconds that packets take by one transport when all ranks send at once.
 
-    ``exchange``: toll of one short packet of each rank.
-    ``packet``: toll of every further packet.
-    ``byte``: toll of each byte of a rank's packets.
+    ``exchange``: seconds for the first short packet of each rank.
+    ``packet``: seconds for every further packet.
+    ``byte``: seconds for each byte of a rank's packets.
     ``is_shared``: whether transfers of all ranks share a medium; then the sum over the ranks counts, and otherwise the
     busiest rank.
     ``sends_copies``: whether a packet leaves its sender once per receiver.

@@ -1,4 +1,5 @@
-"""Jobs that are kept apart, and options for those who run as much of ``make test-all`` as they have time for."""
+"""Separation of the jobs of different test processes, and options to run a part of ``make test-all`` in limited
+time."""
 
 import gc
 import os
@@ -14,17 +15,17 @@ import pytest
 from tests.support.budgets import Budgets
 
 LONG = tuple(f"tests/{name}.py" for name in ("mpi/test_on_ranks", "tables/test_tables", "testbed/test_slurm"))
-"""The files that take longest: they begin first, or one of them would run alone in the end."""
+"""The files that take longest; they begin first, so that none of them runs alone at the end."""
 
 
 def pytest_addoption(parser):
     group = parser.getgroup("time")
     group.addoption("--shuffle", metavar="SEED", help="run the files, and the tests of each, in an order of this seed")
-    group.addoption("--minutes", type=float, help="begin no test after so many minutes; name the files that were run")
+    group.addoption("--minutes", type=float, help="begin no test after this time; name the files that were run")
 
 
 def pytest_configure(config):
-    if "GRSGD_TEST_RANKS" not in os.environ:  # in which case this is a rank
+    if "GRSGD_TEST_RANKS" not in os.environ:  # with this variable, this process is a rank
         keep_jobs_apart(config)
         config.pluginmanager.register(Budgets())
     if minutes := config.getoption("minutes"):
@@ -32,8 +33,10 @@ def pytest_configure(config):
 
 
 def keep_jobs_apart(config):
-    """Open MPI names the shared memory of a job by 16 bits: of two jobs at once, each may take the other's messages for
-    its own. So each process that runs tests has a folder for that of its jobs, and for what launchers keep."""
+    """Give the jobs of this test process a folder of their own for shared memory and for the files of launchers.
+
+    Open MPI names the shared memory of a job by 16 bits, so one of two jobs at once may take the other's messages.
+    """
     folder = tempfile.TemporaryDirectory(prefix="grsgd-tests-", dir=next(filter(Path.is_dir, [Path("/dev/shm")]), None))
     config.add_cleanup(folder.cleanup)
     os.environ["OMPI_MCA_btl_sm_backing_directory"] = os.environ["PRTE_MCA_prte_tmpdir_base"] = folder.name
@@ -41,8 +44,10 @@ def keep_jobs_apart(config):
 
 
 class Leftovers:
-    """Removes, after each test, what launchers have left that were killed: Open MPI's does not start where one with its
-    process id has left a folder."""
+    """Removal, after each test, of folders that killed launchers have left.
+
+    Open MPI's launcher does not start if a launcher with the same process id has left a folder.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -56,7 +61,8 @@ class Leftovers:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Python looks for no garbage while tests are collected: their objects stay, and a third of the time went there."""
+    """Switch off garbage collection while tests are collected: their objects stay, and it would take a third of the
+    time."""
     gc.disable()
     try:
         return (yield)
@@ -66,7 +72,7 @@ def pytest_collection():
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Files stay together, for their tests share what takes long to set up."""
+    """Keep the tests of a file together, because they share objects that take long to set up."""
     if seed := config.getoption("shuffle"):
         order = random.Random(seed)
         files = {item.path: order.random() for item in items}
@@ -76,7 +82,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 class TimeLimit:
-    """Skips tests when the time is over, in every process that runs some, and says at the end what was run."""
+    """A time limit: skips tests after it, in every process that runs tests, and lists the tests that were run."""
 
     def __init__(self, minutes: float):
         self.end = time.monotonic() + 60 * minutes
@@ -94,6 +100,6 @@ class TimeLimit:
             self.run[report.location[0]] += not (report.skipped and self.reason in str(report.longrepr))
 
     def pytest_terminal_summary(self, terminalreporter):
-        terminalreporter.section("what was run before the time was over")
+        terminalreporter.section("tests run before the time was over")
         for file, tests in self.run.items():
             terminalreporter.line(f"{file}: {tests} of {self.all[file]}")

@@ -14,7 +14,7 @@ from tests.mutants.trial import import_packages
 
 
 def tests_that_reach(reach: Reach, path: str, line: int | None = None) -> list[str]:
-    """The tests that reach any line of the file ``path``, or the line with the number ``line``."""
+    """Return the tests that reach any line of the file ``path``, or the line with the number ``line``."""
     lines = reach.lines[path]
     return sorted(set().union(*lines.values()) if line is None else lines.get(line, ()))
 

@@ -197,7 +197,7 @@ class Mailbox(SendBuffers):
         return receiver not in self._ended and receiver not in self.comm.lost and super().ready(receiver)
 
     def open(self):
-        """Open all streams, for the first time or after all of them have ended."""
+        """Open the streams of model messages from all sources, for the first time or after all streams have ended."""
         self.backpressure, self._closed = self._has_backpressure, False
         self._open = set(self.sources)
         self._ended.clear()

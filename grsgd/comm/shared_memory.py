@@ -98,10 +98,9 @@ def round_up(nbytes: int, multiple: int) -> int:
 
 
 def allocate(comm: Communicator, nbytes: int, tag: int):
-    """Schedule, on all ranks: return `SharedMemory` with ``nbytes`` bytes per rank, all zeros; its messages are not
-    counted.
+    """Schedule, on all ranks: return `SharedMemory` with ``nbytes`` bytes per rank, all zeros.
 
-    Raises NoSharedMemory on all ranks if any rank has no shared memory.
+    The traffic does not count its messages. Raises NoSharedMemory on all ranks if any rank has no shared memory.
     """
     comm = uncounted(comm)
     if comm.rank == 0:

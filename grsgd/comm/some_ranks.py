@@ -37,16 +37,16 @@ class SomeRanks:
         return self.whole.Iprobe(self.ranks[source], tag)
 
     def Ibcast(self, array, root):
-        raise NotImplementedError("no broadcasts of a library to some ranks")
+        raise NotImplementedError("some ranks of a group have no broadcast by the MPI library")
 
     def Iallreduce(self, array):
-        raise NotImplementedError("no all-reduces of a library over some ranks")
+        raise NotImplementedError("some ranks of a group have no all-reduce by the MPI library")
 
     def dup(self):
-        raise NotImplementedError("no more communicators of some ranks")
+        raise NotImplementedError("some ranks of a group cannot be copied")
 
     def subset(self, ranks):
-        raise NotImplementedError("no more communicators of some ranks")
+        raise NotImplementedError("some ranks of a group have no subsets")
 
     def free(self):
         """Do nothing: the communicator of the whole group is still used."""

@@ -28,7 +28,7 @@ timeout = {timeout}
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a training of an algorithm; what it has left is ended after the test."""
+    """Return a function that starts a training of an algorithm; processes that are left are ended after the test."""
     with training_jobs(tmp_path) as begin:
 
         def start(launcher, algorithm="grsgd", options="", seconds=60.0, timeout=10.0, **more):

@@ -1,4 +1,4 @@
-"""All tests here are skipped, with the reason, where torch or CuPy find no GPU."""
+"""Fixtures of tests on a GPU: all tests here are skipped, with the reason, if torch or CuPy find no GPU."""
 
 import pytest
 import torch
@@ -9,7 +9,8 @@ from grsgd.training.device import pick_device, use
 
 @pytest.fixture(scope="session", autouse=True)
 def gpu():
-    """The first GPU, for torch and CuPy alike; convolutions with all digits, to be compared with those of the CPU."""
+    """Return the first GPU, for torch and CuPy; convolutions keep full float32 precision, to be compared with
+    the CPU."""
     try:
         device = pick_device("cuda")
     except ConfigError as error:

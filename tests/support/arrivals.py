@@ -1,4 +1,4 @@
-"""Messages between simulated ranks, and when they arrive."""
+"""Messages between simulated ranks, and their arrival times."""
 
 import numpy as np
 
@@ -11,7 +11,8 @@ def array(nbytes):
 
 
 def arrivals(ranks, *messages):
-    """Seconds at which messages (source, dest, bytes[, beginning]) arrive that are all expected."""
+    """Return the arrival times in seconds of messages (source, dest, bytes[, beginning]); receives are posted at
+    once."""
     seen = [0.0] * len(messages)
 
     def receive(number, source, dest, nbytes, *_):

@@ -1,4 +1,4 @@
-"""How many seconds of a processor the tests of each folder take, beside a budget that fails no test."""
+"""Processor time of the tests of each folder, printed with a budget that fails no test."""
 
 import os
 from collections import Counter
@@ -14,11 +14,12 @@ BUDGETS = {
     "tests/tables": 50,
     "tests/testbed": 45,
 }
-"""Seconds of a processor that the tests of `make test` took when they were measured last; budgets may only fall."""
+"""Processor seconds of the tests of `make test` when they were measured last; budgets may only fall."""
 
 
 class Budgets:
-    """Adds up what tests, and the programs that they have started, use of a processor, and prints it in the end."""
+    """A plugin that adds up the processor time of tests and of the programs that they start, and prints it in
+    the end."""
 
     def __init__(self):
         self.before = used()
@@ -36,22 +37,22 @@ class Budgets:
 
     def pytest_runtest_logreport(self, report):
         for folder in folders(report.location[0]):
-            self.processor[folder] += getattr(report, "processor_seconds", 0.0)  # none of a test that has crashed
+            self.processor[folder] += getattr(report, "processor_seconds", 0.0)  # a crashed test has none
             self.clock[folder] += report.duration
 
     def pytest_terminal_summary(self, terminalreporter):
-        terminalreporter.section("seconds of a processor, beside their budget")
+        terminalreporter.section("processor seconds, with their budget")
         for folder in sorted(self.processor):
             terminalreporter.line(line(folder, self.processor[folder], self.clock[folder]))
 
 
 def used() -> float:
-    """Return the seconds of a processor that this process has used, and those that it has started and that ended."""
+    """Return the processor seconds that this process and its ended child processes have used."""
     return sum(os.times()[:4])
 
 
 def folders(file: str) -> list[str]:
-    """Return the folders that a file of tests is in, but for the outermost."""
+    """Return the folders that contain a file of tests, except the outermost."""
     return [folder.as_posix() for folder in list(PurePath(file).parents)[-3::-1]]
 
 

@@ -1,7 +1,7 @@
-"""What stands for CuPy where there is no GPU: its kernels, compiled as C++ for the CPU, on arrays in host memory.
+"""A double of CuPy for machines without a GPU: its kernels are compiled as C++ for the CPU, on arrays in host memory.
 
-Only what the project uses. Element after element instead of many at once: it shows whether the arithmetic of a kernel
-is right, not whether the GPU finishes it in time.
+It has only the functions that the project uses. It computes one element after another: it shows whether the arithmetic
+of a kernel is right, not whether a GPU finishes it in time.
 """
 
 import ctypes
@@ -49,7 +49,7 @@ class ndarray:
         return ndarray(self.host.reshape(shape))
 
 
-ndarray.__module__ = "cupy"  # by which the project knows them
+ndarray.__module__ = "cupy"  # the name by which the project recognises CuPy's arrays
 
 
 def asarray(host, dtype=None):
@@ -79,7 +79,7 @@ class ElementwiseKernel:
     def __call__(self, *arguments, size: int | None = None):
         assert len(arguments) == len(self.params)
         types: dict[str, str] = {}
-        """What the letters for types stand for."""
+        """Types by the letters that stand for them."""
         sizes, declared, bound, passed = set() if size is None else {size}, [], [], []
         for place, ((*raw, kind, name), argument) in enumerate(zip(self.params, arguments, strict=True)):
             if not isinstance(argument, ndarray):

@@ -1,6 +1,6 @@
-"""Files that are damaged in many ways, and what becomes of reading each: in a process of its own, within limits.
+"""Files that are damaged in many ways, and the outcome of reading each: in a process of its own, within limits.
 
-What a reader does with any bytes is to read them, or to refuse them in one line (`UsageError`), and to end.
+For any bytes a reader must end: it must read them, or refuse them in one line (`UsageError`).
 """
 
 import json
@@ -17,7 +17,7 @@ from grsgd.runs import trial
 from tests.support.fuzz import SECTOR, damaged
 
 MEMORY = 2**30
-"""Bytes that all readings of one process may take, beside what it has."""
+"""Bytes that all readings of one process may take, in addition to the memory that it has before."""
 READ, REFUSED = "read", "refused"
 
 
@@ -29,7 +29,7 @@ def zeroed_sectors(content: bytes, every: int = 1) -> Iterator[tuple[str, bytes]
 
 
 def changed(content: bytes, seeds: Iterable[int]) -> Iterator[tuple[str, bytes]]:
-    """Yield what `damaged` makes of the content with each seed."""
+    """Yield the content as `damaged` changes it with each seed."""
     for seed in seeds:
         yield f"seed {seed}", damaged(content, seed)
 
@@ -37,10 +37,10 @@ def changed(content: bytes, seeds: Iterable[int]) -> Iterator[tuple[str, bytes]]
 def read_each(
     cases: Iterable[tuple[str, bytes]], path: Path, read: Callable[[Path], object], seconds: float = 20.0
 ) -> list[tuple[str, str]]:
-    """Read each content, put into ``path``, in other processes; return (name, what became of it).
+    """Read each content, put into ``path``, in other processes; return (name, outcome) of each.
 
-    The outcome is `READ`, `REFUSED`, or says what is wrong: an error that is not in one line, no end after ``seconds``
-    of one content, a signal.
+    The outcome is `READ`, `REFUSED`, or the text of a fault: an error of several lines, no end after ``seconds`` of one
+    content, or a signal.
     """
     left, found = list(cases), []
     while left:
@@ -51,12 +51,13 @@ def read_each(
 
 
 def wrong(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return those that were neither read nor refused."""
+    """Return the outcomes that are neither `READ` nor `REFUSED`."""
     return [(name, what) for name, what in found if what not in (READ, REFUSED)]
 
 
 def _in_child(cases: list[tuple[str, bytes]], path: Path, read: Callable, seconds: float) -> list[str]:
-    """Return the outcomes of the first cases: of all, or up to the first of which the process does not come back."""
+    """Return the outcomes of the first cases: of all, or up to the first case from which the process does not come
+    back."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -87,7 +88,7 @@ def _read_all(cases: list[tuple[str, bytes]], path: Path, read: Callable, writin
         own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (own + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
         for _, content in cases:
-            path.unlink(missing_ok=True)  # another file to whoever knows it by its inode
+            path.unlink(missing_ok=True)  # a new inode, for readers that know files by their inodes
             path.write_bytes(content)
             os.write(writing, json.dumps(_outcome(read, path)).encode() + b"\n")
         trial.stop()

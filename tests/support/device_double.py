@@ -1,7 +1,7 @@
-"""What stands for a GPU in tests: all messages go as those of arrays in GPU memory would, through late copies.
+"""A double of a GPU: all messages go as messages of arrays in GPU memory would, through late copies.
 
-Copies happen when they are due and not before, so that whoever writes to an array too early, or reads it, is found
-out; host memory that was given back is overwritten.
+Copies happen when they are due and not before. So a test detects code that writes to an array too early, or reads it
+too early. Returned host memory is overwritten.
 """
 
 import os
@@ -17,13 +17,13 @@ from grsgd.comm.gpu.ipc import Ipc
 from grsgd.comm.gpu.staged import Staged
 
 SENDING = ("Isend", "Issend", "Irecv", "Ibcast", "Iallreduce")
-"""The verbs of a backend that take an array."""
+"""The methods of a backend that take an array."""
 DELAY = 3
-"""How often an event is asked before it is done."""
+"""Number of times that an event is tested before it is done."""
 
 
 class Event:
-    """Done after all earlier ones of its queue, when it has been asked for the fourth time: then it acts."""
+    """An event that is done after all earlier events of its queue, at its fourth test; then it calls ``act``."""
 
     def __init__(self, queue: deque, act=lambda: None, after: "Event | None" = None):
         self.queue, self.act, self.after = queue, act, after
@@ -42,7 +42,7 @@ class Event:
 
 
 class Memory:
-    """In the manner of `grsgd.comm.gpu.memory.Memory`, for NumPy arrays."""
+    """A double of `grsgd.comm.gpu.memory.Memory` for NumPy arrays."""
 
     def __init__(self):
         self.computing, self.outward, self.inward = deque(), deque(), deque()
@@ -66,7 +66,7 @@ class Memory:
         return np.array([os.getpid(), 0, 0, 0, 0, 0, 0, 0]).tobytes(), array.ctypes.data
 
     def open(self, handle):
-        """Nothing to do."""
+        """Do nothing."""
 
     def copy_from_process(self, array, nbytes, handle, offset, after):
         process = int(np.frombuffer(handle, np.int64)[0])
@@ -94,7 +94,7 @@ class DeviceDouble(GpuBackend):
 
 
 def install(transport: str, world):
-    """From now on every `MpiBackend` of these ranks treats all arrays as if they lay on a GPU."""
+    """Make every `MpiBackend` of these ranks treat all arrays as if they lay on a GPU."""
     from mpi4py import MPI
 
     host = world.Split_type(MPI.COMM_TYPE_SHARED).Get_group()

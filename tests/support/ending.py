@@ -1,4 +1,4 @@
-"""What asks a run to end, as an operator's signal does."""
+"""A request to end a run, as an operator's signal makes it."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from grsgd.job.progress_line import ProgressLine
 
 
 class Ending(ProgressLine):
-    """Sends this process SIGUSR1 after some of its steps."""
+    """A progress line that sends this process SIGUSR1 after ``steps`` of its steps."""
 
     def __init__(self, steps: int):
         super().__init__(is_shown=False)
@@ -18,4 +18,4 @@ class Ending(ProgressLine):
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGUSR1)
-            time.sleep(0.03)  # steps are short: the thread that waits for signals is to have it before the next
+            time.sleep(0.03)  # steps are short: the thread that waits for signals must get it before the next step

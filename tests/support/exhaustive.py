@@ -1,4 +1,4 @@
-"""Which cases of a parametrised test ``make test`` runs; ``make test-all`` runs the others, too."""
+"""Choice of the cases of a parametrised test that ``make test`` runs; ``make test-all`` also runs the others."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ import pytest
 
 
 def exhaustive_unless(quick: list | Callable, cases) -> list:
-    """The cases, tuples or single values, for `pytest.mark.parametrize`; those that are not quick are marked.
+    """Return the cases, tuples or single values, for `pytest.mark.parametrize`; cases that are not quick are marked.
 
-    ``quick``: a list of cases, or a function that is given the values of one.
+    ``quick``: a list of cases, or a function of the values of a case.
     """
     if not callable(quick) and (unknown := [case for case in quick if case not in list(cases)]):
         raise ValueError(f"{unknown} are not among the cases")

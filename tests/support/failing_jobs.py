@@ -1,10 +1,10 @@
-"""Jobs of `experiments.runner.batch` that fail so many times, in place of real ones."""
+"""Doubles of the jobs of `experiments.runner.batch` that fail a given number of times."""
 
 from experiments.runner.parallel import Unfinished
 
 
 class FakeJobs:
-    """In place of testbeds: jobs in which some runs fail so many times, by the end of the names of their files."""
+    """A double of testbeds: ``failing`` gives, by the ends of the names of run files, how often a run fails."""
 
     def __init__(self, failing, make=lambda run: None):
         self.failing, self.make, self.begun = dict(failing), make, []

@@ -1,4 +1,4 @@
-"""Damage for files: what disks, copies and strangers do to bytes, drawn from a seed."""
+"""Damage to files as disks, copies and strangers do it, drawn from a seed."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ SECTOR = 512
 
 
 def damaged(content: bytes, seed: int) -> bytes:
-    """Return a file that differs from ``content`` in one or two ways, always the same ones of a seed."""
+    """Return a file that differs from ``content`` in one or two ways, always the same for a seed."""
     random = np.random.default_rng(seed)
     while True:
         found = bytes(content)

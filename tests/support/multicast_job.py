@@ -1,4 +1,4 @@
-"""A scheme of CSSGD over IP multicast, on ranks in one thread whose datagrams are carried as a test likes it."""
+"""A scheme of `cssgd` over IP multicast, on ranks in one thread whose datagrams a test carries."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Job:
         self.post.finish([scheme.open() for scheme in self.schemes])
 
     def fill(self, random) -> np.ndarray:
-        """Random blocks; returns their sum."""
+        """Fill all blocks with random numbers; return their sum."""
         blocks = random.integers(-self.top, self.top, (self.num_blocks, self.length)).astype(np.int32)
         for scheme in self.schemes:
             for k, block in enumerate(scheme.blocks):
@@ -54,7 +54,7 @@ class Job:
         return blocks.sum(0, dtype=np.int64)
 
     def check(self, random, steps: int = 2, seconds: float = 1e-4):
-        """Compare the sums of some steps; ``seconds``: of the job's clock from one poll of all ranks to the next."""
+        """Compare the sums of some steps; ``seconds``: seconds of the job's clock between two polls of all ranks."""
         for _ in range(steps):
             expected = self.fill(random)
             self.post.finish([scheme.add_up() for scheme in self.schemes], seconds=seconds)
@@ -64,4 +64,4 @@ class Job:
     def close(self):
         self.post.finish([scheme.close() for scheme in self.schemes])
         assert all(sockets.is_closed for sockets in self.sockets)
-        assert not any(self.post.messages.values()), "messages that nobody has received"
+        assert not any(self.post.messages.values()), "messages that no rank has received"

@@ -1,4 +1,4 @@
-"""The numbers of a page, and the ways in which a page may write those of a record."""
+"""The numbers in a page, and the ways in which a page may write the numbers of a record."""
 
 import re
 
@@ -6,7 +6,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def numbers_of(value) -> set[str]:
-    """The ways in which a page may write a number, or the numbers in a text."""
+    """Return the ways in which a page may write a number, or the numbers in a text."""
     try:
         number = abs(float(value))
     except (TypeError, ValueError):
@@ -16,21 +16,21 @@ def numbers_of(value) -> set[str]:
 
 
 def all_numbers(content) -> set[str]:
-    """Those of everything in a JSON file."""
+    """Return the numbers of all values in a JSON file, in the ways in which a page may write them."""
     if isinstance(content, dict):
         content = list(content.values())
     return set().union(*map(all_numbers, content)) if isinstance(content, list | tuple) else numbers_of(content)
 
 
 OF_THE_TEMPLATE = {"95"}
-"""The per cent of all intervals."""
+"""The percentage of all intervals, which the template of pages contains."""
 
 
 def prose(page: str) -> str:
-    """A page without its links, the names of its scales, and how many of its cases and lines there are."""
+    """Return a page without its links, the names of its scales, and the numbers of its cases and lines."""
     return re.sub(r"\]\([^)]*\)|`[^`]*`|\b\d+ of \d+ cases|- \d+ more:", " ", page)
 
 
 def told(page: str) -> set[str]:
-    """The numbers that a page tells."""
+    """Return the numbers that a page tells."""
     return set(NUMBER.findall(prose(page)))

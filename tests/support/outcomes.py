@@ -1,4 +1,4 @@
-"""Outcomes made up for tests of the page: drawn numbers, decided as those of runs are."""
+"""Outcomes for tests of the page, made from drawn numbers and decided as outcomes of runs are."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ def sample(draw: np.random.Generator, middle: float, spread: float, missed: int 
 
 
 def finding(claim: dict, draw: np.random.Generator) -> Finding:
-    """Return what drawn times of one algorithm and its baselines say of a claim."""
+    """Return the finding about a claim from drawn times of one algorithm and its baselines."""
     cases = []
     for source in (MEASURED, SIMULATED):
         for condition in CONDITIONS:
@@ -38,7 +38,7 @@ def finding(claim: dict, draw: np.random.Generator) -> Finding:
 
 
 def outcome(target: str, claims: list[dict], folder: Path) -> Outcome:
-    """Return the outcome of a target of all kinds of parts that decides the claims; writes its figures."""
+    """Return the outcome of a target with all kinds of parts that decides the claims; write its figures."""
     draw = np.random.default_rng(len(target))
     section = Section(target, folder)
     section.figure(f"Time to 80 % over ranks ({target}).", panels(draw))

@@ -1,4 +1,4 @@
-"""A loop of somebody's own on ranks that are threads: its model, its optimizer and its steps."""
+"""A training loop of a user's own, on ranks that are threads: its model, its optimizer and its steps."""
 
 import atexit
 import threading
@@ -11,12 +11,12 @@ from grsgd.job import launch
 from grsgd.own_loop import distributed_optimizer
 
 SEEDING = threading.Lock()
-"""torch's seed is that of all threads."""
+"""Held while torch's seed is set, because all threads share it."""
 
 
 @pytest.fixture
 def leaves_nothing(monkeypatch):
-    """What `distribute` leaves in the process."""
+    """Keep `distribute` from ending the process; after the test, remove everything that it leaves in the process."""
     monkeypatch.setattr(launch, "abort_on_error", lambda mpi: None)
     yield
     for optimizer in distributed_optimizer.unfinished:

@@ -1,4 +1,4 @@
-"""Ranks in one thread whose schedules are polled in turn, with messages and datagrams that are kept in memory."""
+"""Ranks in one thread whose schedules are polled in turn; messages and datagrams are kept in memory."""
 
 from collections import defaultdict, deque
 
@@ -10,9 +10,9 @@ from grsgd.comm.engine import as_list
 
 
 class Post:
-    """What all ranks share: messages by sender, receiver and tag; datagrams by receiver; and a clock.
+    """The shared state of all ranks: messages by sender, receiver and tag; datagrams by receiver; and a clock.
 
-    ``carry(datagram)``: what a receiver gets in place of one datagram, in order.
+    ``carry(datagram)`` returns the datagrams that a receiver gets instead of one datagram, in order.
     """
 
     def __init__(self, ranks: int, carry=lambda datagram: [datagram]):
@@ -28,8 +28,10 @@ class Post:
         return [Communicator(PostBackend(self, rank)) for rank in range(self.ranks)]
 
     def finish(self, schedules, polls: int = 200_000, seconds: float = 1e-4, late: int | None = None):
-        """Drive one schedule of each rank to its end, but for that of rank ``late``. Raises TimeoutError, with what the
-        ranks wait for."""
+        """Drive one schedule per rank to its end, except the schedule of rank ``late``.
+
+        Raises TimeoutError, which names the pollables that the ranks wait for.
+        """
         waiting = {rank: [schedule, []] for rank, schedule in enumerate(schedules) if rank != late}
         for _ in range(polls):
             if not waiting:
@@ -47,7 +49,7 @@ class Post:
 
 
 class PostBackend:
-    """A `grsgd.comm.backend.Backend` as far as schedules of coded packets need one."""
+    """A `grsgd.comm.backend.Backend` with the functions that schedules of coded packets need."""
 
     survives_deaths = shares_memory = False
     has_multicast = hosts = None
@@ -86,7 +88,8 @@ class Receiving:
 
 
 class PostSockets:
-    """`grsgd.comm.coded.sockets.Sockets` of one rank; its address is its rank, that of the group is None."""
+    """A double of `grsgd.comm.coded.sockets.Sockets` of one rank; its address is its rank, and the group's address is
+    None."""
 
     group, room = None, 2**26
 
@@ -107,7 +110,7 @@ class PostSockets:
         return buffer[: len(datagram)]
 
     def make_room(self, nbytes):
-        """Keep the room that there is: this queue has no bound."""
+        """Do nothing: the queue of datagrams is unlimited."""
 
     def close(self):
         self.is_closed = True

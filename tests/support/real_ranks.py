@@ -1,4 +1,4 @@
-"""An algorithm on the ranks of an MPI job, step by step; each has the loss of `quadratic.Quadratic`."""
+"""An algorithm on the ranks of an MPI job, step by step; each rank has the loss of `quadratic.Quadratic`."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Targets whose algorithms all do the same: none of them may find a difference."""
+"""Targets whose algorithms are all equal: no target may find a difference between them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.support.store import FakeStore
 
 STEPS, SNAPSHOTS = 600, 31
 SECONDS, BYTES, MODEL_BYTES = 0.1, 1000, 1_000_000
-"""Seconds of a step of a rank, bytes that it sends to each of the others, and bytes of the model."""
+"""Seconds per step of a rank, bytes that it sends to each other rank, and bytes of the model."""
 SPLIT = {"compute": 0.6, "communicate": 0.3, "wait": 0.1}
 
 
@@ -31,8 +31,11 @@ class Undrawn(Section):
 
 
 def one_algorithm(spec: RunSpec) -> Run:
-    """Return a run of which nothing depends on the algorithm: its times and accuracies do on the seed, its samples and
-    bytes on how many ranks train. Synchronous and asynchronous ones need equally long for it."""
+    """Return a run that does not depend on the algorithm.
+
+    Its times and accuracies depend on the seed; its samples and bytes depend on the number of ranks that train.
+    Synchronous and asynchronous algorithms take equally long.
+    """
     loaded = spec.load()
     random = np.random.default_rng(loaded.seed)
     share = np.linspace(0, 1, SNAPSHOTS)
@@ -61,18 +64,18 @@ def one_algorithm(spec: RunSpec) -> Run:
     run.ranks |= {f"{part}_seconds": share * seconds * STEPS * trains for part, share in SPLIT.items()}
     apart = STEPS * (1 - np.eye(spec.ranks, dtype=np.int64))
     run.traffic |= {"sent": BYTES * apart, "messages": apart, "sent_once": BYTES * apart.sum(axis=1)}
-    run.extra["states"] = np.zeros((trains.sum(), STEPS), np.int64)  # no push is taken for a straggler's
+    run.extra["states"] = np.zeros((trains.sum(), STEPS), np.int64)  # no push counts as the push of a straggler
     return run
 
 
 def servers(loaded: Config) -> int:
-    """Return how many ranks serve and do not train."""
+    """Return the number of ranks that serve and do not train."""
     options = loaded.algorithm_options
     return options.servers if getattr(options, "server", None) == "dedicated" else 0
 
 
 def shown(target: Target, make: Callable[[RunSpec], Run] = one_algorithm) -> Section:
-    """Return what a target shows of runs that ``make`` makes, at the scale smoke on a testbed."""
+    """Return the section that a target shows for runs that ``make`` makes, at the scale smoke on a testbed."""
     conditions = Conditions(SMOKE, emulated=True)
     results = Plan(conditions, FakeStore(make), {target.name: target.needs(conditions)}).results(target.name)
     section = Undrawn(target.name, Path())
@@ -81,12 +84,12 @@ def shown(target: Target, make: Callable[[RunSpec], Run] = one_algorithm) -> Sec
 
 
 def differences(section: Section) -> list[Case]:
-    """Return the evidence of differences that found one."""
+    """Return the evidence that claims a difference or refutes one."""
     evidence = [case for finding in section.findings for case in finding.evidence]
     return [case for case in evidence if case.test == DIFFERENCE and case.verdict in (SUPPORTED, REFUTED)]
 
 
 def assert_no_difference(target: Target):
-    """Fail if the target finds a difference between algorithms that all do the same."""
+    """Fail if the target finds a difference between algorithms that are all equal."""
     found = differences(shown(target))
     assert not found, "\n".join(f"{case.condition}, {case.baseline}: {case.text()}, {case.verdict}" for case in found)

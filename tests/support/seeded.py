@@ -3,4 +3,4 @@
 from hypothesis import settings
 
 seeded = settings(deadline=None, derandomize=True, max_examples=24)
-"""For properties that are to be the same in every run of the tests, however busy the machine."""
+"""Settings for properties that must be the same in every run of the tests, however busy the machine is."""

@@ -1,19 +1,19 @@
-"""Which job of ``make test`` runs which cases of the tests on ranks; ``make test-all`` runs every case in every job."""
+"""Division of the tests on ranks among the jobs of ``make test``; ``make test-all`` runs every case in every job."""
 
 SHARING = [("openmpi", 2), ("openmpi", 3), ("openmpi", 4), ("mpich", 2), ("mpich", 3)]
-"""The jobs, by library and number of ranks, among which the cases of a test are shared."""
+"""The jobs, by library and number of ranks, that share the cases of a test."""
 ALONE = ("openmpi", 1)
-"""Few messages are seen on one rank: what this job runs is run in another, too, where the test allows."""
+"""The job with one rank, on which few messages are seen: another job also runs its cases, if the test allows."""
 LEAST, MOST = 2, 3
-"""Jobs that run a test, by its number of cases; of two jobs each has a library of its own."""
+"""Least and largest number of jobs that run a test, depending on its cases; two jobs have different libraries."""
 
 
 def in_share(job: tuple[str, int], case: int, cases: int, counts: tuple[int, ...], offset: int = 0) -> bool:
     """Return whether a job runs this case of a test.
 
-    A job runs one case at most, so that a test of a hundred cases takes no longer than others. Of the jobs that share
-    the cases as many run the test as it has cases, from ``LEAST`` to ``MOST``. Tests with unequal offsets begin with
-    unequal jobs. ``counts``: the numbers of ranks that the test is meant for.
+    A job runs at most one case, so that a test with a hundred cases takes no longer than others. The number of jobs
+    that run a test is its number of cases, limited to ``LEAST`` to ``MOST``. Tests with unequal offsets begin with
+    unequal jobs. ``counts``: the numbers of ranks for which the test is meant.
     """
     if job == ALONE:
         return 1 in counts and case == offset % cases
@@ -22,7 +22,7 @@ def in_share(job: tuple[str, int], case: int, cases: int, counts: tuple[int, ...
 
 
 def in_turns(counts: tuple[int, ...], offset: int) -> list[tuple[str, int]]:
-    """Return the jobs of these numbers of ranks, the libraries in turns."""
+    """Return the jobs with these numbers of ranks, alternating between the libraries."""
     jobs = [job for job in SHARING if job[1] in counts]
     by_library = [[job for job in jobs if job[0] == library] for library in ("openmpi", "mpich")]
     rotated = [own[offset % len(own) :] + own[: offset % len(own)] for own in by_library if own]

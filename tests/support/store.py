@@ -1,4 +1,4 @@
-"""A store of runs that are made up, for tests of tables."""
+"""A store of invented runs, for tests of tables."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from tests.support.runs import fake_run
 
 
 def any_run(spec: RunSpec) -> Run:
-    """Return a run of the specification's seed."""
+    """Return a run with the seed of the specification."""
     return fake_run(seed=seed_of(spec))
 
 
@@ -24,7 +24,7 @@ def seed_of(spec: RunSpec) -> int:
 
 
 class FakeStore:
-    """Has every run that ``make`` makes of a specification; None is a run that is missing."""
+    """A store that has the run that ``make`` returns for a specification; None is a missing run."""
 
     code = "0123abcd"
 
@@ -45,7 +45,7 @@ class FakeStore:
 
 
 def plan(needs: dict[str, Need], make: Callable[[RunSpec], Run | None] = any_run, scale: Scale = SMOKE) -> Plan:
-    """Return the plan of a target ``it`` with these needs."""
+    """Return the plan of a target named ``it`` with these needs."""
     return Plan(Conditions(scale, emulated=True), FakeStore(make), {"it": needs})
 
 

@@ -1,4 +1,5 @@
-"""Ranks that are threads of one process, for what needs an mpi4py communicator: no MPI library, no launcher."""
+"""Ranks that are threads of one process, for code that needs an mpi4py communicator, without MPI library and
+launcher."""
 
 import sys
 import threading
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 
 SECONDS = 20
-"""After so long in a collective call a rank gives up."""
+"""Seconds after which a rank gives up a collective call."""
 ANY_SOURCE, UNDEFINED = -1, -2
 FAKE = SimpleNamespace(
     ANY_SOURCE=ANY_SOURCE,
@@ -26,7 +27,7 @@ FAKE = SimpleNamespace(
     Get_processor_name=lambda: "here",
     Get_library_version=lambda: "threads 1.0, of the tests",
 )
-"""In place of ``mpi4py.MPI``."""
+"""A double of ``mpi4py.MPI``."""
 
 
 class Ranks:
@@ -43,11 +44,11 @@ class Ranks:
         return Ranks([self.members[rank] for rank in ranks])
 
     def Free(self):
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 class Group:
-    """What the ranks of a communicator share."""
+    """The shared state of the ranks of a communicator."""
 
     def __init__(self, members):
         self.members, self.size = list(members), len(members)
@@ -56,14 +57,14 @@ class Group:
         self.slots = [None] * size
         self.lock = threading.Lock()
         self.sent: dict[tuple, list] = defaultdict(list)
-        """By receiver and tag: messages that have not been received, in order."""
+        """Per receiver and tag, the messages that have not been received, in order."""
         self.posted: dict[tuple, list] = defaultdict(list)
         self.sums: dict[int, dict] = defaultdict(dict)
         self.parts: dict[tuple, Group] = {}
 
 
 class Request:
-    """A send, or a receive into ``array``; ``complete`` when a partner has been found."""
+    """A send, or a receive into ``array``; it is ``complete`` when its partner has been found."""
 
     def __init__(self, rank, array, complete=False):
         self.rank, self.array, self.complete = rank, array, complete
@@ -73,7 +74,7 @@ class Request:
 
 
 class Sum:
-    """One rank's part of an all-reduce: ``mine``, by rank, until all are there."""
+    """One rank's part of an all-reduce; ``mine`` has the arrays by rank, until all ranks have called."""
 
     def __init__(self, group: Group, array, mine: dict):
         self.group, self.array, self.mine, self.complete = group, array, mine, False
@@ -86,14 +87,14 @@ class Sum:
 
 
 class Mpi:
-    """One rank's end, with what the project uses of an mpi4py communicator."""
+    """One rank's communicator, with the methods of an mpi4py communicator that the project uses."""
 
     def __init__(self, group: Group, rank: int):
         self.group, self.rank, self.size = group, rank, group.size
         self.freed = False
         self.attributes = {}
         self.calls = 0
-        """Of non-blocking collectives, which all ranks make in one order."""
+        """Number of non-blocking collective calls, which all ranks make in the same order."""
 
     def Get_rank(self):
         return self.rank
@@ -108,7 +109,7 @@ class Mpi:
         self.attributes[key] = value
 
     def allgather(self, value):
-        """Also the barrier of all collective calls here."""
+        """Return the values of all ranks; this is also the barrier of all other collective calls."""
         self.group.slots[self.rank] = value
         self.group.barrier.wait()
         found = list(self.group.slots)
@@ -142,13 +143,13 @@ class Mpi:
         return Ranks(self.group.members)
 
     def Create_group(self, ranks):
-        """Of ranks that call this only once with the same ones."""
+        """Return a communicator of ``ranks``; a set of ranks may call this only once."""
         with self.group.lock:
             part = self.group.parts.setdefault(tuple(ranks.members), Group(ranks.members))
         return Mpi(part, ranks.members.index(self.group.members[self.rank]))
 
     def Isend(self, array, dest, tag):
-        """Complete at once; MPI may do so with any message."""
+        """Send a message that is complete at once, as any message of MPI may be."""
         return self._send(Request(self.rank, array.copy(), complete=True), dest, tag)
 
     def Issend(self, array, dest, tag):
@@ -201,12 +202,12 @@ class Mpi:
 
 
 def check(tag):
-    """MPI has no others; a text is one of a broadcast here."""
+    """Check that MPI has this tag; a text is the tag of a broadcast."""
     assert isinstance(tag, str) or 0 <= tag <= FAKE.COMM_WORLD.Get_attr(FAKE.TAG_UB), tag
 
 
 def on_threads(monkeypatch, n: int, work) -> list:
-    """``work(mpi)`` on ``n`` ranks at once; returns what they return, or raises what the first of them has raised."""
+    """Call ``work(mpi)`` on ``n`` ranks at once; return their results, or raise the first error."""
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=FAKE))
     group = Group(range(n))
     errors = []

@@ -5,15 +5,18 @@ from grsgd.simulate.simulation import Simulation
 from grsgd.testing.simulated import network_of
 
 STEP = 0.01
-"""Seconds of a step."""
+"""Seconds per step."""
 CONSTANT = f"constant:{STEP}"
 MODEL_BYTES = 4 * (16 * 2 + 2)
 SLOW = dict(bandwidth="1 mbit", latency="1 ms", eager_bytes=64)
-"""A message of a model takes about as long as a tenth of a step, and is a long one."""
+"""A slow network: a message with a model takes about a tenth of a step, and is long enough for a rendezvous."""
 
 
 def config(algorithm, steps=8, **sections):
-    """A linear classifier of 34 parameters on images of 4 x 4 pixels. ``algorithm``: a name, or a section."""
+    """Return the configuration of a linear classifier of 34 parameters on images of 4 x 4 pixels.
+
+    ``algorithm``: a name, or a section.
+    """
     content = {
         "algorithm": algorithm if isinstance(algorithm, dict) else {"name": algorithm},
         "model": {"name": "mlp", "hidden": []},
@@ -28,5 +31,5 @@ def config(algorithm, steps=8, **sections):
 
 
 def simulation(algorithm, ranks, network=None, compute=CONSTANT, timing_only=False, **sections):
-    """Make a simulation, by default on a slow network with steps of constant length."""
+    """Return a simulation, by default on a slow network with steps of constant length."""
     return Simulation(config(algorithm, **sections), ranks, network or network_of(**SLOW), compute, timing_only)

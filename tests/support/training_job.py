@@ -1,4 +1,4 @@
-"""``grsgd train`` on several ranks, as jobs to which something happens."""
+"""Jobs of ``grsgd train`` on several ranks to which tests send signals and failures."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.support import launcher
 
 RANKS = 3
 LAUNCHERS = {"openmpi": ("openmpi", []), "ulfm": ("openmpi", ["--with-ft", "ulfm"]), "mpich": ("mpich", [])}
-"""How jobs are started: the library, and options of its launcher."""
+"""Ways to start jobs: the library, and options of its launcher."""
 START_SECONDS = 90
 PROGRAM = """
 import os, pathlib, sys
@@ -37,14 +37,14 @@ def stepped(trainer, number):
 Trainer.step = stepped
 sys.exit(cli.main(sys.argv[1:]))
 """
-"""Says which process is which rank, when it trains and when it has a snapshot, and fails when it is asked to."""
+"""A program that tells its rank and process, when it trains and when it has a snapshot; it fails when a test asks."""
 
 
 class TrainingJob:
     """A job that trains with ``config``, the text of a file, in ``folder``.
 
-    ``start``: a key of ``LAUNCHERS``, or a testbed, of whose hosts each has a rank; ``program``: what each rank runs,
-    given the folder as its last argument; ``arguments``: further ones of `grsgd train`.
+    ``start``: a key of ``LAUNCHERS``, or a testbed with one rank per host. ``program``: the program of each rank, whose
+    last argument is the folder. ``arguments``: further arguments of `grsgd train`.
     """
 
     def __init__(self, start, folder: Path, config: str, program=PROGRAM, ranks=RANKS, environment=None, arguments=()):
@@ -60,7 +60,7 @@ class TrainingJob:
                 self.process = launcher.start_on(start, ranks, arguments, stdout=printed)
 
     def wait_for(self, *names):
-        """Wait until these files are in the folder."""
+        """Wait until the files ``names`` are in the folder."""
         deadline = time.monotonic() + START_SECONDS
         while not all((self.folder / name).exists() for name in names):
             assert time.monotonic() < deadline and self.process.poll() is None, f"no {names}: {self.output()}"
@@ -98,7 +98,7 @@ class TrainingJob:
         return self.printed.read_text(errors="replace")
 
     def clean_up(self):
-        """End what this job has left, and nothing else."""
+        """End the processes that this job has left, and no others."""
         if self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -112,7 +112,7 @@ class TrainingJob:
 
 @contextmanager
 def training_jobs(folder: Path) -> Iterator:
-    """Yield a function that starts a `TrainingJob` in ``folder``, with its other arguments, and clean up in the end."""
+    """Yield a function that starts a `TrainingJob` in ``folder`` from its other arguments; clean up in the end."""
     jobs = []
 
     def begin(start, config, **options) -> TrainingJob:
@@ -127,5 +127,5 @@ def training_jobs(folder: Path) -> Iterator:
 
 
 def reasons(output: str) -> list[str]:
-    """Return what grsgd itself has printed of what went wrong, on which rank."""
+    """Return the lines in which grsgd has named an error and its rank."""
     return re.findall(r"^grsgd: rank .*", output, re.MULTILINE)

@@ -1,9 +1,10 @@
-"""Which classes of `AlgorithmTests` start jobs in ``make test``; those of the others are exhaustive."""
+"""Choice of the classes of `AlgorithmTests` that start jobs in ``make test``; the tests of other classes are
+exhaustive."""
 
 import pytest
 
 ON_REAL_RANKS = ("test_real_ranks_do_what_simulated_ones_do", "test_it_goes_on_from_a_checkpoint")
-"""Tests of the kit that take ten seconds of a processor each. All algorithms do the same in tests/mpi/ranks."""
+"""Tests of the kit that take ten seconds of a processor each; tests/mpi/ranks does the same with all algorithms."""
 QUICK = "TestNoLoCo"
 
 

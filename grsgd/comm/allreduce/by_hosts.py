@@ -44,7 +44,8 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(comm: Communicator, tag: int):
-    """Schedule, on all ranks: return the `Hosts`, which ranks determine once. Its messages are not counted."""
+    """Schedule, on all ranks: return the `Hosts`, which ranks determine once. The traffic does not count its
+    messages."""
     if HOSTS in comm.shared:
         return comm.shared[HOSTS]
     hosts = comm.backend.hosts

@@ -88,7 +88,7 @@ class Link(NamedTuple):
 
 
 def connect(comm: Communicator, settings: Settings):
-    """Schedule, on all ranks at once: return the `Link` of this rank. Its messages are not counted.
+    """Schedule, on all ranks at once: return the `Link` of this rank. The traffic does not count its messages.
 
     Raises NoMulticast, on all ranks.
     """
@@ -161,11 +161,11 @@ class DatagramTrain:
         self.link, self.sender, self.clock, self.began = link, sender, clock, clock()
 
     def __str__(self):
-        return f"trial of IP multicast: {self.verb} of rank {self.sender}"
+        return f"trial of IP multicast: {self.verb} rank {self.sender}"
 
 
 class Leaving(DatagramTrain):
-    verb = "datagrams"
+    verb = "datagrams of"
 
     def __init__(self, link: Link, sender: int, clock: Callable[[], float]):
         super().__init__(link, sender, clock)

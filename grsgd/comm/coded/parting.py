@@ -89,9 +89,9 @@ class Parting:
     def awaited(self) -> str:
         """Return a text that names the ranks that this rank waits for, and the expected message."""
         if self.proposed is not None:
-            return f"{ranks_in_words(sorted(self.disagreeing))} to agree who goes on"
+            return f"{ranks_in_words(sorted(self.disagreeing))} to agree which ranks go on"
         arbiter = min(self.finished) if self.agreed_to is None else self.agreed_to
-        return f"rank {arbiter} to say who goes on"
+        return f"rank {arbiter} to decide which ranks go on"
 
     @property
     def lost_already(self) -> set[int]:

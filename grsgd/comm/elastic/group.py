@@ -110,7 +110,7 @@ class Group:
             while True:
                 epoch = self._known()
                 self._tell(epoch, numbers)
-                yield Until(lambda epoch=epoch: self._has_met(epoch), "all ranks that are left, after a death")
+                yield Until(lambda epoch=epoch: self._has_met(epoch), "a meeting of all remaining ranks after a death")
                 if membership.finished:
                     return None
                 if self._known() == epoch:
@@ -217,16 +217,16 @@ class GroupBackend:
         return self.whole.Iprobe(self.processes[source], self.first_tag + tag)
 
     def dup(self):
-        raise NotImplementedError("no more communicators in a group of ranks that may die")
+        raise NotImplementedError("communicators of ranks that may die cannot be copied")
 
     def subset(self, ranks):
-        raise NotImplementedError("no subsets of ranks that may die")
+        raise NotImplementedError("ranks that may die have no subsets")
 
     def Ibcast(self, array, root):
-        raise NotImplementedError("no broadcasts of a library to ranks that may die")
+        raise NotImplementedError("ranks that may die have no broadcast by the MPI library")
 
     def Iallreduce(self, array):
-        raise NotImplementedError("no all-reduces of a library over ranks that may die")
+        raise NotImplementedError("ranks that may die have no all-reduce by the MPI library")
 
     def free(self):
         """Do nothing: the backend of all processes is still used."""

@@ -334,13 +334,13 @@ class MembersBackend:
         return MembersBackend(self.processes.dup(), self.membership)
 
     def subset(self, ranks: Sequence[int]):
-        raise NotImplementedError("no subsets of ranks whose processes may die")
+        raise NotImplementedError("ranks whose processes may die have no subsets")
 
     def Ibcast(self, array, root):
-        raise NotImplementedError("no broadcasts to ranks whose processes may die")
+        raise NotImplementedError("ranks whose processes may die have no broadcast by the MPI library")
 
     def Iallreduce(self, array):
-        raise NotImplementedError("no all-reduces of a library over ranks whose processes may die")
+        raise NotImplementedError("ranks whose processes may die have no all-reduce by the MPI library")
 
     def free(self):
         self.processes.free()

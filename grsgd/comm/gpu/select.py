@@ -77,7 +77,7 @@ def select_transport(
     kinds = mpi.allgather(device.type)
     if len(set(kinds)) > 1:
         without = [rank for rank, kind in enumerate(kinds) if kind != "cuda"]
-        raise ConfigError(f"device: ranks {without} have no GPU, the others have; allowed: cpu, or a GPU for all ranks")
+        raise ConfigError(f"device: ranks {without} have no GPU, unlike others; allowed: cpu, or a GPU for all ranks")
     if device.type != "cuda":
         return Choice("host", backend, {})
     backends = {name: GpuBackend(mpi, make, backend.timeout) for name, make in transports(mpi, Memory()).items()}

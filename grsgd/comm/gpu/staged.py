@@ -105,7 +105,9 @@ class Staged(GpuTransport):
     def check(self, nbytes: int, sender: int, array):
         """Raise RuntimeError if a message of ``nbytes`` bytes is too long for ``array``."""
         if nbytes > array.nbytes:
-            raise RuntimeError(f"a message of {nbytes} bytes from rank {sender} for an array of {array.nbytes} bytes")
+            raise RuntimeError(
+                f"a message of {nbytes} bytes from rank {sender} is too long for an array of {array.nbytes} bytes"
+            )
 
     def Ibcast(self, array, root):
         sends = self.backend.rank == root

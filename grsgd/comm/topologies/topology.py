@@ -332,7 +332,7 @@ def from_file(path: str | Path) -> Topology:
         text = Path(path).read_text()
         rows = np.loadtxt(text.replace(",", " ").splitlines(), ndmin=2)
         if not rows.size:
-            raise ValueError("there are no numbers in it")
+            raise ValueError("the file contains no numbers")
         n = rows.shape[1]
         return Topology(rows if len(rows) % n else rows.reshape(-1, n, n), str(path))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Every test here runs on all ranks of an MPI job at once; `tests/mpi/test_on_ranks.py` starts the job."""
+"""Fixtures of tests that run on all ranks of an MPI job at once; `tests/mpi/test_on_ranks.py` starts the job."""
 
 import os
 import zlib
@@ -10,7 +10,7 @@ from tests.support.shares import in_share
 COUNT = int(os.environ.get("GRSGD_TEST_RANKS", 0))
 JOB = (os.environ.get("GRSGD_TEST_LIBRARY", "openmpi"), COUNT)
 TRANSFER = os.environ.get("GRSGD_TEST_TRANSFER")
-"""If given, all arrays travel as if they lay on a GPU, that way."""
+"""The transport by which all arrays travel as if they lay on a GPU; None: arrays travel normally."""
 collect_ignore_glob = [] if COUNT else ["test_*.py"]
 
 if COUNT:
@@ -23,7 +23,7 @@ if COUNT:
     WORLD = MPI.COMM_WORLD
     assert WORLD.size == COUNT, f"{WORLD.size} ranks instead of {COUNT}"
     LEFT: list[str] = []
-    """Messages that were left of communicators which the present test has freed."""
+    """Messages that were left in communicators which the present test has freed."""
 
     if TRANSFER:
         from tests.support import device_double
@@ -50,7 +50,10 @@ if COUNT:
                     item.add_marker(pytest.mark.exhaustive)
 
     def free_empty(backend, free=MpiBackend.free):
-        """MPICH gives the number of a communicator that is freed to a later one, which receives what is left of it."""
+        """Free a communicator and note messages left in it.
+
+        MPICH gives the number of a freed communicator to a later one, which would receive these messages.
+        """
         backend.mpi.Barrier()
         status = MPI.Status()
         if backend.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
@@ -61,7 +64,8 @@ if COUNT:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(pyfuncitem):
-        """A test that fails on one rank fails on all, with that rank's error, instead of leaving the others waiting."""
+        """Fail a test on all ranks, with the error of the failing rank, if it fails on one rank; the others would else
+        wait."""
         error = result = None
         try:
             LEFT.clear()
@@ -83,7 +87,7 @@ if COUNT:
 
     @pytest.fixture
     def comm():
-        """A communicator of the test's own; what another test left under way cannot reach it."""
+        """Yield a communicator of the test's own, which messages of another test cannot reach."""
         mpi = WORLD.Dup()
         yield Communicator(MpiBackend(mpi))
 

@@ -334,10 +334,10 @@ def waits_for(rank, finished, proposals=(), agreed=()):
 def test_who_keeps_the_others_from_going_on_is_named():
     """Rank 2 has fallen silent since its last step, or rank 0, to which others have agreed."""
     begin = "rank {} waited 20 s for "
-    assert waits_for(0, [1, 2, 3], agreed=[1, 3]) == begin.format(0) + "rank 2 to agree who goes on"
-    assert waits_for(0, [1, 2], agreed=[]) == begin.format(0) + "ranks 1, 2 to agree who goes on"
-    assert waits_for(3, [0, 1, 2]) == begin.format(3) + "rank 0 to say who goes on"
-    assert waits_for(3, [0, 1, 2], proposals=[1]) == begin.format(3) + "rank 1 to say who goes on"
+    assert waits_for(0, [1, 2, 3], agreed=[1, 3]) == begin.format(0) + "rank 2 to agree which ranks go on"
+    assert waits_for(0, [1, 2], agreed=[]) == begin.format(0) + "ranks 1, 2 to agree which ranks go on"
+    assert waits_for(3, [0, 1, 2]) == begin.format(3) + "rank 0 to decide which ranks go on"
+    assert waits_for(3, [0, 1, 2], proposals=[1]) == begin.format(3) + "rank 1 to decide which ranks go on"
 
 
 # ---- blocks that differ
