@@ -22,10 +22,11 @@ def choose_compute_time(
 ) -> ComputeTime:
     """Return the ``stated`` time of a step (`compute.parse`), else the network's, else the default.
 
-    ``blueprint``: the model, without content.
+    ``measured`` stands for the network's time, and only without it for a measurement on this machine.
+    ``blueprint`` is the model without content.
     """
     form, numbers = stated or (None, [])
-    if form is None and network.compute is not None:
+    if form in (None, "measured") and network.compute is not None:
         return ComputeTime.of(network.compute, config.seed)
     if form is None:
         form, numbers = compute_times.parse(compute_times.DEFAULT)

@@ -127,6 +127,13 @@ def test_an_asynchronous_algorithm_does_not():
     assert times[0][-1] < 1.5 * 20 * STEP
 
 
+@pytest.mark.parametrize("stated", [None, "measured"])
+def test_computing_times_of_a_network_are_not_measured_anew(stated):
+    """Both take the times of the file, because a new measurement would differ from run to run."""
+    network = network_of(compute={"median": 7.0, "sigma": 0.1})
+    assert str(simulation("grsgd", 2, network, compute=stated).compute) == "lognormal:7.0,0.1"
+
+
 def test_slowdown_of_a_networks_computing_times():
     """As `grsgd calibrate` writes it."""
     spec = network_of(**SLOW, compute={"median": 0.02, "slowdown": {1: 3}})
