@@ -1,6 +1,7 @@
 """Decentralised, asynchronous and coded distributed SGD over MPI.
 
-A standard PyTorch script, and what makes it train on all ranks of an MPI job (``mpiexec -n 4 python script.py``)::
+A standard PyTorch script needs three more lines to train on all ranks of an MPI job (``mpiexec -n 4 python
+script.py``)::
 
     import grsgd
 
@@ -11,7 +12,7 @@ A standard PyTorch script, and what makes it train on all ranks of an MPI job (`
     if grsgd.is_main():
         print("trained on", grsgd.size(), "ranks")
 
-What was measured, of a script or of ``grsgd train``::
+Measurements of a script or of ``grsgd train`` are in its run file::
 
     run = grsgd.load_run("results/demo-grsgd.h5")
     run.curve["test_accuracy"], run.ranks["wait_seconds"], run.traffic["sent"]
@@ -40,7 +41,7 @@ _PLACES = {
     "shard": "grsgd.own_loop.ranks",
     "size": "grsgd.own_loop.ranks",
 }
-"""The modules of the public names, imported when one is first used: to read a run file needs neither torch nor MPI."""
+"""Modules of the public names, imported at the first use of a name: reading a run file needs neither torch nor MPI."""
 
 __all__ = sorted(_PLACES)
 

@@ -1,4 +1,4 @@
-"""The control groups of this process, in both versions: what they leave it of the machine."""
+"""Control groups of this process, in both versions of cgroups, and the limits that they set."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,7 +7,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 class GroupQuota(NamedTuple):
-    """The limit of a control group on the processor: so many cores on average over each ``period``, in seconds."""
+    """Limit of a control group on processor time: ``cores`` cores on average over each ``period``, in seconds."""
 
     cores: float
     period: float
@@ -29,7 +29,7 @@ def folders(controller: str, root: Path = ROOT) -> list[Path]:
 
 
 def cpu_quota(root: Path = ROOT) -> GroupQuota | None:
-    """Return the least quota of those groups; None if none has one."""
+    """Return the smallest processor quota of this process's groups; None if no group has a quota."""
     quotas = [quota for folder in folders("cpu", root) if (quota := quota_of(folder)) is not None]
     return min(quotas, default=None)
 

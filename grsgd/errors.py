@@ -1,4 +1,4 @@
-"""The errors that users meet: each says in one line what is wrong and, where that helps, what is allowed."""
+"""Errors that users meet: each names in one line the error and, if that helps, the allowed values."""
 
 
 import difflib
@@ -6,35 +6,35 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Return a hint for a word that is not allowed: the nearest one that is, if any is near."""
+    """Return a hint at the allowed word nearest to ``word``; an empty text if none is near."""
     near = difflib.get_close_matches(word, list(allowed), 1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
 class UsageError(ValueError):
-    """Something that the user can mend; commands print it and end with exit code 2."""
+    """Error that the user can correct; commands print it and end with exit code 2."""
 
 
 class ConfigError(UsageError):
-    """A configuration that cannot be run: the key, its value and what is allowed."""
+    """Configuration that cannot be run: the message names the key, its value and the allowed values."""
 
 
 class DataError(UsageError):
-    """A data set that cannot be loaded or fetched."""
+    """Data set that cannot be loaded or fetched."""
 
 
 class RunFileError(UsageError):
-    """A run file, or a figure of runs, that cannot be read or written: the path and the reason."""
+    """Run file, or figure of runs, that cannot be read or written: the message names the path and the reason."""
 
 
 class ModelError(UsageError):
-    """A file that does not hold the weights that are asked for: the path and what is wrong."""
+    """File without the wanted weights: the message names the path and the error."""
 
 
 class SetupError(UsageError):
-    """A job that cannot start: every rank raises the same one.
+    """Job that cannot start: every rank raises the same error.
 
-    ``is_printed``: whether this rank is the one that prints it.
+    ``is_printed`` says whether this rank prints the error.
     """
 
     def __init__(self, message: str, is_printed: bool = True):

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import IO
 
 LEFTOVER = re.compile(r"\.grsgd-([0-9]+)-[0-9a-f]{8}\.tmp")
-"""The name of a temporary file, with the number of the process."""
+"""Name of a temporary file, with the number of its process."""
 MIN_LEFTOVER_AGE = 3600.0
-"""Seconds after which a temporary file is removed: on another host sharing this folder its process may be alive."""
+"""Seconds after which a temporary file is removed: its process may be alive on another host that shares the folder."""
 POLL_SECONDS = 0.02
 
 
 @contextmanager
 def temporary_beside(target: Path) -> Iterator[Path]:
-    """Name a temporary file on the file system of ``target``; the file is gone afterwards."""
+    """Yield the path of a temporary file on the file system of ``target``; the file is removed afterwards."""
     temporary = target.with_name(f".grsgd-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
@@ -31,9 +31,9 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_write(target: Path) -> Iterator[Path]:
-    """Name a file to be written in the block; after it, the file replaces ``target`` as a whole.
+    """Yield the path of a file to be written in the block; after the block, the file replaces ``target`` as a whole.
 
-    If the block raises, ``target`` stays what it was.
+    If the block raises, ``target`` stays unchanged.
     """
     with temporary_beside(target) as temporary:
         yield temporary
@@ -43,20 +43,20 @@ def atomic_write(target: Path) -> Iterator[Path]:
 
 
 def places_instead(target: Path) -> Iterator[Path]:
-    """Name one file after the other for what cannot be written to ``target``: in new folders of $TMPDIR, the working
-    directory, the home directory, and in memory. Folders in which nothing was written are removed."""
+    """Yield paths for a file that cannot be written to ``target``, one after the other: in new folders of $TMPDIR, the
+    working directory, the home directory, and in memory. Folders in which nothing was written are removed."""
     for base in (tempfile.gettempdir(), os.getcwd(), os.path.expanduser("~"), "/dev/shm"):
         with suppress(OSError):
             key = base, os.path.abspath(target)
             if key not in _folders_instead:
                 _folders_instead[key] = Path(tempfile.mkdtemp(prefix="grsgd-", dir=base))
             yield _folders_instead[key] / target.name
-            _folders_instead[key].rmdir()  # not if it holds the file
+            _folders_instead[key].rmdir()  # fails, as it should, if the folder holds the file
             del _folders_instead[key]
 
 
 _folders_instead: dict[tuple[str, str], Path] = {}
-"""The same one, however often a file is written."""
+"""Folder of each base and target: a file that is written several times goes to one folder."""
 
 
 def remove_leftovers(folder: Path):
@@ -69,7 +69,7 @@ def remove_leftovers(folder: Path):
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process of this number exists on this host."""
+    """Return whether a process with this number exists on this host."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -80,23 +80,23 @@ def is_alive(process: int) -> bool:
 
 
 def exclusive_lock(path: Path, timeout: float | None = None, on_wait: Callable[[], None] = lambda: None) -> IO:
-    """Open a file that one process at a time can hold; closing it, or the end of the process, gives it free.
+    """Open a file that one process at a time can hold; closing it, or the end of the process, releases it.
 
-    On a file system without locks there is none.
+    On a file system without locks nothing is locked.
 
     Parameters
     ----------
     timeout
-        Seconds to wait for another process; None: for ever, 0: not at all.
+        Seconds to wait for another process; None: without limit, 0: not at all.
     on_wait
         Called once if another process holds the lock.
 
     Raises
     ------
     TimeoutError
-        If another process holds it all that time.
+        If another process holds the file all that time.
     OSError
-        If the file cannot be opened; ``path`` may not be a symbolic link, because others may have put it there.
+        If the file cannot be opened; ``path`` may not be a symbolic link, because other users may have put it there.
     """
     file = open(path, "a", opener=_no_link)  # noqa: SIM115, the caller closes it
     try:
@@ -123,5 +123,5 @@ def _lock(file: IO, timeout: float | None, on_wait: Callable[[], None]):
             if timeout is not None and time.monotonic() - begin >= timeout:
                 raise TimeoutError(f"{file.name} is held by another process") from None
             time.sleep(POLL_SECONDS)
-        except OSError:  # no locks here
+        except OSError:  # the file system has no locks
             return None

@@ -1,13 +1,13 @@
-"""Modules that take long to import, imported when something of theirs is first used."""
+"""Modules that take long to import, imported at their first use."""
 
 import importlib
 
 
 class LazyModule:
-    """Stands for a module: ``torch = LazyModule("torch")`` in place of ``import torch``.
+    """Stand-in for a module: ``torch = LazyModule("torch")`` in place of ``import torch``.
 
-    Commands that list algorithms or data sets, print or draw runs need nothing of it. In annotations it takes
-    ``from __future__ import annotations`` not to be used as they are read.
+    Commands that list algorithms or data sets, or print or draw runs, do not need the module. Annotations that name it
+    need ``from __future__ import annotations``; otherwise reading them would import it.
     """
 
     def __init__(self, name: str):

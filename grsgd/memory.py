@@ -1,4 +1,4 @@
-"""The memory that this process may still take: of the machine, and of the control groups that it is in."""
+"""Memory that this process may still allocate, on the machine and in its control groups."""
 
 import errno
 import os
@@ -8,21 +8,21 @@ from grsgd.control_groups import ROOT, folders
 
 
 def available(root: Path = ROOT) -> int:
-    """Return the bytes of memory that are free, or would be if what is only cached were given up."""
+    """Return the bytes of memory that are free, or that dropping cached files would free."""
     return min([of_machine(), *(left for folder in folders("memory", root) if (left := of_group(folder)) is not None)])
 
 
 def check_fits(path: str | os.PathLike):
-    """Raise OSError, whose ``strerror`` says both sizes, for a file larger than the memory that is free.
+    """Raise OSError, whose ``strerror`` has both sizes, if a file is larger than the free memory.
 
-    A sparse file, which takes no disk, may be of any size.
+    A sparse file can have any size although it takes no disk space.
     """
     if (size := os.stat(path).st_size) > (free := available()):
         raise OSError(errno.EFBIG, f"holds {size:,} bytes, and {free:,} bytes of memory are free")
 
 
 def of_machine() -> int:
-    """Return the bytes that the system says are available; where it does not, all that there are."""
+    """Return the bytes that the system reports as available; without such a report, the bytes of the whole memory."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -31,7 +31,7 @@ def of_machine() -> int:
 
 
 def of_group(folder: Path) -> int | None:
-    """Return the bytes that a control group may still take; None if it has no limit."""
+    """Return the bytes that a control group may still allocate; None if it has no limit."""
     for limit, usage, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

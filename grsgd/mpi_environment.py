@@ -1,4 +1,4 @@
-"""Environment variables and the launcher of MPI jobs that this program starts."""
+"""Environment variables and launcher of the MPI jobs that this program starts."""
 
 import ctypes
 import os
@@ -15,15 +15,15 @@ DEFAULTS = {
     "OMP_NUM_THREADS": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_btl": "^ofi",  # as it is put aside, this component sleeps for a second
+   "OMPI_MCA_btl": "^ofi",  # when it is deselected, this component sleeps for a second
     "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks that wait must leave the cores to ranks that compute
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-"""More ranks than cores, one thread each, also as root. The Makefile has them, too."""
+"""Settings for more ranks than cores, with one thread each, also as root. The Makefile has the same settings."""
 
 WORDS = "GRSGD_WORDS"
-"""The variable that names the folder in which ranks leave words for the process that has started them."""
+"""Variable with the folder in which ranks leave words for the process that has started them."""
 
 LAUNCHER_VARIABLES = (
     WORDS,
@@ -46,25 +46,25 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 
 
 def rank() -> str | None:
-    """The rank of this process in its job, as far as its launcher has said so: MPI cannot be asked here."""
+    """Return the rank of this process in its job, if its launcher has set it: MPI cannot be asked here."""
     return next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name)), None)
 
 
 def fault_tolerant() -> bool:
-    """Whether Open MPI was started with ``--with-ft ulfm``: then its MPI_Abort ends the process that calls it, and no
-    other rank learns of that, nor of one that leaves with an exit code other than 0."""
+    """Return whether Open MPI was started with ``--with-ft ulfm``. Its MPI_Abort then ends only the calling process:
+    other ranks learn neither of this end, nor of a rank that leaves with an exit code other than 0."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes")
 
 
 PIDFD_GETFD = 438
-"""The number of Linux's call that copies a descriptor of another process, on all of its architectures but Alpha."""
+"""Number of Linux's call that copies a descriptor of another process, on all architectures except Alpha."""
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "hydra", "srun", "orterun")
 """Beginnings of the names of launchers' processes."""
 
 
 def job_environment() -> dict[str, str]:
-    """Return this process's environment, with the defaults of an MPI job where it says nothing."""
+    """Return this process's environment, completed by the defaults of an MPI job."""
     return DEFAULTS | os.environ
 
 
@@ -79,14 +79,14 @@ def module(name: str) -> list[str]:
 
 
 def flush():
-    """Print what is still to be printed; a process may have been started without these streams."""
+    """Print buffered output; a process may have been started without these streams."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
 
 
 def find_mpiexec() -> str:
-    """Return the ``mpiexec`` beside this Python, or else on PATH; raises ConfigError."""
+    """Return the ``mpiexec`` next to this Python, or else on PATH; raises ConfigError."""
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if found is None:
@@ -95,7 +95,7 @@ def find_mpiexec() -> str:
 
 
 def launcher() -> int | None:
-    """The process of the launcher of this job, the outermost one, if it runs on this host."""
+    """Return the process of the outermost launcher of this job, if it runs on this host."""
     found, pid = None, os.getppid()
     while pid > 1:
         try:
@@ -108,8 +108,8 @@ def launcher() -> int | None:
 
 
 def srun() -> int | None:
-    """The process of the ``srun`` that has started this task, if it runs on this host: that which listens on the port
-    that tasks are told. It is none of the processes above a task, which Slurm's daemon has started."""
+    """Return the process of the ``srun`` that has started this task, if it runs on this host. This process listens on
+    the port in the task's environment. It is no ancestor of the task, because Slurm's daemon has started the task."""
     port = os.environ.get("SLURM_STEP_LAUNCHER_PORT", "")
     if not port.isdecimal():
         return None
@@ -125,16 +125,16 @@ def srun() -> int | None:
 
 
 def say(line: str):
-    """Print a line when a signal has come."""
+    """Print ``line`` after a signal has arrived."""
     speaker()(line)
 
 
 @cache
 def speaker() -> Callable[[str], None]:
-    """Return a function that prints a line when a signal has come, and takes no time then.
+    """Return a function that prints a line after a signal has arrived, prepared so that it takes no time then.
 
-    Open MPI's launcher passes on nothing any more then, so the line goes to where the launcher itself prints, if it is
-    on this host.
+    Open MPI's launcher passes on no output after a signal. So the line goes to the stream to which the launcher itself
+    prints, if the launcher is on this host.
     """
     outermost = launcher() if "OMPI_COMM_WORLD_RANK" in os.environ else None
     try:
@@ -143,17 +143,17 @@ def speaker() -> Callable[[str], None]:
         return lambda line: print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
     def say(line: str):
-        with suppress(OSError):  # a pipe that nobody reads is full
+        with suppress(OSError):  # a pipe without a reader is full
             os.write(stderr, f"\ngrsgd: {line}\n".encode())
 
     return say
 
 
 def stderr_of(process: int | None) -> int:
-    """Return a descriptor of what this process prints errors to; raises OSError.
+    """Return a descriptor of the stream to which ``process`` prints errors; raises OSError.
 
-    It is the process's own one, where the system lets us have it: in a file the process would write over what came
-    through another one, as each has a position of its own there, unless it was opened to append to.
+    It is a copy of the process's own descriptor, if the system allows it. A newly opened descriptor has its own
+    position in a file, and would overwrite output of the process, unless the file was opened to append.
     """
     try:
         return copied_descriptor(process, 2)
@@ -162,7 +162,7 @@ def stderr_of(process: int | None) -> int:
 
 
 def copied_descriptor(process: int | None, descriptor: int) -> int:
-    """Return a copy of a descriptor of another process; raises OSError, also where there is no such call."""
+    """Return a copy of a descriptor of another process; raises OSError, also if the system has no such call."""
     if process is None or not hasattr(os, "pidfd_open"):
         raise OSError("there is no such process or no such call")
     handle = os.pidfd_open(process)

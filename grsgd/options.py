@@ -1,11 +1,11 @@
-"""Options of a model, a data set or a task: whether a value is of the kind of the default."""
+"""Options of a model, a data set or a task: a check that a value is of the default's kind."""
 
 from grsgd.errors import ConfigError
 
 
 def check_kind(key: str, value, default, whole: bool = False):
     """Raise ConfigError if ``value`` is not of the kind of the option's default: true or false, a number, or a list of
-    as many numbers; ``whole``: whole ones. Any other default allows everything."""
+    equally many numbers. ``whole`` asks for whole numbers. A default of any other kind allows everything."""
     numbers = "whole number" if whole else "number"
     if isinstance(default, bool):
         fits, expected = isinstance(value, bool), "true or false"
@@ -22,5 +22,5 @@ def check_kind(key: str, value, default, whole: bool = False):
 
 
 def is_number(value, whole: bool) -> bool:
-    """Whether it is a number, and with ``whole`` a whole one; true and false are none."""
+    """Return whether ``value`` is a number, and a whole number with ``whole``; true and false are no numbers."""
     return isinstance(value, int if whole else int | float) and not isinstance(value, bool)

@@ -1,5 +1,5 @@
-"""All random streams of the program. Each depends on its purpose, the seed and a key alone, such as (rank, step), never
-on the order in which messages arrive; no two of them coincide."""
+"""Random streams of the whole program. Each depends only on its purpose, the seed and a key, such as (rank, step), and
+never on the order in which messages arrive. No two streams coincide."""
 
 import enum
 import random
@@ -12,51 +12,51 @@ import numpy as np
 
 
 class Purpose(enum.Enum):
-    """The purpose of a random stream; the value is mixed into its numbers, so it must not change."""
+    """Purpose of a random stream; the value is mixed into the stream's numbers, so it must not change."""
 
     SHARDS = "shards"
-    """Which samples lie in which shard; no key."""
+    """Assignment of samples to shards; no key."""
     ORDER = "order"
-    """The order of a rank's samples; key (rank, epoch)."""
+    """Order of a rank's samples; key (rank, epoch)."""
     AUGMENTATION = "augment"
-    """How images are distorted; key (rank or block, position of the batch in the stream, and the image's in the batch
-    where each is read by itself)."""
+    """Distortion of images; key (rank or block, position of the batch in the stream), and the image's position in the
+    batch if each image is read by itself."""
     SYNTHETIC_DATA = "synthetic"
-    """The images of data set ``synthetic``; key (0) for the centres, (1) for training, (2) for test images."""
+    """Images of the data set ``synthetic``; key (0) for the centres, (1) for training images, (2) for test images."""
     INITIAL_MODEL = "initial model"
-    """The model that all ranks start from, as after ``torch.manual_seed(seed)`` in any other program; no key."""
+    """Model from which all ranks start, as after ``torch.manual_seed(seed)`` in any other program; no key."""
     DROPOUT = "dropout"
-    """The draws of a rank's model while it trains on batches of its own; key (rank)."""
+    """Draws of a rank's model while it trains on batches of its own; key (rank)."""
     BLOCK_DROPOUT = "block dropout"
-    """The draws of the model on a block of a common batch; key (step, block), so the same wherever it is computed."""
+    """Draws of the model on a block of a common batch; key (step, block), so the same on every rank."""
     PARTNERS = "partners"
-    """With whom a rank exchanges models, and whether it does; key (rank)."""
+    """Partners with whom a rank exchanges models, and the steps of exchanges; key (rank)."""
     PAIRS = "pairs"
-    """Which ranks exchange models in a round, as all of them draw it; key (round)."""
+    """Pairs of ranks that exchange models in a round, drawn by all ranks alike; key (round)."""
     RANDOM_GRAPH = "random graph"
-    """Which ranks are neighbours on a random topology, whatever the seed of the run; key (ranks)."""
+    """Neighbours on a random topology, whatever the seed of the run; key (ranks)."""
     COMPRESSION = "compression"
-    """Which values are sent, and which are rounded up; key (rank, number of the vector)."""
+    """Choice of the values to send, or to round up; key (rank, number of the vector)."""
     STRAGGLERS = "stragglers"
     """Random delays of a rank's steps; key (rank, step)."""
     DEATHS = "deaths"
-    """When the processes of which ranks die; no key."""
+    """Times and ranks of the planned deaths of processes; no key."""
     COMPUTE_TIMES = "compute times"
-    """How long a step computes in simulated time; key (rank, step)."""
+    """Computing time of a step in simulated time; key (rank, step)."""
     DATAGRAM_LOSS = "datagram loss"
-    """Which datagrams of IP multicast a rank drops on purpose; key (rank, exchange, sender, number of the packet)."""
+    """Datagrams of IP multicast that a rank drops on purpose; key (rank, exchange, sender, number of the packet)."""
     OWN_LOOP_SHARDS = "own loop shards"
-    """Which samples ``grsgd.shard`` gives to which rank; no key."""
+    """Samples that ``grsgd.shard`` gives to each rank; no key."""
 
 
 MAX_KEY = 2**32 - 1
-"""The largest element of a key: NumPy cuts larger ones into several, so (2**32,) would be (0, 1)."""
+"""Largest element of a key: NumPy cuts larger elements into several, so (2**32,) would be (0, 1)."""
 
 
 def generator(purpose: Purpose, seed: int | Sequence[int], *key: int) -> np.random.Generator:
     """Return the generator of one stream at its beginning.
 
-    The bit generator is named, because NumPy may change its default one.
+    The bit generator is named explicitly, because NumPy may change its default.
 
     Parameters
     ----------
@@ -72,9 +72,9 @@ def generator(purpose: Purpose, seed: int | Sequence[int], *key: int) -> np.rand
 
 
 def torch_seed(purpose: Purpose, seed: int, *key: int) -> int:
-    """Return what to seed a generator of torch with, 0 to 2**64 - 1; parameters and errors as for ``generator``.
+    """Return the seed for a generator of torch, 0 to 2**64 - 1; parameters and errors are as for ``generator``.
 
-    Torch's generator for the CPU uses the lower 32 bits alone, so two streams coincide with a chance of 2**-32.
+    Torch's generator for the CPU uses only the lower 32 bits, so two streams coincide with a probability of 2**-32.
     """
     if purpose is Purpose.INITIAL_MODEL and not key:
         return seed
@@ -82,10 +82,10 @@ def torch_seed(purpose: Purpose, seed: int, *key: int) -> int:
 
 
 def seed_torch(device, purpose: Purpose, seed: int, *key: int):
-    """Let what a model on the torch ``device`` draws from now on come from one stream.
+    """Seed the generators of torch from which a model on ``device`` draws, so that its draws come from one stream.
 
-    ``torch.manual_seed`` does so for every kind of device there may be and formats the stack for each that has not been
-    used, which takes longer than the gradient of a small block.
+    ``torch.manual_seed`` seeds every possible kind of device, and formats the stack for each unused kind, which takes
+    longer than the gradient of a small block.
     """
     import torch
 
@@ -96,9 +96,10 @@ def seed_torch(device, purpose: Purpose, seed: int, *key: int):
 
 
 def _sequence(purpose: Purpose, seed, key) -> np.random.SeedSequence:
-    """NumPy pads the entropy with zeros to four words, so (seed, rank) as entropy would be (seed, rank, 0), and
-    (seed, 0) would be seed; the words of the spawn key come after these four, and are not padded. Here they are put
-    together as NumPy would, in a quarter of the time: a simulation begins a stream for each step of a rank."""
+    """Return the seed sequence of a stream. NumPy pads the entropy with zeros to four words, so the entropy (seed,
+    rank) would equal (seed, rank, 0); words of the spawn key come after these four, without padding. The words are
+    joined here as NumPy would join them, in a quarter of the time: a simulation begins a stream for each step of a
+    rank."""
     if isinstance(seed, Sequence):
         seed, *first = seed
         key = (*first, *key)
@@ -113,13 +114,14 @@ def _sequence(purpose: Purpose, seed, key) -> np.random.SeedSequence:
 
 @cache
 def number_of(purpose: Purpose) -> int:
-    """Return the first word of a key."""
+    """Return the word of ``purpose``, the first word of a key."""
     return zlib.crc32(purpose.value.encode())
 
 
 @contextmanager
 def seeded_alike():
-    """A context in which torch, NumPy and Python draw the same random numbers each time; all go on as before."""
+    """Run the block with the same random numbers of torch, NumPy and Python each time; restore their state
+    afterwards."""
     import torch
 
     state, states = random.getstate(), np.random.get_state()

@@ -1,10 +1,11 @@
-"""Text for terminals and figures: lines from files and from elsewhere made printable, and ranks named."""
+"""Text for terminals and figures: foreign lines made printable, and names of ranks."""
 
 from collections.abc import Collection
 
 
 def printable(text: str, most: int = 2000) -> str:
-    """``text`` in one line of ``most`` letters at most, without control characters: a terminal would obey them."""
+    """Return ``text`` in one line of at most ``most`` letters, without control characters that a terminal would
+    obey."""
     text = " ".join(text[: 2 * most].split()) if len(text) > most else " ".join(text.split())
     if len(text) > most:
         text = text[: most - 3] + "..."

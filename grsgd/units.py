@@ -1,4 +1,4 @@
-"""Rates and times with units, as `tc` and descriptions of networks write them: ``25gbit``, ``50us``."""
+"""Rates and times with units, as `tc` and network files write them: ``25gbit``, ``50us``."""
 
 import math
 import re
@@ -8,7 +8,7 @@ TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def quantity(text: str, units: dict[str, float], what: str) -> float:
-    """Return the number of ``text``, which ends in a unit, in the base unit; raises ValueError."""
+    """Return the number in ``text``, which ends in a unit, in the base unit; raises ValueError."""
     match = re.fullmatch(r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?|inf)\s*([a-z]*)\s*", str(text), re.IGNORECASE)
     allowed = ", ".join(units)
     if not match:
@@ -48,10 +48,10 @@ def in_units(value: float, units: dict[str, float]) -> str:
 
 
 def as_rate(bytes_per_second: float) -> str:
-    """Return the text that `rate` reads."""
+    """Return the text of a rate that `rate` reads."""
     return in_units(bytes_per_second * 8, RATES)
 
 
 def as_duration(seconds: float) -> str:
-    """Return the text that `duration` reads."""
+    """Return the text of a time that `duration` reads."""
     return in_units(seconds, TIMES)

@@ -1,4 +1,4 @@
-"""The command line: ``grsgd train | simulate | calibrate | report | plot | ...``."""
+"""Command line: ``grsgd train | simulate | calibrate | report | plot | ...``."""
 
 import errno
 import os
@@ -16,14 +16,14 @@ RENAMED_COMMANDS = {"load": "coding-cost"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command.
+    """Run a command, and return its exit code.
 
-    Returns the exit code: 0, 1 for a run that failed, 2 for wrong input, 130 after Ctrl-C or SIGTERM; launchers have
-    exit codes of their own.
+    The exit code is 0, 1 for a run that failed, 2 for wrong input, or 130 after Ctrl-C or SIGTERM; launchers have their
+    own exit codes.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     open_streams()
-    if arguments[:1] == ["testbed"]:  # what comes after `--` is not for argparse
+    if arguments[:1] == ["testbed"]:  # argparse must not read the words after `--`
         from grsgd.testbed.__main__ import main as testbed
 
         return testbed(arguments[1:])
@@ -32,8 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         print_error(error)
         return 2
-    with suppress(AttributeError):  # a stand-in for the terminal
-        sys.stdout.reconfigure(errors="replace")  # it may not know a dash
+    with suppress(AttributeError):  # a substitute for stdout may lack it
+        sys.stdout.reconfigure(errors="replace")  # the terminal's encoding may lack a dash
     if options.command is None:
         make_parser().print_help()
         return 2
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             words.leave(words.ENDED)
         return code
     except UsageError as error:
-        if options.on_ranks and not isinstance(error, SetupError):  # one that fails on a rank has to end the job
+        if options.on_ranks and not isinstance(error, SetupError):  # an error on one rank has to end the job
             raise
         if getattr(error, "is_printed", True):
             print_error(error)
@@ -56,14 +56,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def open_streams():
-    """Give this process the streams without which it was started (``>&-``), as if they led to /dev/null."""
+    """Open /dev/null for the streams that this process was started without (``>&-``)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))
 
 
 def parse(arguments: list[str]):
-    """Return the options of a command; raises UsageError for what got another name."""
+    """Return the options of a command; raises UsageError for a command that has a new name."""
     if arguments and arguments[0] in RENAMED_COMMANDS:
         raise UsageError(f"{arguments[0]}: is called {RENAMED_COMMANDS[arguments[0]]} now")
     if arguments[:1] == ["run"]:
@@ -79,7 +79,8 @@ def parse(arguments: list[str]):
 
 
 def with_way_to_group(arguments: list[str]) -> list[str]:
-    """Return the arguments of `grsgd report` with ``--group=WAY``: argparse takes a file behind ``--group`` for it."""
+    """Return the arguments of `grsgd report` with ``--group=WAY``: argparse would take a file after ``--group`` for
+    WAY."""
     if "--group" not in arguments:
         return arguments
     at = arguments.index("--group")
@@ -88,22 +89,22 @@ def with_way_to_group(arguments: list[str]) -> list[str]:
 
 
 def with_python(arguments: list[str]) -> list[str]:
-    """Return the arguments of `grsgd run` with ``python`` before its ``-m``, which argparse takes for an option."""
+    """Return the arguments of `grsgd run` with ``python`` before ``-m``, which argparse would take for an option."""
     for place, word in enumerate(arguments[1:], 1):
         if word == "-m":
             return [*arguments[:place], "python", *arguments[place:]]
         if not word.startswith("-") and arguments[place - 1] not in ("-n", "-np", "--launcher"):
-            break  # this is what is to be run
+            break  # this word is the configuration or the script
     return arguments
 
 
 def end_of_output(error: OSError, on_ranks: bool) -> int:
-    """Return the exit code where stdout cannot be written; raises any other error again."""
+    """Return the exit code after stdout could not be written; raise any other error again."""
     full = error.filename is None and error.errno in NO_ROOM and not on_ranks
-    if not (full or isinstance(error, BrokenPipeError)):  # one that fails on a rank has to end the job
+    if not (full or isinstance(error, BrokenPipeError)):  # an error on one rank has to end the job
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # the reader of a pipe, such as `head`, has seen enough
+    if isinstance(error, BrokenPipeError):  # the reader of a pipe, such as `head`, has closed it
         return 0
     print_error(f"the output cannot be written: {error.strerror}")
     return 1

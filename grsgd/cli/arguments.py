@@ -1,4 +1,4 @@
-"""Values of the options of commands, checked."""
+"""Checked values of the commands' options."""
 
 import secrets
 from datetime import datetime
@@ -15,18 +15,18 @@ def load_config(options):
 
 
 def overrides(options) -> list[str]:
-    """Return the settings that replace those of the configuration."""
+    """Return the settings that replace keys of the configuration."""
     return [*options.set, *([f"data.dir={options.data_dir!r}"] if options.data_dir else [])]
 
 
 def check_at_least(option: str, value: int, least: int):
-    """Raise ConfigError for a number that is too small."""
+    """Raise ConfigError if the value of ``option`` is below ``least``."""
     if value < least:
         raise ConfigError(f"{option} {value}: must be {least} or more")
 
 
 def path_or_none(text: str | None) -> Path | None:
-    """Return the file that an option names, if it is given."""
+    """Return the path in an option; None if the option is not given."""
     return None if text is None else Path(text)
 
 
@@ -36,7 +36,7 @@ def in_list(words: str) -> list[str]:
 
 
 def loggers(options) -> list:
-    """Return what takes the numbers of a run while it goes on; raises ConfigError, RunFileError."""
+    """Return the loggers that receive the numbers of a run while it goes on; raises ConfigError, RunFileError."""
     from grsgd.runs.loggers import CsvLogger, TensorBoardLogger
 
     csv = [CsvLogger(options.csv)] if options.csv else []
@@ -44,7 +44,7 @@ def loggers(options) -> list:
 
 
 def default_out(algorithm: str) -> str:
-    """Return a name that no other run has; raises RunFileError."""
+    """Return a name for a run file that no other run has; raises RunFileError."""
     try:
         Path("results").mkdir(exist_ok=True)
     except OSError as error:

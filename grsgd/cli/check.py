@@ -1,4 +1,4 @@
-"""``--check``: everything that a run checks before its first step, and what it would do, without a job and training."""
+"""``--check``: all checks of a run before its first step, and a description of the run, without a job or training."""
 
 import math
 from contextlib import contextmanager
@@ -31,15 +31,15 @@ from grsgd.training.snapshots import MEMORY
 from grsgd.training.trial_batch import try_a_step
 
 TRIAL_STEPS = 400
-"""Steps of all ranks together of the simulation that counts the bytes sent."""
+"""Steps, summed over ranks, of the simulation that counts the bytes sent."""
 MOST_TRIED = 64
-"""On more ranks that takes too long."""
+"""Most ranks of that simulation: with more ranks it takes too long."""
 FAST = "100gbit,1us", "constant:0.01"
-"""Network and computing time of that simulation for a run that is not one: no message has to wait for another."""
+"""Network and computing time of that simulation if the run is not simulated: no message waits for another."""
 
 
 class RunLength(NamedTuple):
-    """How far a run goes: samples of all ranks together and steps a rank, None where that is not known before."""
+    """Length of a run: samples of all ranks together and steps per rank; None if they are not known before the run."""
 
     workers: int
     samples: int | None
@@ -47,10 +47,10 @@ class RunLength(NamedTuple):
 
 
 def check(config: Config, ranks: int, out: str | None, simulated=None):
-    """Print what a run on so many ranks would be; raises ConfigError, DataError and RunFileError for what is wrong.
+    """Print a description of a run on ``ranks`` ranks; raises ConfigError, DataError and RunFileError for its errors.
 
-    ``simulated``: the options of ``grsgd simulate``; None for ranks of their own. Trains nothing and does not start
-    MPI. Of a job, rank 0 alone prints.
+    ``simulated`` has the options of ``grsgd simulate``; None for a run in real time. Trains nothing and does not start
+    MPI. Within a job only rank 0 prints.
     """
     if simulated is None:
         config.check_measured()
@@ -64,7 +64,7 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
     device = gpu.pick_device(config.device)
     timing_only = simulated is not None and simulated.timing_only
     if simulated is None:
-        check_fits(config, data, ranks, 1, device)  # the others may be on other hosts
+        check_fits(config, data, ranks, 1, device)  # the other ranks may be on other hosts
     else:
         check_memory(ranks, 0 if timing_only else each)
     try_a_step(config, data, build_model(config, data, torch.device("cpu")))
@@ -86,7 +86,7 @@ def check(config: Config, ranks: int, out: str | None, simulated=None):
 
 @contextmanager
 def one_line(config: Config):
-    """Turn an exception inside, in code of the user's own, into a ConfigError that names file and line."""
+    """Turn an exception from a user's own code into a ConfigError that names file and line."""
     try:
         with in_own_code(config):
             yield
@@ -97,7 +97,7 @@ def one_line(config: Config):
 
 
 def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
-    """Simulate a few steps, times and messages alone; None where that does not tell what is sent."""
+    """Simulate the times and messages of a few steps; return None if they do not tell the bytes sent."""
     (*links, compute) = (simulated.network, simulated.topology, simulated.compute) if simulated else FAST
     spec = network(*links)
     spec.check_ranks(ranks)
@@ -118,7 +118,7 @@ def try_out(config: Config, ranks: int, simulated) -> Simulation | None:
 
 
 def plan_of(config: Config, ranks: int, samples: int) -> RunLength:
-    """``samples``: in the training data."""
+    """Return the length of the run; ``samples`` is the number of training samples."""
     workers = workers_of(config.algorithm_class, config.algorithm_options, ranks)
     train, batch = config.train, config.data.batch_size
     if train.seconds is not None:
@@ -156,13 +156,13 @@ def data_line(config: Config, data, plan: RunLength) -> str:
     parts = shards(data.train.labels, n, alpha=config.data.alpha, seed=config.seed)
     held = sorted(sum(len(parts[k]) for k in held_by(number, n, replication)) for number in range(n))
     span = f"{held[0]:,}" if held[0] == held[-1] else f"{held[0]:,} to {held[-1]:,}"
-    return f"{line}; {span} training samples a rank, batches of {config.data.batch_size:,}"
+    return f"{line}; {span} training samples per rank, batches of {config.data.batch_size:,}"
 
 
 def end_line(config: Config, plan: RunLength, samples: int) -> str:
     if plan.samples is None:
         return f"after {config.train.seconds:g} s"
-    steps = counted(plan.steps, "step") + (" a rank" if config.traits.synchronous else " a rank on average")
+    steps = counted(plan.steps, "step") + (" per rank" if config.traits.synchronous else " per rank on average")
     return f"after {plan.samples / samples:.4g} epochs: {plan.samples:,} samples of all ranks, {steps}"
 
 
@@ -171,7 +171,7 @@ def snapshots_line(config: Config, model, plan: RunLength) -> str:
     count = config.train.snapshots
     where = "in memory" if count * size <= MEMORY else "in a temporary file"
     every = "" if plan.steps is None else f", one every {plan.steps / count:.4g} steps"
-    return f"{count:,}{every}; {human_bytes(count * size)} a rank, {where}"
+    return f"{count:,}{every}; {human_bytes(count * size)} per rank, {where}"
 
 
 def sent_line(config: Config, ranks: int, trial: Simulation | None, plan: RunLength, simulated) -> str:
@@ -181,15 +181,18 @@ def sent_line(config: Config, ranks: int, trial: Simulation | None, plan: RunLen
     sent = sum(int(trainer.comm.traffic.sent.sum()) for trainer in trial.trainers)
     steps = sum(trainer.totals.steps for trainer in trial.trainers)
     total = "" if plan.steps is None else f", {human_bytes(sent / steps * plan.steps * plan.workers)} in the run"
-    tried = f"{counted(steps // plan.workers, 'simulated step')} a rank"
+    tried = f"{counted(steps // plan.workers, 'simulated step')} per rank"
     if simulated is None and not config.traits.synchronous:
         tried += ", on a network that keeps up; less on a slower one"
-    return f"{human_bytes(sent / steps)} a rank that trains and step{total} (counted in {tried})"
+    return f"{human_bytes(sent / steps)} per rank that trains and step{total} (counted in {tried})"
 
 
 def memory_line(each: int, ranks: int, timing_only: bool) -> str:
     if timing_only:
         return "none for models: --timing-only"
     free, needed = memory.available(), each * ranks
-    line = f"about {human_bytes(each)} a rank beside Python and data, {human_bytes(needed)} on {counted(ranks, 'rank')}"
+    line = (
+        f"about {human_bytes(each)} per rank besides Python and data, "
+        f"{human_bytes(needed)} on {counted(ranks, 'rank')}"
+    )
     return f"{line}; {'' if needed <= free else 'only '}{human_bytes(free)} are free on this host"

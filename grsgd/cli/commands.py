@@ -1,4 +1,4 @@
-"""The commands that train nothing: they measure, evaluate, replay, and show."""
+"""Commands that train nothing: they measure, evaluate, replay and show."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ from grsgd.job.startup import importing
 
 
 def replay(options) -> int:
-    """replay a schedule in GOAL, as simulate --trace writes it, on a simulated network"""
+    """replay a schedule in GOAL format, as simulate --trace writes it, on a simulated network"""
     from tabulate import tabulate
 
     with importing():
@@ -34,7 +34,7 @@ def replay(options) -> int:
 
 
 def evaluate(options) -> int:
-    """test a saved model: its task's metric and loss on the test data of its configuration"""
+    """test a saved model: the task's metric and the loss, on the test data of its configuration"""
     with importing():
         from grsgd.job.signals import EXIT_CODE, as_exceptions
         from grsgd.training.loading import evaluate as evaluated
@@ -56,7 +56,7 @@ def evaluate(options) -> int:
 
 
 def calibrate(options) -> int:
-    """measure computing, latency and bandwidth here, for simulate --network; alone or under mpiexec"""
+    """measure computing, latency and bandwidth on this machine for simulate --network; alone or under mpiexec"""
     with importing():
         from grsgd.job import launch
         from grsgd.runs.run_file import check_writable
@@ -86,7 +86,7 @@ def calibrate(options) -> int:
 
 
 def report(options) -> int:
-    """print a table of runs: as wide as a terminal, or in Markdown, CSV, JSON or LaTeX"""
+    """print a table of runs: as wide as the terminal, or in Markdown, CSV, JSON or LaTeX"""
     from grsgd.runs.report import WIDTH
     from grsgd.runs.report import report as table
 
@@ -99,8 +99,8 @@ def report(options) -> int:
 
 
 def plot(options) -> int:
-    """draw runs: their curves over time and samples, bytes sent, where the time went"""
-    os.environ.pop("MPLBACKEND", None)  # for windows; there are none here, and an unknown one would be an error
+    """draw runs: curves over time and samples, bytes sent, and the parts of the time"""
+    os.environ.pop("MPLBACKEND", None)  # figures are files here, and an unknown backend would be an error
     from grsgd.runs.plot import plot as draw
 
     skipped = SkippedFiles()
@@ -111,7 +111,7 @@ def plot(options) -> int:
 
 
 def coding_cost(options) -> int:
-    """print what CSSGD and other schemes send, for every redundancy, counted in two ways"""
+    """print the bytes that CSSGD and other schemes send, for every redundancy, counted in two ways"""
     from coding.cost_table import cost_table
 
     check_at_least("--ranks", options.ranks, 1)
@@ -120,7 +120,7 @@ def coding_cost(options) -> int:
 
 
 def topology(options) -> int:
-    """print how many neighbours a topology has, and how fast models come together on it"""
+    """print the number of neighbours on a topology, and the steps until models agree on it"""
     from tabulate import tabulate
 
     from grsgd.comm.topologies.consensus import is_doubly_stochastic, most_neighbours, spectral_gap, steps_to_consensus

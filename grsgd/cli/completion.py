@@ -6,7 +6,7 @@ from grsgd.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 FILES, FOLDERS = ("FILE", "FIG", "CONFIG", ".pt", ".h5", ".py"), ("DIR", "FOLDER")
-"""Parts of the metavars of what is the path of a file, and of a folder."""
+"""Parts of the metavars of arguments that are paths of files, and of folders."""
 
 
 def completion(options) -> int:
@@ -22,7 +22,7 @@ def completion(options) -> int:
 
 
 def words() -> dict[tuple[str, str], list[str]]:
-    """Return the words that arguments may be, by command and metavar."""
+    """Return the possible words of arguments, by command and metavar."""
     from grsgd.algorithms import ALGORITHMS
     from grsgd.config import Config
     from grsgd.data import NAMES
@@ -35,7 +35,7 @@ def words() -> dict[tuple[str, str], list[str]]:
 
 
 def mark(parser: argparse.ArgumentParser, words: dict[tuple[str, str], list[str]], command: str = ""):
-    """Tell shtab what each argument of a parser, and of its commands, is completed to."""
+    """Tell shtab how to complete each argument of a parser, and of its commands."""
     import shtab
 
     for action in parser._actions:

@@ -1,4 +1,4 @@
-"""An option as a user may write it: its type, bounds, default and description, from the fields of its section."""
+"""Text that tells users an option's type, bounds, default and description, from the fields of its section."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveM
 
 
 def describe_fields(section: type[BaseModel], prefix: str = "", indent: str = "    ") -> list[str]:
-    """Return a line for each option of a section, and below it, further indented, those of tables in it.
+    """Return a line per option of a section, and below it, further indented, the lines of the tables in the option.
 
-    ``prefix``: before the name of each, such as ``"train."``.
+    ``prefix`` stands before the name of each option, such as ``"train."``.
     """
     lines = []
     for name in section.model_fields:
@@ -24,7 +24,7 @@ def describe_fields(section: type[BaseModel], prefix: str = "", indent: str = " 
 
 
 def describe_field(section: type[BaseModel], name: str, prefix: str = "", indent: str = "") -> list[str]:
-    """Return the line of one option of a section, and those of what is in it if it is a table of tables."""
+    """Return the line of one option of a section, and, if it is a table of tables, the lines of their keys."""
     schema = section.model_json_schema()
     kind, field = schema["properties"][name], section.model_fields[name]
     lines = [f"{indent}{prefix}{name}{default(field)}: {field.description} [{allowed(kind, schema)}]"]
@@ -37,14 +37,14 @@ def describe_field(section: type[BaseModel], name: str, prefix: str = "", indent
 
 
 def default(field: FieldInfo) -> str:
-    """Say, as TOML has it, what an option is if it is not given."""
+    """Return the default of an option, as TOML writes it."""
     if field.is_required():
         return " (must be given)"
     return " (not given)" if field.default is None else f" = {json.dumps(field.default)}"
 
 
 def allowed(kind: dict, schema: dict) -> str:
-    """Say what values an option takes; ``kind``: its part of the JSON ``schema`` of its section."""
+    """Return the values that an option takes; ``kind`` is the option's part of the JSON ``schema`` of its section."""
     kinds = [kind for kind in kind.get("anyOf", [kind]) if kind.get("type") != "null"]
     return " or ".join(allowed_of(kind, schema) for kind in kinds)
 
@@ -66,5 +66,5 @@ def allowed_of(kind: dict, schema: dict) -> str:
 
 
 def resolved(kind: dict, schema: dict) -> dict:
-    """Return the schema that a ``$ref`` means."""
+    """Return the schema that a ``$ref`` refers to."""
     return schema["$defs"][kind["$ref"].rpartition("/")[2]]

@@ -1,4 +1,4 @@
-"""The outcome of a command, for its user: lines to read, and an exit code."""
+"""Outcome of a command for its user: lines to read, and an exit code."""
 
 import sys
 from pathlib import Path
@@ -8,12 +8,12 @@ from grsgd.job.progress_line import ProgressLine
 from grsgd.text import printable
 
 MAX_WARNINGS = 4
-"""How many warnings of a run are printed."""
+"""Most warnings of a run that are printed."""
 
 
 def announce(out: Path, line: ProgressLine):
-    """Say where the run file is, and after ``": "`` what the run has come to or that it ended early; before, what it
-    warns of and what it chose by itself. The loggers of ``line`` get the curve."""
+    """Print the path of the run file, and after ``": "`` the result of the run or the reason of its early end. Before
+    this line, print the run's warnings and its own choices. The loggers of ``line`` get the curve."""
     from grsgd.runs.ending import Ended
     from grsgd.runs.loggers import log_curve
     from grsgd.runs.result_line import result_line
@@ -42,7 +42,7 @@ def announce(out: Path, line: ProgressLine):
 
 
 def exit_code(reason: str, checkpoint: Path | None = None) -> int:
-    """Return the exit code of a run that ended for this reason, after this checkpoint."""
+    """Return the exit code of a run that ended for ``reason``, after the last ``checkpoint`` if there is one."""
     from grsgd.job.signals import CHECKPOINTED, EXIT_CODE
     from grsgd.runs.ending import Ended, how_ended
 
@@ -51,7 +51,7 @@ def exit_code(reason: str, checkpoint: Path | None = None) -> int:
 
 
 class SkippedFiles:
-    """Files of runs that could not be read: named on stderr, and an exit code of 1."""
+    """Handler of run files that could not be read: it names them on stderr, and gives an exit code of 1."""
 
     exit_code = 0
 
@@ -61,5 +61,5 @@ class SkippedFiles:
 
 
 def print_error(error):
-    """Print what went wrong, in one line."""
+    """Print an error in one line."""
     print(f"grsgd: error: {printable(str(error))}", file=sys.stderr, flush=True)

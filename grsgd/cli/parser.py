@@ -1,4 +1,4 @@
-"""The commands and their options, as argparse reads them."""
+"""Commands and their options, as argparse reads them."""
 
 import argparse
 
@@ -10,7 +10,7 @@ DESCRIPTION = "Decentralised, asynchronous and coded distributed SGD over MPI."
 
 
 class Help(argparse.HelpFormatter):
-    """Leaves the lines of what stands below the options as they are."""
+    """Formatter that keeps the lines of the text below the options."""
 
     def _fill_text(self, text, width, indent):
         if "\n" not in text:
@@ -19,8 +19,8 @@ class Help(argparse.HelpFormatter):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands; options have ``command``, ``on_ranks``, whether all ranks run it, and
-    ``make_parser``, for commands that are given other commands."""
+    """Return the parser of all commands. Parsed options have ``command``; ``on_ranks``, whether all ranks run it; and
+    ``make_parser``, for commands that parse other commands."""
     top = argparse.ArgumentParser(prog="grsgd", description=DESCRIPTION, epilog=examples.TOP, formatter_class=Help)
     top.add_argument("--version", action="version", version=__version__)
     top.set_defaults(command=None, make_parser=make_parser)
@@ -37,9 +37,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
-    """Add a command that a function runs; the function's docstring is its help, with what `examples` has of it."""
+    """Add a command that ``function`` runs. Its help is the function's docstring, and its text in `examples`."""
     name = function.__name__.replace("_", "-")
-    what = (function.__doc__ or name).splitlines()[0]  # python -OO leaves out all that is documented
+    what = (function.__doc__ or name).splitlines()[0]  # python -OO leaves out docstrings
     more = examples.COMMANDS.get(name)
     sub = add.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=more, formatter_class=Help
@@ -51,7 +51,7 @@ def command(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
 def configured(add, function, on_ranks: bool = False) -> argparse.ArgumentParser:
     """Add a command that takes a configuration."""
     sub = command(add, function, on_ranks)
-    sub.add_argument("config", metavar="CONFIG.toml", help="the configuration of the run")
+    sub.add_argument("config", metavar="CONFIG.toml", help="configuration of the run")
     add_overrides(sub)
     return sub
 
@@ -89,16 +89,16 @@ def add_demo(add):
 def add_train(add):
     sub = configured(add, training.train, on_ranks=True)
     add_check(sub)
-    sub.add_argument("-n", "--ranks", type=int, metavar="N", help="for --check: how many (default: the job's)")
+    sub.add_argument("-n", "--ranks", type=int, metavar="N", help="with --check: number of ranks (default: the job's)")
     add_outputs(sub)
     add_model_files(sub)
     sub.add_argument("--verbose", action="store_true", help="print where the time before the first step went")
-    sub.add_argument("--checkpoint", metavar="FOLDER", help="keep there what is needed to go on")
+    sub.add_argument("--checkpoint", metavar="FOLDER", help="keep checkpoints in FOLDER, for --resume")
     sub.add_argument(
-        "--every", default="600s", metavar="N", help="a checkpoint every N steps or seconds: 60s (default: %(default)s)"
+        "--every", default="600s", metavar="N", help="steps or seconds between checkpoints: 60s (default: %(default)s)"
     )
     add_spares(sub)
-    sub.add_argument("--resume", metavar="FOLDER", help="go on from the last checkpoint there, and take others there")
+    sub.add_argument("--resume", metavar="FOLDER", help="go on from the last checkpoint in FOLDER, and keep more there")
 
 
 def add_spares(sub: argparse.ArgumentParser):
@@ -107,20 +107,20 @@ def add_spares(sub: argparse.ArgumentParser):
         type=int,
         default=0,
         metavar="K",
-        help="the last K processes wait and take the ranks of those that die",
+        help="the last K processes wait, and take the ranks of processes that die",
     )
 
 
 def add_check(sub: argparse.ArgumentParser):
-    sub.add_argument("--check", action="store_true", help="check everything, print what would be run, and run nothing")
+    sub.add_argument("--check", action="store_true", help="check everything, describe the run, and run nothing")
 
 
 def add_outputs(sub: argparse.ArgumentParser):
     sub.add_argument("--out", metavar="FILE.h5", help="run file (default: results/ALGORITHM-DATE.h5)")
-    sub.add_argument("--csv", metavar="FILE.csv", help="write the course of the run there while it goes on")
-    sub.add_argument("--tensorboard", metavar="FOLDER", help="and there, for TensorBoard")
+    sub.add_argument("--csv", metavar="FILE.csv", help="write the run's numbers to FILE.csv while it goes on")
+    sub.add_argument("--tensorboard", metavar="FOLDER", help="write the same numbers to FOLDER, for TensorBoard")
     sub.add_argument(
-        "--timeline", metavar="FILE.json", help="write there what each rank did when, for ui.perfetto.dev"
+        "--timeline", metavar="FILE.json", help="write each rank's activities to FILE.json, for ui.perfetto.dev"
     )
 
 
@@ -130,20 +130,20 @@ def add_run(add):
         "grsgd run [-h] [-n RANKS] [--launcher LAUNCHER] [-v] [--dry-run] (CONFIG.toml | SCRIPT.py | -m MODULE) ..."
     )
     sub.add_argument(
-        "-n", "-np", dest="ranks", type=int, metavar="RANKS", help="how many (default: tasks of the Slurm allocation)"
+        "-n", "-np", dest="ranks", type=int, metavar="RANKS", help="number of ranks (default: tasks in Slurm)"
     )
     sub.add_argument(
         "--launcher",
         choices=LAUNCHERS,
         default="auto",
-        help="what starts the ranks (default: mpiexec; in a Slurm allocation srun, where it works)",
+        help="program that starts the ranks (default: mpiexec; in a Slurm allocation srun, if it works)",
     )
     sub.add_argument("-v", "--verbose", action="store_true", help="print the variables that the command needs, too")
     sub.add_argument("--dry-run", action="store_true", help="only print the command, with the variables it needs")
     sub.add_argument(
         "target",
         metavar="CONFIG.toml|SCRIPT.py",
-        help="a configuration to train by, a script or its folder, -m MODULE, or python with what python takes",
+        help="a configuration to train, a script or its folder, -m MODULE, or python with arguments of python",
     )
     arguments = sub.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="options of grsgd train, or of the script"
@@ -154,7 +154,7 @@ def add_run(add):
 def add_sweep(add):
     sub = command(add, training.sweep)
     sub.usage = "grsgd sweep [-h] -n RANKS --vary KEY=A,B ... [--simulate] [--out FOLDER] CONFIG.toml ..."
-    sub.add_argument("-n", dest="ranks", type=int, required=True, metavar="RANKS", help="how many, of every run")
+    sub.add_argument("-n", dest="ranks", type=int, required=True, metavar="RANKS", help="number of ranks of every run")
     sub.add_argument(
         "--vary",
         action="append",
@@ -162,11 +162,11 @@ def add_sweep(add):
         metavar="KEY=A,B",
         help="values of a key, such as optimizer.lr=0.05,0.1; may be repeated: all combinations are run",
     )
-    sub.add_argument("--simulate", action="store_true", help="in simulated time, as grsgd simulate")
+    sub.add_argument("--simulate", action="store_true", help="make the runs in simulated time, as grsgd simulate")
     sub.add_argument(
         "--out", default="results/sweep", metavar="FOLDER", help="folder of the run files (default: %(default)s)"
     )
-    sub.add_argument("config", metavar="CONFIG.toml", help="the configuration of the runs")
+    sub.add_argument("config", metavar="CONFIG.toml", help="configuration of the runs")
     sub.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="options of grsgd train, or of grsgd simulate"
     )
@@ -174,7 +174,7 @@ def add_sweep(add):
 
 def add_model_files(sub):
     sub.add_argument("--save", metavar="MODEL.pt", help="save the weights of the final, averaged model: a state_dict")
-    sub.add_argument("--save-best", metavar="MODEL.pt", help="save those of the averaged model that tested best")
+    sub.add_argument("--save-best", metavar="MODEL.pt", help="save the weights of the averaged model that tested best")
 
 
 def add_simulate(add):
@@ -191,9 +191,9 @@ def add_simulate(add):
         help="computing time of a step: constant:SECONDS, lognormal:MEDIAN,SIGMA, flops:PER_SECOND, or measured "
         "(default: from the network's file, else flops:1e10)",
     )
-    sub.add_argument("--timing-only", action="store_true", help="compute no gradients: times and traffic alone")
+    sub.add_argument("--timing-only", action="store_true", help="compute no gradients: only times and traffic")
     sub.add_argument(
-        "--trace", metavar="FILE.goal", help="write there computations, messages and what waits for what, in GOAL"
+        "--trace", metavar="FILE.goal", help="write computations, messages and their dependencies, in GOAL format"
     )
 
 
@@ -203,29 +203,29 @@ def add_network(sub: argparse.ArgumentParser):
         default="switch",
         metavar="[MEDIUM,][RATE,LATENCY]",
         help="MEDIUM: switch (each rank has a port), shared (all ranks send on one cable), FILE.toml or a --topology; "
-        "RATE,LATENCY: of each port or cable, such as 25gbit,20us (default: switch,1gbit,50us, or the file's values)",
+        "RATE,LATENCY of a port or cable, such as 25gbit,20us (default: switch,1gbit,50us, or the values in the file)",
     )
     sub.add_argument(
         "--topology",
         metavar="SPEC",
-        help="of the network: fat-tree:k=8, torus:8x8x8, dragonfly:a=4,p=2,h=2, or hosts:8x4 (8 hosts of 4 ranks); a "
-        "cable, and the network card of a host, have the RATE,LATENCY of --network",
+        help="cabling of the network: fat-tree:k=8, torus:8x8x8, dragonfly:a=4,p=2,h=2, or hosts:8x4 (8 hosts of 4 "
+        "ranks); cables, and the network cards of hosts, have the RATE,LATENCY of --network",
     )
 
 
 def add_replay(add):
     sub = command(add, commands.replay)
-    sub.add_argument("file", metavar="FILE.goal", help="what simulate --trace has written, or another schedule in GOAL")
+    sub.add_argument("file", metavar="FILE.goal", help="schedule in GOAL format, such as from simulate --trace")
     add_network(sub)
 
 
 def add_evaluate(add):
     sub = command(add, commands.evaluate)
-    sub.add_argument("model", metavar="MODEL.pt|RUN.h5", help="what --save has written, or a run file that leads to it")
+    sub.add_argument("model", metavar="MODEL.pt|RUN.h5", help="file from --save, or a run file that names one")
     sub.add_argument(
-        "config", nargs="?", metavar="CONFIG.toml|RUN.h5", help="of MODEL.pt: what its network and data are"
+        "config", nargs="?", metavar="CONFIG.toml|RUN.h5", help="source of the network and data of MODEL.pt"
     )
-    sub.add_argument("--best", action="store_true", help="of a run file: the model of --save-best")
+    sub.add_argument("--best", action="store_true", help="with a run file: test the model of --save-best")
     sub.add_argument(
         "--trust", action="store_true", help="import code that a run file names, FILE.py:NAME: it may do anything"
     )
@@ -250,7 +250,7 @@ def add_report(add):
         nargs="?",
         const="median",
         choices=("median", "mean"),
-        help="one row for runs that differ in the seed alone: median (range), which is the default, or mean ± interval",
+        help="one row for runs that differ only in the seed: median (range), the default, or mean ± interval",
     )
     sub.add_argument(
         "--format",
@@ -258,9 +258,9 @@ def add_report(add):
         help="text fits the terminal; csv and json give all numbers in full (default: text at a terminal, else md)",
     )
     sub.add_argument(
-        "--columns", metavar="A,B,C", help="these columns alone, such as time,final,sent; an unknown name lists all"
+        "--columns", metavar="A,B,C", help="only these columns, such as time,final,sent; an unknown name lists all"
     )
-    sub.add_argument("--all", action="store_true", help="at a terminal: all columns, in as many tables as they need")
+    sub.add_argument("--all", action="store_true", help="at a terminal: all columns, in several tables if needed")
 
 
 def add_plot(add):
@@ -273,15 +273,15 @@ def add_plot(add):
         "--panels",
         default="",
         metavar="A,B,C",
-        help="these panels alone, such as accuracy/time,sent; an unknown name lists all (default: what the runs have)",
+        help="only these panels, such as accuracy/time,sent; an unknown name lists all (default: all with content)",
     )
     sub.add_argument("--labels", default="", metavar="A,B,C", help="names of the curves, in the order of the legend")
-    sub.add_argument("--title", default="", metavar="TEXT", help="stands above the figure")
-    sub.add_argument("--size", type=inches, metavar="WxH", help="inches, such as 3.5x2.5 (default: what all needs)")
+    sub.add_argument("--title", default="", metavar="TEXT", help="title above the figure")
+    sub.add_argument("--size", type=inches, metavar="WxH", help="inches, such as 3.5x2.5 (default: as large as needed)")
 
 
 def inches(text: str) -> tuple[float, float]:
-    """Return the width and the height that a size such as 3.5x2.5 says."""
+    """Return the width and the height in inches of a size such as 3.5x2.5."""
     width, _, height = text.partition("x")
     try:
         size = float(width), float(height)
@@ -304,13 +304,13 @@ def add_bound(add):
     sub.add_argument(
         "--compute",
         metavar="MODEL",
-        help="computing time of a step, as of simulate; [stragglers] of the configuration come to it",
+        help="computing time of a step, as in simulate; [stragglers] of the configuration are added",
     )
     sub.add_argument(
-        "--step-seconds", metavar="H1,H2,...", help="instead: the seconds that each worker's steps take"
+        "--step-seconds", metavar="H1,H2,...", help="instead of --compute: seconds of a step of each worker"
     )
     sub.add_argument(
-        "--gradients", type=int, metavar="B", help="of one update (default: what the server's strategy takes)"
+        "--gradients", type=int, metavar="B", help="gradients of one update (default: as the server's strategy needs)"
     )
 
 
@@ -337,20 +337,20 @@ def add_config(add):
 
 def add_algorithms(add):
     sub = command(add, reference.algorithms)
-    sub.add_argument("names", nargs="*", metavar="NAME", help="algorithms to tell all about; also FILE.py:CLASS")
-    sub.add_argument("-v", "--verbose", action="store_true", help="tell all about all")
+    sub.add_argument("names", nargs="*", metavar="NAME", help="algorithms to describe in full; also FILE.py:CLASS")
+    sub.add_argument("-v", "--verbose", action="store_true", help="describe all algorithms in full")
 
 
 def add_models(add):
     sub = command(add, reference.models)
-    sub.add_argument("names", nargs="*", metavar="NAME", help="models to tell all about")
+    sub.add_argument("names", nargs="*", metavar="NAME", help="models to describe in full")
 
 
 def add_testbed(add):
-    """Add the name and the help; `grsgd.testbed` reads the options."""
+    """Add the command's name and help; `grsgd.testbed` reads its options."""
     add.add_parser("testbed", help="run an MPI job over hosts emulated on this machine", add_help=False)
 
 
 def add_completion(add):
     sub = command(add, completion.completion)
-    sub.add_argument("shell", choices=completion.SHELLS, help="the shell that the script is for")
+    sub.add_argument("shell", choices=completion.SHELLS, help="shell of the script")

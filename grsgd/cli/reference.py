@@ -1,4 +1,4 @@
-"""The commands that tell what there is: the keys of a configuration, the algorithms, the models."""
+"""Commands that list the keys of a configuration, the algorithms, and the models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grsgd import outside
 from grsgd.cli.fields import describe_field, describe_fields
 from grsgd.errors import ConfigError, UsageError
 
-if TYPE_CHECKING:  # other commands do without
+if TYPE_CHECKING:  # the other commands do not need pydantic
     from pydantic import BaseModel
 
 FURTHER_KEYS = {
@@ -26,13 +26,13 @@ FURTHER_KEYS = {
     "task": "further keys: metric and bytes_per_token of language_modelling, unit of regression",
     "optimizer": "further keys: the arguments of the torch optimizer, such as momentum and weight_decay",
 }
-"""The further keys of sections, beside their fields."""
+"""The further keys of sections, in addition to their fields."""
 WIDTH = 120
-"""Columns of a line where the output is no terminal."""
+"""Columns of a line if the output is no terminal."""
 
 
 def config(options) -> int:
-    """list the keys of a configuration: what they mean, their defaults, what is allowed"""
+    """list the keys of a configuration: their meaning, default and allowed values"""
     from grsgd.config import Config
 
     plain = [name for name in Config.model_fields if section_of(Config, name) is None]
@@ -48,7 +48,7 @@ def config(options) -> int:
 
 
 def section_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """Return the section of this name; None for a single key."""
+    """Return the section called ``name``; None for a key outside of sections."""
     annotation = model.model_fields[name].annotation
     return annotation if hasattr(annotation, "model_fields") else None
 
@@ -73,7 +73,7 @@ def described(model: type[BaseModel], wanted: str) -> list[str]:
 
 
 def algorithms(options) -> int:
-    """list the algorithms, or all about some: source, options, defaults"""
+    """list the algorithms, or describe some: source, options, defaults"""
     from grsgd.algorithms import ALGORITHMS
     from grsgd.algorithms.base import FAMILIES
     from grsgd.algorithms.find import find
@@ -93,7 +93,7 @@ def algorithms(options) -> int:
         others = outside.plugins_beside("algorithms", ALGORITHMS)
         rows += [("plug-in", name, "", "", place) for name, place in others.items()]
         print_table(rows, ["family", "name", "kind", "what it does", "source"], flexible=3)
-        print("\n`grsgd algorithms NAME` lists the options of one, `grsgd algorithms --verbose` those of all.")
+        print("\n`grsgd algorithms NAME` lists the options of an algorithm, `grsgd algorithms --verbose` all options.")
         return 0
     for algorithm in listed:
         source = getattr(algorithm, "paper", "not given")
@@ -104,7 +104,7 @@ def algorithms(options) -> int:
 
 
 def models(options) -> int:
-    """list the models, or all about some: size, options, source"""
+    """list the models, or describe some: size, options, source"""
     from grsgd.models.zoo import MODELS, find
 
     of_others = outside.plugins_beside("models", MODELS)
@@ -115,7 +115,7 @@ def models(options) -> int:
         rows = [(name, f"{m.parameters():,}", m.usual_data(), m.summary(), m.source) for name, m in MODELS.items()]
         rows += [(name, "", "", "plug-in", place) for name, place in of_others.items()]
         print_table(rows, ["name", "parameters", "for", "what it is", "source"], flexible=3)
-        print("\n`grsgd models NAME` lists the options of one.")
+        print("\n`grsgd models NAME` lists the options of a model.")
         return 0
     for name in options.names:
         network = find(name)
@@ -129,23 +129,23 @@ def models(options) -> int:
 
 
 def kind(algorithm) -> str:
-    """Return whether the ranks of an algorithm wait for each other."""
+    """Return "synchronous" if the ranks of an algorithm wait for each other, else "asynchronous"."""
     return "synchronous" if algorithm.traits.synchronous else "asynchronous"
 
 
 def summary(cls: type) -> str:
-    """Return the first paragraph of what a class says of itself, in one line."""
+    """Return the first paragraph of the docstring of a class, in one line."""
     paragraph = (inspect.getdoc(cls) or "").partition("\n\n")[0]
     return " ".join(paragraph.split()).replace("``", "`").rstrip(" :")
 
 
 def brief(cls: type) -> str:
-    """Return the first sentence of it."""
+    """Return the first sentence of the docstring of a class."""
     return summary(cls).partition(". ")[0].rstrip(".")
 
 
 def authors(paper: str) -> str:
-    """Return authors and year of a source, at most two of them by name."""
+    """Return authors and year of a source, with at most two names."""
     found = re.match(r"(.*?)( \d{4})", paper)
     if not found:
         return paper
@@ -154,12 +154,12 @@ def authors(paper: str) -> str:
 
 
 def columns() -> int:
-    """Return how many columns a line of the output may have."""
+    """Return the number of columns of an output line."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
 def say(lines: list[str]):
-    """Print lines; on a terminal, what is too long goes on in further ones, indented."""
+    """Print lines; on a terminal, wrap lines that are too long, with an indent."""
     for line in lines:
         indent = line[: len(line) - len(line.lstrip())] + "    "
         if sys.stdout.isatty() and len(line) > columns():
@@ -168,7 +168,7 @@ def say(lines: list[str]):
 
 
 def print_table(rows: list[tuple], headers: list[str], flexible: int):
-    """Print a table as wide as the output; the column number ``flexible`` is as narrow as that takes."""
+    """Print a table as wide as the output; its column number ``flexible`` is narrowed to fit."""
     from tabulate import tabulate
 
     widths = [max(len(str(row[k])) for row in [headers, *rows]) for k in range(len(headers))]

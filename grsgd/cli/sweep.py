@@ -1,4 +1,5 @@
-"""Runs of one configuration with all combinations of some of its values, one after the other; those there are kept."""
+"""Runs of one configuration with all combinations of some of its values, one after the other; existing runs are
+kept."""
 
 import itertools
 import re
@@ -14,21 +15,21 @@ from grsgd.errors import UsageError
 from grsgd.runs.finished import finished_run
 
 MAX_LETTERS = 120
-"""Letters of a file's name before its digest."""
+"""Most letters of a file's name before its digest."""
 OWN = ("--out", "--ranks", "-n")
-"""Options of single runs that a sweep decides."""
+"""Options of single runs that a sweep decides itself."""
 
 Runner = Callable[[list[str]], int]
 
 
 def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner | None = None) -> int:
-    """Make the runs that are not there; return the exit code: that of the last run that failed, else 0.
+    """Make the missing runs; return the exit code of the last run that failed, or 0.
 
-    All configurations are read before the first run. A run that fails is named, and the others are made all the same;
-    the same command makes it again. One that is interrupted ends the sweep, which the same command goes on with.
+    All configurations are read before the first run. A run that fails is named, and the others still follow; the same
+    command repeats it. An interrupted run ends the sweep, and the same command continues the sweep.
 
-    options: of ``grsgd sweep``. load: returns the configuration of a run's arguments. run: runs ``grsgd`` with
-    arguments, by default in a process of its own. Raises UsageError.
+    ``options`` are the options of ``grsgd sweep``. ``load`` returns the configuration of a run's arguments. ``run``
+    runs ``grsgd`` with arguments, by default in a new process. Raises UsageError.
     """
     if wrong := next((word for word in options.arguments if word.partition("=")[0] in OWN), None):
         raise UsageError(f"{wrong}: not after the configuration: a sweep names its files, and has -n before it")
@@ -53,7 +54,10 @@ def sweep(options: Namespace, load: Callable[[list[str]], Config], run: Runner |
 
 
 def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the ``KEY=VALUE``s of each run of ``KEY=A,B,...``s, the last key fastest. Raises UsageError."""
+    """Return the ``KEY=VALUE`` settings of each run, from ``KEY=A,B,...`` texts; the last key varies fastest.
+
+    Raises UsageError.
+    """
     axes = []
     for one in varied:
         key, equals, values = one.partition("=")
@@ -65,7 +69,7 @@ def combinations(varied: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def split(values: str) -> list[str]:
-    """Return the values between commas, but for commas in quotes and brackets."""
+    """Return the values between commas; commas within quotes and brackets separate nothing."""
     found = re.findall(r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[^,])+""", values)
     return [value.strip() for value in found] or [""]
 
@@ -79,9 +83,9 @@ def arguments_of(options: Namespace, changed: Sequence[str]) -> list[str]:
 
 
 def where(options: Namespace) -> list[str]:
-    """Return in words what decides the content of runs besides their configurations.
+    """Return the texts that, besides the configurations, decide the content of runs.
 
-    The words say how runs are made, their other options, and the content of files that options name, such as networks.
+    The texts are the kind of runs, their other options, and the content of files in options, such as networks.
     """
     files = [Path(word.rpartition("=")[2]) for word in options.arguments]
     contents = [file.read_text(errors="replace") for file in files if file.suffix == ".toml" and file.is_file()]
@@ -89,5 +93,5 @@ def where(options: Namespace) -> list[str]:
 
 
 def name(changed: Sequence[str]) -> str:
-    """Return the beginning of the name of a run's file."""
+    """Return the beginning of the file name of a run."""
     return re.sub(r"[^\w.=+-]+", "_", "-".join(changed))[:MAX_LETTERS]

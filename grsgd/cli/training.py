@@ -1,4 +1,4 @@
-"""The commands that train: on the ranks of a job, as a job that they start, in simulated time, or many runs in turn."""
+"""Commands that train: on the ranks of a job, as a job that they start, in simulated time, or in many runs."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from grsgd.job.startup import StartUp, importing
 from grsgd.mpi_environment import rank, say
 
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-"""Environment variables in which launchers tell a process how many ranks its job has."""
+"""Environment variables in which launchers tell a process the number of ranks of its job."""
 
 
 def train(options) -> int:
@@ -26,13 +26,13 @@ def train(options) -> int:
     if options.ranks is not None:
         options.on_ranks = False  # no job has begun
         n = options.ranks
-        raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts so many ranks")
+        raise UsageError(f"--ranks {n}: only with --check; `grsgd run -n {n}` starts {n} ranks")
     with Interruption(not_yet_training):  # torch takes seconds to import
         return train_on_all_ranks(options)
 
 
 def not_yet_training(reason: str):
-    """A signal has come before MPI has started, or after the run: end this process, in the thread that knows of it."""
+    """End this process after a signal before MPI has started or after the run, in the thread that handles signals."""
     if rank() in (None, "0"):
         say(f"{reason} outside of training")
     time.sleep(PASSING_ON_SECONDS)
@@ -40,7 +40,7 @@ def not_yet_training(reason: str):
 
 
 def train_on_all_ranks(options) -> int:
-    """Train; returns the exit code on the ranks that are left at the end."""
+    """Train, and return the exit code on the ranks that are left at the end."""
     start_up = StartUp(options.verbose)
     with ProgressLine(is_shown=rank() in (None, "0")) as line:
         line.doing(f"starting {ranks()}", only_live=True)
@@ -73,7 +73,7 @@ def train_on_all_ranks(options) -> int:
         try:
             more = {"keeping": keeping, "spares": options.spares, "timeline": path_or_none(options.timeline)}
             end = run(mpi, config, out, start_up, line, models, **more)
-        except SavedElsewhere as error:  # on one rank; the job has ended all the same
+        except SavedElsewhere as error:  # on one rank; the job has still ended
             problem, end = error, error.end
         reason, remaining, checkpoint, survived = end
         if problem:
@@ -97,7 +97,7 @@ def run(options) -> int:
 
     trains = start.is_configuration(options.target)
     out, leaves_file = None, False
-    if trains:  # what is wrong is said once, and not by the launcher as well
+    if trains:  # an error is printed once here, and not by the launcher as well
         of_train = options.make_parser().parse_args(["train", options.target, *options.arguments])
         out, leaves_file = of_train.out, not of_train.check
     job = start.job(options.target, options.arguments, options.ranks, options.launcher)
@@ -121,7 +121,7 @@ def run(options) -> int:
 
 
 def sweep(options) -> int:
-    """make the runs of all combinations of some values, as far as they are not there"""
+    """make the runs of all combinations of some values, unless they exist"""
     from grsgd.cli import sweep as runs
 
     check_at_least("-n", options.ranks, 1)
@@ -134,8 +134,9 @@ def sweep(options) -> int:
 
 
 def check(options, ranks: int, simulated=None) -> int:
-    """Check what `train`, or `simulate` with the options ``simulated``, would do, and print it; 0 if it can be done."""
-    options.on_ranks = False  # there is no job to end: each process tells what is wrong
+    """Check a run of `train`, or of `simulate` with the options ``simulated``, and describe it; return 0 if it can
+    run."""
+    options.on_ranks = False  # there is no job to end: each process prints its errors
     check_at_least("--ranks", ranks, 1)
     config = load_config(options)
     with importing():
@@ -145,12 +146,12 @@ def check(options, ranks: int, simulated=None) -> int:
 
 
 def count_of_ranks() -> str:
-    """Return how many ranks the job has, as far as its launcher tells: MPI cannot be asked yet."""
+    """Return the number of ranks of the job from its launcher's variables: MPI cannot be asked yet."""
     return next((os.environ[name] for name in SIZE_VARIABLES if os.environ.get(name)), "1")
 
 
 def ranks() -> str:
-    """Say how many ranks the job has."""
+    """Return the number of ranks of the job as text."""
     count = count_of_ranks()
     return f"{count} rank{'s' if count != '1' else ''}"
 
@@ -170,7 +171,8 @@ def simulate(options) -> int:
 
 
 def simulate_until_interrupted(options) -> int:
-    """Simulate; returns the exit code. Raises KeyboardInterrupt before there is anything to save, and after."""
+    """Simulate, and return the exit code. Raises KeyboardInterrupt if it comes before the first or after the last
+    step."""
     with importing():
         from grsgd.comm.communicator import LostRank
         from grsgd.job.rescue import NotSavedThere, path_of

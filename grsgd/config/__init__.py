@@ -1,4 +1,4 @@
-"""The configuration of a run: one TOML file, typed, checked before anything starts."""
+"""Configuration of a run: one TOML file with types, which is checked before anything starts."""
 
 from pathlib import Path
 from typing import Literal
@@ -29,18 +29,18 @@ from grsgd.errors import ConfigError
 from grsgd.runs.metric import ACCURACY
 
 ELEMENT_WISE = "adadelta adagrad adam adamax adamw asgd nadam radam rmsprop rprop sgd".split()
-"""Optimizers that treat every element of the model by itself, so that several of them can share a model."""
+"""Optimizers that treat every element of the model by itself, so that several optimizers can share a model."""
 
 
 class Config(Section):
-    """Everything that decides a run. ``algorithm_options`` are ``[algorithm]``'s further keys, checked."""
+    """Everything that decides a run. ``algorithm_options`` are the checked further keys of ``[algorithm]``."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="decides all that is random: models, shards, batches, partners")
+    seed: int = Field(0, ge=0, lt=2**63, description="decides all random choices: models, shards, batches, partners")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="what trains; auto: a GPU where torch and CuPy find one"
+        "auto", description="device that trains; auto: a GPU if torch and CuPy find one"
     )
     dtype: Literal["float32", "float64"] = Field(
-        "float32", description="numbers of the model, its gradients and messages"
+        "float32", description="dtype of the model, its gradients and messages"
     )
     algorithm: NamedAlgorithm
     model: NamedModel
@@ -67,16 +67,16 @@ class Config(Section):
         return self.algorithm_class.traits_of(self.algorithm_options)
 
     def make_task(self) -> tasks.Task:
-        """Return what the model is trained for; raises ConfigError."""
+        """Return the task that the model is trained for; raises ConfigError."""
         return tasks.build(self.task.name, self.task.options)
 
     @property
     def target(self) -> float | None:
-        """The value of the task's metric that is to be reached."""
+        """The value of the task's metric at which reports take the time, if one is configured."""
         return self.train.target if self.train.target_accuracy is None else self.train.target_accuracy
 
     def toml(self) -> str:
-        """This configuration with all defaults filled in, as TOML that `load` accepts."""
+        """Return this configuration with all defaults filled in, as TOML that `load` accepts."""
         content = self.model_dump(exclude_none=True)
         content["algorithm"] |= self.algorithm_options.model_dump(exclude_none=True)
         for kind in ("slowdown", "tail", "pause"):
@@ -89,15 +89,15 @@ class Config(Section):
         return tomli_w.dumps(content)
 
     def check_measured(self):
-        """Raise ConfigError for what only a run in simulated time can do."""
+        """Raise ConfigError for an option that needs simulated time."""
         if self.train.stop_at_target:
             raise ConfigError(
-                "train.stop_at_target = true: in simulated time alone (grsgd simulate), for evaluating while training "
-                "would disturb the times that are measured"
+                "train.stop_at_target = true: only in simulated time (grsgd simulate), because evaluation during "
+                "training would disturb the measured times"
             )
 
     def check_ranks(self, ranks: int):
-        """Raise ConfigError for what cannot work with this many ranks."""
+        """Raise ConfigError for a value that cannot work with ``ranks`` ranks."""
         for kind in ("slowdown", "tail", "pause"):
             for rank in getattr(self.stragglers, kind):
                 if rank >= ranks:
@@ -117,22 +117,22 @@ class Config(Section):
             )
         if self.traits.splits_model and self.optimizer.name.lower() not in ELEMENT_WISE:
             raise ConfigError(
-                f"optimizer.name = {self.optimizer.name!r} with algorithm.servers > 1: this optimizer looks at whole "
-                f"layers, but a server has a slice of them; allowed: servers = 1, or {', '.join(ELEMENT_WISE)}"
+                f"optimizer.name = {self.optimizer.name!r} with algorithm.servers > 1: this optimizer reads whole "
+                f"layers, but a server holds a slice of them; allowed: servers = 1, or {', '.join(ELEMENT_WISE)}"
             )
 
 
 def load(path: str | Path, overrides: list[str] = ()) -> Config:
     """Read a TOML file and apply ``key=value`` overrides such as ``"optimizer.lr=0.05"``; raises ConfigError.
 
-    What the file does not have is taken from the file that its key ``base`` names, if it has one. In a file with a base
-    and in overrides, another ``name`` drops the options of the name before, and an end under [train] any other end.
+    Keys that the file lacks are taken from the file in its key ``base``, if it has one. In a file with a base and in
+    overrides, a new ``name`` drops the options of the old name, and a new end under [train] drops the old end.
     """
     return parse(override(read(Path(path)), list(overrides)), str(path))
 
 
 def parse(content: dict, where: str = "config") -> Config:
-    """Check a configuration given as nested dictionaries; raises ConfigError."""
+    """Return the checked configuration of nested dictionaries; raises ConfigError."""
     check_whole_numbers(content, where)
     try:
         config = Config.model_validate(content)
@@ -141,7 +141,7 @@ def parse(content: dict, where: str = "config") -> Config:
         except ConfigError as error:
             raise ConfigError(f"{where}: algorithm.name = {error}") from None
         try:
-            config.algorithm_options  # noqa: B018  checks them
+            config.algorithm_options  # noqa: B018  reading them checks them
         except ValidationError as error:
             raise ConfigError(f"{where}: {describe(error, algorithm.Options, 'algorithm.')}") from None
     except ValidationError as error:
@@ -165,7 +165,7 @@ def parse(content: dict, where: str = "config") -> Config:
 
 
 def check_target(config: Config, where: str):
-    """Raise ConfigError for a task that cannot be made, and for a target that is not of its metric."""
+    """Raise ConfigError for a task that cannot be built, and for a target that does not fit the task's metric."""
     try:
         metric = config.make_task().metric
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Words, in one line, for what is wrong with a configuration."""
+"""Descriptions, in one line, of the errors in a configuration."""
 
 from pydantic import BaseModel, ValidationError
 
@@ -7,7 +7,7 @@ from grsgd.errors import did_you_mean
 
 
 def describe(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """All complaints of a validation in one line."""
+    """Return all errors of a validation in one line."""
     return "; ".join(describe_one(complaint, model, prefix) for complaint in error.errors())
 
 
@@ -36,7 +36,7 @@ def describe_one(complaint: dict, model: type[BaseModel], prefix: str) -> str:
 
 
 def section(model: type[BaseModel], path: list[str]) -> type:
-    """The section of a configuration at a path; `object` where there is none."""
+    """Return the section of a configuration at ``path``; `object` if it does not exist."""
     for part in path:
         fields = getattr(model, "model_fields", {})
         model = fields[part].annotation if part in fields else object
@@ -44,7 +44,7 @@ def section(model: type[BaseModel], path: list[str]) -> type:
 
 
 def inherited(model: type, name: str) -> dict:
-    """The entries of a class variable of ``model`` and of the classes that it is derived from."""
+    """Return the entries of the class variable ``name`` of ``model`` and its base classes."""
     entries = {}
     for cls in reversed(model.__mro__):
         entries |= vars(cls).get(name, {})

@@ -1,4 +1,4 @@
-"""Reading TOML files that build on one another, and ``key=value`` overrides: nested dictionaries, not yet checked."""
+"""Reading of TOML files that build on one another, and of ``key=value`` overrides: nested, unchecked dictionaries."""
 
 import os
 import tomllib
@@ -10,18 +10,18 @@ from grsgd.memory import check_fits
 from grsgd.runs.ending import STOP_CRITERIA
 
 SHARED_KEYS = {"algorithm": (), "model": (), "data": tuple(Data.model_fields), "task": (), "schedule": ("warmup",)}
-"""The sections whose ``name`` decides what further keys mean, and the keys that mean the same to all names."""
+"""Sections whose ``name`` decides the meaning of further keys, and the keys that mean the same for all names."""
 OF_FILES = (
     *((table, "name") for table in ("algorithm", "model", "data", "task", "optimizer", "schedule")),
     ("algorithm", "topology"),
 )
-"""Keys that may name something in a file."""
+"""Keys whose value may be the name of something in a file."""
 
 
 def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
-    """The content of a TOML file, merged into that of its base; raises ConfigError.
+    """Return the content of a TOML file, merged into the content of its base; raises ConfigError.
 
-    ``derived``: real paths of the files that are based on this one.
+    ``derived`` has the real paths of the files that are based on this file.
     """
     try:
         check_fits(path)
@@ -48,9 +48,9 @@ def read(path: Path, derived: tuple[str, ...] = ()) -> dict:
 
 
 def find_beside(path: Path, content: dict):
-    """Put paths that exist into what is ``"FILE.py:NAME"``, such as ``algorithm.name``.
+    """Replace the path in values ``"FILE.py:NAME"``, such as ``algorithm.name``, by the path of an existing file.
 
-    They are relative to the working directory, or else to the folder of the configuration.
+    A path is relative to the working directory, or otherwise to the folder of the configuration.
     """
     for table, key in OF_FILES:
         name = section(content, table).get(key)
@@ -66,25 +66,25 @@ def code_in(content: dict) -> set[str]:
 
 
 def merge_with_base(base: dict, own: dict) -> dict:
-    """The content of a file's own, and from its ``base`` what it lacks."""
+    """Return the content of a file, ``own``, completed by the content of its ``base``."""
     return merge(without_replaced(base, own), own)
 
 
 def without_replaced(base: dict, own: dict) -> dict:
-    """Return the part of ``base`` that still means something beside ``own``: not the options of another name, nor
-    another end."""
+    """Return the part of ``base`` that is still valid next to ``own``: without options of another name, and without
+    another end of training."""
     base = dict(base)
     for name, shared in SHARED_KEYS.items():
         chosen, before = section(own, name).get("name"), section(base, name)
         if isinstance(chosen, str) and chosen != before.get("name"):
             base[name] = {key: value for key, value in before.items() if key in shared}
-    if not section(own, "train").keys().isdisjoint(STOP_CRITERIA):  # to give one end is to mean that one
+    if not section(own, "train").keys().isdisjoint(STOP_CRITERIA):  # a given end replaces any other end
         base["train"] = {key: value for key, value in section(base, "train").items() if key not in STOP_CRITERIA}
     return base
 
 
 def merge(base: dict, own: dict) -> dict:
-    """Both; where both have a key, tables are merged and any other value is ``own``'s."""
+    """Return both contents: tables under a common key are merged, any other common value is ``own``'s."""
     both = {
         key: merge(base[key], value)
         for key, value in own.items()
@@ -94,13 +94,13 @@ def merge(base: dict, own: dict) -> dict:
 
 
 def section(content: dict, name: str) -> dict:
-    """A section, empty if it is missing or, by mistake, a plain value."""
+    """Return a section; it is empty if it is missing or, by mistake, a plain value."""
     found = content.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def check_whole_numbers(content, where: str, key: str = ""):
-    """Raise ConfigError for one beyond 64 bits, which TOML forbids and Python's reader lets through."""
+    """Raise ConfigError for an integer beyond 64 bits, which TOML forbids and Python's reader accepts."""
     if isinstance(content, int) and not -(2**63) <= content < 2**63:
         raise ConfigError(f"{where}: {key} = {content}: whole numbers are from -2^63 to 2^63 - 1")
     for name, value in content.items() if isinstance(content, dict) else ():
@@ -110,9 +110,9 @@ def check_whole_numbers(content, where: str, key: str = ""):
 
 
 def override(content: dict, settings: list[str]) -> dict:
-    """The content with ``key=value`` settings; another ``name`` or end replaces what belonged to the one before.
+    """Return the content with ``key=value`` settings; a new ``name`` or end drops the keys of the old one.
 
-    The last setting of a key counts; else their order means nothing. Raises ConfigError.
+    The last setting of a key counts; otherwise the order of settings means nothing. Raises ConfigError.
     """
     own = {}
     for setting in settings:
@@ -124,7 +124,7 @@ def override(content: dict, settings: list[str]) -> dict:
 
 
 def apply(override: str, content: dict):
-    """Set ``key=value`` in nested dictionaries; the value is TOML, or else a plain string."""
+    """Set ``key=value`` in nested dictionaries; the value is TOML if it can be read so, else a plain string."""
     key, equals, value = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):
@@ -140,5 +140,5 @@ def apply(override: str, content: dict):
             raise ConfigError(f"--set {override}: {part} is not a section")
     if path[0] == "train" and path[-1] in STOP_CRITERIA:
         for other in STOP_CRITERIA:
-            table.pop(other, None)  # to set one end is to mean that one
+            table.pop(other, None)  # the end that is set replaces any other end
     table[path[-1]] = parsed

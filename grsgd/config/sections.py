@@ -15,10 +15,10 @@ class Section(BaseModel):
 
 
 class Named(Section):
-    """A section with a name that decides which further keys there are; those are checked by who owns the name."""
+    """Section whose ``name`` decides which further keys it has; the part called ``name`` checks these keys."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-    name: str = Field(description="what it is; it decides which further keys there are")
+    name: str = Field(description="name of the part; it decides which further keys there are")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -26,7 +26,7 @@ class Named(Section):
 
 
 def integer_keys(table):
-    """TOML's keys are strings; a rank is a number."""
+    """Return a table with ranks as numbers, because TOML's keys are strings."""
     if not isinstance(table, dict):
         return table
     return {int(k) if isinstance(k, str) and k.isdecimal() else k: v for k, v in table.items()}
@@ -47,25 +47,25 @@ class NamedModel(Named):
 class NamedTask(Named):
     name: str = Field(
         "classification",
-        description="what a model is trained for: classification, language_modelling, regression, or FILE.py:CLASS; "
-        "further keys are its options",
+        description="task that the model is trained for: classification, language_modelling, regression, or "
+        "FILE.py:CLASS; further keys are the task's options",
     )
 
 
 class Data(Named):
     name: str = Field(
-        description="`grsgd data list` lists them; or FILE.py:NAME; further keys are options of imagefolder and "
-        "synthetic, or of what is in the file"
+        description="`grsgd data list` lists the names; or FILE.py:NAME; further keys are options of imagefolder, of "
+        "synthetic, or of the data set in the file"
     )
     dir: str = Field("data", description="folder with the data sets")
     batch_size: int = Field(16, ge=1, le=10**7, description="samples per rank and step")
     alpha: PositiveFloat | None = Field(None, description="shards by label, Dirichlet(alpha); iid if not given")
-    replication: int = Field(1, ge=1, description="on how many ranks each shard lies: shard k on k, k + 1 and so on")
+    replication: int = Field(1, ge=1, description="ranks that hold each shard: shard k is on ranks k, k + 1 and so on")
     augment: bool = Field(False, description="random crops and flips of the training images")
-    only_classes: int | None = Field(None, ge=1, description="train and test on so many first classes; else on all")
-    only_train: int | None = Field(None, ge=1, description="so many training samples, evenly spaced; else all")
-    only_test: int | None = Field(None, ge=1, description="so many test samples, evenly spaced; else all")
-    workers: int = Field(0, ge=0, description="processes per rank that decode images; 0: in the rank itself")
+    only_classes: int | None = Field(None, ge=1, description="number of first classes to train and test on; else all")
+    only_train: int | None = Field(None, ge=1, description="number of training samples, evenly spaced; else all")
+    only_test: int | None = Field(None, ge=1, description="number of test samples, evenly spaced; else all")
+    workers: int = Field(0, ge=0, description="processes per rank that decode images; 0: the rank decodes them itself")
 
 
 class Optimizer(Named):
@@ -74,18 +74,18 @@ class Optimizer(Named):
     )
     lr: PositiveFloat = Field(0.1, description="learning rate")
     decay_norms: bool = Field(True, description="whether weight_decay applies to biases and normalisation weights")
-    clip: PositiveFloat | None = Field(None, description="the norm that a gradient is scaled down to if it is larger")
+    clip: PositiveFloat | None = Field(None, description="largest norm of a gradient; a larger gradient is scaled down")
 
 
 class Schedule(Named):
     name: str = Field(
         "constant",
-        description="how the learning rate changes: constant; step, by factor at milestones; cosine, to 0 along one; "
-        "or FILE.py:FUNCTION; further keys are its options",
+        description="course of the learning rate: constant; step, times factor at milestones; cosine, down to 0; or "
+        "FILE.py:FUNCTION; further keys are its options",
     )
-    warmup: float = Field(0.0, ge=0, le=10**9, description="epochs of linear increase from 0, whatever follows")
+    warmup: float = Field(0.0, ge=0, le=10**9, description="epochs of linear increase from 0 before any schedule")
     milestones: list[PositiveFloat] = Field([], description="epochs after which `step` multiplies the rate by factor")
-    factor: PositiveFloat = Field(0.1, description="what `step` multiplies the rate by at each milestone")
+    factor: PositiveFloat = Field(0.1, description="factor of the learning rate at each milestone of `step`")
 
     @field_validator("name")
     @classmethod
@@ -96,7 +96,7 @@ class Schedule(Named):
 
     @property
     def is_own(self) -> bool:
-        """Return whether it is a function from outside."""
+        """Whether the schedule is a function from outside."""
         return self.name not in SCHEDULES
 
     @model_validator(mode="after")
@@ -111,27 +111,27 @@ class Schedule(Named):
 
 class Train(Section):
     epochs: PositiveFloat | None = Field(
-        None, le=10**9, description="end after so many passes over the data, summed over ranks"
+        None, le=10**9, description="end after this number of passes over the data, summed over ranks"
     )
-    steps: int | None = Field(None, ge=1, description="end after so many steps a rank (on average, if asynchronous)")
-    samples: int | None = Field(None, ge=1, description="end after so many samples, summed over ranks")
-    seconds: PositiveFloat | None = Field(None, description="end after so much time")
-    target_accuracy: float | None = Field(None, gt=0, le=1, description="reports give the time to it")
+    steps: int | None = Field(None, ge=1, description="end after this number of steps per rank (mean if asynchronous)")
+    samples: int | None = Field(None, ge=1, description="end after this number of samples, summed over ranks")
+    seconds: PositiveFloat | None = Field(None, description="end after this time, in seconds")
+    target_accuracy: float | None = Field(None, gt=0, le=1, description="accuracy to which reports give the time")
     target: float | None = Field(
-        None, allow_inf_nan=False, description="the same of a task whose metric is another one, such as bits_per_byte"
+        None, allow_inf_nan=False, description="value of another metric, such as bits_per_byte, for target_accuracy"
     )
     stop_at_target: bool = Field(
-        False, description="end at the first snapshot that reaches it, if that comes first; in simulated time alone"
+        False, description="end at the first snapshot that reaches the target; only in simulated time"
     )
     snapshots: int = Field(20, ge=1, le=10**6, description="points of the curve, evenly spread over the run")
     compute_seconds: float = Field(
         0.0,
         ge=0,
         le=3600,
-        description="a gradient takes at least so many seconds of the processor, as that of a larger model would; not "
-        "in simulated time",
+        description="least processor time of a gradient in seconds, to stand for a larger model; not in simulated "
+        "time",
     )
-    evaluate_replicas: bool = Field(True, description="test single replicas too; else their average alone")
+    evaluate_replicas: bool = Field(True, description="test single replicas, too; else only their average")
 
     @model_validator(mode="after")
     def one_end(self):
@@ -149,17 +149,17 @@ class Train(Section):
 
 
 class Tail(Section):
-    """With ``probability`` a step takes longer by an exponentially distributed time of mean ``seconds``."""
+    """Random delays of a rank: with ``probability`` a step takes longer, by an exponential time of mean ``seconds``."""
 
-    probability: float = Field(gt=0, le=1, description="of a delay in a step")
-    seconds: PositiveFloat = Field(description="mean of the delays")
+    probability: float = Field(gt=0, le=1, description="probability of a delay in a step")
+    seconds: PositiveFloat = Field(description="mean of the delays in seconds")
 
 
 class Pause(Section):
-    """Every ``every`` steps a pause of ``seconds``."""
+    """Pauses of a rank: a pause of ``seconds`` comes after every ``every`` steps."""
 
     every: int = Field(ge=1, description="steps from one pause to the next")
-    seconds: PositiveFloat = Field(description="of a pause")
+    seconds: PositiveFloat = Field(description="length of a pause in seconds")
 
 
 class Stragglers(Section):
@@ -175,10 +175,10 @@ class Stragglers(Section):
 
 
 class Cut(Section):
-    """The link of a rank is cut ``at`` seconds after the start of training, for ``seconds``."""
+    """Cut of a rank's link, from ``at`` seconds after the start of training, for ``seconds``."""
 
     at: float = Field(ge=0, description="seconds after the start of training")
-    seconds: PositiveFloat = Field(description="until the link is whole again")
+    seconds: PositiveFloat = Field(description="seconds until the link works again")
 
 
 class Faults(Section):
@@ -191,23 +191,23 @@ class Faults(Section):
         {}, description="rank = seconds after the start of training when its process dies"
     )
     every: PositiveFloat | None = Field(
-        None, description="mean seconds from one death to the next, of a random rank; exponentially distributed"
+        None, description="mean seconds between deaths of random ranks; exponentially distributed"
     )
     back_seconds: PositiveFloat | None = Field(
         None,
-        description="seconds after the k-th planned death from which on the k-th spare is there, as if the process had "
-        "come back; by default all are there from the start",
+        description="seconds after the k-th planned death at which the k-th spare arrives, as if the dead process had "
+        "come back; by default all spares are there from the start",
     )
     cut: Annotated[dict[Rank, Cut], BeforeValidator(integer_keys)] = Field(
-        {}, description="rank = { at, seconds }: messages from and to it wait meanwhile; in simulated time alone"
+        {}, description="rank = { at, seconds }: messages from and to the rank wait meanwhile; only in simulated time"
     )
     notice_seconds: float = Field(
-        0.01, ge=0, le=3600, description="seconds until the others notice it; in simulated time alone"
+        0.01, ge=0, le=3600, description="seconds until the other ranks notice a death; only in simulated time"
     )
 
     @property
     def are_deadly(self) -> bool:
-        """Whether any process is to die."""
+        """Whether the death of any process is planned."""
         return bool(self.die) or self.every is not None
 
 
@@ -215,15 +215,15 @@ class Comm(Section):
     renamed: ClassVar[dict[str, str]] = {"progress": "progress_mode"}
 
     progress_mode: Literal["auto", "thread", "inline"] = Field(
-        "auto", description="what moves messages in the background: a thread, or the training itself"
+        "auto", description="mover of messages in the background: a thread, or the training loop itself"
     )
     transfer: Literal["auto", "direct", "ipc", "staged"] = Field(
-        "auto", description="how arrays in GPU memory travel; auto: the fastest, as measured at the start of the run"
+        "auto", description="way of arrays in GPU memory; auto: the fastest way, as measured at the start of the run"
     )
     timeout: PositiveFloat = Field(600.0, description="seconds after which a wait for other ranks is an error")
     silent_seconds: float | None = Field(
         None,
         ge=1,
-        description="end a process that gives no sign of life for so long, where the run goes on without it; by "
-        "default it is waited for",
+        description="seconds without a sign of life after which a process is ended, if the run can go on without it; "
+        "by default the run waits for it",
     )

@@ -1,4 +1,4 @@
-"""The files outside of this package that a configuration takes something from: what of them a run file keeps."""
+"""Files outside this package that a configuration uses, and the attributes of a run file that record them."""
 
 import hashlib
 import json
@@ -8,11 +8,11 @@ from grsgd import outside
 from grsgd.config import Config
 
 DIGEST_LETTERS = 12
-"""Of a digest in the name of a file."""
+"""Hexadecimal digits of a digest in the name of a file."""
 
 
 def sources_of(config: Config) -> dict[str, str | None]:
-    """Return path, content and digest of each, as attributes of a run file; None where there is no such file."""
+    """Return path, content and digest of each file, as attributes of a run file; None if there is no such file."""
     attributes = {}
     for name, thing in parts_of(config).items():
         attributes |= outside.attributes_of(name, thing)
@@ -20,14 +20,14 @@ def sources_of(config: Config) -> dict[str, str | None]:
 
 
 def digests_of(config: Config) -> dict[str, str | None]:
-    """Return the digests alone: a run with others is another experiment."""
+    """Return only the digests: a run with another digest is another experiment."""
     return {name: value for name, value in sources_of(config).items() if name.endswith("_sha256")}
 
 
 def digest(config: Config, ranks: int, *where: str) -> str:
-    """Return a digest of all that decides what is in a run: the same for the same run alone.
+    """Return a digest of everything that decides the content of a run; two runs have one digest only if they are alike.
 
-    where: all in words on which the run depends besides, such as its network, what its gradients take, its hosts.
+    ``where`` describes in text everything else on which the run depends, such as its network, computing times or hosts.
     """
     outside_code = {name: value for name, value in digests_of(config).items() if value is not None}
     more = [json.dumps(outside_code, sort_keys=True)] if outside_code else []
@@ -36,7 +36,7 @@ def digest(config: Config, ranks: int, *where: str) -> str:
 
 
 def parts_of(config: Config) -> dict:
-    """Return what a configuration names that may be of a file, by how the run file calls it."""
+    """Return the parts of a configuration that may come from a file, by their names in the run file."""
     topology = config.algorithm_options.model_dump().get("topology")
     names = {
         "models": config.model.name,

@@ -1,4 +1,4 @@
-"""The average of all ranks' models, in a copy of the model."""
+"""Average of all ranks' models, in a copy of the model."""
 
 import torch
 
@@ -9,10 +9,10 @@ from grsgd.own_loop.checks import InPlace
 
 
 def average_into(model: torch.nn.Module, algorithm: Algorithm, in_place: InPlace):
-    """Schedule, on all ranks at once: give ``model``, a copy of the replica's, the average of the parameters and
-    buffers of all ranks, weighted by the algorithm.
+    """Schedule, on all ranks at once: write the average of all ranks' parameters and buffers into ``model``, weighted
+    by the algorithm. ``model`` is a copy of the replica's model.
 
-    ``in_place``: knows where the buffers lie in the replica.
+    ``in_place`` knows the places of the buffers in the replica.
     """
     replica, comm = algorithm.replica, algorithm.uncounted_comm
     params, buffers = replica.params.like(), replica.buffers.like()

@@ -1,4 +1,4 @@
-"""Checks of a script that grsgd did not write, before training and in every step."""
+"""Checks of a user's script, before training and in every step."""
 
 import inspect
 import warnings
@@ -13,7 +13,7 @@ from grsgd.models.replica import Replica
 from grsgd.outside import attributes_of
 
 WRAPPED_ALREADY = ("DistributedDataParallel", "FullyShardedDataParallel")
-"""Classes that train a module together with other processes themselves."""
+"""Classes that themselves train a module together with other processes."""
 
 
 def check_arguments(model, optimizer, algorithm):
@@ -22,7 +22,7 @@ def check_arguments(model, optimizer, algorithm):
         raise ValueError("the optimizer comes after the model: distribute(model, optimizer, algorithm)")
     if not isinstance(model, torch.nn.Module):
         several = isinstance(model, Iterable) and not isinstance(model, str)
-        hint = "; of several make one, by torch.nn.ModuleList" if several else ""
+        hint = "; join several in one, by torch.nn.ModuleList" if several else ""
         raise ValueError(f"the model is {kind_of(model)}: must be a torch.nn.Module{hint}")
     if isinstance(optimizer, type):
         raise ValueError(f"the optimizer is a class: make one, {optimizer.__name__}(model.parameters(), ...)")
@@ -40,14 +40,14 @@ def check_arguments(model, optimizer, algorithm):
 
 
 def kind_of(thing) -> str:
-    """Return a name of the kind of a thing, for a message."""
+    """Return the kind of ``thing``, for a message."""
     if thing is None:
         return "None"
     return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
 
 
 def check_same_arguments(mpi, replica: Replica, algorithm: type[Algorithm], options, seed: int, seconds: float):
-    """Raise SetupError, on all ranks, if they have given `distribute` other models, options or seeds; collective."""
+    """Raise SetupError on all ranks if they gave `distribute` different models, options or seeds; collective."""
     outside = [tensor.nbytes for tensor in replica.outside()]
     sizes = {
         "the number of values in buffers": replica.buffers.array.size,
@@ -75,8 +75,8 @@ def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, se
             (key for key, value in vars(optimizer).items() if hasattr(value, "param_groups")), "base_optimizer"
         )
         raise ValueError(
-            f"{name} takes two gradients a step, and other ranks learn of the second: distribute the one inside of it, "
-            f"optimizer.{inside} = grsgd.distribute(model, optimizer.{inside}, ...), and step {name}"
+            f"{name} takes two gradients per step, and other ranks learn only of the second: distribute its inner "
+            f"optimizer, optimizer.{inside} = grsgd.distribute(model, optimizer.{inside}, ...), and step {name}"
         )
     if needs_closure(optimizer):
         raise ValueError(f"step() of {name} needs a closure; distribute() takes optimizers that need none")
@@ -86,16 +86,16 @@ def check_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, se
 def needs_closure(optimizer) -> bool:
     """Return whether ``step()`` cannot be called without an argument."""
     try:
-        inspect.signature(type(optimizer).step).bind(optimizer)  # schedulers put another one before it
+        inspect.signature(type(optimizer).step).bind(optimizer)  # a scheduler replaces step() of the object
     except TypeError:
         return True
-    except ValueError:  # no signature can be found
+    except ValueError:  # the method has no signature
         return False
     return False
 
 
 def check_groups(model: torch.nn.Module, groups: list[dict], name: str):
-    """Raise ValueError if the groups of an optimizer, ``name``, have parameters that are not the model's."""
+    """Raise ValueError if the groups of the optimizer called ``name`` have parameters that are not the model's."""
     models = {id(p) for p in model.parameters()}
     others = [tuple(p.shape) for group in groups for p in group["params"] if id(p) not in models]
     if others:
@@ -106,9 +106,9 @@ def check_groups(model: torch.nn.Module, groups: list[dict], name: str):
 
 
 class InPlace:
-    """Sees to it that ``replica``'s model stays what and where it was: ranks exchange the flat arrays, not the model.
+    """Check that ``replica``'s model keeps its parts and their memory: ranks exchange the flat arrays, not the model.
 
-    It looks at the modules' own tables, at 0.1 to 0.2 microseconds a parameter.
+    It reads the modules' own tables, which takes 0.1 to 0.2 microseconds per parameter.
     """
 
     def __init__(self, replica: Replica):
@@ -126,28 +126,28 @@ class InPlace:
         flat = {id(buffer) for buffer in replica.in_buffers()}
         self._buffers = [entry for entry in buffers if id(entry[1][entry[2]]) in flat]
         self._places = [table[key].data for _, table, key in self._buffers]
-        """In the array that the ranks average."""
+        """Places of the buffers in the array that the ranks average."""
         self._buffer_addresses = [place.data_ptr() for place in self._places]
         self._reshaped: set[str] = set()
 
     def check(self):
-        """Put back buffers that were replaced, as some modules do with their statistics.
+        """Put back buffers that were replaced, as some modules replace their statistics.
 
-        Raises RuntimeError if trained parameters have new memory, others require a gradient than before, or the model
-        has other modules or more parameters.
+        Raises RuntimeError if trained parameters have new memory, if other parameters than before require a gradient,
+        or if the model has other modules or more parameters.
         """
         try:
             moved = [table[key].data_ptr() for _, table, key in self._trained] != self._addresses
             others = [table[key].requires_grad for _, table, key in self._parameters] != self._requires
-        except (KeyError, AttributeError):  # taken away, or None
+        except (KeyError, AttributeError):  # a parameter was removed or is None
             moved = others = True
         if moved or others:
             self._explain()
         for prefix, module, children, count in self._modules:
             if tuple(module._modules.values()) != children or len(module._parameters) != count:
                 raise RuntimeError(
-                    f"module {prefix or type(module).__name__!r} has got other modules or parameters: what is trained "
-                    "must not change after distribute(); call finish(), then distribute() again"
+                    f"module {prefix or type(module).__name__!r} has got other modules or parameters: the model "
+                    "must keep its parts after distribute(); call finish(), then distribute() again"
                 )
         for (name, table, key), place, address in zip(self._buffers, self._places, self._buffer_addresses, strict=True):
             found = table.get(key)
@@ -162,7 +162,7 @@ class InPlace:
                 )
 
     def buffers_in(self, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Return name and view of all buffers that the ranks average, in an array like that in which they lie."""
+        """Return name and view of each buffer that the ranks average, in the array ``flat`` of all buffers."""
         begins = [(place.data_ptr() - self._begin) // place.element_size() for place in self._places]
         parts = [
             flat[begin : begin + place.numel()].view(place.shape)
@@ -184,13 +184,13 @@ class InPlace:
             if table.get(key) is None or table[key].requires_grad != required:
                 what = "taken away" if table.get(key) is None else "frozen" if required else "unfrozen"
                 raise RuntimeError(
-                    f"parameter {name!r} was {what}: what is trained must not change after distribute(); "
+                    f"parameter {name!r} was {what}: the trained parameters must stay the same after distribute(); "
                     "call finish(), then distribute() again"
                 )
 
 
 def entries(tables) -> list[tuple[str, dict, str]]:
-    """(full name, table, key) of everything in the tables of modules that is not None."""
+    """Return (full name, table, key) of everything in the tables of modules that is not None."""
     return [
         (f"{prefix}.{key}".lstrip("."), table, key)
         for prefix, table in tables

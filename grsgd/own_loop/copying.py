@@ -1,4 +1,4 @@
-"""A copy of a model, also where copy.deepcopy gives up: tensors with a graph, and objects that cannot be copied."""
+"""Copy of a model, even if copy.deepcopy fails: with tensors that have a graph, and objects that cannot be copied."""
 
 import copy
 import warnings
@@ -11,7 +11,7 @@ OF_MODULES = {"_parameters", "_buffers", "_modules"}
 
 
 class WithoutGraphs(TorchFunctionMode):
-    """While entered, copy.deepcopy copies tensors without their graphs, such as a loss that a module keeps."""
+    """Mode in which copy.deepcopy copies tensors without their graphs, such as a loss that a module keeps."""
 
     def __torch_function__(self, function, types, arguments=(), named=None):
         if function is torch.Tensor.__deepcopy__ and not arguments[0].is_leaf:
@@ -24,13 +24,13 @@ class WithoutGraphs(TorchFunctionMode):
 def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
     """Return a copy of ``model`` with parameters and buffers of its own, and without graphs.
 
-    What cannot be copied, such as a lock or an open file, is shared by both; a warning names it and ``call``. Raises
-    RuntimeError if the model's class makes no copy, or one with the same parameters.
+    Objects that cannot be copied, such as a lock or an open file, are shared by both models; a warning names each and
+    ``call``. Raises RuntimeError if the model's class makes no copy, or a copy with the same parameters.
     """
     with WithoutGraphs():
         try:
             copied = copy.deepcopy(model)
-        except Exception:  # of any kind: objects of users say why they cannot be copied
+        except Exception:  # of any class: objects of users raise their own
             try:
                 copied = copy.deepcopy(model, shared_in_copy(model, call))
             except Exception as error:
@@ -42,9 +42,9 @@ def copy_of(model: torch.nn.Module, call: str) -> torch.nn.Module:
 
 
 def shared_in_copy(model: torch.nn.Module, call: str) -> dict:
-    """Return a memo for copy.deepcopy with the attributes of modules that cannot be copied, as copies of themselves."""
+    """Return a memo for copy.deepcopy in which attributes that cannot be copied are copies of themselves."""
     shared: dict = {}
-    modules = {id(module): module for module in model.modules()}  # not to be copied here
+    modules = {id(module): module for module in model.modules()}  # these are not copied here
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if key in OF_MODULES:
@@ -61,7 +61,8 @@ def shared_in_copy(model: torch.nn.Module, call: str) -> dict:
 
 
 def parts_of(key: str, value) -> list[tuple[str, object]]:
-    """Return an attribute's parts that are copied alone, each with its place: the entries of a dictionary or a list."""
+    """Return the parts of an attribute that are copied singly, each with its place: entries of a dictionary or a
+    list."""
     if type(value) is dict:
         return [(f"{key}[{each!r}]", part) for each, part in value.items()]
     if type(value) is list:

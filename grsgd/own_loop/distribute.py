@@ -1,4 +1,4 @@
-"""The call `distribute`, by which a training loop of one's own gets any algorithm as a torch optimizer."""
+"""The call `distribute`, by which a user's own training loop runs any algorithm as a torch optimizer."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -44,18 +44,19 @@ def distribute(
     transfer: str = "auto",
     **options,
 ) -> DistributedOptimizer:
-    """Train ``model`` on all ranks of ``comm`` (an mpi4py communicator; MPI_COMM_WORLD if None) together.
+    """Train ``model`` together on all ranks of ``comm`` (an mpi4py communicator; None means MPI_COMM_WORLD).
 
-    ``algorithm`` and ``options`` are those that ``grsgd algorithms`` lists, or ``FILE.py:CLASS``. All ranks must call
-    this, with models of one architecture, on a GPU each or all on the CPU; all start from rank 0's parameters.
-    ``transfer`` is how arrays in GPU memory travel (`grsgd.comm.gpu.select`). From then on an uncaught exception on one
-    rank ends the job. The model keeps its parameters, their memory, and which of them are trained, until ``finish()``.
-    Call ``finish()`` after the last step; then the model may be distributed again.
+    ``algorithm`` and ``options`` are names that ``grsgd algorithms`` lists, or ``FILE.py:CLASS``. All ranks must call
+    this function, with models of one architecture, each on a GPU or all on the CPU. All ranks start from rank 0's
+    parameters. ``timeout`` is in seconds; ``transfer`` is the way of arrays in GPU memory (`grsgd.comm.gpu.select`).
+    After the call an uncaught exception on one rank ends the job. Until ``finish()`` the model must keep its
+    parameters, their memory, and the set of trained parameters. Call ``finish()`` after the last step; the model may
+    then be distributed again.
 
     Raises ConfigError, a ValueError, on all ranks: for an unknown algorithm, and for options that it does not take; for
     parameters of the optimizer that are not the model's; for LBFGS, and for SparseAdam with an algorithm that sends
     gradients; for models that cannot be flattened (`Replica`), that have two parameters in one memory, or that are
-    distributed already. A script that does not catch the error ends with its one line and exit code 2.
+    already distributed. If the script does not catch the error, it ends with one line and exit code 2.
     """
     words.of_script()
     mpi = communicator(comm, "distribute(): comm")
@@ -104,7 +105,7 @@ def check_algorithm(model, optimizer, name: str, options: dict, ranks: int) -> t
 def decided(
     algorithm: type[Algorithm], options: Options, context: RankContext, replica: Replica
 ) -> tuple[Options, dict[str, str]]:
-    """Return the options with all that a trial decides, and why; ``context``: of the trial."""
+    """Return the options after a trial has decided the open ones, and the reasons; ``context`` is the trial's."""
     chosen, reasons = context.driver.run(
         algorithm.choose_options(options, Trial(context, replica.model, replica.dtype))
     )
@@ -113,7 +114,7 @@ def decided(
 
 @contextmanager
 def as_config_error():
-    """Turn a ValueError of the checks into the error that is told in one line."""
+    """Turn a ValueError of the checks into a ConfigError, which is printed in one line."""
     try:
         yield
     except UsageError:
@@ -123,7 +124,7 @@ def as_config_error():
 
 
 def check_not_distributed(model: torch.nn.Module):
-    """Raise ConfigError if a model shares a parameter with one that is distributed."""
+    """Raise ConfigError if ``model`` shares a parameter with a model that is distributed."""
     taken = {id(p) for other in unfinished for p in other.replica.model.parameters()}
     if any(id(p) in taken for p in model.parameters()):
         raise ConfigError(
@@ -133,7 +134,7 @@ def check_not_distributed(model: torch.nn.Module):
 
 
 def make_gradients(replica: Replica, traits: Traits) -> Gradients | None:
-    """Return the gradients that an algorithm sends, which are ``replica``'s from now on; None if it sends none."""
+    """Return the gradients that an algorithm sends, which become ``replica``'s gradients; None if it sends none."""
     if not traits.sends_gradients:
         return None
     gradients = EarlyGradients(replica) if traits.sends_early else Gradients(replica)
@@ -151,7 +152,7 @@ def give_all_the_same(replica: Replica, comm: Communicator, driver):
 
 
 def algorithm_of(name: str) -> type[Algorithm]:
-    """Return the algorithm of this name, for a loop that grsgd did not write; raises ConfigError."""
+    """Return the algorithm called ``name``, for a user's own loop; raises ConfigError."""
     names = sorted(key for key, cls in ALGORITHMS.items() if cls.traits.supports_own_loop)
     try:
         cls = find(name, names)
@@ -165,7 +166,7 @@ def algorithm_of(name: str) -> type[Algorithm]:
 
 
 def options_of(algorithm, options: dict):
-    """Return the checked options of an algorithm in a loop that grsgd did not write; raises ConfigError."""
+    """Return the checked options of an algorithm in a user's own loop; raises ConfigError."""
     if "progress" in options:
         raise ConfigError("progress: is called progress_mode now")
     try:

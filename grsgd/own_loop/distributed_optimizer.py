@@ -1,4 +1,4 @@
-"""An optimizer that trains its model together with the other ranks' models, in loops that grsgd did not write."""
+"""Optimizer that trains its model together with the other ranks' models, in a user's own loop."""
 
 import atexit
 import os
@@ -37,48 +37,49 @@ from grsgd.own_loop.wrapping import WrappingOptimizer
 from grsgd.training import unwrapped
 
 unfinished: list["DistributedOptimizer"] = []
-"""Of this process: optimizers whose training has not ended."""
+"""Optimizers of this process whose training has not ended."""
 
 
 class DistributedOptimizer(WrappingOptimizer):
-    """A torch optimizer whose ``step()`` also mixes the models of all ranks; made by `distribute`.
+    """Torch optimizer whose ``step()`` also mixes the models of all ranks; made by `distribute`.
 
-    Everything else is the wrapped optimizer's: ``param_groups``, ``state``, learning-rate schedulers, and
-    ``state_dict()`` but for what it keeps of the algorithm.
+    Everything else comes from the wrapped optimizer: ``param_groups``, ``state``, learning-rate schedulers, and
+    ``state_dict()`` except for its entries of the algorithm.
     """
 
     def __init__(self, optimizer, replica, gradients, algorithm, context, transport, roll_call: RollCall):
-        """``optimizer``: a `TimedOptimizer`; ``gradients``: those that ``algorithm`` sends, or None; ``transport``: how
-        arrays travel (`grsgd.comm.gpu.select.Choice`)."""
+        """Wrap ``optimizer``, a `TimedOptimizer`. ``gradients`` are sent by ``algorithm``, or None. ``transport`` is
+        the way of arrays between ranks (`grsgd.comm.gpu.select.Choice`)."""
         driver, uncounted = context.driver, context.uncounted_comm
         self.optimizer, self.model = optimizer.optimizer, replica.model
         self.replica, self.algorithm, self.driver = replica, algorithm, driver
         self._lifecycle = Lifecycle(algorithm)
         self.seed, self.transport = context.seed, transport
         self.reasons: dict[str, str] = {}
-        """Why options that were left open, such as ``variant = "auto"``, are as they are, by attribute of a record."""
+        """Reasons for the values of options that were left open, such as ``variant = "auto"``, by attribute of a
+        record."""
         self.finished = False
         self.times = LoopTimes(driver, optimizer)
         self.moment = driver.clock()
-        """When the last step has ended, or `finish`."""
+        """Time at which the last step, or `finish`, has ended."""
         self.stops = Stops(driver.clock)
         self.end_is_told = False
-        """Of a recording: it has told why the ranks end without `finish`."""
+        """Whether a recording has printed why the ranks end without `finish`."""
         self.recorded = SavedRecord()
         self._gradients, self._uncounted_comm = gradients, uncounted
         self._in_place = InPlace(replica)
         self._roll_call, self._of_this = roll_call, roll_call.of_new_optimizer()
         self._step_under_way = False
         self._is_broken = False
-        """Whether a hook of the algorithm was broken off: messages of it may be under way."""
+        """Whether a hook of the algorithm was broken off: some of its messages may be under way."""
         self._saved = SavedAlgorithm(self._lifecycle)
         self.equal_models = EqualModels(algorithm)
         prepare = type(algorithm).before_backward
         self._prepares = prepare is not Algorithm.before_backward or algorithm.traits.in_background
-        """Whether there may be something to do before a gradient is computed."""
+        """Whether the algorithm may have work before a gradient is computed."""
         self._warned = False
         self._process = os.getpid()
-        # Where torch's register_step_pre_hook() and register_step_post_hook() keep them.
+        # The attributes in which torch's register_step_pre_hook() and register_step_post_hook() keep hooks.
         self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
         before_forward = BeforeForward(self._before_forward)
         self._hooks = [replica.model.register_forward_pre_hook(before_forward, with_kwargs=True)]
@@ -93,10 +94,11 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def step(self, closure=None):
-        """Update the model with its gradient and with the other ranks' models. A closure is called once, before.
+        """Update the model with its gradient and with the other ranks' models. A closure is called once, before the
+        update.
 
-        Raises RuntimeError after `finish`, if trained parameters of the model were given new memory, frozen or
-        unfrozen, and if a rank waits for one that has finished with fewer steps (synchronous algorithms).
+        Raises RuntimeError after `finish`; if trained parameters of the model were given new memory, frozen or
+        unfrozen; and if a rank waits for a rank that has finished with fewer steps (synchronous algorithms).
         """
         arguments, named = (self,) if closure is None else (self, closure), {}
         for hook in list(self._optimizer_step_pre_hooks.values()):
@@ -130,15 +132,15 @@ class DistributedOptimizer(WrappingOptimizer):
         self._step_under_way = False
         self.times.step_ended()
         self.moment = self.driver.clock()
-        if not self.algorithm.traits.synchronous:  # a synchronous one waits, and then looks
+        if not self.algorithm.traits.synchronous:  # a synchronous algorithm looks while it waits
             self._roll_call.look(self.steps, self.moment)
         self.stops.watch()
         return loss
 
     def _apply(self):
-        """Update the model; all that is sent in a step and was not sent before, is sent here."""
+        """Update the model, and send everything of this step that was not sent before."""
         if self._gradients is None:
-            self._begin_step()  # for models whose forward was not called as a module
+            self._begin_step()  # for models whose forward was not called through the module
             self._run(self.algorithm.step)
         else:
             self._reduce()
@@ -147,9 +149,9 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def synchronize(self):
-        """Replace the gradients by those that `step` will apply, the means over all ranks; on all ranks.
+        """Replace the gradients by the means over all ranks, which `step` will apply; to be called on all ranks.
 
-        For what looks at gradients or changes them between ``backward()`` and ``step()``: clipping,
+        Call this method before code that reads or changes gradients between ``backward()`` and ``step()``: clipping, or
         ``GradScaler.unscale_``. The next ``step()`` then sends nothing. Does nothing for algorithms that send models.
         """
         self._check()
@@ -159,8 +161,8 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @contextmanager
     def no_sync(self):
-        """DDP's name for the accumulation of gradients: other backward passes of the step follow those in here. Without
-        buckets nothing is sent before ``step()`` anyway."""
+        """Accumulate gradients, as DDP's ``no_sync``: other backward passes of the step follow the passes in the block.
+        Without buckets nothing is sent before ``step()`` anyway."""
         with self._gradients.held_back() if self._gradients is not None else nullcontext():
             yield
 
@@ -172,7 +174,7 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def finish(self):
-        """After the last step, on all ranks: take in what is still under way and make all models equal.
+        """Take in all messages under way and make all models equal, after the last step and on all ranks.
 
         Raises RuntimeError if trained parameters of the model were given new memory, frozen or unfrozen, and
         UnevenCalls if other ranks are in another call.
@@ -183,7 +185,7 @@ class DistributedOptimizer(WrappingOptimizer):
         all_finish = self._roll_call.call(FINISH + self._of_this, self.steps)
         self._let_go()
         self._drain()
-        self.driver.run(all_finish.come())  # an average's messages must not meet those of another call
+        self.driver.run(all_finish.come())  # an average's messages must not meet messages of another call
         self.driver.run(self._lifecycle.average())
         self.driver.run(self.equal_models.at_end())
         self.driver.run(make_equal(self._uncounted_comm, self.replica.outside()))
@@ -192,10 +194,10 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def close(self):
-        """Give the training up, on all ranks, in place of `finish`: the model keeps this rank's weights.
+        """Give up the training, on all ranks, in place of `finish`: the model keeps this rank's weights.
 
-        Frees all that `distribute` has taken: so a search drops a trial in which all ranks have raised an exception. If
-        a step was broken off on some rank, its messages stay under way, with their memory.
+        Frees everything that `distribute` has allocated. A search can so drop a trial in which all ranks have raised an
+        exception. If a step was broken off on some rank, its messages stay under way and keep their memory.
         """
         if self.finished:
             return
@@ -209,7 +211,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._end(frees=not uneven[0])
 
     def _let_go(self):
-        """Leave the model without the hooks that `distribute` has given it."""
+        """Remove the hooks that `distribute` has given the model."""
         for hook in self._hooks:
             hook.remove()
         if self._gradients is not None:
@@ -225,7 +227,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self._is_broken = False
 
     def _end(self, frees: bool = True):
-        """Note that this training has ended; ``frees``: nothing is under way on its communicators."""
+        """Note that this training has ended; ``frees`` says that no message is under way on its communicators."""
         self.driver.close()
         self.replica.leave()
         with within(self.driver.timeout, "freeing communicators"):
@@ -239,16 +241,16 @@ class DistributedOptimizer(WrappingOptimizer):
     @untraced
     @torch.no_grad()
     def averaged_model(self) -> torch.nn.Module:
-        """Return a copy of the model with the average of all ranks' parameters and buffers; on all ranks.
+        """Return a copy of the model with the average of all ranks' parameters and buffers; to be called on all ranks.
 
-        It is what the algorithm calls its model at this moment: the ranks' models as they are when each rank comes
-        here, weighted by the algorithm (push-sum), or its centre (``easgd``). Models in messages under way are missing,
-        so the average of an asynchronous algorithm may test better than the final model: call `rest` before, to have
-        them in it. Training goes on afterwards as if nothing had been asked. After `finish`, on any rank: a copy of the
-        model. Tensors that modules keep with a graph are copied without it; what cannot be copied, such as a lock, is
-        shared with the model, with a warning.
+        The average is the algorithm's present model: the ranks' models at the time of each rank's call, weighted by the
+        algorithm (push-sum), or the centre of ``easgd``. Models in messages under way are missing, so the average of an
+        asynchronous algorithm may test better than the final model; call `rest` first to include them. Training goes on
+        afterwards as if this method had not been called. After `finish`, the method may be called on any single rank,
+        and copies the model. Tensors that modules keep with a graph are copied without it. Objects that cannot be
+        copied, such as a lock, are shared with the model, with a warning.
 
-        Raises what `step` raises, and RuntimeError if the model's class makes no copy.
+        Raises the errors of `step`, and RuntimeError if the model's class makes no copy.
         """
         result = copy_of(self.replica.model, "averaged_model()")
         if self.finished:
@@ -263,7 +265,7 @@ class DistributedOptimizer(WrappingOptimizer):
         return result
 
     def broken_off(self):
-        """Of a recording that an error has ended on all ranks: calls that this rank was in were not made on all."""
+        """Note that an error has ended a recording on all ranks: not all ranks have made the last collective calls."""
         self.end_is_told = True
         self._roll_call.begin_anew()
 
@@ -280,10 +282,11 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def rest(self):
-        """Between two steps, on all ranks: take in all messages under way, so that `state_dict` has the algorithm, too.
+        """Take in all messages under way, between two steps and on all ranks, so that `state_dict` has the algorithm,
+        too.
 
         Needed with asynchronous algorithms, ``sgp`` with ``tau``, and ``diloco`` with ``delay``; does nothing with
-        others. The next step goes on.
+        others. Training goes on with the next step.
         """
         self._check()
         if not self._is_at_rest:
@@ -293,22 +296,24 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @untraced
     def state_dict(self):
-        """Return that of the wrapped optimizer, with the state of the algorithm on this rank under the key "grsgd".
+        """Return the wrapped optimizer's state_dict, with the state of the algorithm on this rank under the key
+        "grsgd".
 
-        Where messages are under way, or the algorithm does not say what it `remembers`, that state cannot be had: one
-        warning says what to do, and `load_state_dict` refuses what was saved so. The key is missing before the first
-        step, and of algorithms that need `rest` after `finish`.
+        While messages are under way, or if the class of the algorithm has no `remembers`, there is no such state. One
+        warning then names the remedy, and `load_state_dict` refuses the saved dictionary. The key is missing before the
+        first step, and after `finish` with algorithms that need `rest`.
         """
         saved = self._saved.state(self._is_at_rest, self.finished)
         return self.optimizer.state_dict() | self.recorded.state() | saved
 
     @untraced
     def load_state_dict(self, state_dict):
-        """Load a `state_dict` of the same rank; the model is loaded for itself, after `distribute`, before or after.
+        """Load a `state_dict` of the same rank; load the model separately, after `distribute`, before or after this
+        call.
 
         Raises ConfigError for a state of another algorithm or rank, or without the algorithm's state. Raises
-        RuntimeError if messages are under way here: call `rest` before. The next step raises ConfigError if the model
-        is not the one beside which the state was saved.
+        RuntimeError if messages are under way here: call `rest` first. The next step raises ConfigError if the model
+        differs from the model at the time of saving.
         """
         state_dict = dict(state_dict)
         self.recorded.load(state_dict)
@@ -321,7 +326,8 @@ class DistributedOptimizer(WrappingOptimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """`GradScaler.step` asks this, and then decides by what gradients it finds whether it takes a step."""
+        """Whether `GradScaler.step` leaves steps with overflow to the optimizer: no, it decides by the gradients
+        itself."""
         if self._gradients is not None and not self._gradients.reduced:
             raise RuntimeError(
                 "GradScaler.step() with gradients of this rank alone: call optimizer.synchronize() after backward(), "
@@ -345,7 +351,7 @@ class DistributedOptimizer(WrappingOptimizer):
             self._gradients.take()
 
     def _gradients_are_own(self) -> bool:
-        """Return whether gradients have been computed that will be averaged in `step`."""
+        """Return whether gradients have been computed that `step` will average."""
         return self._gradients is not None and self._step_under_way and not self._gradients.reduced
 
     def _run(self, hook):
@@ -355,11 +361,11 @@ class DistributedOptimizer(WrappingOptimizer):
         self._is_broken = False
 
     def _end_what_was_sent(self):
-        """On all ranks: end what a backward pass has begun to send, on any of them, that no step came after."""
+        """End, on all ranks, the sums that a backward pass on any rank has begun and that no step followed."""
         begun = np.array([float(self._gradients.has_sent)])
         self.driver.run(halving_doubling_allreduce(self._uncounted_comm, begun))
         if begun[0]:
-            self._gradients.begin()  # not where the gradients of the last step lie
+            self._gradients.begin()  # in the place without the gradients of the last step
             self.driver.run(schedule_of(self.algorithm.reduce))
 
     def _begin_step(self):
@@ -379,7 +385,7 @@ class DistributedOptimizer(WrappingOptimizer):
         self.times.forward(samples)
 
     def _watch(self):
-        """Called now and then while this rank waits; raises what makes waiting vain."""
+        """Raise an error that makes further waiting useless; called regularly while this rank waits."""
         in_step = self._step_under_way and self.algorithm.traits.synchronous
         self._roll_call.watch(self.steps + 1 if in_step else 0, self.algorithm.name)
         self.stops.watch_in_step()
@@ -390,7 +396,7 @@ class DistributedOptimizer(WrappingOptimizer):
         return self.algorithm.traits.rests_between_steps or not self._lifecycle.has_begun
 
     def _check_finished(self):
-        """A rank that leaves without `finish` would let the others wait for ever; one that it has forked is none."""
+        """End the job if this rank leaves without `finish`: the others would wait for ever. Does nothing in a fork."""
         mpi = self._uncounted_comm.backend.mpi
         if mpi.size > 1 and os.getpid() == self._process:
             if not self.end_is_told:

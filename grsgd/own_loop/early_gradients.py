@@ -1,4 +1,4 @@
-"""The gradients of a loop that grsgd did not write, for algorithms that send parts of them before ``step()``."""
+"""Gradients of a user's own loop, for algorithms that send parts of them before ``step()``."""
 
 import warnings
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from grsgd.models.replica import Replica
 from grsgd.own_loop.gradients import NOTICING_STEPS, GradientPlace, Gradients, remove
 
 MOST_IN_VAIN = 3
-"""After so many steps, one after the other, in which a rank has sent gradients too early, it does so no more."""
+"""Steps in a row with gradients sent too early, after which a rank sends no more gradients early."""
 TOO_EARLY = (
     "gradients were changed after buckets of them had been sent, so all are sent again in step(): put all but the last "
     "backward pass of a step into `with optimizer.no_sync():`, and call optimizer.synchronize() before clipping"
@@ -20,39 +20,40 @@ TOO_EARLY = (
 
 
 class Sent(NamedTuple):
-    """A gradient that was sent, how often torch had counted a change of it, and its norm if that is to be compared."""
+    """Gradient that was sent, torch's count of its changes at that time, and its norm if that is to be compared."""
 
     gradient: torch.Tensor
     version: int
     norm: float | None
 
     def was_replaced_or_changed(self, found: torch.Tensor | None) -> bool:
-        """Whether the gradient that is found now is another one, or torch has counted a change."""
+        """Return whether ``found`` is another gradient, or torch has counted a change of it."""
         return found is not self.gradient or found._version != self.version
 
     def has_other_norm(self) -> bool:
-        """Whether it was changed in a way that torch does not count: ``p.grad.data``, NumPy, GradScaler.unscale_."""
+        """Return whether the gradient changed in a way that torch does not count: ``p.grad.data``, NumPy,
+        GradScaler."""
         return self.norm is not None and norm_of(self.gradient) != self.norm
 
 
 def norm_of(gradient: torch.Tensor) -> float:
-    """Return the norm; -1 of what has none, so that it compares as equal."""
+    """Return the norm; -1 in place of NaN, so that it compares as equal."""
     wide = torch.float32 if gradient.dtype is torch.float16 else None
     norm = torch.linalg.vector_norm(gradient.detach(), dtype=wide).item()
     return norm if norm == norm else -1.0
 
 
 class EarlyGradients(Gradients):
-    """Each gradient is copied to ``flat`` when backward has finished it, and ``ready(i)`` called; others in ``step()``.
+    """Gradients that backward copies to ``flat`` one by one, calling ``ready(i)`` for each; `step` copies the rest.
 
-    What the script does to a gradient afterwards (another backward pass, clipping, ``zero_grad``) does not reach what
-    was sent. So one number more, behind the flags, says whether that has happened: all ranks learn of it when all is
-    reduced, and send all again. What `step` applies is the same with buckets and without, whatever a script does.
-    Changes that torch does not count are looked for in the first steps alone; a rank that has found one sends nothing
-    early any more.
+    A later change by the script (another backward pass, clipping, ``zero_grad``) does not reach a gradient that was
+    sent. So one more number, after the flags, says whether a gradient was changed. The reduced number tells all ranks,
+    and they send all gradients again. So `step` applies the same with and without buckets, whatever a script does.
+    Changes that torch does not count are looked for only in the first steps; a rank that finds such a change sends
+    nothing early any more.
 
-    The gradients of the last step may still be the model's while those of the next one are sent: there are two places,
-    in turns.
+    The gradients of the last step may still belong to the model while the gradients of the next step are sent: two
+    places take turns.
     """
 
     more = 1
@@ -64,16 +65,16 @@ class EarlyGradients(Gradients):
         self._is_given = False
         """Whether the model's gradients may lie in ``place``."""
         self._is_open = self._is_held_back = False
-        """Whether gradients are sent when they are there, and whether not in this backward pass."""
+        """Whether finished gradients are sent, and whether this backward pass holds them back."""
         self._sent: list[Sent | None] = [None] * len(replica.trained)
-        """By parameter."""
+        """Per parameter, the gradient that was sent in this step."""
         self._early_steps = 0
         """Steps in which gradients were sent early."""
         self._changes_unseen = False
         """Whether the script was found to change gradients in a way that torch does not count."""
         self._is_in_vain = False
         self._in_vain = 0
-        """For how many steps, one after the other."""
+        """Number of steps in a row with gradients sent too early."""
         self._has_warned = False
         self._finishing = [
             p.register_post_accumulate_grad_hook(torch.compiler.disable(partial(self._finished, i)))
@@ -93,16 +94,16 @@ class EarlyGradients(Gradients):
             self._is_held_back = False
 
     def _leave(self):
-        """Send from the other place, where the model may have the gradients of this one."""
+        """Send from the other place from now on, if the model may own the gradients in this place."""
         if self._is_given:
             self.place, self._other = self._other, self.place
             self.replica.grads = self.flat
             self._is_given = False
 
     def _finished(self, i: int, p: torch.nn.Parameter):
-        """Backward has finished a gradient."""
+        """Copy and report a gradient that backward has finished."""
         is_wanted = self._is_open and not self._is_held_back and self._sent[i] is None
-        if not is_wanted or p.grad.layout is not torch.strided:  # `collect` looks at it
+        if not is_wanted or p.grad.layout is not torch.strided:  # `collect` checks sparse gradients
             return
         with torch.no_grad():  # with create_graph gradients have a graph of their own
             self.place.views[i].copy_(p.grad)
@@ -112,9 +113,9 @@ class EarlyGradients(Gradients):
         self.ready(i)
 
     def collect(self):
-        """Copy into ``flat`` what is not there yet, and note whether what is there has changed.
+        """Copy the remaining gradients into ``flat``, and note whether gradients that were sent have changed.
 
-        Raises RuntimeError for a sparse gradient, and where the memory of a gradient in ``flat`` was replaced.
+        Raises RuntimeError for a sparse gradient, and if the memory of a gradient in ``flat`` was replaced.
         """
         self._leave()
         for place in (self.place, self._other):
@@ -141,7 +142,7 @@ class EarlyGradients(Gradients):
 
     @property
     def has_sent(self) -> bool:
-        """Whether gradients of this step were sent, or are about to be, before `collect`."""
+        """Whether gradients of this step were sent, or are about to be sent, before `collect`."""
         return any(sent is not None for sent in self._sent)
 
     def sent_in_vain(self) -> bool:

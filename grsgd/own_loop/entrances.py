@@ -8,22 +8,22 @@ from grsgd.own_loop.forward_hook import BeforeForward
 from grsgd.own_loop.times import LoopTimes
 
 MAX_LOOKS = 5
-"""In how many steps at most the parts of a model are looked at."""
+"""Most steps in which the parts of a model are hooked."""
 ADVICE = "if that is not right, give recording() the batch_size"
 
 
 class Entrances:
-    """The parts of a model by which a loop enters it, found where a step had no forward pass of the model itself.
+    """Parts of a model that a loop calls, found after a step without a forward pass of the model itself.
 
-    In the next step all parts are looked at. From then on the part that is called first stands for the model: samples
-    and computing time are counted there. If the model itself is called, its parts are never looked at.
+    In the next step all parts are hooked. From then on the part that is called first represents the model: samples and
+    computing time are counted there. If the model itself is called, its parts are never hooked.
 
     Parameters
     ----------
     times
-        Told of forward passes: `LoopTimes.forward`.
+        Receives forward passes: `LoopTimes.forward`.
     warn
-        Called once with a sentence on what is counted.
+        Called once with a sentence about the counting.
     """
 
     def __init__(self, model: torch.nn.Module, times: LoopTimes, warn: Callable[[str], None]):
@@ -34,11 +34,11 @@ class Entrances:
         self._first: str | None = None
         """The part that was called first in this step."""
         self.uncounted = 0
-        """Steps whose samples are not counted."""
+        """Number of steps whose samples are not counted."""
         self._unseen, self._samples = times.unseen_steps, times.totals.samples
 
     def step_ended(self):
-        """Look for the entrance where the step that has ended had no forward pass."""
+        """Look for the part that the loop calls, if the last step had no forward pass of the model."""
         times, samples = self._times, self._times.totals.samples
         if times.unseen_steps > self._unseen:
             self._unseen = times.unseen_steps
@@ -52,7 +52,7 @@ class Entrances:
         self._samples, self._first = samples, None
 
     def warnings(self) -> list[str]:
-        """Return lines for the run file: what was counted in place of the model."""
+        """Return lines for the run file about the parts that were counted in place of the model."""
         return [self._said()] if self._entrances else []
 
     def close(self):

@@ -1,4 +1,4 @@
-"""How a forward pass in training is noticed, in a loop that grsgd did not write."""
+"""Hook that notices forward passes in training, in a user's own loop."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,12 +9,12 @@ from grsgd.own_loop.tracing import captured, is_transformed, traced_by
 
 
 class BeforeForward:
-    """Calls ``call(samples)`` before every forward pass in training; to be registered with ``with_kwargs=True``.
+    """Hook that calls ``call(samples)`` before every forward pass in training; register it with ``with_kwargs=True``.
 
-    ``samples``: the length of the first tensor that the model is given, along its first dimension; None without one.
-    A copy, as in a copied or saved model, calls nothing. In a compiled model ``call`` is left out of what is compiled.
-    A pass that torch traces, or transforms as in `torch.func`, calls nothing: its tensors may have no content, and a
-    call would become a part of the trace. Raises RuntimeError within a CUDA graph.
+    ``samples`` is the length of the model's first tensor argument along its first dimension; None without a tensor. A
+    copy of the hook, as in a copied or saved model, calls nothing. In a compiled model ``call`` is left out of the
+    compiled code. A pass that torch traces, or transforms as in `torch.func`, calls nothing: its tensors may have no
+    content, and the call would become part of the trace. Raises RuntimeError within a CUDA graph.
     """
 
     def __init__(self, call: Callable[[int | None], None] | None = None):
@@ -24,7 +24,7 @@ class BeforeForward:
     def __call__(self, model, inputs, named_inputs):
         if self.call is not None and model.training and torch.is_grad_enabled():
             if torch.compiler.is_dynamo_compiling():  # true where it is traced
-                if not is_transformed():  # which torch cannot leave for a call that is not compiled
+                if not is_transformed():  # torch cannot leave a transform for a call that is not compiled
                     self._not_compiled(inputs, named_inputs)
             else:
                 self._call(inputs, named_inputs)
@@ -36,7 +36,7 @@ class BeforeForward:
                     "a CUDA graph of a distributed model: its replays would tell no other rank of their gradients; "
                     "call the model and backward() outside of it"
                 )
-        elif inputs and isinstance(inputs[0], torch.Tensor):  # nearly always
+        elif inputs and isinstance(inputs[0], torch.Tensor):  # the usual case, tested first
             self.call(length(inputs[0]))
         else:
             self.call(length((inputs, named_inputs)))
@@ -48,7 +48,7 @@ class BeforeForward:
 def length(inputs) -> int | None:
     """Return the length of the first tensor in nested tuples, lists and mappings; None if there is none.
 
-    Of a packed sequence, the number of sequences.
+    The length of a packed sequence is its number of sequences.
     """
     left, seen = [inputs], {}
     while left:

@@ -1,4 +1,4 @@
-"""Checks of all that a script gives to a recording: its arguments, its configuration, its logged values."""
+"""Checks of everything that a script gives to a recording: its arguments, its configuration, its logged values."""
 
 import operator
 import os
@@ -18,20 +18,20 @@ from grsgd.runs.run_file import why_unfit
 from grsgd.training.description import describe_algorithm
 
 OURS = ("time", "step", "samples")
-"""Columns of the curve that are not logged but measured."""
+"""Columns of the curve that are measured and not logged."""
 MAX_NAMES = 1000
-"""How many names a rank may log: each is a column of the curve."""
+"""Most names that a rank may log: each name is a column of the curve."""
 
 
 def path_of(path) -> Path:
-    """Return the path of the run file; raises ConfigError for what is none."""
+    """Return the path of the run file; raises ConfigError if ``path`` is no path."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise ConfigError(f"recording(): the first argument is {path!r}: give the name of the run file to be written")
     return Path(path)
 
 
 def size_of_batch(batch_size) -> int | None:
-    """Return the samples of a rank in a step, also where NumPy or torch gave the number; raises ConfigError."""
+    """Return the samples per rank and step as an int, also from a number of NumPy or torch; raises ConfigError."""
     if batch_size is None:
         return None
     try:
@@ -44,7 +44,7 @@ def size_of_batch(batch_size) -> int | None:
 
 
 def list_of_loggers(loggers) -> list[Logger]:
-    """Return what gets the numbers while the loop goes on; raises ConfigError for what cannot."""
+    """Return the loggers that receive numbers while the loop goes on; raises ConfigError for an unfit object."""
     listed = list(loggers) if isinstance(loggers, Iterable) and not isinstance(loggers, str) else [loggers]
     for logger in listed:
         methods = [getattr(logger, name, None) for name in ("log", "close")]
@@ -57,7 +57,7 @@ def list_of_loggers(loggers) -> list[Logger]:
 
 
 class Logged:
-    """The names and values that a rank gives to `LoopRun.log`; each name is tried when it comes first."""
+    """Names and values that a rank gives to `LoopRun.log`; each name is checked at its first use."""
 
     def __init__(self, metric: Metric):
         self._metric = metric
@@ -67,8 +67,8 @@ class Logged:
     def numbers(self, values: dict) -> dict[str, float]:
         """Return the values as floats, without None.
 
-        Raises ValueError for a name that cannot be a column of a run file, or is one too many, and for an accuracy that
-        is no fraction; TypeError for a value that is not one number.
+        Raises ValueError for a name that cannot be a column of a run file or exceeds `MAX_NAMES`, and for an accuracy
+        that is no fraction; TypeError for a value that is not one number.
         """
         return {name: self._number(name, value) for name, value in values.items() if value is not None}
 
@@ -78,7 +78,7 @@ class Logged:
             self._names.add(name)
         try:
             value = float(value.item() if hasattr(value, "item") else value)
-        except (TypeError, ValueError, RuntimeError, OverflowError):  # the third: a tensor with several elements
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a tensor with several elements
             raise TypeError(f"log(): {name} must be one number, not {type(value).__name__}") from None
         if self._metric.unit == "%" and name in self._fractions and (value < 0 or value > 1):
             raise ValueError(f"log(): {name} = {value:g}: must be a fraction from 0 to 1")
@@ -95,7 +95,7 @@ class Logged:
 
 
 def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Metric, config: dict) -> dict:
-    """Return the root attributes of the run file, but for where the run takes place and how it ends."""
+    """Return the root attributes of the run file, except the place of the run and its end."""
     algorithm, transport = optimizer.algorithm, optimizer.transport
     check_metric(metric)
     if metric.name in ("loss", *OURS):
@@ -133,12 +133,14 @@ def describe(optimizer: DistributedOptimizer, batch_size: int | None, metric: Me
 
 
 def readable(argument: str) -> str:
-    r"""Return an argument of the program; bytes that are not UTF-8 as ``\xe9``, which no run file could hold."""
+    r"""Return an argument of the program, with bytes that are not UTF-8 as ``\xe9``, since no run file can hold
+    them."""
     return os.fsencode(argument).decode(errors="backslashreplace")
 
 
 def plain(value):
-    """Return a value of the configuration as TOML can hold it: numbers, text, lists and tables; else its text."""
+    """Return a value of the configuration in a form of TOML: numbers, text, lists and tables; any other value as
+    text."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, dict):

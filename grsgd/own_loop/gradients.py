@@ -1,4 +1,4 @@
-"""The gradients of a loop that grsgd did not write, for algorithms that send them."""
+"""Gradients of a user's own loop, for algorithms that send them."""
 
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from grsgd.models.flat import Flat
 from grsgd.models.replica import Replica, views
 
 NOTICING_STEPS, NOTICING_EVERY = 20, 25
-"""`Gradients.changed` looks at so many first steps, then at one in so many: who clips often does from the start."""
+"""Number of first steps in which `Gradients.changed` looks, and later steps per look: scripts clip from the start."""
 CHANGED = (
     "the gradient was changed between backward() and step() (clipping, GradScaler.unscale_): it is this rank's own "
     "until step(); call optimizer.synchronize() before, to change the mean of all ranks"
@@ -18,8 +18,9 @@ CHANGED = (
 
 
 class GradientPlace(NamedTuple):
-    """Where gradients are sent from. ``flags``: the numbers behind them. ``views``: of each parameter, as data of their
-    own for autograd, so that each counts its changes alone. ``addresses``: where those were at first."""
+    """Buffer from which gradients are sent. ``flags`` are the numbers after the gradients. ``views`` are the gradients
+    of all parameters; each is its own data for autograd, and counts its changes. ``addresses`` are their first
+    addresses."""
 
     flat: Flat
     flags: torch.Tensor
@@ -42,15 +43,15 @@ class GradientPlace(NamedTuple):
 
 
 class Gradients:
-    """Gradients stay where autograd and the user put them, None where there is none, until they are sent.
+    """Gradients that stay where autograd and the user put them, or None, until they are sent.
 
-    ``flat``: what is sent: all gradients of ``replica`` one after the other, zeros where this rank has none, then one
-    number a parameter, 1 where it has one. Reduced with them, these say the same on all ranks: a parameter that no
-    rank has a gradient of is left without one, so that no optimizer moves it.
+    ``flat`` is the buffer that is sent: all gradients of ``replica`` one after the other, zeros for missing gradients,
+    then one number per parameter, which is 1 if this rank has its gradient. The reduced numbers are the same on all
+    ranks. A parameter without a gradient on any rank keeps none, so that no optimizer moves it.
     """
 
     more = 0
-    """Numbers behind those of the parameters."""
+    """Count of further numbers after the numbers of the parameters."""
 
     def __init__(self, replica: Replica):
         self.replica = replica
@@ -63,7 +64,7 @@ class Gradients:
         self._notes = [torch.compiler.disable(self._noting(i)) for i in range(len(replica.trained))]
         """Functions that note the gradients' versions."""
         self._noticing: list = []
-        """Hooks that call them."""
+        """Hooks that call these functions."""
         self._following: list = []
         """Hooks that notice another backward pass."""
         self.forget()
@@ -74,22 +75,22 @@ class Gradients:
         return self.place.flat
 
     def move(self, flat: Flat):
-        """In place of `Replica.move_gradients`; gradients of before are copied like any others when they are sent."""
+        """Replace `Replica.move_gradients`; earlier gradients are copied when they are sent, like any others."""
         self.place = GradientPlace.of(flat, self.replica)
         self.replica.grads = flat
 
     def begin(self):
-        """A step begins."""
+        """Note that a step begins."""
 
     @contextmanager
     def held_back(self):
-        """A context of backward passes that others follow in this step."""
+        """Mark backward passes that others follow in the same step."""
         yield
 
     def collect(self):
-        """Copy into ``flat`` what is not there yet.
+        """Copy into ``flat`` the gradients that are not there yet.
 
-        Raises RuntimeError for a sparse gradient, and where the memory of a gradient in ``flat`` was replaced.
+        Raises RuntimeError for a sparse gradient, and if the memory of a gradient in ``flat`` was replaced.
         """
         places, found, flags = [], [], []
         self.place.check(self.replica)
@@ -112,11 +113,11 @@ class Gradients:
                 self.place.flags.copy_(torch.tensor(flags, device="cpu"))
 
     def sent_in_vain(self) -> bool:
-        """After ``flat`` was reduced: whether all ranks have to `collect` and send again."""
+        """Return, after ``flat`` was reduced, whether all ranks have to `collect` and send again."""
         return False
 
     def take(self):
-        """After ``flat`` was reduced: every parameter gets its gradient, or none if no rank had one."""
+        """Give every parameter its reduced gradient, or None if no rank had one."""
         flags = self.place.flags[: len(self.replica.trained)].tolist()
         for p, view, share in zip(self.replica.trained, self.place.views, flags, strict=True):
             gradient = view if share else None
@@ -126,31 +127,31 @@ class Gradients:
 
     @property
     def reduced(self) -> bool:
-        """Whether the gradients come from `take`, and no backward pass has added to them since: where `follow` was
-        called."""
+        """Whether the gradients come from `take`, and no backward pass has added to them since; needs `follow` for the
+        second part."""
         return bool(self._left)
 
     def taken(self) -> bool:
-        """Whether they are even those that `take` has left, perhaps changed in place."""
+        """Return whether the gradients are still the tensors that `take` has left, perhaps changed in place."""
         return self.reduced and all(p.grad is left for p, left in zip(self.replica.trained, self._left, strict=True))
 
     def follow(self):
-        """From now on notice backward passes after `take`."""
+        """Begin to notice backward passes after `take`."""
         if not self._following:
             self._following = on_gradients(self.replica, self._left.clear)
 
     def forget(self):
-        """Gradients were cleared or used: what was noted of them means nothing any more."""
+        """Forget the notes about gradients, after the gradients were cleared or used."""
         self._left.clear()
         self._versions = [None] * len(self.replica.trained)
 
     def changed(self) -> bool:
-        """Return whether gradients were changed since backward, as clipping does. To be asked once a step.
+        """Return whether gradients were changed since backward, as by clipping; to be called once per step.
 
-        torch counts the changes of every tensor (``_version``), so this compares numbers.
+        torch counts the changes of every tensor (``_version``), so this method only compares numbers.
         """
         self._steps += 1
-        if not self._noticing:  # then nothing is noted
+        if not self._noticing:  # no hook has noted anything
             self._notice_again()
             return False
         found = any(
@@ -178,7 +179,7 @@ class Gradients:
     def _check_dense(self, p: torch.nn.Parameter):
         if p.grad.layout is not torch.strided:
             name = self.replica.name_of(p)
-            raise RuntimeError(f"the gradient of {name!r} is sparse; only dense ones can be sent")
+            raise RuntimeError(f"the gradient of {name!r} is sparse; only dense gradients can be sent")
 
     def _noting(self, i: int):
         def note(p):
@@ -188,7 +189,7 @@ class Gradients:
 
 
 def on_gradients(replica: Replica, call: Callable[[], None]) -> list:
-    """Call ``call()`` whenever backward has finished the gradient of a parameter; `torch.compile` does not trace it.
+    """Call ``call()`` after backward has finished the gradient of any parameter; `torch.compile` does not trace it.
 
     Returns handles with ``remove()``.
     """

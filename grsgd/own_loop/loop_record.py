@@ -1,4 +1,4 @@
-"""The measurements of one rank in a loop that grsgd did not write, and the run file of all ranks."""
+"""Measurements of one rank in a user's own loop, and the run file of all ranks."""
 
 import math
 from collections import Counter
@@ -15,17 +15,17 @@ from grsgd.training.record import NOT_COUNTED, assemble
 from grsgd.training.times import RankTotals
 
 MAX_POINTS = 4096
-"""How many points of a rank's progress are kept."""
+"""Most points of a rank's progress that are kept."""
 OTHER_SECONDS = (
     "s",
-    "time of the rank outside of its steps: loading data, evaluation, finish(), and whatever else the loop does",
+    "time of the rank outside of its steps: loading data, evaluation, finish(), and anything else in the loop",
 )
 LOGGED = ("1", "logged by the script; mean over the ranks that logged it at the step")
 
 
 @dataclass
 class Counters:
-    """The counters of one rank since `distribute`."""
+    """Counters of one rank since `distribute`."""
 
     measured: dict[str, float]
     traffic: np.ndarray
@@ -35,7 +35,7 @@ class Counters:
 
     @classmethod
     def of(cls, optimizer) -> "Counters":
-        """Return those of a distributed optimizer, as they are now; it may have been finished."""
+        """Return the present counters of a distributed optimizer, which may have been finished."""
         traffic = optimizer.algorithm.comm.traffic
         return cls(
             asdict(optimizer.times.totals),
@@ -46,14 +46,14 @@ class Counters:
 
     @classmethod
     def of_record(cls, record: "LoopMeasurements", ranks: int) -> "Counters":
-        """Return those that a record was made of; ``ranks``: how many there are."""
+        """Return the counters from which ``record`` was made, in a job of ``ranks`` ranks."""
         traffic = np.zeros((ranks, 3), np.int64)
         traffic[record.traffic[:, 0]] = record.traffic[:, 1:]
         return cls(record.measured, traffic, record.sent_once, Counter(record.staleness))
 
     def since(self, start: "Counters") -> "Counters":
-        """Return what was counted after ``start``, which may be less than nothing: what was counted before `distribute`
-        is to be added."""
+        """Return the difference of the counters from ``start``. It may be negative: the counts of a record from before
+        `distribute` then add to it."""
         staleness = self.staleness.copy()
         staleness.subtract(start.staleness)
         return Counters(
@@ -64,14 +64,14 @@ class Counters:
         )
 
     def rows(self) -> np.ndarray:
-        """Return `traffic` of those that anything was sent to, as `grsgd.comm.traffic.Traffic.rows` does."""
+        """Return the rows of `traffic` of ranks to which anything was sent, as `grsgd.comm.traffic.Traffic.rows`
+        does."""
         (receivers,) = self.traffic.any(axis=1).nonzero()
         return np.column_stack([receivers, self.traffic[receivers]])
 
 
 class LoggedValues(NamedTuple):
-    """The values that a rank has logged at one step; ``time``: when that step had ended, in seconds since the
-    beginning."""
+    """Values that a rank has logged at one step; ``time`` is the end of the step, in seconds since the beginning."""
 
     time: float
     samples: int
@@ -79,7 +79,7 @@ class LoggedValues(NamedTuple):
 
 
 def thinned(rows: dict[int, LoggedValues], most: int) -> dict[int, LoggedValues]:
-    """Return at most about ``most`` rows: those of every 2nd, 4th, ... step, alike on all ranks, and the last one."""
+    """Return about ``most`` rows at most: every 2nd, 4th, ... step, the same steps on all ranks, and the last row."""
     every = 1
     while len(rows) > most * every:
         every *= 2
@@ -89,7 +89,7 @@ def thinned(rows: dict[int, LoggedValues], most: int) -> dict[int, LoggedValues]
 
 @dataclass
 class LoopProgress:
-    """(time, steps, samples) of a rank after each of its steps, or after one in so many."""
+    """Points (time, steps, samples) of a rank: after each of its steps, or after every ``every``-th step."""
 
     points: list[tuple[float, int, int]] = field(default_factory=lambda: [(0.0, 0, 0)])
     every: int = 1
@@ -104,14 +104,14 @@ class LoopProgress:
 
 @dataclass
 class LoopMeasurements:
-    """The measurements of one rank, small enough to be sent around."""
+    """Measurements of one rank, small enough to be sent to other ranks."""
 
-    # `grsgd.training.record.assemble` finds no snapshots here.
+    # `grsgd.training.record.assemble` finds no snapshots in these fields.
     moments: ClassVar[tuple] = ()
     numbers: ClassVar[tuple] = ()
     early: ClassVar[int] = 0
     extra: ClassVar[dict] = {}
-    # Algorithms that send datagrams have no own loops.
+    # Algorithms that send datagrams do not run in own loops.
     repaired: ClassVar[int] = 0
     lost: ClassVar[int] = 0
 
@@ -120,7 +120,7 @@ class LoopMeasurements:
     elapsed: float
     measured: dict[str, float]
     traffic: np.ndarray
-    """`Counters.rows`."""
+    """Rows as from `Counters.rows`."""
     sent_once: int
     staleness: dict[int, int]
     warnings: list[str]
@@ -134,14 +134,14 @@ class LoopMeasurements:
 
     @classmethod
     def of_nothing(cls) -> "LoopMeasurements":
-        """Return the record of a rank that did not answer: no traffic, no steps, and times that are not known."""
+        """Return the record of a rank that did not answer: no traffic, no steps, and unknown times."""
         measured = {key: 0 if key in ("steps", "samples") else math.nan for key in asdict(RankTotals())}
         measured["other_seconds"] = math.nan
         return cls({}, [(0.0, 0, 0)], 0.0, measured, np.zeros((0, 4), np.int64), 0, {}, [], NOT_COUNTED)
 
 
 def run_of(records: list[LoopMeasurements], attributes: dict) -> Run:
-    """Return the run of all ranks' records, ascending by rank; ``wall_seconds`` is that of the slowest rank."""
+    """Return the run of all ranks' records, ascending by rank; ``wall_seconds`` is the slowest rank's time."""
     elapsed = max(record.elapsed for record in records)
     run = assemble(records, attributes | {"wall_seconds": elapsed})
     metric = metric_in(attributes)
@@ -154,8 +154,8 @@ def run_of(records: list[LoopMeasurements], attributes: dict) -> Run:
 
 
 def curve(records: list[LoopMeasurements], synchronous: bool, tested: str) -> dict[str, np.ndarray]:
-    """Return the curve: a row a step at which any rank has logged, and one for the end. ``tested``: the column of the
-    metric."""
+    """Return the curve, with a row per step at which any rank has logged, and a row for the end. ``tested`` is the
+    column of the metric."""
     steps = sorted(set().union(*(record.rows for record in records)))
     logged = [[record.rows[step] for record in records if step in record.rows] for step in steps]
     times = [max(row.time for row in rows) for rows in logged]
@@ -179,9 +179,9 @@ def curve(records: list[LoopMeasurements], synchronous: bool, tested: str) -> di
 
 
 def samples_at(records: list[LoopMeasurements], steps: list[int], places: list, by_steps: bool) -> list[int]:
-    """Return the samples of all ranks at ``places``, which are numbers of steps or else times.
+    """Return the samples of all ranks at ``places``, which are numbers of steps if ``by_steps``, else times.
 
-    Those of a rank that has logged at that step are known, the others' lie between points of its progress.
+    The samples of a rank that has logged at a step are known; for other ranks they are interpolated in its progress.
     """
     total = np.zeros(len(steps))
     for record in records:
@@ -195,19 +195,19 @@ def samples_at(records: list[LoopMeasurements], steps: list[int], places: list, 
 
 
 def mean(values) -> float:
-    """Return the mean; NaN of nothing."""
+    """Return the mean; NaN if there are no values."""
     values = list(values)
     return sum(values) / len(values) if values else math.nan
 
 
 def final_value(records: list[LoopMeasurements], column: str) -> float:
-    """Return the value of a column that ranks have logged after their last step; NaN if none has."""
+    """Return the mean value of a column that ranks have logged after their last step; NaN if no rank has."""
     last = [record.rows[step] for record in records if (step := record.measured["steps"]) in record.rows]
     return mean(row.values[column] for row in last if column in row.values)
 
 
 def divergence(records: list[LoopMeasurements]) -> str | None:
-    """Return the reason of a run that has diverged: the last loss that some rank has logged is not finite."""
+    """Return the reason of a run that has diverged, if the last logged loss of a rank is not finite; else None."""
     for rank, record in enumerate(records):
         losses = [(step, row.values["train_loss"]) for step, row in record.rows.items() if "train_loss" in row.values]
         if losses and not math.isfinite(max(losses)[1]):

@@ -1,4 +1,4 @@
-"""The run file of a recorded loop that ends before its time."""
+"""Run file of a recorded loop that ends early."""
 
 import pickle
 import threading
@@ -15,7 +15,7 @@ from grsgd.runs.run_file import Run
 
 
 class LoopRescue(Rescue):
-    """Saves what the ranks have measured when a loop that grsgd did not write ends before its time."""
+    """Rescue of the ranks' measurements when a user's own loop ends early."""
 
     def __init__(self, mpi, stop_signal: StopSignal, processes, out: Path, measured, attributes: dict):
         super().__init__(mpi, stop_signal, processes, out, None, None, attributes)
@@ -32,23 +32,23 @@ class LoopRescue(Rescue):
         return run_of(records, attributes)
 
     def tell(self, line: str, tag: int):
-        """Say it once: after a signal what all ranks have is saved again, if the launcher leaves time."""
+        """Print ``line`` once: after a signal, the records of all ranks are saved again if the launcher leaves time."""
         if not self._is_told:
             super().tell(line, tag)
         self._is_told = True
 
     def interrupted(self, reason: str):
-        """The launcher may kill this job any moment: save at once."""
+        """Save at once after a signal: the launcher may kill this job at any moment."""
         if not self._failing:
             self.stop_signal.request = reason = self.cause(reason)
             lost = launch.ended_ranks(self.processes, self.mpi.rank)
             self._save(reason, SIGNAL_SECONDS, tags.RESCUE_AFTER_SIGNAL, lost)
 
     def cause(self, reason: str) -> str:
-        """Return why the loop ends where a signal has come: launchers send SIGTERM to the others when a rank has died.
+        """Return why the loop ends after a signal: launchers send SIGTERM to the other ranks after a rank has died.
 
-        A death is seen if the process was on this host, and at the first call alone: later, other ranks may have ended
-        because of the signal.
+        A death is noticed only on this host, and only at the first call: later, other ranks may have ended because of
+        the signal.
         """
         with self._knowing:
             if self._known is None:
@@ -57,15 +57,15 @@ class LoopRescue(Rescue):
             return self._known
 
     def end(self, reason: str):
-        """Save when all ranks have been interrupted, as far as they come within seconds."""
+        """Save after all ranks have been interrupted, with the ranks that come within `FAILURE_SECONDS`."""
         self._failing = True
         self._save(reason, FAILURE_SECONDS, tags.RESCUE_AFTER_FAILURE, set(self.stop_signal.comm.lost))
 
     def failed(self, error: BaseException):
-        """Save, when this rank or another one has failed; raise the other one's error, where it was another one.
+        """Save after this rank or another rank has failed; raise the other rank's error, if this rank has not failed.
 
-        So an error that the script catches, as a search does that prunes, leaves the block on all ranks. One that it
-        does not catch is printed by `launch.abort_on_error`, of the rank on which it arose.
+        So an error that the script catches, as a search does that prunes, leaves the block on all ranks. An error that
+        the script does not catch is printed by `launch.abort_on_error` on the rank of its origin.
         """
         told = isinstance(error, Stopped)
         if not told and not self._told(launch.stagger(self.mpi)):
@@ -76,21 +76,21 @@ class LoopRescue(Rescue):
             raise self._error_of_another() from None
 
     def _pass_on(self, error: BaseException):
-        """Send an error to all other ranks, which may be told of it in a step."""
+        """Send an error to all other ranks, which may receive it in a step."""
         try:
             content = pickle.dumps(error)
-        except Exception:  # its class need not allow it
+        except Exception:  # the error's class may not support pickling
             content = b""
         for rank in set(range(self.mpi.size)) - {self.mpi.rank, *self.stop_signal.comm.lost}:
-            with suppress(RuntimeError):  # it has died
+            with suppress(RuntimeError):  # that rank has died
                 _under_way.append(self.mpi.isend(content, rank, tags.ERROR_OF_ANOTHER))
 
     def _error_of_another(self) -> BaseException:
-        """Return the error of the rank that has failed, or a RuntimeError that says the same."""
+        """Return the error of the rank that has failed, or a RuntimeError with the same text."""
         deadline = time.perf_counter() + FAILURE_SECONDS
         error = RuntimeError(self.stop_signal.reason)
         while time.perf_counter() < deadline:
-            with suppress(Exception):  # an error that cannot be made again, or a rank that has died meanwhile
+            with suppress(Exception):  # an error that cannot be unpickled, or a rank that has died meanwhile
                 if self.mpi.iprobe(tag=tags.ERROR_OF_ANOTHER):
                     content = self.mpi.recv(tag=tags.ERROR_OF_ANOTHER)
                     error = pickle.loads(content) if content else error

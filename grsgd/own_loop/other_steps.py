@@ -1,4 +1,4 @@
-"""Steps by which a script would train a distributed model past the other ranks: each is refused in one line."""
+"""Refusal of steps by which a script would train a distributed model without the other ranks, each in one line."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,28 +12,28 @@ _watching: list["OtherSteps"] = []
 
 
 class OtherSteps:
-    """Looks at every step of a torch optimizer in this process, until ``remove()``.
+    """Watch over every step of a torch optimizer in this process, until ``remove()``.
 
-    A step of ``optimizer``, the one that was given to `distribute`, is refused before it is taken. Another optimizer
-    may have parameters of the model: those that ``optimizer`` lacks, or all, as a wrapper of the distributed one. Its
-    step is refused afterwards if no distributed step was taken in it, and if it has changed parameters of ``optimizer``
-    or applied gradients of this rank alone. All ranks are to apply the mean gradient.
+    A step of ``optimizer``, which was given to `distribute`, is refused before it is taken. Another optimizer may have
+    parameters of the model: parameters that ``optimizer`` lacks, or all of them, as a wrapper of the distributed one.
+    Its step is refused afterwards if it contained no distributed step, and if it changed parameters of ``optimizer`` or
+    applied gradients of this rank alone. All ranks are to apply the mean gradient.
 
     Parameters
     ----------
     trained
         The parameters of the model that are trained.
     steps
-        Returns how many distributed steps were taken.
+        Function that returns the number of distributed steps taken.
     is_own
-        Returns whether the gradients that are there belong to this rank alone, and will be averaged.
+        Function that returns whether the present gradients belong to this rank alone, and will be averaged.
     """
 
     def __init__(self, optimizer, trained: list[torch.nn.Parameter], steps: Callable, is_own: Callable):
         self.optimizer, self.steps, self.is_own = optimizer, steps, is_own
         self._trained = {id(p) for p in trained}
         self._begun: dict[int, tuple] = {}
-        """`_state` before a step of another optimizer that is under way, by the identity of that optimizer."""
+        """`_state` before a step of another optimizer that is under way, by the ``id`` of that optimizer."""
         self._hooks = [
             torchs.register_optimizer_step_pre_hook(unwrapped.unseen(self._before)),
             torchs.register_optimizer_step_post_hook(unwrapped.unseen(self._after)),
@@ -43,7 +43,7 @@ class OtherSteps:
         _watching.append(self)
 
     def remove(self):
-        """Let any optimizer step from now on."""
+        """Allow any optimizer to step from now on."""
         for hook in self._hooks:
             hook.remove()
         _watching[:] = [other for other in _watching if other is not self]
@@ -78,12 +78,12 @@ class OtherSteps:
             )
 
     def _state(self, optimizer) -> tuple[int, dict[int, int], bool]:
-        """Return the count of steps, `versions_of` an optimizer, and whether the gradients are this rank's own."""
+        """Return the number of steps, `versions_of` an optimizer, and whether the gradients are this rank's own."""
         return self.steps(), versions_of(optimizer), self.is_own()
 
 
 def versions_of(optimizer) -> dict[int, int]:
-    """Return how often torch has counted a change of each parameter, by the parameter's identity."""
+    """Return torch's count of the changes of each parameter, by the parameter's ``id``."""
     return {id(p): p._version for group in optimizer.param_groups for p in group["params"]}
 
 
@@ -93,7 +93,7 @@ def has_changed(optimizer, versions: dict[int, int]) -> bool:
 
 
 def notice_steps_of(cls: type):
-    """Have `OtherSteps` see the steps of a class that torch puts no hooks on, in the way of torch with its own."""
+    """Show `OtherSteps` the steps of a class without hooks of torch, by wrapping ``step`` as torch does."""
     step = cls.step
     if hasattr(step, "is_noticed"):
         return

@@ -1,4 +1,4 @@
-"""Which rank this is, and its part of the data, for scripts of users."""
+"""Number of this rank, and its part of the data, for users' scripts."""
 
 import atexit
 import functools
@@ -20,9 +20,10 @@ from grsgd.own_loop.roll_call import end_of_script, roll_call
 
 
 def world():
-    """Return MPI_COMM_WORLD, for a script; from then on a rank that fails ends the job, and its end is told the others.
+    """Return MPI_COMM_WORLD for a script. From then on a rank that fails ends the job, and other ranks learn of its
+    end.
 
-    Raises SetupError, which is told in one line, where there is no MPI.
+    Raises SetupError, which is printed in one line, if there is no MPI.
     """
     words.of_script()
     try:
@@ -36,9 +37,9 @@ def world():
 
 
 def communicator(comm, name: str):
-    """Return ``comm``, an mpi4py communicator, or MPI_COMM_WORLD if it is None; ``name``: that of the argument.
+    """Return ``comm``, an mpi4py communicator, or MPI_COMM_WORLD if it is None; ``name`` is the argument's name.
 
-    Raises SetupError, on all ranks, for anything else, and on a rank that the communicator does not have.
+    Raises SetupError on all ranks for any other object, and on a rank outside of the communicator.
     """
     if comm is None:
         return world()
@@ -56,32 +57,32 @@ def communicator(comm, name: str):
 
 @functools.cache
 def guard():
-    """Have an exception on this rank, and its end, end what other ranks would else wait for."""
+    """End the waits of other ranks after an exception on this rank, and at its end."""
     mpi = launch.world()
     launch.abort_on_error(mpi)
     atexit.register(end_of_script, mpi, os.getpid())
 
 
 def rank() -> int:
-    """Return the number of this rank, from 0; 0 where the script was started without a launcher."""
+    """Return the number of this rank, from 0; 0 if the script was started without a launcher."""
     return world().rank
 
 
 def size() -> int:
-    """Return how many ranks there are; 1 where the script was started without a launcher."""
+    """Return the number of ranks; 1 if the script was started without a launcher."""
     return world().size
 
 
 def is_main() -> bool:
-    """Whether this is rank 0, the one that should print, save and log what all ranks have in common."""
+    """Return whether this is rank 0, which should print, save and log the things that all ranks have in common."""
     return rank() == 0
 
 
 @functools.cache
 def local_rank() -> int:
-    """Return the number of this rank among those of its host, from 0, such as to choose a GPU.
+    """Return the number of this rank among the ranks of its host, from 0, for example to choose a GPU.
 
-    All ranks must call this; from the second time on it needs no other rank.
+    All ranks must call this function; from the second call on it needs no other rank.
     """
     mpi = world()
     roll_call(mpi, "in local_rank()", launch.start_seconds())
@@ -91,33 +92,33 @@ def local_rank() -> int:
 Samples = torch.utils.data.Dataset | Sequence | np.ndarray | torch.Tensor
 
 _given: dict[tuple[int, int], deque] = {}
-"""What `shard` was given and no other rank has been compared with yet, by the number of ranks and the rank."""
+"""Notes of `shard` calls that no other rank has been compared with yet, by the number of ranks and the rank."""
 MOST_GIVEN = 16
-"""How many calls of `shard` are noted until ranks are compared, the last ones."""
+"""Most calls of `shard`, the last ones, that are noted until ranks are compared."""
 NUMBER, DIGEST, SEED = NOTED = ("the number of samples", "the digest of the samples", "the seed")
-"""The names of what is noted of a call of `shard`."""
+"""Names of the notes of a call of `shard`."""
 
 
 def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> torch.utils.data.Subset:
-    """Return this rank's part of a map-style data set: the ranks' parts are random, disjoint, and as equal as can be.
+    """Return this rank's part of a map-style data set: random, disjoint from other parts, and of nearly equal size.
 
     Parameters
     ----------
     dataset
-        With ``len()`` and ``[i]``; the same on all ranks, which `distribute` and `recording` check by its length and
-        by a digest of what of it lies in memory.
+        Data set with ``len()`` and ``[i]``; the same on all ranks. `distribute` and `recording` compare its length,
+        and a digest of its content in memory.
     comm
         An mpi4py communicator; MPI_COMM_WORLD if None.
     seed
-        Of the random parts; the same on all ranks.
+        Seed of the random parts; the same on all ranks.
     even
-        Whether all parts have the same length, so that all ranks take as many steps an epoch: up to n - 1 samples are
-        left out on n ranks. Without it all samples are in some part, and parts differ by one sample at most.
+        Whether all parts have the same length, so that all ranks take equally many steps per epoch: up to n - 1
+        samples are left out on n ranks. If False, every sample is in a part, and lengths differ by at most one sample.
 
     Raises
     ------
     SetupError
-        For data that are no map-style data set, for fewer samples than ranks, and for a ``comm`` of another kind.
+        For data that are no map-style data set, for fewer samples than ranks, and for an unfit ``comm``.
     """
     mpi = communicator(comm, "shard(): comm")
     samples = count_of(dataset, mpi)
@@ -130,7 +131,7 @@ def shard(dataset: Samples, comm=None, seed: int = 0, *, even: bool = False) -> 
 
 
 def count_of(dataset, mpi) -> int:
-    """Return the number of samples of a data set; raises SetupError for what `shard` cannot cut into parts."""
+    """Return the number of samples of a data set; raises SetupError if `shard` cannot cut the data set."""
     problem = misfit(dataset)
     if problem is None and 0 < (samples := len(dataset)) < mpi.size:
         problem = f"{samples} samples for {mpi.size} ranks: give it more samples, or start fewer ranks"
@@ -141,7 +142,7 @@ def count_of(dataset, mpi) -> int:
 
 
 def misfit(dataset) -> str | None:
-    """Return why a data set cannot be cut into parts; None if it can."""
+    """Return the reason why a data set cannot be cut into parts; None if it can."""
     kind = type(dataset).__name__
     if isinstance(dataset, torch.utils.data.DataLoader):
         return "a DataLoader: give shard() the data set, and the DataLoader what shard() returns"
@@ -151,7 +152,7 @@ def misfit(dataset) -> str | None:
         return f"{kind} is no map-style data set: give it one with len() and [i], whose samples are numbered"
     try:
         count = len(dataset)
-    except Exception as error:  # whatever a user's raises
+    except Exception as error:  # a user's len() may raise anything
         return f"len() of {kind}: {error}"
     if isinstance(dataset, tuple | list) and 2 <= count <= 3 and are_columns(dataset):
         return f"a {kind} of {count} arrays of one length: give it torch.utils.data.TensorDataset of them"
@@ -159,19 +160,19 @@ def misfit(dataset) -> str | None:
 
 
 def are_columns(arrays: Sequence) -> bool:
-    """Return whether arrays or tensors are (inputs, targets) of many samples each, and not samples."""
+    """Return whether arrays or tensors are (inputs, targets) with many samples each, and not single samples."""
     if not all(isinstance(array, np.ndarray | torch.Tensor) and array.ndim for array in arrays):
         return False
     return len({len(array) for array in arrays}) == 1 and len(arrays[0]) > len(arrays)
 
 
 def check_shards(mpi, seconds: float):
-    """Raise SetupError, on all ranks, if they have given `shard` other data or seeds; collective."""
+    """Raise SetupError, on all ranks, if they have given `shard` different data or seeds; collective."""
     check_alike(mpi, partial(notes_of, mpi), "all ranks must give shard() the same data and seed", seconds)
 
 
 def warn_of_other_shards(mpi, seconds: float):
-    """Warn, on rank 0, if the ranks have given `shard` other data since `distribute`: training is over; collective."""
+    """Warn, on rank 0 after training, if the ranks have given `shard` different data since `distribute`; collective."""
     try:
         check_shards(mpi, seconds)
     except SetupError as error:
@@ -180,9 +181,9 @@ def warn_of_other_shards(mpi, seconds: float):
 
 
 def notes_of(mpi) -> dict[str, object]:
-    """Return what this rank has given `shard` since the ranks were compared last, and forget it.
+    """Return the notes of this rank's `shard` calls since the ranks were compared last, and forget them.
 
-    A call that this rank has not made is None for each name, so a call of some ranks alone is no difference.
+    A call that this rank has not made is None for each name, so a call of only some ranks is no difference.
     """
     notes = list(_given.pop((mpi.size, mpi.rank), ()))
     calls = [*notes, *[dict.fromkeys(NOTED)] * (MOST_GIVEN - len(notes))]

@@ -1,4 +1,4 @@
-"""A loop that grsgd did not write, as a run: `recording` counts it, and writes the run file at its end."""
+"""A user's own loop as a run: `recording` measures it, and writes the run file at its end."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ from grsgd.runs.run_file import Run, check_content, check_writable, load_run
 from grsgd.training import device as gpu
 
 ROWS_IN_A_HURRY = 1000
-"""How many of the rows that were logged are saved after a signal, at about the most, before there is time for all."""
+"""About the most logged rows that are saved after a signal, before there is time for all of them."""
 
 
 @contextmanager
@@ -56,37 +56,37 @@ def recording(
 ) -> Iterator["LoopRun"]:
     """Record the training in the block, on all ranks, as the run file ``path``, as `grsgd train` writes one.
 
-    All ranks must enter and leave the block, which takes from the model's first step to its last, best with
-    ``optimizer.finish()``. The file is written when they have left it, by rank 0; also after an exception, which then
-    goes on, and after Ctrl-C and SIGTERM as far as the launcher leaves time.
+    All ranks must enter and leave the block. It should last from the model's first step to its last, best with
+    ``optimizer.finish()``. Rank 0 writes the file after all ranks have left the block. It does so also after an
+    exception, which is then raised again, and after Ctrl-C and SIGTERM if the launcher leaves time.
 
-    A training may go on from a ``state_dict()`` that was saved in a recording to a file of the same name. It then
-    goes on with the recording: the curve, counts and times of before are in the new file, too.
+    A training may go on from a ``state_dict()`` that was saved in a recording to a file of the same name. The recording
+    then goes on, too: the new file includes the earlier curve, counts and times.
 
     Parameters
     ----------
     optimizer
-        From `distribute`.
+        The optimizer that `distribute` has returned.
     batch_size
-        Samples of a rank in a step. Without it they are counted: the first dimension of the first tensor that the
-        model is given, in every forward pass in training.
+        Samples per rank and step. If None, they are counted: the first dimension of the first tensor argument of the
+        model, in every forward pass in training.
     loggers
-        Objects with ``log(step, values)`` and ``close()``, such as `grsgd.CsvLogger`, that get what this rank logs.
+        Objects with ``log(step, values)`` and ``close()``, such as `grsgd.CsvLogger`, that receive this rank's logs.
     config
-        What else is to be kept as the configuration of the run, such as ``lr=0.1``. Reports use ``seed``, ``dataset``,
+        Further values to keep as the configuration of the run, such as ``lr=0.1``. Reports use ``seed``, ``dataset``,
         ``model``, ``train_samples``, ``target_accuracy`` and ``label``, a name for the run.
     metric
-        What models are tested by, if not by accuracy; ``target`` is the value to reach. `LoopRun.log` then takes it by
-        its name.
+        Metric by which models are tested, if not accuracy; ``target`` is the value to reach. `LoopRun.log` then takes
+        the metric by its name.
 
     Raises
     ------
     ConfigError, RunFileError
-        On all ranks, before the block, for what cannot be recorded or written, and where the file is one that a
-        training on other ranks goes on from; RunFileError on rank 0, after it, if the file could not be written.
+        On all ranks, before the block, for a value that cannot be recorded, a file that cannot be written, or a file
+        with which a training on other ranks goes on; RunFileError on rank 0, after it, if the file was not written.
     """
     if not isinstance(optimizer, DistributedOptimizer):
-        launch.explain_setup_errors()  # without distribute() nothing has
+        launch.explain_setup_errors()  # distribute() has not been called, which does so otherwise
         what = f"recording(): the optimizer is a {type(optimizer).__name__}: give what distribute() returns"
         raise SetupError(what, is_printed=is_main())
     run = begun(path, optimizer, batch_size, loggers, metric, config)
@@ -124,7 +124,7 @@ def begun(path, optimizer, batch_size, loggers, metric: Metric, config: dict) ->
 
 
 class LoopRun:
-    """The run that `recording` makes of one rank's loop."""
+    """Run that `recording` makes of one rank's loop."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class LoopRun:
         attributes: dict,
         before: LoopMeasurements,
     ):
-        """Collective. ``before``: what this rank had measured in the recording that this one goes on with."""
+        """Begin a run on all ranks; ``before`` has this rank's measurements in the recording that goes on."""
         self.result: Run | None = None
         self.optimizer, self._batch_size, self.loggers = optimizer, batch_size, list(loggers)
         self._metric = metric_in(attributes)
@@ -168,17 +168,17 @@ class LoopRun:
 
     @property
     def step(self) -> int:
-        """The number of steps of this rank in the block, and in the recording that it goes on with."""
+        """Number of steps of this rank in the block, including the earlier recording that goes on."""
         return self.optimizer.steps - self._start.measured["steps"]
 
     def log(self, **values: float | None):
         """Keep numbers as they are after the present step of this rank.
 
-        ``loss`` becomes the curve's train_loss and ``accuracy``, a fraction of 1, its test_accuracy, or so the metric
-        of the recording; every other name becomes a column of its own. Values are numbers or tensors with one element;
-        None is left out. It may be called on one rank, on some or on all, at any steps, as often as wanted: no rank
-        waits for another. When the file is written, a step's value is the mean over the ranks that have logged it at
-        that step.
+        ``loss`` becomes the curve's train_loss. ``accuracy``, a fraction of 1, becomes test_accuracy, and the name of
+        the recording's metric becomes its column; any other name becomes a column of its own. Values are numbers or
+        tensors with one element; None is left out. The method may be called on any ranks, at any steps, any number of
+        times: no rank waits for another. In the file, the value of a step is the mean over the ranks that have logged
+        it at that step.
 
         Raises ValueError for a name that no run file can hold, and TypeError for a value that is not one number.
         """
@@ -200,9 +200,9 @@ class LoopRun:
 
     @contextmanager
     def catching_signals(self):
-        """While entered, Ctrl-C and SIGTERM raise KeyboardInterrupt; in a job, what was measured is saved at once.
+        """Raise KeyboardInterrupt in the block for Ctrl-C and SIGTERM; in a job, save the measurements at once.
 
-        Signals that the script handles itself are left to it.
+        Signals that the script handles itself are left to the script.
         """
         defaults = (signal.SIG_DFL, signal.default_int_handler)
         before = {number: signal.getsignal(number) for number in REASONS}
@@ -221,11 +221,11 @@ class LoopRun:
                 signal.signal(number, handler)
 
     def collected(self) -> list[LoopMeasurements] | None:
-        """Return, on rank 0, what all ranks have measured, when they have left the block."""
+        """Return, on rank 0, the records of all ranks, after they have left the block."""
         record = self.record()
         self.optimizer.meet(END_OF_RECORDING)
         launch.barrier(self._mpi, self._driver.timeout, self._while_waiting)
-        with within(self._driver.timeout, "collecting what all ranks have measured"):
+        with within(self._driver.timeout, "collecting the measurements of all ranks"):
             records = self._mpi.gather(record)
         with within(self._driver.timeout, "freeing communicators"):
             for backend in self._backends:
@@ -233,17 +233,17 @@ class LoopRun:
         return records
 
     def save(self, records: list[LoopMeasurements]):
-        """Write the file, on rank 0; raises RunFileError if it could not be written where it should be."""
+        """Write the file, on rank 0; raises RunFileError if it could not be written to its place."""
         out, diverged = self._rescue.out, divergence(records)
         attributes = self._rescue.attributes | end_attributes(diverged or END_OF_LOOP)
         path = save(out, run_of(records, attributes))
         if diverged:
-            earlier = f"; {out} is still that of an earlier run" if path != out else ""
+            earlier = f"; {out} is still the file of an earlier run" if path != out else ""
             print(f"grsgd: {path}: diverged: {diverged}{earlier}", file=sys.stderr, flush=True)
         self.result = load_run(path)
 
     def broken_off(self, error: BaseException):
-        """Save what was measured. Does not return on a rank that has learnt of another's error."""
+        """Save the measurements. Does not return on a rank that has learnt of another rank's error."""
         self.optimizer.broken_off()
         if isinstance(error, Stopped):  # perhaps of another recording, around this one or in it
             with suppress(Stopped):
@@ -257,14 +257,14 @@ class LoopRun:
             self._rescue.failed(error)
 
     def close(self):
-        """Leave the optimizer as it was."""
+        """Restore the optimizer to its earlier state."""
         self.optimizer.recorded.end()
         self._step_hook.remove()
         self._entrances.close()
         self.optimizer.stops.signal = None
 
     def record(self, in_a_hurry: bool = False) -> LoopMeasurements:
-        """Return what this rank has measured so far; called in another thread after a signal, ``in_a_hurry``."""
+        """Return this rank's measurements so far; another thread calls it after a signal, ``in_a_hurry``."""
         counted = Counters.of(self.optimizer).since(self._start)
         elapsed = self._driver.clock() - self._began
         measured = counted.measured | {"samples": self._samples()}
@@ -296,7 +296,7 @@ class LoopRun:
         self._stop_signal.watch()
 
     def _warn(self, what: str):
-        """Say on one rank, while the script runs, what all ranks find."""
+        """Warn on rank 0, while the script runs, of something that all ranks find."""
         if self._batch_size is None and self._mpi.rank == 0:
             warnings.warn(f"recording(): {what}", RuntimeWarning, stacklevel=2)
 

@@ -1,4 +1,4 @@
-"""The state of its algorithm that a distributed optimizer keeps in its ``state_dict()``, and goes on from."""
+"""State of its algorithm that a distributed optimizer keeps in its ``state_dict()``, and continues from."""
 
 import warnings
 
@@ -13,23 +13,23 @@ from grsgd.models.replica import Replica
 from grsgd.models.values import value_of
 
 KEY = "grsgd"
-"""Where it stands, beside the keys of the wrapped optimizer."""
+"""Key of the state, next to the keys of the wrapped optimizer."""
 
 
 class SavedAlgorithm:
-    """The state of one rank's algorithm, as far as a ``state_dict()`` of its optimizer keeps it."""
+    """State of one rank's algorithm, in the form that a ``state_dict()`` of its optimizer keeps."""
 
     def __init__(self, lifecycle: Lifecycle):
         self.lifecycle, self.algorithm = lifecycle, lifecycle.algorithm
         self._has_warned = False
         self._loaded: dict | None = None
-        """The state that was loaded where the model does not fit, or not yet: the next step looks again."""
+        """The loaded state if the model does not fit it, or not yet: the next step compares again."""
 
     def state(self, is_at_rest: bool, has_finished: bool) -> dict:
-        """Return what is added to a ``state_dict()``: nothing before the first step.
+        """Return the addition to a ``state_dict()``: empty before the first step.
 
-        ``is_at_rest``: whether no message of the algorithm is under way. Where the state cannot be had, one warning
-        says what to do.
+        ``is_at_rest`` says whether no message of the algorithm is under way. If the state cannot be had, one warning
+        names the remedy.
         """
         reason = why_not(self.algorithm, is_at_rest)
         if not self.lifecycle.has_started or (reason is not None and has_finished):
@@ -42,8 +42,8 @@ class SavedAlgorithm:
         return {KEY: without(self.algorithm, reason)}
 
     def take(self, state_dict: dict, is_at_rest: bool) -> dict | None:
-        """Take the state out of a ``state_dict()`` that is to be loaded; raises what `check` does, and RuntimeError if
-        messages are under way."""
+        """Take the state out of a ``state_dict()`` that is to be loaded; raises the errors of `check`, and RuntimeError
+        if messages are under way."""
         kept = state_dict.pop(KEY, None)
         if kept is not None:
             check(kept, self.algorithm)
@@ -52,7 +52,7 @@ class SavedAlgorithm:
         return kept
 
     def load(self, kept: dict | None, driver):
-        """Go on from the state that `take` has returned."""
+        """Continue from the state that `take` has returned."""
         self._loaded = None
         if kept is None:
             return
@@ -64,15 +64,15 @@ class SavedAlgorithm:
         self._loaded = kept if other_tensors(kept, self.algorithm.replica) else None
 
     def check_model(self):
-        """Compare the model with that beside which the state was saved, if one was loaded; raises ConfigError."""
+        """Compare the model with the model at the time of saving, if a state was loaded; raises ConfigError."""
         if self._loaded is not None:
             kept, self._loaded = self._loaded, None
             check_model(kept, self.algorithm.replica)
 
 
 def state_of(algorithm: Algorithm) -> dict:
-    """Return the state of an algorithm between two steps, while no message of it is under way: tensors, and what
-    ``torch.load(..., weights_only=True)`` reads."""
+    """Return the state of an algorithm between two steps, while none of its messages is under way: tensors, and other
+    values that ``torch.load(..., weights_only=True)`` reads."""
     comm = algorithm.comm
     return {
         "algorithm": algorithm.name,
@@ -86,13 +86,13 @@ def state_of(algorithm: Algorithm) -> dict:
 
 
 def without(algorithm: Algorithm, why: str) -> dict:
-    """Return what is kept in place of `state_of` where the algorithm's state cannot be had; ``why`` names the
-    remedy. `check` refuses it."""
+    """Return a substitute for `state_of` if the algorithm's state cannot be had; ``why`` names the remedy. `check`
+    refuses the substitute."""
     return {"algorithm": algorithm.name, "without": why}
 
 
 def why_not(algorithm: Algorithm, is_at_rest: bool) -> str | None:
-    """Return why the state of an algorithm cannot be had now, and the remedy; None where it can."""
+    """Return why the state of an algorithm cannot be had now, and the remedy; None if it can be had."""
     if algorithm.remembers is None:
         return (
             f"the class of {algorithm.name} does not say which attributes its next steps depend on: list their names "
@@ -104,7 +104,7 @@ def why_not(algorithm: Algorithm, is_at_rest: bool) -> str | None:
 
 
 def check(kept: dict, algorithm: Algorithm):
-    """Raise ConfigError for the state of another algorithm, or of another rank, and where none was saved."""
+    """Raise ConfigError for the state of another algorithm, or of another rank, and for a missing state."""
     comm = algorithm.comm
     if kept["algorithm"] != algorithm.name:
         raise ConfigError(f"state_dict of {kept['algorithm']}, for {algorithm.name}: {ANEW}")
@@ -119,7 +119,7 @@ ANEW = f'remove its key "{KEY}" to begin the algorithm anew'
 
 
 def restore(algorithm: Algorithm, kept: dict):
-    """Put an algorithm that has started, and taken no step, into a state.
+    """Set the state of an algorithm that has started, and taken no step.
 
     Raises ConfigError for a state that the algorithm does not have with its options.
     """
@@ -131,7 +131,7 @@ def restore(algorithm: Algorithm, kept: dict):
 
 
 def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
-    """Return a text for each option that was another one when a state was saved, but for the all-reduce's variant."""
+    """Return a text per option that differs from the time of saving, except the all-reduce's variant."""
     was, now = kept.get("options", {}), algorithm.options.model_dump(mode="json")
     return [
         f"{name} = {was[name]!r}, here {now[name]!r}"
@@ -141,9 +141,9 @@ def other_options(kept: dict, algorithm: Algorithm) -> list[str]:
 
 
 def other_tensors(kept: dict, replica: Replica) -> list[str]:
-    """Return the names of the model's tensors that differ from those beside which a state was saved.
+    """Return the names of the model's tensors that differ from the tensors at the time of saving.
 
-    States of versions that kept no digest fit any model.
+    States of old versions, which kept no digest, fit any model.
     """
     tensors = replica.tensors()
     found, saved = digests(tensors.values()).tolist(), kept["model"].tolist() if "model" in kept else None
@@ -155,11 +155,11 @@ def other_tensors(kept: dict, replica: Replica) -> list[str]:
 
 
 def check_model(kept: dict, replica: Replica):
-    """Raise ConfigError if the model is not the one beside which the state was saved."""
+    """Raise ConfigError if the model differs from the model at the time of saving."""
     others = other_tensors(kept, replica)
     if others:
         raise ConfigError(
-            f"{others[0]!r} is not what it was when the optimizer's state_dict was saved: distribute() gives all ranks "
+            f"{others[0]!r} has changed since the optimizer's state_dict was saved: distribute() gives all ranks "
             f"the model of rank 0, so let each rank load its own model after it, then the state_dict; or {ANEW}"
         )
 

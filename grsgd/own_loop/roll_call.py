@@ -1,7 +1,7 @@
-"""A roll call, by which ranks learn in which collective call of grsgd another rank is, in scripts of users.
+"""Roll call, by which ranks learn in which collective call of grsgd another rank is, in users' scripts.
 
-A collective call begins with word of it to all other ranks, and waits for theirs. Calls that do not match are named
-at once. A rank that waits in a step learns that another rank is in a call, and not in the step.
+A rank in a collective call first sends a report of the call to all other ranks, and waits for theirs. Calls that do not
+match are named at once. A rank that waits in a step learns that another rank is in a call, and not in the step.
 """
 
 import math
@@ -31,26 +31,26 @@ END_OF_SCRIPT = "at the end of the script"
 REMEDY = "all ranks must make these calls, in one order, and none alone, as under `if grsgd.is_main():`"
 
 NUMBERS, TEXT_BYTES = 4, 224
-"""Lengths of a message: rank, number, points and steps of a `CallReport`, then its call."""
+"""Lengths of a message: the number of integers of a `CallReport` (with the rank), and the bytes of its call."""
 
 FAR = 2**32
-"""More collective calls than a rank makes: those after `RollCall.begin_anew` are counted from a multiple of it."""
+"""More collective calls than a rank makes: calls after `RollCall.begin_anew` are counted from a multiple of it."""
 
 VAIN_SECONDS = 1.0
-"""How long a rank waits in a step that another one will not take, before it says so: what has been sent may arrive."""
+"""Seconds that a rank waits in a step that another rank will not take, before it raises: messages may still arrive."""
 LOOK_SECONDS = 1.0
-"""How often a rank that takes steps without waiting looks whether another one waits for it."""
+"""Seconds between two looks, by a rank that takes steps without waiting, for ranks that wait for it."""
 PATIENCE_SECONDS = 2.0
-"""How long another rank has waited at least when this one says so."""
+"""Least seconds that another rank has waited before this rank prints a line about it."""
 END_SECONDS = 60.0
-"""How long a rank waits at the end of its script for ranks that have made no collective call of grsgd."""
+"""Seconds that a rank waits at the end of its script for ranks that have made no collective call of grsgd."""
 
 
 class CallReport(NamedTuple):
-    """Word of a rank that it is in a collective call.
+    """Report of a rank that it is in a collective call.
 
-    number: of its collective calls, from 1. points: see `RollCall.points`. steps: of the optimizer that is called.
-    call: such as ``in finish()``.
+    ``number`` counts the rank's collective calls, from 1. ``points`` are `RollCall.points`. ``steps`` counts the steps
+    of the optimizer in the call. ``call`` is a text such as ``in finish()``.
     """
 
     number: int
@@ -60,18 +60,19 @@ class CallReport(NamedTuple):
 
 
 class RollCall:
-    """One rank's word to all others of the collective calls that it is in, and theirs.
+    """One rank's reports to all others of its collective calls, and their reports.
 
-    ``comm``: a communicator that carries nothing else.
+    ``comm`` is a communicator that carries nothing else.
     """
 
     def __init__(self, comm: Communicator):
         self.comm = comm
         self.others = [rank for rank in range(comm.size) if rank != comm.rank]
         self.words: dict[int, deque[CallReport]] = defaultdict(deque)
-        """By rank, in order: words of the calls that this rank has not left."""
+        """Reports of the calls that this rank has not left, by rank and in order."""
         self.points = 0
-        """Points of synchronous steps that this rank has come to: a step's beginning, and each of its exchanges."""
+        """Points of synchronous steps that this rank has reached: the beginning of a step, and each of its
+        exchanges."""
         self._number = self._optimizers = 0
         self._answers = None
         self._sending: list = []
@@ -80,14 +81,15 @@ class RollCall:
         self._looked = 0.0
 
     def of_new_optimizer(self) -> str:
-        """Return words to stand behind the calls of an optimizer that `distribute` has made, if it is not the first."""
+        """Return a text to append to the calls of an optimizer from `distribute`, if it is not the first optimizer."""
         self._optimizers += 1
         return f" of the optimizer of distribute() call {self._optimizers}" if self._optimizers > 1 else ""
 
     def call(self, call: str, steps: int = 0) -> "Answers":
-        """Tell all others that this rank is in a collective call; return a pollable that is true when all are in it.
+        """Tell all other ranks that this rank is in a collective call; return a pollable that is true when all are in
+        it.
 
-        ``call``: such as ``in finish()``; ``steps``: of the optimizer that is called.
+        ``call`` is a text such as ``in finish()``; ``steps`` counts the steps of the optimizer in the call.
         """
         self._number += 1
         call = call.encode()[:TEXT_BYTES].decode(errors="ignore")
@@ -99,18 +101,18 @@ class RollCall:
         return self._answers
 
     def begin_anew(self):
-        """Forget all calls so far, on all ranks: of those that an error has broken off, some ranks made fewer."""
+        """Forget all calls so far, on all ranks: some ranks made fewer of the calls that an error has broken off."""
         self._number += FAR - self._number % FAR
         self._answers = None
 
     def count_steps_anew(self):
-        """Forget all steps so far, on all ranks: of those that an error has broken off, some ranks have begun fewer."""
+        """Forget all steps so far, on all ranks: some ranks began fewer of the steps that an error has broken off."""
         self.points, self._vain = 0, (0, 0.0)
 
     def watch(self, step: int, algorithm: str):
         """Raise UnevenCalls or UnevenSteps if this rank waits in vain.
 
-        ``step``: the one of a synchronous algorithm that this rank is in, from 1; 0 outside of steps.
+        ``step`` is this rank's present step of a synchronous algorithm, from 1; 0 outside of steps.
         """
         if self._answers is not None and self._answers.Test():
             self._answers = None
@@ -121,7 +123,7 @@ class RollCall:
                     self._waits_in_vain(rank, word, step, algorithm)
 
     def _waits_in_vain(self, rank: int, word: CallReport, step: int, algorithm: str):
-        """Raise, if this rank has waited for a while in a step that another rank will not take."""
+        """Raise an error, if this rank has waited `VAIN_SECONDS` in a step that another rank will not take."""
         now, mine = time.perf_counter(), self.comm.rank
         if self._vain[0] != self.points:
             self._vain = self.points, now
@@ -136,7 +138,8 @@ class RollCall:
         raise UnevenCalls(f"rank {rank} is {word.call} after {word.steps} steps, rank {mine} in step {step}: {REMEDY}")
 
     def look(self, steps: int, now: float):
-        """Print a line, once a call, if another rank waits in a call for this one, which has taken more ``steps``."""
+        """Print a line, once per call, if another rank waits in a call for this rank, which has taken more
+        ``steps``."""
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
@@ -152,14 +155,14 @@ class RollCall:
                 print(f"\ngrsgd: {line}", file=sys.stderr, flush=True)
 
     def take(self):
-        """Take in the words that have come."""
+        """Take in the reports that have arrived."""
         size = NUMBERS * 8 + TEXT_BYTES
         while self.others and (message := receive_if_come(self.comm, tags.ROLL_CALL, size)) is not None:
             rank, *numbers = message[: NUMBERS * 8].view(np.int64).tolist()
             self.words[rank].append(CallReport(*numbers, message[NUMBERS * 8 :].tobytes().decode().strip()))
 
     def _ahead(self) -> Iterator[tuple[int, CallReport]]:
-        """Return the others, and their words, that are in a call to which this rank has not come."""
+        """Yield other ranks, with their reports, that are in a call which this rank has not reached."""
         for rank, words in self.words.items():
             if words and words[-1].number > self._number:
                 yield rank, words[-1]
@@ -170,7 +173,7 @@ NATURAL_ENDS = (FINISH, END_OF_RECORDING, END_OF_SCRIPT)
 
 
 class Answers:
-    """True when all other ranks are in the collective call that this rank is in."""
+    """Pollable that is true when all other ranks are in the collective call of this rank."""
 
     def __init__(self, roll_call: RollCall, number: int, call: str, points: int):
         self.roll_call, self.number, self.call = roll_call, number, call
@@ -179,14 +182,15 @@ class Answers:
         self.missing = set(roll_call.others)
 
     def Test(self) -> bool:
-        """Raise UnevenCalls if another rank is in another call, and LostRank if one has died."""
+        """Return whether all ranks are in the call; raise UnevenCalls if one is in another call, LostRank if one has
+        died."""
         if not self.missing:
             return True
         self.roll_call.take()
         for rank in sorted(self.missing):
             words = self.roll_call.words[rank]
             has_ended = bool(words) and words[-1].call == END_OF_SCRIPT
-            if has_ended and self.call == END_OF_SCRIPT:  # whatever calls each has made before
+            if has_ended and self.call == END_OF_SCRIPT:  # earlier calls of either rank do not matter
                 self.missing.discard(rank)
                 continue
             while words and words[0].number < self.number and not (has_ended and len(words) == 1):
@@ -204,7 +208,7 @@ class Answers:
         return not self.missing
 
     def come(self):
-        """Schedule: wait for all."""
+        """Schedule: wait until all ranks are in the call."""
         yield self
 
     def __str__(self):
@@ -229,7 +233,7 @@ def roll_call(mpi, call: str, seconds: float) -> RollCall:
 
 
 def of_communicator(mpi, call: str, seconds: float) -> RollCall:
-    """Return the roll call of a communicator, the same one every time; collective at the first time."""
+    """Return the roll call of a communicator, the same object every time; collective at the first time."""
     if mpi.size == 1:
         return RollCall(Communicator(MpiBackend(mpi)))
     found = mpi.Get_attr(attribute())
@@ -247,7 +251,7 @@ def of_communicator(mpi, call: str, seconds: float) -> RollCall:
 
 @cache
 def attribute() -> int:
-    """Return the key under which MPI keeps the roll call of a communicator, until that is freed."""
+    """Return the key under which MPI keeps the roll call of a communicator, until the communicator is freed."""
     from mpi4py import MPI
 
     def free(mpi, key, found: RollCall):
@@ -258,9 +262,9 @@ def attribute() -> int:
 
 
 def end_of_script(mpi, process: int):
-    """Tell ranks that are in a call of grsgd, at the end of a script and by its process, that this rank will not come.
+    """Tell ranks in a call of grsgd, at the end of a script and by its process, that this rank will not come.
 
-    The job has the chance to end with a line of theirs. A rank that has met no other so far waits for a minute only.
+    The job can then end with a line of these ranks. A rank that has made no call with others waits for one minute only.
     """
     from mpi4py import MPI
 
@@ -272,9 +276,9 @@ def end_of_script(mpi, process: int):
     except UnevenCalls:
         time.sleep(LEAVING_SECONDS)
         os._exit(1)
-    except RuntimeError:  # another rank has died, or has never called anything of grsgd
+    except RuntimeError:  # another rank has died, or has never made a call of grsgd
         return
 
 
 LEAVING_SECONDS = 5.0
-"""How long a rank waits at its end for another one to say that it waits in vain, and to end the job."""
+"""Seconds that a rank waits at its end for another rank to print that it waits in vain, and to end the job."""

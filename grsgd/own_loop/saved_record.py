@@ -1,4 +1,4 @@
-"""The record of a loop in the ``state_dict()`` of its optimizer, where the recording of a later training begins."""
+"""Record of a loop in the ``state_dict()`` of its optimizer, from which the recording of a later training goes on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +10,11 @@ from grsgd.errors import ConfigError
 from grsgd.own_loop.loop_record import LoggedValues, LoopMeasurements
 
 KEY = "grsgd_recording"
-"""Where it stands, beside the keys of the wrapped optimizer."""
+"""Key of the record, next to the keys of the wrapped optimizer."""
 
 
 class SavedRecord:
-    """The recording of one rank, as far as a ``state_dict()`` of its optimizer keeps it."""
+    """Recording of one rank, in the form that a ``state_dict()`` of its optimizer keeps."""
 
     def __init__(self):
         self._loaded: dict | None = None
@@ -25,12 +25,12 @@ class SavedRecord:
         self._state = lambda: {KEY: {"file": name, "rank": rank, "ranks": ranks} | state_of(record())}
 
     def end(self):
-        """Keep the record as it is now, when the recording has ended."""
+        """Keep the present record, at the end of the recording."""
         last = self._state()
         self._state = lambda: last
 
     def state(self) -> dict:
-        """Return what is added to a ``state_dict()``: nothing where nothing was recorded."""
+        """Return the addition to a ``state_dict()``: empty if nothing was recorded."""
         return self._state()
 
     def load(self, state_dict: dict):
@@ -38,9 +38,10 @@ class SavedRecord:
         self._loaded = state_dict.pop(KEY, None)
 
     def before(self, path: Path, rank: int, ranks: int) -> LoopMeasurements:
-        """Return what a recording to ``path`` goes on with: nothing if that of the state that was loaded is another.
+        """Return the record that a recording to ``path`` continues: an empty one if the loaded state is of another
+        file.
 
-        Raises ConfigError where it would replace the file of a run on other ranks.
+        Raises ConfigError if the recording would replace the file of a run on other ranks.
         """
         kept = self._loaded
         if kept is None or kept["file"] != path.name:
@@ -54,7 +55,7 @@ class SavedRecord:
 
 
 def state_of(record: LoopMeasurements) -> dict:
-    """Return a record as tensors, and as what else ``torch.load(..., weights_only=True)`` reads."""
+    """Return a record as tensors, and other values that ``torch.load(..., weights_only=True)`` reads."""
     steps = sorted(record.rows)
     names = sorted({name for row in record.rows.values() for name in row.values})
     logged = {name: [step for step in steps if name in record.rows[step].values] for name in names}

@@ -1,33 +1,33 @@
-"""Failures of other ranks in a recording, as a rank learns of them between two steps, and while it waits."""
+"""Failures of other ranks in a recording, which a rank learns between two steps and while it waits."""
 
 from collections.abc import Callable
 
 from grsgd.comm.stop_signal import Stopped, StopSignal
 
 FAILURE_SECONDS = 0.5
-"""How long a step of this rank goes on after another rank has failed."""
+"""Seconds that a step of this rank goes on after another rank has failed."""
 
 
 class Stops:
-    """Tells this rank of failures while a loop is recorded; without a recording nothing tells of them.
+    """Watch for failures of other ranks while a loop is recorded; without a recording there is no signal of them.
 
-    ``clock``: gives seconds.
+    ``clock`` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float]):
         self.clock = clock
         self.signal: StopSignal | None = None
-        """That of the recording."""
+        """The stop signal of the recording."""
         self._failure: tuple[StopSignal, float] | None = None
-        """The signal by which this rank has heard that another rank has failed, and when."""
+        """The signal by which this rank has learnt that another rank has failed, and the time of learning it."""
 
     def watch(self):
-        """Raise Stopped, between two steps, if another rank has failed or asked all to stop."""
+        """Raise Stopped, between two steps, if another rank has failed or has asked all ranks to stop."""
         if self.signal is not None:
             self.signal.watch()
 
     def watch_in_step(self):
-        """Raise Stopped while this rank waits in a step that cannot end any more."""
+        """Raise Stopped while this rank waits in a step that can no longer end."""
         try:
             self.watch()
         except Stopped:
@@ -35,9 +35,9 @@ class Stops:
                 raise
 
     def _waits_in_vain(self) -> bool:
-        """Return whether another rank has failed so long ago that its last messages would be here.
+        """Return whether another rank failed over `FAILURE_SECONDS` ago: its last messages would have arrived.
 
-        Until then a step that can still end is ended, so all ranks break off between two steps.
+        A step that can still end is ended before, so that all ranks break off between two steps.
         """
         now = self.clock()
         if self._failure is None or self._failure[0] is not self.signal:

@@ -1,4 +1,4 @@
-"""Calls that exchange messages are executed, once and now: torch neither traces nor transforms nor replays them."""
+"""Calls that exchange messages are executed once and at once: torch neither traces nor transforms nor replays them."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -7,13 +7,13 @@ import torch
 from torch._C import _functorch as functorch
 
 MODES = [getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL")]
-"""Modes in which operations are noted, and tensors may have no content: FakeTensorMode, make_fx, functionalization."""
+"""Modes in which operations are only recorded, and tensors may have no content: FakeTensorMode, make_fx and others."""
 
 
 def traced_by() -> str | None:
-    """Return the name of what traces, transforms or captures operations of this thread; None if they are executed.
+    """Return the name of the tracer, transform or capture around this thread's operations; None if they are executed.
 
-    `torch.compile` is missing: it never traces code within `untraced` methods. Takes half a microsecond.
+    `torch.compile` is left out: it never traces code within `untraced` methods. Takes half a microsecond.
     """
     if is_transformed():
         return "a transform of torch.func"
@@ -30,14 +30,14 @@ def is_transformed() -> bool:
 
 
 def captured() -> bool:
-    """Return whether a CUDA graph captures what this thread has a GPU do."""
+    """Return whether a CUDA graph captures the GPU work of this thread."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def untraced(method: Callable) -> Callable:
     """Return a method that `torch.compile` calls instead of tracing it, and that runs outside of inference mode.
 
-    The method raises RuntimeError where anything else would trace, transform or capture it (`traced_by`).
+    The method raises RuntimeError if anything else would trace, transform or capture it (`traced_by`).
     """
 
     @wraps(method)
@@ -48,7 +48,7 @@ def untraced(method: Callable) -> Callable:
                 f"optimizer.{method.__name__}() in {by}: it exchanges messages with other ranks, which cannot be "
                 "traced, transformed or replayed; call it outside"
             )
-        if torch.is_inference_mode_enabled():  # what an algorithm made there could not be changed any more
+        if torch.is_inference_mode_enabled():  # tensors that an algorithm makes there could never be changed
             with torch.inference_mode(False):
                 return method(self, *arguments, **named)
         return method(self, *arguments, **named)
@@ -57,7 +57,7 @@ def untraced(method: Callable) -> Callable:
 
     @wraps(method)
     def way_in(self, *arguments, **named):
-        if torch.compiler.is_dynamo_compiling():  # true where it is traced
+        if torch.compiler.is_dynamo_compiling():  # true while torch.compile traces it
             return hidden(self, *arguments, **named)
         return executed(self, *arguments, **named)
 

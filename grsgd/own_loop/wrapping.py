@@ -1,4 +1,4 @@
-"""The attributes that a distributed optimizer has of the optimizer that it wraps, and those that it refuses."""
+"""Attributes that a distributed optimizer takes from the optimizer that it wraps, and attributes that it refuses."""
 
 import torch
 
@@ -6,18 +6,18 @@ from grsgd.own_loop.checks import check_groups
 
 
 class WrappingOptimizer(torch.optim.Optimizer):
-    """An optimizer whose groups, state, hooks and further attributes are those of another, ``self.optimizer``.
+    """Optimizer that takes its groups, state, hooks and further attributes from another one, ``self.optimizer``.
 
-    Public attributes that this class does not have are read from the wrapped optimizer and set there: ``train()`` and
-    ``eval()`` of schedule-free ones. Methods that step in another way than ``step()`` are refused: no other rank would
-    learn of it.
+    Public attributes that this class does not have are read from the wrapped optimizer and set there, such as
+    ``train()`` and ``eval()`` of schedule-free optimizers. Methods that step in another way than ``step()`` are
+    refused, because no other rank would learn of the step.
     """
 
     optimizer: torch.optim.Optimizer
     model: torch.nn.Module
-    """Which the wrapped optimizer trains."""
+    """Model that the wrapped optimizer trains."""
     is_made = False
-    """Whether attributes that are set may be those of the wrapped optimizer."""
+    """Whether attributes that are set may belong to the wrapped optimizer."""
 
     @property
     def param_groups(self) -> list[dict]:
@@ -44,7 +44,7 @@ class WrappingOptimizer(torch.optim.Optimizer):
     def defaults(self, defaults: dict):
         self.optimizer.defaults = defaults
 
-    def __getattr__(self, name: str):  # called for what is not found here
+    def __getattr__(self, name: str):  # called for attributes that this class does not have
         if name.startswith("_") or "optimizer" not in vars(self):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         found = getattr(self.optimizer, name)
@@ -72,7 +72,7 @@ class WrappingOptimizer(torch.optim.Optimizer):
         return self.optimizer.register_load_state_dict_post_hook(self._given_this(hook), prepend)
 
     def _given_this(self, hook):
-        """Return ``hook`` for the wrapped optimizer, to be called with this one in its place."""
+        """Return ``hook`` for the wrapped optimizer, to be called with this optimizer in its place."""
         return lambda _, *arguments: hook(self, *arguments)
 
     def add_param_group(self, param_group):

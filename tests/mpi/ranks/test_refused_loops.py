@@ -72,8 +72,8 @@ def no_frozen_bias(model):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (freeze, "'0.weight' was frozen: what is trained must not change after distribute()"),
-        (unfreeze, "'2.weight' was unfrozen: what is trained must not change after distribute()"),
+        (freeze, "'0.weight' was frozen: the trained parameters must stay the same after distribute()"),
+        (unfreeze, "'2.weight' was unfrozen: the trained parameters must stay the same after distribute()"),
     ],
 )
 def test_other_parameters_are_trained_than_before(algorithm, change, words):
@@ -252,7 +252,7 @@ def test_sparse_gradients():
         )
         model(torch.tensor([1, 2])).sum().backward()
         if algorithm == "ring_allreduce" and COUNT > 1:
-            with pytest.raises(RuntimeError, match="the gradient of 'weight' is sparse; only dense ones") as caught:
+            with pytest.raises(RuntimeError, match="the gradient of 'weight' is sparse; only dense") as caught:
                 optimizer.step()
             one_line(caught)
         else:

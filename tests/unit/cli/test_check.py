@@ -43,11 +43,12 @@ def test_what_would_be_run(check):
     assert code == 0 and not error
     assert found["algorithm"].startswith("dpsgd (synchronous) on 5 ranks, device ")
     assert found["model"] == f"mlp: {SIZE // 4} parameters, {SIZE} B in float32"
-    assert found["data"].startswith("synthetic: 100 training and 20 test samples of 1x4x4; 20 training samples a rank")
-    assert found["end"] == "after 2 epochs: 200 samples of all ranks, 10 steps a rank"
+    expected = "synthetic: 100 training and 20 test samples of 1x4x4; 20 training samples per rank"
+    assert found["data"].startswith(expected)
+    assert found["end"] == "after 2 epochs: 200 samples of all ranks, 10 steps per rank"
     assert found["snapshots"].startswith("5, one every 2 steps; ")
     assert found["sent"].startswith(
-        f"{2 * SIZE} B a rank that trains and step, {2 * SIZE * 50 / 1024:.2f} KiB in the run"
+        f"{2 * SIZE} B per rank that trains and step, {2 * SIZE * 50 / 1024:.2f} KiB in the run"
     )
     assert "on 5 ranks; " in found["memory"] and " are free on this host" in found["memory"]
 
@@ -64,7 +65,7 @@ def test_a_job_says_how_many_ranks_it_has(check, monkeypatch):
 @pytest.mark.parametrize(
     "settings, key, text",
     [
-        (["train.steps=7"], "end", "after 1.4 epochs: 140 samples of all ranks, 7 steps a rank"),
+        (["train.steps=7"], "end", "after 1.4 epochs: 140 samples of all ranks, 7 steps per rank"),
         (["train.seconds=3"], "end", "after 3 s"),
         (["algorithm.name=asgd", "train.steps=7"], "algorithm", "asgd (asynchronous) on 5 ranks, of which 4 train, "),
         (["algorithm.name=cssgd"], "data", "; all ranks share each batch of 20"),
@@ -75,7 +76,7 @@ def test_a_job_says_how_many_ranks_it_has(check, monkeypatch):
         ),
         (["algorithm.name=grsgd"], "sent", "on a network that keeps up; less on a slower one)"),
         (["data.alpha=0.5"], "data", " to "),
-        (["data.replication=2"], "data", "; 40 training samples a rank"),
+        (["data.replication=2"], "data", "; 40 training samples per rank"),
         (["dtype=float64"], "model", f"{2 * SIZE} B in float64"),
     ],
 )
@@ -92,9 +93,9 @@ def test_simulated_runs(check):
 def test_a_run_stops_at_its_target_in_simulated_time_alone(check):
     arguments = "--ranks", "2", "--set", "train.target_accuracy=0.5", "--set", "train.stop_at_target=true"
     code, found, _ = check(*arguments, command="simulate")
-    assert code == 0 and found["sent"].endswith("a rank)")
+    assert code == 0 and found["sent"].endswith("per rank)")
     code, found, error = check(*arguments)
-    assert code == 2 and not found and "train.stop_at_target = true: in simulated time alone" in error
+    assert code == 2 and not found and "train.stop_at_target = true: only in simulated time" in error
 
 
 @pytest.mark.parametrize("command", ["train", "simulate"])
@@ -125,5 +126,5 @@ def test_memory_of_other_ranks_may_be_on_other_hosts(check, monkeypatch):
 def test_ranks_are_for_the_check_alone(tmp_path, capsys):
     (tmp_path / "run.toml").write_text(CONFIG)
     assert main(["train", str(tmp_path / "run.toml"), "-n", "4"]) == 2
-    expected = "grsgd: error: --ranks 4: only with --check; `grsgd run -n 4` starts so many ranks\n"
+    expected = "grsgd: error: --ranks 4: only with --check; `grsgd run -n 4` starts 4 ranks\n"
     assert capsys.readouterr().err == expected

@@ -63,11 +63,11 @@ def test_every_key_of_a_configuration_is_listed(grsgd):
 @pytest.mark.parametrize(
     "key, line",
     [
-        ("seed", "seed = 0: decides all that is random: models, shards, batches, partners [integer >= 0, < 2^63]"),
-        ("device", 'device = "auto": what trains; auto: a GPU where torch and CuPy find one [auto | cpu | cuda]'),
+        ("seed", "seed = 0: decides all random choices: models, shards, batches, partners [integer >= 0, < 2^63]"),
+        ("device", 'device = "auto": device that trains; auto: a GPU if torch and CuPy find one [auto | cpu | cuda]'),
         (
             "train.epochs",
-            "train.epochs (not given): end after so many passes over the data, summed over ranks "
+            "train.epochs (not given): end after this number of passes over the data, summed over ranks "
             "[number > 0, <= 1000000000]",
         ),
         ("data.augment", "data.augment = false: random crops and flips of the training images [true | false]"),

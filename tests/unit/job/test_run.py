@@ -170,7 +170,7 @@ def test_a_signal_before_or_after_training_ends_the_process(end, words, rank, mo
     "sections, reason",
     [
         ({"data": {"replication": 3}}, "data.replication = 3 with 2 ranks"),
-        ({"train": {"steps": 8, "target_accuracy": 0.9, "stop_at_target": True}}, "in simulated time alone"),
+        ({"train": {"steps": 8, "target_accuracy": 0.9, "stop_at_target": True}}, "only in simulated time"),
     ],
 )
 def test_what_is_wrong_is_refused_on_all_ranks_before_anything_is_made(trained, sections, reason):

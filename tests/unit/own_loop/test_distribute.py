@@ -485,7 +485,7 @@ def test_the_model_beside_which_a_state_was_saved(first, monkeypatch):
         if first == "optimizer":
             model.load_state_dict(kept[0])
         elif first != "model" and mpi.rank > 0:
-            with pytest.raises(ValueError, match="^'0.weight' is not what it was when .*load its own model after it"):
+            with pytest.raises(ValueError, match="^'0.weight' has changed since .*load its own model after it"):
                 model(torch.zeros(1, 4, dtype=torch.float64))
         plain(model, optimizer, lambda k: loss(model, mpi.rank, k), 2)
         optimizer.finish()
@@ -1037,7 +1037,7 @@ def lengthen(model):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (freeze, "parameter '0.weight' was frozen: what is trained must not change"),
+        (freeze, "parameter '0.weight' was frozen: the trained parameters must stay the same"),
         (double, "parameter '2.weight' was given new memory after"),
         (take_away, "parameter '0.weight' was taken from the model after"),
         (grow, "module 'Sequential' has got other modules or parameters"),
@@ -1062,7 +1062,7 @@ def test_gradients_that_cannot_be_sent(monkeypatch):
         model = nn.Embedding(5, 3, sparse=True)
         optimizer = distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), "ring_allreduce", mpi)
         model(torch.tensor([1, 2])).sum().backward()
-        with pytest.raises(RuntimeError, match="^the gradient of 'weight' is sparse; only dense ones can be sent"):
+        with pytest.raises(RuntimeError, match="^the gradient of 'weight' is sparse; only dense gradients can be sent"):
             optimizer.step()
         model = network()
         optimizer = distribute(model, sgd(model), "ring_allreduce", mpi)

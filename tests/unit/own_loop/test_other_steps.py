@@ -237,7 +237,7 @@ class Needs(torch.optim.SGD):
 def test_optimizers_with_more_than_a_step(monkeypatch):
     def work(mpi):
         model = network()
-        two = r"^Two takes two gradients a step, .* optimizer.base_optimizer = grsgd.distribute"
+        two = r"^Two takes two gradients per step, .* optimizer.base_optimizer = grsgd.distribute"
         for optimizer, words in [
             (Two(model.parameters()), two),
             (Needs(model.parameters()), r"^step\(\) of Needs needs a closure"),

@@ -215,7 +215,8 @@ def test_a_loop_that_diverges_does_not_leave_an_earlier_file_in_silence(monkeypa
 
     assert alone_on_one(monkeypatch, work).attributes["ended"] == "diverged"
     other, reason = tmp_path / "x.interrupted.h5", "non-finite loss (nan) on rank 0 at step 1"
-    assert capsys.readouterr().err == f"grsgd: {other}: diverged: {reason}; {path} is still that of an earlier run\n"
+    line = f"grsgd: {other}: diverged: {reason}; {path} is still the file of an earlier run\n"
+    assert capsys.readouterr().err == line
     assert load_run(path).attributes["reason"] == first.attributes["reason"] == "end of the loop"
 
 
